@@ -1,0 +1,23 @@
+"""Hide MPI communication behind computation in hybrid threads-plus-MPI codes.
+
+Layers, lowest first; each imports only from those above it in this list:
+
+    errors    exception types
+    model     the timing model C + T/N and its relatives, pure functions
+    trace     spans of every thread of every rank; Chrome-trace files and timeline pictures
+    runtime   communicator thread, worker pool, pipelines of slice programs
+    decomp    who holds what: partitions, slabs, distributed arrays
+    fft       local FFTW plans; FFT2, batched two-dimensional FFTs
+    links     shaped links in network namespaces, for one machine
+    bench     measurements: tables, reports
+    cli       the commands
+"""
+
+from .errors import (ClosedError, InputError, LinksUnavailable, OverlapError, SliceError,
+                     ThreadLevelError)
+from .runtime import Runtime, barrier, parallel, worker_index
+
+__all__ = [
+    "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "Runtime", "SliceError",
+    "ThreadLevelError", "barrier", "parallel", "worker_index",
+]

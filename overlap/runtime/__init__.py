@@ -1,0 +1,7 @@
+"""Communicator thread, worker pool and pipelines of slice programs; knows no arrays and no FFT."""
+
+from .core import Pipeline, Runtime
+from .requests import AsyncComm, barrier, parallel
+from .workers import worker_index
+
+__all__ = ["AsyncComm", "Pipeline", "Runtime", "barrier", "parallel", "worker_index"]

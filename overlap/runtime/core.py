@@ -1,0 +1,365 @@
+"""`Runtime`: threads, communicators and deadline; `Pipeline`: a slice program made callable.
+
+The calling thread checks the input together with all ranks (`Runtime.preflight`), hands one `Job`
+to the communicator thread and waits for its outcome. With ``wait="off"`` it runs the job itself.
+Only one thread talks to MPI at any time: the caller between pipelines, the communicator inside one.
+"""
+
+import signal
+import threading
+import zlib
+from contextlib import contextmanager
+from queue import SimpleQueue
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import ClosedError, InputError, ThreadLevelError
+from ..trace import Trace
+from .communicator import Communicator
+from .lanes import Job
+from .requests import AsyncComm
+from .watchdog import Watchdog
+from .workers import Seats, Workers, single_threaded_pools
+
+WAITS = ("off", "block", "poll")
+
+
+class Runtime:
+    """Runs slice programs so that their MPI calls are hidden behind other slices' computing.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        Duplicated; creating and closing a runtime is collective over it.
+    workers : int
+        Worker threads per rank, N in the timing model.
+    depth : int
+        Lanes: slices in flight, which bounds the memory in flight.
+    wait : {"auto", "block", "poll", "off"}
+        How the communicator waits: the blocking call (takes one worker's seat), nonblocking calls
+        with sleep in between, or no overlap at all. ``"auto"`` runs each pipeline both ways
+        at first and then keeps the faster one.
+    in_flight : int, optional
+        With ``"poll"``: exchanges in flight at once; `depth` by default.
+    deadline_s : float
+        Seconds after which an MPI operation that has not completed aborts the job.
+    trace : overlap.trace.Trace or bool, optional
+        Record what every thread does. True makes a new trace (`Runtime.trace`).
+    agree_every : int
+        Operations between two looks at whether a slice failed on some rank.
+    nice : int
+        Nice value added to the workers' threads, so that a communicator that shares their core
+        gets it as soon as it wakes.
+
+    Raises
+    ------
+    InputError
+        On all ranks, when an argument is bad or differs between ranks.
+    ThreadLevelError
+        When MPI was not initialised with at least ``MPI_THREAD_SERIALIZED``.
+    """
+
+    def __init__(self, comm, *, workers=1, depth=8, wait="auto", in_flight=None, deadline_s=60.0,
+                 trace=None, agree_every=64, nice=10):
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise ThreadLevelError(
+                "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "
+                f"({MPI.THREAD_SERIALIZED}), received {MPI.Query_thread()}; set "
+                "mpi4py.rc.thread_level = 'multiple' before importing mpi4py.MPI")
+        if not isinstance(comm, MPI.Intracomm):
+            raise InputError(f"expected an mpi4py.MPI.Intracomm, received {comm!r}")
+        self.workers = workers
+        self.depth = depth
+        self.wait = wait
+        self.in_flight = depth if in_flight is None else in_flight
+        self.deadline_s = deadline_s
+        self.agree_every = agree_every
+        self.closed = False
+        self._outstanding = {}
+        self._comms = []
+        self.comm = self._wrap(comm)
+        try:
+            self.preflight(_problem(
+                (workers, "workers", int, 1), (depth, "depth", int, 1),
+                (self.in_flight, "in_flight", int, 1), (agree_every, "agree_every", int, 1),
+                (deadline_s, "deadline_s", (int, float), 0), (nice, "nice", int, 0))
+                or (None if wait in ("auto", *WAITS) else
+                    f"expected wait to be one of auto, {', '.join(WAITS)}, received {wait!r}"),
+                depth=depth, wait=wait, in_flight=self.in_flight,
+                agree_every=agree_every)
+        except InputError:
+            self.comm.free()
+            raise
+        self._name = f"rank {self.comm.rank}"
+        self.trace = Trace.start(self.comm.handle) if trace is True else trace or None
+        self._pools = single_threaded_pools()
+        self._pools.__enter__()
+        self._nice = nice
+        self._pool = None  # threads start with the first pipeline that needs them
+        self._jobs = SimpleQueue()
+        self._busy = threading.Lock()
+        self._watchdog = Watchdog(self._outstanding, deadline_s, self._name)
+        self._communicator = Communicator(self._comms, self._outstanding, agree_every)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def close(self):
+        """Join the threads, free the communicators, restore the thread pools (collective)."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._pool is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._pool.close()
+        self._watchdog.close()
+        self._pools.__exit__(None, None, None)
+        if not MPI.Is_finalized():
+            for comm in reversed(self._comms):
+                comm.free()
+        self._comms.clear()
+
+    def wrap(self, comm):
+        """Make an awaitable communicator of any mpi4py communicator (collective over it)."""
+        self._check_open()
+        return self._wrap(comm)
+
+    def _wrap(self, comm, owns_source=False):
+        wrapped = AsyncComm(comm, len(self._comms), self._wrap, owns_source=owns_source)
+        self._comms.append(wrapped)
+        return wrapped
+
+    def pipelined(self, program=None, *, lane=None, skeleton=None, depth=None, wait=None,
+                  in_flight=None):
+        """Make a pipeline of a slice program; a decorator, with or without arguments.
+
+        Parameters
+        ----------
+        program : coroutine function
+            ``program(slice, *args)``, or ``program(slice, buffers, *args)`` with `lane`.
+        lane : callable, optional
+            Makes one lane's buffers; called `depth` times, now. A slice in flight owns one lane.
+        skeleton : coroutine function, optional
+            Same arguments as `program`: awaits the same requests and computes nothing. Needed
+            only where slices await different operations or sizes; otherwise the runtime learns
+            it from the first slice, which costs two small reductions per operation there.
+        depth, wait, in_flight
+            As of the runtime, for this pipeline alone.
+
+        Returns
+        -------
+        Pipeline
+            Call it with the slices (any sequence), then `args`.
+        """
+        if program is None:
+            return lambda program: self.pipelined(
+                program, lane=lane, skeleton=skeleton, depth=depth, wait=wait,
+                in_flight=in_flight)
+        return Pipeline(self, program, lane, skeleton, depth or self.depth, wait or self.wait,
+                        in_flight or (min(depth, self.in_flight) if depth else self.in_flight))
+
+    def preflight(self, problem=None, **agreed):
+        """Agree with all ranks that the input is good, before any work is accepted (collective).
+
+        Parameters
+        ----------
+        problem : str, optional
+            What is wrong with this rank's input.
+        agreed
+            Values that must be the same on all ranks.
+
+        Raises
+        ------
+        InputError
+            The same on all ranks.
+        """
+        self._check_open()
+        signature = zlib.crc32(repr(agreed).encode())
+        values = np.array([problem is None, signature, -signature], dtype=np.int64)
+        comm = self.comm.handle
+        with self._watched("the check of the input on all ranks"):
+            comm.Allreduce(MPI.IN_PLACE, values, MPI.MIN)
+            if values[0] and values[1] == -values[2]:
+                return
+            if not values[0]:
+                problems = comm.allgather(problem)
+                raise InputError("; ".join(
+                    f"rank {rank}: {text}" for rank, text in enumerate(problems) if text))
+            received = comm.allgather(agreed)
+        raise InputError(_disagreement(received))
+
+    def _check_open(self):
+        if self.closed:
+            raise ClosedError("expected an open runtime, received one that was closed")
+
+    @contextmanager
+    def _watched(self, label):
+        self._outstanding[label] = perf_counter()
+        try:
+            yield
+        finally:
+            del self._outstanding[label]
+
+    def _run(self, keys, coroutine, skeleton, resources, depth, wait, in_flight):
+        """Run one job to its end; raises what all ranks agreed on."""
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("a pipeline of this runtime is running: expected one at a time")
+        try:
+            if wait != "off" and self._pool is None:
+                self._start_threads()
+            pool = self._pool if wait != "off" else None
+            if pool is not None:
+                pool.seats = self._seats if wait == "block" else None
+            job = Job(keys, coroutine, skeleton, resources, depth, pool, self.trace)
+            waiting = self._communicator.waiting(wait, job, pool, in_flight)
+            with _interrupts_fail(job):
+                if pool is None:
+                    error = self._communicator.run(job, waiting)
+                else:
+                    done = SimpleQueue()
+                    self._jobs.put((job, waiting, done))
+                    error = done.get()
+        finally:
+            self._busy.release()
+        if error is None:
+            return
+        if not isinstance(error, Exception) or job.failure is None:
+            raise error
+        cause = job.failure.error
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause from error
+        raise error from cause
+
+    def _start_threads(self):
+        self._pool = Workers(self.workers, self._name, self._nice)
+        self._seats = Seats(self.workers)
+        self._pool.seats = self._seats
+        self._thread = threading.Thread(
+            target=self._communicate, daemon=True, name=f"{self._name} communicator")
+        self._thread.start()
+
+    def _communicate(self):
+        while (work := self._jobs.get()) is not None:
+            job, waiting, done = work
+            try:
+                outcome = self._communicator.run(job, waiting)
+            except BaseException as error:
+                outcome = error
+            done.put(outcome)
+            del work, job, waiting, done, outcome
+
+
+class Pipeline:
+    """A slice program made callable: see `Runtime.pipelined`.
+
+    Attributes
+    ----------
+    wait : str
+        The way to wait that the last call used; `"auto"` before the first one.
+    lanes : list
+        The lanes' buffers, `depth` of them, or None each.
+    """
+
+    def __init__(self, runtime, program, lane, skeleton, depth, wait, in_flight):
+        self.depth = depth
+        self.wait = wait
+        self.in_flight = in_flight
+        self.lanes = [lane() if lane is not None else None for _ in range(depth)]
+        self._runtime = runtime
+        self._program = program
+        self._skeleton = skeleton
+        self._has_buffers = lane is not None
+        self._name = getattr(program, "__qualname__", repr(program))
+        self._trial = {"poll": [], "block": []} if wait == "auto" else None
+
+    def __call__(self, slices, *args, problem=None, **agreed):
+        """Run all slices to their end (collective).
+
+        Parameters
+        ----------
+        slices : sequence
+            One entry per slice, as many on every rank.
+        args
+            Passed to the program.
+        problem, agreed
+            As in `Runtime.preflight`.
+
+        Raises
+        ------
+        InputError
+            Before anything ran, on all ranks.
+        SliceError
+            A slice failed on some rank; the same on all ranks. The runtime is usable again.
+        """
+        slices = list(slices)
+        wait = self._next_wait()
+        self._runtime.preflight(
+            problem, pipeline=self._name, slices=len(slices), depth=self.depth, wait=wait,
+            in_flight=self.in_flight, **agreed)
+        started = perf_counter()
+        self._runtime._run(
+            slices, self._bound(self._program, args),
+            self._skeleton and self._bound(self._skeleton, args),
+            self.lanes, self.depth, wait, self.in_flight)
+        if self._trial is not None and slices:
+            self._judge(wait, (perf_counter() - started) / len(slices))
+
+    def _bound(self, function, args):
+        if self._has_buffers:
+            return lambda key, buffers: function(key, buffers, *args)
+        return lambda key, buffers: function(key, *args)
+
+    def _next_wait(self):
+        if self._trial is None:
+            return self.wait
+        return min(self._trial, key=lambda wait: len(self._trial[wait]))
+
+    def _judge(self, wait, seconds_per_slice):
+        """After two calls either way, all ranks keep the way whose better call was the faster."""
+        self._trial[wait].append(seconds_per_slice)
+        if all(len(seconds) == 2 for seconds in self._trial.values()):
+            best = np.array([min(self._trial["poll"]), min(self._trial["block"])])
+            self._runtime.comm.handle.Allreduce(MPI.IN_PLACE, best, MPI.MAX)
+            self.wait = "poll" if best[0] <= best[1] else "block"
+            self._trial = None
+
+
+@contextmanager
+def _interrupts_fail(job):
+    """While a job runs, Ctrl-C is a failure of this rank like any other: nobody is left waiting."""
+    handler = signal.getsignal(signal.SIGINT)
+    if (threading.current_thread() is not threading.main_thread()
+            or handler is not signal.default_int_handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: job.fail(None, KeyboardInterrupt()))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _problem(*rows):
+    """The first of (value, name, type, smallest) that does not fit, as text."""
+    for value, name, kind, smallest in rows:
+        if not isinstance(value, kind) or isinstance(value, bool) or value < smallest:
+            return f"expected {name} to be a number of at least {smallest}, received {value!r}"
+    return None
+
+
+def _disagreement(received):
+    """Name what differs between the ranks' values, rank by rank."""
+    keys = dict.fromkeys(key for values in received for key in values)
+    lines = []
+    for key in keys:
+        values = [values.get(key) for values in received]
+        if any(value != values[0] for value in values):
+            lines.append(f"{key}: expected the same on all ranks, received " + ", ".join(
+                f"{value!r} (rank {rank})" for rank, value in enumerate(values)))
+    return "; ".join(lines)

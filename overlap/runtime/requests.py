@@ -1,0 +1,163 @@
+"""What a slice program may await, and the communicator it awaits it on.
+
+A slice program is a coroutine. Every `await` in it hands one request to the runtime:
+
+* `Operation`: an MPI call, made by the communicator on one of the runtime's communicators;
+* `Barrier`: wait until every slice of this rank has arrived (or ended);
+* `Parallel`: split a heavy step of one slice over idle workers.
+
+`AsyncComm` has mpi4py's own upper-case names and arguments; calling a method makes no MPI call but
+returns the `Operation` to await.
+"""
+
+import numpy as np
+from mpi4py import MPI
+
+# Calls with a nonblocking twin of the same arguments: ``Name`` and ``Iname``.
+CALLS = (
+    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
+    "Alltoall", "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter",
+    "Reduce_scatter_block", "Scan", "Exscan", "Neighbor_allgather", "Neighbor_allgatherv",
+    "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw", "Send", "Ssend", "Recv",
+    "Sendrecv", "Sendrecv_replace",
+)
+
+
+class _Request:
+    """Anything a slice program can await."""
+
+    __slots__ = ()
+
+    def __await__(self):
+        return (yield self)
+
+
+class Operation(_Request):
+    """One MPI call of a slice program, not yet made."""
+
+    __slots__ = ("comm", "name", "args", "kwargs")
+
+    def __init__(self, comm, name, args, kwargs):
+        self.comm = comm
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+
+    def call(self):
+        """Make the blocking call."""
+        getattr(self.comm.handle, self.name)(*self.args, **self.kwargs)
+
+    def start(self):
+        """Start the nonblocking twin; returns the `MPI.Request`."""
+        return getattr(self.comm.handle, "I" + self.name.lower())(*self.args, **self.kwargs)
+
+    def on_scratch(self):
+        """Make the same operation on buffers of its own, so that it moves no user's data."""
+        return Operation(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
+
+    def __str__(self):
+        return f"{self.name} on communicator {self.comm.number}"
+
+
+def _copied(argument):
+    """Copy the arrays inside an mpi4py buffer argument; leave counts, types and ranks alone."""
+    if isinstance(argument, np.ndarray):
+        return np.array(argument)
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(_copied(part) for part in argument)
+    if isinstance(argument, dict):
+        return {key: _copied(part) for key, part in argument.items()}
+    return argument
+
+
+class Barrier(_Request):
+    """All slices of this rank have arrived here, or have ended."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "barrier()"
+
+
+def barrier():
+    """Wait, inside a slice program, until every slice of this rank has arrived or ended.
+
+    The barrier is local; ``await comm.Barrier()`` is the one across ranks. A waiting slice keeps
+    its lane, so a program with lane buffers can use it only when all slices fit into the lanes;
+    a program without lane buffers makes room for the next slice while it waits.
+    """
+    return Barrier()
+
+
+class Parallel(_Request):
+    """Calls of one function on several parts, made by whichever workers are idle."""
+
+    __slots__ = ("function", "parts")
+
+    def __init__(self, function, parts):
+        self.function = function
+        self.parts = list(parts)
+
+
+def parallel(function, parts):
+    """Split one slice's heavy step over idle workers.
+
+    ``await parallel(function, parts)`` calls ``function(part)`` for every part, in any order and
+    on any workers, and resumes the slice when all have returned. The first exception is raised
+    from the await.
+    """
+    return Parallel(function, parts)
+
+
+class AsyncComm:
+    """An MPI communicator whose upper-case calls are awaited inside slice programs.
+
+    Attributes
+    ----------
+    rank, size : int
+        As in mpi4py.
+    handle : mpi4py.MPI.Comm
+        The private duplicate on which the runtime talks. Never use it while a pipeline runs.
+    """
+
+    def __init__(self, source, number, wrap, *, owns_source=False):
+        self._source = source  # never carries a pipeline's traffic: a fresh duplicate can be made
+        self._owns_source = owns_source
+        self._wrap = wrap
+        self.number = number
+        self.handle = None
+        self.renew()
+
+    def renew(self):
+        """Take a fresh duplicate (collective); the old one, if any, is left behind unused."""
+        self.handle = self._source.Dup()
+        self.handle.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank = self.handle.rank
+        self.size = self.handle.size
+
+    def free(self):
+        """Free the duplicate, and the source if it was made here (collective)."""
+        self.handle.Free()
+        if self._owns_source:
+            self._source.Free()
+
+    def Split(self, color=0, key=0):
+        """Split into sub-communicators, as `MPI.Comm.Split` (collective, outside of pipelines).
+
+        Returns None on ranks that give ``MPI.UNDEFINED`` as their color.
+        """
+        part = self._source.Split(color, key)
+        return None if part == MPI.COMM_NULL else self._wrap(part, owns_source=True)
+
+
+def _awaitable(name):
+    def method(self, *args, **kwargs):
+        return Operation(self, name, args, kwargs)
+    method.__name__ = name
+    method.__qualname__ = f"AsyncComm.{name}"
+    method.__doc__ = f"Awaitable `MPI.Comm.{name}`, same arguments."
+    return method
+
+
+for _name in CALLS:
+    setattr(AsyncComm, _name, _awaitable(_name))

@@ -1,0 +1,353 @@
+"""Recording, clocks, intervals, files and pictures; ranks are threads with skewed clocks."""
+
+import json
+import queue
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+
+from overlap import trace
+from overlap.errors import InputError
+from overlap.trace import RankSummary, Span, Trace
+
+
+def compute(start_s, end_s, rank=0, thread="worker 0", label="slice 0"):
+    return Span(rank, thread, "compute", label, start_s, end_s)
+
+
+def exchange(start_s, end_s, rank=0, thread="communicator", label="slice 0"):
+    return Span(rank, thread, "communicate", label, start_s, end_s)
+
+
+class FakeComm:
+    """One rank of a job whose ranks are threads and whose messages are queues."""
+
+    def __init__(self, rank, size, mail, delay=lambda: None):
+        self.rank, self.size, self.mail, self.delay = rank, size, mail, delay
+
+    def Get_rank(self):
+        return self.rank
+
+    def Get_size(self):
+        return self.size
+
+    def Send(self, buffer, dest, tag=0):
+        self.delay()
+        self.mail[self.rank, dest, tag].put(bytes(buffer))
+
+    def Recv(self, buffer, source, tag=0):
+        memoryview(buffer).cast("B")[:] = self.mail[source, self.rank, tag].get(timeout=30)
+
+    def gather(self, item, root=0):
+        self.mail[self.rank, root, "gather"].put(item)
+        if self.rank != root:
+            return None
+        return [self.mail[other, root, "gather"].get(timeout=30) for other in range(self.size)]
+
+
+def on_ranks(size, body, delay=lambda rank: None):
+    """Results of body(comm) on every rank, by rank."""
+    mail, results = defaultdict(queue.SimpleQueue), {}
+    for source in range(size):          # beforehand: defaultdict creates without a lock
+        for dest in range(size):
+            for tag in (trace._TAG, "gather"):
+                mail[source, dest, tag]
+
+    def run(rank):
+        results[rank] = body(FakeComm(rank, size, mail, lambda: delay(rank)))
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return [results[rank] for rank in range(size)]
+
+
+# --- clocks -------------------------------------------------------------------------------------
+
+def skewed(rank):
+    skew_s = (0.0, 1234.5, -0.75)[rank]
+    return lambda: time.perf_counter() + skew_s
+
+
+def test_clock_offsets_are_the_skews():
+    offsets = on_ranks(3, lambda comm: trace.clock_offset(comm, clock=skewed(comm.rank)))
+    assert offsets[0] == 0.0
+    assert offsets[1] == pytest.approx(1234.5, abs=0.02)
+    assert offsets[2] == pytest.approx(-0.75, abs=0.02)
+
+
+class Network:
+    """A clock for two ranks that only messages advance; rank 1 is 7 s ahead."""
+
+    def __init__(self, delays_s):
+        self.delays_s, self.now_s = iter(delays_s), 100.0
+
+    def pass_time(self, rank):
+        self.now_s += next(self.delays_s)
+
+    def clock(self, rank):
+        return lambda: self.now_s + 7.0 * rank
+
+
+def test_the_round_with_the_shortest_trip_is_taken():
+    # Question and answer of each round: all lopsided but the quick third.
+    network = Network([5.0, 1.0, 0.5, 4.0, 0.25, 0.25, 0.1, 0.9])
+    offsets = on_ranks(2, lambda comm: trace.clock_offset(comm, 4, clock=network.clock(comm.rank)),
+                       network.pass_time)
+    assert offsets == [0.0, 7.0]
+
+
+def test_the_error_is_within_half_the_round_trip():
+    network = Network([0.5, 0.1])
+    offsets = on_ranks(2, lambda comm: trace.clock_offset(comm, 1, clock=network.clock(comm.rank)),
+                       network.pass_time)
+    assert offsets[1] == pytest.approx(7.0 + (0.1 - 0.5) / 2)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 1.5])
+def test_clock_offset_refuses(rounds):
+    with pytest.raises(ValueError, match=f"rounds: expected an integer >= 1, got {rounds}"):
+        trace.clock_offset(FakeComm(0, 1, {}), rounds)
+
+
+def test_gather_merges_on_the_clock_of_rank_0():
+    def body(comm):
+        # Dyadic numbers, so that moving them is exact.
+        ours = Trace(offset_s=64.0 * comm.rank)
+        ahead = 64.0 * comm.rank
+        ours.add("worker 10", "compute", 7, 2.0 + ahead, 3.0 + ahead)
+        ours.add("communicator", "communicate", "slice 7", 1.0 + ahead, 2.5 + ahead)
+        ours.add("worker 9", "compute", 8, 4.0 + ahead, 5.0 + ahead)
+        ours.add("worker 9", "compute", 6, 1.0 + ahead, 2.0 + ahead)
+        return ours.gather(comm)
+
+    merged, other = on_ranks(2, body)
+    assert other is None
+    assert merged == [
+        span for rank in (0, 1) for span in (
+            compute(1.0, 2.0, rank, "worker 9", "6"), compute(4.0, 5.0, rank, "worker 9", "8"),
+            compute(2.0, 3.0, rank, "worker 10", "7"), exchange(1.0, 2.5, rank, label="slice 7"))]
+
+
+def test_start_measures_the_offset_of_real_clocks():
+    assert on_ranks(1, lambda comm: Trace.start(comm).offset_s) == [0.0]
+    assert abs(on_ranks(2, lambda comm: Trace.start(comm).offset_s)[1]) < 0.02
+
+
+def test_threads_record_without_losing_spans():
+    ours, threads, each = Trace(), 8, 2000
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        def record(worker):
+            for item in range(each):
+                ours.add(f"worker {worker}", "compute", item, item, item + 1)
+        workers = [threading.Thread(target=record, args=(worker,)) for worker in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len(ours.spans()) == threads * each
+    ours.clear()
+    assert ours.spans() == []
+
+
+# --- summary ------------------------------------------------------------------------------------
+
+def test_summary_of_hand_made_intervals():
+    spans = [
+        # Rank 0 computes in [0, 4] and [6, 8], communicates in [1, 2] and [3, 7].
+        compute(0, 3), compute(2, 4, thread="worker 1"), compute(6, 8),
+        exchange(1, 2), exchange(3, 6), exchange(4, 7), exchange(5, 5),
+        # Rank 1: nothing at once.
+        compute(10, 11, rank=1), exchange(11, 14, rank=1)]
+    random.Random(0).shuffle(spans)
+    assert trace.summary(spans) == [RankSummary(0, 8.0, 6.0, 5.0, 3.0),
+                                    RankSummary(1, 4.0, 1.0, 3.0, 0.0)]
+    assert trace.summary([]) == []
+
+
+def test_summary_agrees_with_counting():
+    pick = random.Random(3)
+    for _ in range(50):
+        spans = [Span(0, "t", pick.choice(trace.KINDS), "", start, start + pick.randrange(6))
+                 for start in (pick.randrange(30) for _ in range(12))]
+        cells = {kind: {cell for span in spans if span.kind == kind
+                        for cell in range(span.start_s, span.end_s)} for kind in trace.KINDS}
+        record, = trace.summary(spans)
+        assert record.compute_s == len(cells["compute"])
+        assert record.communicate_s == len(cells["communicate"])
+        assert record.both_s == len(cells["compute"] & cells["communicate"])
+
+
+@pytest.mark.parametrize("bad, words", [
+    (Span(0, "worker 0", "sleep", "", 0.0, 1.0), "kind: expected one of .* got 'sleep'"),
+    (compute(2.0, 1.0), "start <= end, got 2.0 to 1.0"),
+    (compute(0.0, float("nan")), "finite times"),
+])
+@pytest.mark.parametrize("use", [
+    trace.summary, lambda spans: trace.write_chrome(spans, "never"),
+    lambda spans: trace.draw(spans, "never.png")])
+def test_bad_spans_are_refused(bad, words, use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        use([bad])
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Chrome trace -------------------------------------------------------------------------------
+
+SPANS = [
+    compute(100.0, 100.5, thread="worker 2"), compute(100.5, 101.0, thread="worker 2"),
+    compute(100.25, 100.75, thread="worker 10", label='a "quoted" slice, \u03c0'),
+    exchange(100.25, 100.75), exchange(100.5, 101.0), exchange(100.75, 101.25),
+    compute(100.125, 100.25, rank=1, thread="worker 2"), exchange(100.5, 101.5, rank=1)]
+
+
+def test_chrome_trace_structure(tmp_path):
+    path = tmp_path / "timeline.json"
+    trace.write_chrome(reversed(SPANS), path)
+    assert list(tmp_path.iterdir()) == [path]           # no partial file is left
+    events = json.loads(path.read_text())["traceEvents"]
+    complete = [event for event in events if event["ph"] == "X"]
+    metadata = [event for event in events if event["ph"] == "M"]
+    assert len(complete) + len(metadata) == len(events)
+    assert len(complete) == len(SPANS)
+    for event in complete:
+        assert event["cat"] in trace.KINDS and event["cname"] and isinstance(event["name"], str)
+        assert event["ts"] >= 0 and event["dur"] >= 0
+    assert min(event["ts"] for event in complete) == 0
+    first = next(event for event in complete if "quoted" in event["name"])
+    assert (first["pid"], first["ts"], first["dur"]) == (0, 250_000, 500_000)
+
+    names = {event["pid"]: event["args"]["name"] for event in metadata
+             if event["name"] == "process_name"}
+    assert names == {0: "rank 0", 1: "rank 1"}
+    tracks = [(event["pid"], event["args"]["name"]) for event in metadata
+              if event["name"] == "thread_name"]
+    assert tracks == [(0, "worker 2"), (0, "worker 10"), (0, "communicator"),
+                      (0, "communicator, in flight 2"), (1, "worker 2"), (1, "communicator")]
+    tids = [event["tid"] for event in metadata if event["name"] == "thread_name"]
+    assert len(set(tids)) == len(tids)
+    # No two spans of one track overlap.
+    for tid in tids:
+        times = sorted((event["ts"], event["ts"] + event["dur"]) for event in complete
+                       if event["tid"] == tid)
+        assert times and all(a[1] <= b[0] for a, b in zip(times, times[1:]))
+
+
+def test_chrome_trace_round_trip(tmp_path):
+    path = tmp_path / "timeline.json"
+    trace.write_chrome(SPANS, path)
+    back = trace.read_chrome(path)
+    assert back == [Span(s.rank, s.thread, s.kind, s.label, s.start_s - 100, s.end_s - 100)
+                    for s in SPANS]
+    assert trace.summary(back) == trace.summary(SPANS)
+    trace.write_chrome([], path)
+    assert trace.read_chrome(path) == []
+
+
+def test_a_file_cut_off_anywhere_is_refused(tmp_path):
+    path = tmp_path / "timeline.json"
+    trace.write_chrome(SPANS, path)
+    whole = path.read_bytes().rstrip()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match="cannot read the trace .*timeline.json"):
+            trace.read_chrome(path)
+    path.write_bytes(whole[:-40])
+    with pytest.raises(InputError, match="cut off or damaged"):
+        trace.read_chrome(path)
+
+
+@pytest.mark.parametrize("content, words", [
+    (b"", "got something else"),
+    (b"\x89PNG\r\n\x1a\n\xff", "got something else"),
+    (b"[]", "got other JSON"),
+    (b"3", "got other JSON"),
+    (b'{"traceEvents": []}', "got other JSON"),
+    (b'{"otherData": {"format": "overlap-trace-99"}}', "got format 'overlap-trace-99'"),
+    (b'{"otherData": {"format": "overlap-trace-1"}}', "damaged"),
+    (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": [3]}', "damaged"),
+    (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": [{"ph": "X"}]}', "damaged"),
+])
+def test_foreign_files_are_refused(content, words, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        trace.read_chrome(path)
+
+
+def test_a_missing_file_stays_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        trace.read_chrome(tmp_path / "none.json")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "timeline.json"
+    trace.write_chrome(SPANS, path)
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+    monkeypatch.setattr(trace.os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        trace.write_chrome([], path)
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
+
+
+# --- picture ------------------------------------------------------------------------------------
+
+def test_draw_makes_a_picture_with_both_colours(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    path = tmp_path / "timeline.png"
+    trace.draw(SPANS, path, title="two ranks, $5 a slice")
+    pixels = image.imread(path)[..., :3]
+    for colour in trace._COLOURS.values():
+        wanted = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+        share = (abs(pixels - wanted).max(axis=2) < 0.01).mean()
+        assert share > 0.03, colour
+
+
+def test_draw_has_one_row_per_thread(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "timeline.svg"
+    trace.draw(SPANS, path)
+    text = path.read_text()
+    for name in ("rank 0 worker 2", "rank 0 worker 10", "rank 0 communicator", "rank 1 worker 2",
+                 "rank 1 communicator", "computing", "communicating", "time (ms)"):
+        assert f"<!-- {name} -->" in text
+    # Rank 0's communicator is busy for 1 s of 1.5 s, however many exchanges are in flight.
+    assert text.count("<!-- 67% -->") == 3
+
+
+def test_draw_many_spans_and_one_instant(tmp_path):
+    pytest.importorskip("matplotlib")
+    many = [compute(k * 1e-4, k * 1e-4 + 9e-5, thread=f"worker {k % 4}") for k in range(20_000)]
+    begin_s = time.perf_counter()
+    trace.draw(many, tmp_path / "many.png")
+    assert time.perf_counter() - begin_s < 30
+    trace.draw([compute(1.0, 1.0)], tmp_path / "instant.png")
+    with pytest.raises(ValueError, match="at least one span"):
+        trace.draw([], tmp_path / "none.png")
+
+
+def test_import_needs_neither_mpi_nor_matplotlib():
+    # Only the module's own imports count, not those of the package around it.
+    code = ("import sys, types, pathlib\n"
+            f"root = pathlib.Path({trace.__file__!r}).parent\n"
+            "package = types.ModuleType('overlap'); package.__path__ = [str(root)]\n"
+            "sys.modules['overlap'] = package\n"
+            "import overlap.trace\n"
+            "print([m for m in ('mpi4py', 'matplotlib', 'numpy') if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
