@@ -37,6 +37,7 @@ Traps.
 """
 
 import ctypes
+import errno
 import functools
 import json
 import math
@@ -53,9 +54,9 @@ _NEWNS, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = (
 _MS_REC_PRIVATE, _MS_BIND = 0x4000 | 0x40000, 0x1000               # linux/mount.h
 _PR_SET_PDEATHSIG = 1                                              # linux/prctl.h
 
-_DEADLINE_PASSED = 124      # as timeout(1)
+_DEADLINE_PASSED = 124          # as timeout(1)
 _MAX_RATE = 8 * (2**32 - 1)     # tbf counts bytes per second in 32 bits
-_QUEUE_BYTES = 4 << 20      # what a link holds before it drops packets
+_QUEUE_BYTES = 4 << 20          # what a link holds before it drops packets
 _FABRIC = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
 _LAUNCHER_VARIABLES = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL")   # of a job that we are part of
 
@@ -209,9 +210,6 @@ def _call(name, *args):
 
 def _make(spec):
     """Unshare, fork process 1 of the new namespaces, and wait for it."""
-    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != spec["parent"]:
-        return 1        # it died before it could be heard of
     everything = _NEWNS | _NEWPID | _NEWNET
     try:
         _call("unshare", everything)        # root needs no other user, and keeps its files
@@ -220,14 +218,17 @@ def _make(spec):
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {spec['uid']} 1")
         Path("/proc/self/gid_map").write_text(f"0 {spec['gid']} 1")
-        _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)      # lost with the old user
+    # After the change of user, which may clear it.
+    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != spec["parent"]:
+        return 1        # it died before that
     alive_r, alive_w = os.pipe()
     init = os.fork()
     if init == 0:
         os.close(alive_w)
         _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if select.select([alive_r], [], [], 0)[0]:
-            os._exit(1)     # the parent died before that
+            os._exit(1)     # likewise
         os._exit(_reporting(_init, spec))
     os.close(spec["status_fd"])
     # Killing process 1 kills all the others, and it is gone only after them. WNOWAIT keeps its
@@ -247,6 +248,8 @@ def _reporting(step, spec):
         restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
         if spec["uid"] != 0 and restricted.exists() and restricted.read_text().strip() == "1":
             reason += f" (AppArmor restricts user namespaces: {restricted} is 1)"
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            reason += " (a limit in /proc/sys/user is 0 or reached)"
         os.write(spec["status_fd"], reason.encode())
         return 1
 

@@ -341,11 +341,12 @@ static fftw_plan plan_lines(enum kernel kernel, int block, int lines)
     case Y_IN_RESULT:
         return fftw_plan_many_dft(1, &ny, lines, result, NULL, cols_here, 1, result, NULL, cols_here, 1, FFTW_FORWARD, y_planner);
     case Y_IN_SCRATCH:
-        return fftw_plan_many_dft(1, &ny, lines, dense, NULL, block, 1, dense, NULL, block, 1, FFTW_FORWARD, y_planner);
+        return fftw_plan_many_dft(1, &ny, lines, dense, NULL, block, 1, dense, NULL, block, 1, FFTW_FORWARD, FFTW_MEASURE);
     case Y_INVERSE_THERE:
-        dense = back_send[0], block = cols_here;   /* fall through */
+        return fftw_plan_many_dft(1, &ny, lines, back_send[0], NULL, cols_here, 1, back_send[0], NULL, cols_here, 1,
+                                  FFTW_BACKWARD, y_planner);
     default:
-        return fftw_plan_many_dft(1, &ny, lines, dense, NULL, block, 1, dense, NULL, block, 1, FFTW_BACKWARD, y_planner);
+        return fftw_plan_many_dft(1, &ny, lines, dense, NULL, block, 1, dense, NULL, block, 1, FFTW_BACKWARD, FFTW_MEASURE);
     }
 }
 
@@ -446,7 +447,7 @@ typedef struct { int px, py, qx, qy; } waves;
 
 static waves waves_of(int z)
 {
-    int wx = nx / 4 > 1 ? nx / 4 : 1, wy = ny / 4 > 1 ? ny / 4 : 1;
+    int wx = (nx - 1) / 4, wy = (ny - 1) / 4;     /* so that p + q stays below the Nyquist wave number */
     return (waves){1 + z % wx, 1 + z / 3 % wy, 1 + z / 2 % wx, -(1 + z % wy)};
 }
 
@@ -651,6 +652,8 @@ int main(int argc, char **argv)
     int all = !strcmp(mode, "all"), both = !strcmp(message, "both");
     if (optind < argc || (!all && strcmp(mode, "off") && strcmp(mode, "overlap"))
         || (!both && strcmp(message, "slice") && strcmp(message, "step"))) fail(usage);
+
+    if (workload == OPERATION && (nx < 5 || ny < 5)) fail("the operation needs at least 5 x 5 points for its known answer");
 
     int most = 1, first = !both && !strcmp(message, "step"), last = both || first;
     for (int i = 0; i < n_grouping; i++) most = grouping[i] > most ? grouping[i] : most;

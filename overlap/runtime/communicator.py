@@ -72,6 +72,13 @@ class _Waiting:
     def take(self, lane):
         """Wait until the lane has an item."""
         self._awaited = lane
+        while lane.item is None:
+            self._look()
+        self._awaited = None
+
+    def quiet(self, lane):
+        """Wait until no worker has the lane."""
+        self._awaited = lane
         while lane.busy:
             self._look()
         self._awaited = None
@@ -112,11 +119,13 @@ class Inline(_Waiting):
     """`off`: steps and blocking calls one after another on the calling thread."""
 
     def resume(self, lane):
-        lane.busy = True  # until `take` advances it
+        pass  # the next `take` advances it
 
     def take(self, lane):
-        if lane.busy:
-            lane.advance()
+        lane.advance()
+
+    def quiet(self, lane):
+        pass
 
     def issue(self, lane, operation):
         with self._watched(Label(operation, lane)):
@@ -422,7 +431,7 @@ class Communicator:
         if not self._spoilt:
             waiting.finish()
         for lane in job.lanes:
-            waiting.take(lane)
+            waiting.quiet(lane)
         for lane in job.lanes:
             lane.close()
 

@@ -138,7 +138,8 @@ def test_each_rank_has_its_host_and_core(hosts, ranks):
 @needs_links
 def test_cores_and_environment_can_be_chosen():
     cpus = sorted(os.sched_getaffinity(0))
-    program = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['COLOUR'])"
+    program = ("import os, sys; sys.stdout.write("      # in one piece, or two ranks' would mix
+               "f\"{sorted(os.sched_getaffinity(0))} {os.environ['COLOUR']}\\n\")")
     for chosen, seen in ((cpus[-1:], cpus[-1:]), ([], cpus)):
         status, out, err = launch([sys.executable, "-c", program], cpus=chosen,
                                   env={"COLOUR": "red"})
