@@ -22,8 +22,7 @@ calls in flight and sleeps between looks.
 import pickle
 import zlib
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
-from threading import current_thread
+from threading import Lock, current_thread
 from time import perf_counter
 
 import numpy as np
@@ -42,6 +41,27 @@ ARGUMENT_ERRORS = frozenset((
     MPI.ERR_ROOT, MPI.ERR_TAG, MPI.ERR_TYPE))
 
 
+class Bell:
+    """Wakes one sleeping thread; a ring while nobody sleeps ends the next sleep at once.
+
+    Not a `queue.SimpleQueue`: its ``get(timeout=)`` can sleep for ever in CPython 3.11, when a token
+    left from an earlier item wakes it and the timeout has just run out.
+    """
+
+    def __init__(self):
+        self._lock = Lock()
+        self._lock.acquire()
+
+    def ring(self):
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it has been rung already
+
+    def sleep(self, seconds=-1):
+        self._lock.acquire(timeout=seconds)
+
+
 class _Waiting:
     """What the ways to wait share.
 
@@ -57,12 +77,12 @@ class _Waiting:
         self._outstanding = outstanding
         self._workers = workers
         self._awaited = None
-        self._inbox = SimpleQueue()
+        self._bell = Bell()
         job.posted = self.posted
 
     def posted(self, lane):
         if lane is self._awaited:
-            self._inbox.put(None)
+            self._bell.ring()
 
     def resume(self, lane):
         """Have a worker advance the lane; among ready ones the next in the issue order first."""
@@ -95,7 +115,7 @@ class _Waiting:
         """Wait until nothing is in flight."""
 
     def _look(self):
-        self._inbox.get()
+        self._bell.sleep()
 
     def _begin(self, label):
         self._outstanding[label] = perf_counter()
@@ -190,7 +210,7 @@ class Polling(_Waiting):
         with self._watched(label):
             sleep_s = SHORTEST_SLEEP_S
             while not request.Test():
-                self._doze(sleep_s)
+                self._bell.sleep(sleep_s)
                 sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
 
     def finish(self):
@@ -200,14 +220,14 @@ class Polling(_Waiting):
     def _look(self):
         """Collect what has completed; if nothing has, sleep until the next look or item."""
         if not self._requests:
-            self._inbox.get()
+            self._bell.sleep()
             return
         try:
             done = MPI.Request.Testsome(self._requests)
         except MPI.Exception:
             done = self._collect_failed()
         if not done:
-            self._doze(self._sleep_s)
+            self._bell.sleep(self._sleep_s)
             return
         now = perf_counter()
         interval = (now - self._last_completion) / len(done)
@@ -234,12 +254,6 @@ class Polling(_Waiting):
                 self._end(label)
                 self.completed(lane, error)
         return []
-
-    def _doze(self, seconds):
-        try:
-            self._inbox.get(timeout=seconds)
-        except Empty:
-            pass
 
 
 class Label:
