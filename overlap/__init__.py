@@ -15,9 +15,11 @@ Layers, lowest first; each imports only from those above it in this list:
 
 from .errors import (ClosedError, InputError, LinksUnavailable, OverlapError, SliceError,
                      ThreadLevelError)
+from .decomp import DistArray
+from .fft import FFT2
 from .runtime import Runtime, barrier, parallel, worker_index
 
 __all__ = [
-    "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "Runtime", "SliceError",
+    "ClosedError", "DistArray", "FFT2", "InputError", "LinksUnavailable", "OverlapError", "Runtime", "SliceError",
     "ThreadLevelError", "barrier", "parallel", "worker_index",
 ]

@@ -127,7 +127,7 @@ class Runtime:
 
     def wrap(self, comm):
         """Make an awaitable communicator of any mpi4py communicator (collective over it)."""
-        self._check_open()
+        self.check_open()
         return self._wrap(comm)
 
     def _wrap(self, comm, owns_source=False):
@@ -179,7 +179,7 @@ class Runtime:
         InputError
             The same on all ranks.
         """
-        self._check_open()
+        self.check_open()
         signature = zlib.crc32(repr(agreed).encode())
         values = np.array([problem is None, signature, -signature], dtype=np.int64)
         comm = self.comm.handle
@@ -194,7 +194,8 @@ class Runtime:
             received = comm.allgather(agreed)
         raise InputError(_disagreement(received))
 
-    def _check_open(self):
+    def check_open(self):
+        """Raise `ClosedError` after `close`."""
         if self.closed:
             raise ClosedError("expected an open runtime, received one that was closed")
 

@@ -1,0 +1,76 @@
+"""One rank of a benchmark: `python -m overlap.bench SPEC`, under mpiexec.
+
+SPEC is JSON, ``{"task": "case", ...fields of a Case}`` or ``{"task": "environment"}``. Rank 0
+prints events, one per line, for whoever started the ranks; `run` is the same without a process.
+"""
+
+import json
+import sys
+
+MARK = "@overlap "       # begins a line that holds an event
+
+
+def run(spec, emit):
+    """Do what a spec says, on all ranks of COMM_WORLD. Collective.
+
+    Parameters
+    ----------
+    spec : dict
+    emit : callable
+        Called on rank 0 with each event: ``{"progress": [what, done, total]}``,
+        ``{"environment": {...}}``, ``{"record": {...}}``.
+    """
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    facts = environment(comm)
+    if comm.rank == 0:
+        emit({"environment": facts})
+    if spec["task"] == "environment":
+        return
+    from .cases import Case
+    from .measure import measure
+    from .report import case_record
+
+    case = Case.from_dict(spec)
+    measured = measure(comm, case, lambda *step: emit({"progress": step}))
+    if comm.rank == 0:
+        emit({"record": case_record(case, measured)})
+
+
+def environment(comm):
+    """The MPI library, and where the ranks are. Collective; complete on rank 0."""
+    import os
+
+    from mpi4py import MPI
+
+    from ..fft.local import fftw_version
+
+    levels = {getattr(MPI, f"THREAD_{name}"): name.lower()
+              for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
+    places = comm.gather((MPI.Get_processor_name(), sorted(os.sched_getaffinity(0))))
+    return {"library": MPI.Get_library_version().splitlines()[0].strip("\0 "),
+            "standard": ".".join(map(str, MPI.Get_version())),
+            "thread_level": levels[MPI.Query_thread()], "fftw": fftw_version(),
+            "ranks": [{"host": host, "cores": cores} for host, cores in places or ()]}
+
+
+def main():
+    def emit(event):
+        print(MARK + json.dumps(event), flush=True)
+
+    try:
+        run(json.loads(sys.argv[1]), emit)
+    except BaseException:
+        # The other ranks may be waiting for this one: mpiexec ends them when one is aborted.
+        import traceback
+
+        from mpi4py import MPI
+        traceback.print_exc()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Who holds what: pure integer arithmetic, no arrays and no MPI."""
+
+
+def block(length, parts):
+    """Split ``range(length)`` into `parts` contiguous slices; the first ones get one more.
+
+    The same split as mpi4py-fft's. Parts beyond `length` are empty.
+    """
+    each, more = divmod(length, parts)
+    starts = [index * each + min(index, more) for index in range(parts + 1)]
+    return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
+
+
+def chunks(length, size):
+    """Split ``range(length)`` into runs of at most `size`, whose sizes differ by at most one."""
+    return block(length, -(-length // size)) if length else []
+
+
+def length_of(part):
+    """Number of indices in a slice with a start and a stop."""
+    return part.stop - part.start
+
+
+def mode_segments(resolved, padded, half=False):
+    """Where the Fourier modes of a grid lie on a finer (or the same) grid.
+
+    Parameters
+    ----------
+    resolved, padded : int
+        Points of the two grids in real space, ``padded >= resolved``.
+    half : bool
+        The axis holds only modes ``0 .. n // 2``, as after a real-to-complex transform.
+
+    Returns
+    -------
+    list of (slice, slice)
+        Pairs of index ranges, resolved and padded, that hold the same modes, in ascending order.
+        On a finer grid the Nyquist mode of an even `resolved` has no partner: alone it cannot
+        stand for a real field's pair of modes, so it is left out.
+    """
+    if padded == resolved:
+        stop = resolved // 2 + 1 if half else resolved
+        return [(slice(0, stop), slice(0, stop))]
+    positive = (resolved + 1) // 2
+    segments = [(slice(0, positive), slice(0, positive))]
+    negative = (resolved - 1) // 2
+    if negative and not half:
+        segments.append((slice(resolved - negative, resolved), slice(padded - negative, padded)))
+    return segments
+
+
+def complement(segments, length):
+    """The index ranges of ``range(length)`` that the ascending `segments` leave out."""
+    gaps = []
+    position = 0
+    for segment in segments:
+        if segment.start > position:
+            gaps.append(slice(position, segment.start))
+        position = segment.stop
+    if position < length:
+        gaps.append(slice(position, length))
+    return gaps
+
+
+def intersect(part, segments):
+    """Restrict pairs of ranges to `part` of the first range, relative to its start.
+
+    Parameters
+    ----------
+    part : slice
+        A part of the resolved index range, as of one rank.
+    segments : list of (slice, slice)
+        As from `mode_segments`.
+    """
+    pairs = []
+    for resolved, padded in segments:
+        start, stop = max(part.start, resolved.start), min(part.stop, resolved.stop)
+        if start < stop:
+            shift = padded.start - resolved.start
+            pairs.append((slice(start - part.start, stop - part.start),
+                          slice(start + shift, stop + shift)))
+    return pairs

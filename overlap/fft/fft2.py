@@ -1,0 +1,322 @@
+"""`FFT2`: batches of two-dimensional FFTs on slabs, as pipelines that hide their transposes."""
+
+import inspect
+from time import perf_counter
+
+import numpy as np
+
+from ..decomp import Slab
+from ..errors import ClosedError, InputError
+from ..runtime import Runtime
+from .local import EFFORTS, complex_of, empty
+from .pointwise import Pointwise
+from .side import Side
+from .transform import Backward, Forward, Kernels
+from .tune import choose
+
+OVERLAPS = ("auto", "off", "block", "poll")
+ORDERS = ("natural", "transposed")
+NORMS = (None, "backward", "ortho", "forward")
+DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))
+
+
+class FFT2:
+    """A plan for 2-D FFTs of the last two axes of arrays ``(..., ny, nx)`` over MPI ranks.
+
+    In real space the rows (y) are split over the ranks, in spectral space the columns (x): the first
+    ranks hold one more where the split is uneven, and ranks may hold nothing. Making, calling and
+    destroying a plan is collective. Planning times a few candidates unless told not to.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    shape : tuple of int
+        Global shape in real space, ``(..., ny, nx)``; the leading axes are the batch.
+    dtype : dtype
+        Of real space: ``complex64``/``complex128``, or ``float32``/``float64`` for transforms to
+        half the spectrum, ``nx // 2 + 1`` columns.
+    overlap : {"auto", "off", "block", "poll"}
+        How exchanges are hidden; see `Runtime`. ``"off"`` is the reference, to the last bit, of
+        the others. ``"auto"`` takes what a model and then a short measured run find the fastest.
+    workers : int
+        Worker threads per rank, if the plan makes its own runtime.
+    depth, chunk, in_flight : int, optional
+        Lanes, slices per message and exchanges in flight; see `Settings`. Chosen where None.
+    norm : {"backward", "ortho", "forward"}, optional
+        As in `numpy.fft`.
+    order : {"natural", "transposed"}
+        Axes of the spectrum: ``(..., ny, nx)``, or ``(..., nx, ny)``. Split is x in both.
+    effort : {"estimate", "measure", "patient"}
+        FFTW's planning effort.
+    runtime : Runtime, optional
+        Share this one; otherwise the plan makes its own and closes it.
+    deadline_s, trace
+        As of `Runtime`, if the plan makes its own.
+
+    Attributes
+    ----------
+    forward, backward : Transform
+        Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
+
+    Raises
+    ------
+    InputError
+        On all ranks, when an argument is bad or differs between ranks.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(MPI.COMM_WORLD, (64, 512, 512), dtype="f8") as plan:
+    ...     u = plan.empty()
+    ...     u[...] = 1.0
+    ...     spectrum = plan.forward(u)
+    """
+
+    def __init__(self, comm, shape, dtype=complex, *, overlap="auto", workers=1, depth=None,
+                 chunk=None, in_flight=None, norm=None, order="natural", effort="measure",
+                 runtime=None, deadline_s=60.0, trace=None):
+        self._owns_runtime = runtime is None
+        self.runtime = runtime or Runtime(
+            comm, workers=workers, deadline_s=deadline_s, trace=trace)
+        try:
+            self.runtime.preflight(
+                _problem(shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort),
+                plan="FFT2", shape=shape, dtype=str(dtype), overlap=overlap, depth=depth,
+                chunk=chunk, in_flight=in_flight, norm=norm, order=order, effort=effort)
+        except InputError:
+            self._close_runtime()
+            raise
+        self.comm = comm
+        self.destroyed = False
+        self._shape = tuple(int(length) for length in shape)
+        self._dtype = np.dtype(dtype)
+        self._transposed = order == "transposed"
+        self._effort = effort
+        self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight)
+        *self._batch, ny, nx = self._shape
+        points = ny * nx
+        power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
+        self._scale_forward = float(points) ** -power
+        self._scale_backward = float(points) ** (power - 1.0)
+        self._slab = self._make_slab(ny, nx)
+        self._real, self._spectrum = self._sides(self._batch)
+        kernels = self._make_kernels(self._slab)
+        self.forward = Forward(self.runtime, self._slab, kernels, self._real, self._spectrum,
+                               self._scale_forward)
+        self.backward = Backward(self.runtime, self._slab, kernels, self._spectrum, self._real,
+                                 self._scale_backward)
+        choose(self.forward, **self._wishes)
+        self.backward.configure(self.forward.settings)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.destroy()
+
+    def destroy(self):
+        """Free what the plan holds (collective); closes the runtime if the plan made it."""
+        if not self.destroyed:
+            self.destroyed = True
+            self.forward = self.backward = _Destroyed()
+            self._close_runtime()
+
+    def _close_runtime(self):
+        if self._owns_runtime:
+            self.runtime.close()
+
+    def global_shape(self, forward_output=False):
+        """Global shape in real space, or of the spectrum."""
+        return self._side(forward_output).global_shape
+
+    def shape(self, forward_output=False):
+        """This rank's local shape in real space, or of the spectrum."""
+        return self._side(forward_output).shape
+
+    def local_slice(self, forward_output=False):
+        """Where this rank's part lies in the global array, a tuple of slices."""
+        return self._side(forward_output).local_slice
+
+    def dtype(self, forward_output=False):
+        """Data type in real space, or of the spectrum."""
+        return self._side(forward_output).dtype
+
+    def empty(self, forward_output=False):
+        """An uninitialised, aligned `DistArray` for real space, or for the spectrum."""
+        return self._side(forward_output).empty()
+
+    def wavenumbers(self):
+        """Mode numbers of this rank's part of the spectrum.
+
+        Returns
+        -------
+        ky, kx : ndarray of float
+            Shapes that broadcast to a local plane of the spectrum, in its order.
+        """
+        ny, nx = self._shape[-2:]
+        ky = np.fft.fftfreq(ny, 1 / ny)
+        kx = np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx)
+        kx = kx[self._slab.columns[self._slab.rank]]
+        return (ky[None, :], kx[:, None]) if self._transposed else (ky[:, None], kx[None, :])
+
+    def describe(self):
+        """The plan's choices and memory, as text."""
+        return "\n".join((
+            f"FFT2 {self._shape} {self._dtype} over {self.comm.size} rank(s), "
+            f"{self.runtime.workers} worker(s) each", self.forward.describe(),
+            self.backward.describe(), *map(str, self.forward.trials)))
+
+    def pointwise(self, function=None, *, inputs=None, outputs=1, shared=0, dealias=None):
+        """Make a function of real-space fields act on spectral fields, as one pipeline.
+
+        A decorator, with or without arguments. Each slice's inputs are transformed to real space,
+        given to the function, and what it returns is transformed back.
+
+        Parameters
+        ----------
+        function : callable
+            ``function(*fields)`` with this rank's real-space planes of one slice, each ``(ny_local,
+            nx)`` (of the finer grid with `dealias`), read-only by convention; returns one plane, or
+            a tuple of `outputs` planes. If it has a parameter ``out``, it is given the plane (or
+            tuple of planes) to fill instead; if it has a parameter ``index``, the slice's index
+            in the batch.
+        inputs : int, optional
+            Number of spectral inputs; by default the function's positional parameters.
+        outputs : int
+        shared : int
+            The last `shared` inputs have no batch axes: they are transformed once per call and
+            given to all slices.
+        dealias : {None, "3/2"}
+            ``"3/2"``: real space has ceil(3 n / 2) points per direction, so that products of two
+            resolved fields are exact in the resolved modes; only those are exchanged. The Nyquist
+            modes of even n count as not resolved: they are dropped.
+
+        Returns
+        -------
+        Pointwise
+            A `Transform` of the spectral inputs.
+        """
+        if function is None:
+            return lambda function: self.pointwise(
+                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
+        if self.destroyed:
+            raise ClosedError("expected a plan in use, received one that was destroyed")
+        parameters = inspect.signature(function).parameters
+        if inputs is None:
+            inputs = sum(name not in ("out", "index") and parameter.default is parameter.empty
+                         for name, parameter in parameters.items())
+        problem = None
+        if dealias not in (None, "3/2"):
+            problem = f"expected dealias to be None or '3/2', received {dealias!r}"
+        elif not (isinstance(inputs, int) and isinstance(outputs, int) and isinstance(shared, int)
+                  and 0 <= shared < inputs and outputs >= 1):
+            problem = (f"expected inputs > shared >= 0 and outputs >= 1, received inputs={inputs}, "
+                       f"shared={shared}, outputs={outputs}")
+        self.runtime.preflight(problem, inputs=inputs, outputs=outputs, shared=shared,
+                               dealias=dealias)
+        ny, nx = self._shape[-2:]
+        slab = self._slab
+        if dealias is not None:
+            slab = self._make_slab(-(-3 * ny // 2), -(-3 * nx // 2))
+        transform = Pointwise(
+            self.runtime, slab, self._make_kernels(slab), self._spectrum, self._sides(())[1],
+            self._dtype, function, parameters, inputs - shared, outputs, shared,
+            self._scale_backward, self._scale_forward * ny * nx / (slab.my * slab.mx))
+        choose(transform, **self._wishes)
+        return transform
+
+    def _side(self, forward_output):
+        return self._spectrum if forward_output else self._real
+
+    def _sides(self, batch):
+        """Both sides of the plan's grid, for some batch axes."""
+        slab = self._slab
+        plane = slab.ny, slab.nx
+        half = slab.ny, slab.columns_all
+        columns = slab.columns[slab.rank]
+        spectral = complex_of(self._dtype)
+        if self._transposed:
+            spectrum = Side(self.comm, batch, half[::-1], -2, columns, spectral, natural=False)
+        else:
+            spectrum = Side(self.comm, batch, half, -1, columns, spectral)
+        real = Side(self.comm, batch, plane, -2, slab.rows[slab.rank], self._dtype)
+        return real, spectrum
+
+    def _make_slab(self, my, mx):
+        ny, nx = self._shape[-2:]
+        return Slab(ny, nx, self._dtype.kind == "f", self.comm.size, self.comm.rank, my, mx)
+
+    def _make_kernels(self, slab):
+        """One set of kernels per worker, of the fastest block size."""
+        rows = _block_rows(slab, self._dtype, self._effort)
+        return [Kernels(slab, self._dtype, self._transposed, rows, self._effort)
+                for _ in range(self.runtime.workers)]
+
+
+class _Destroyed:
+    """Stands for the transforms of a destroyed plan."""
+
+    def __call__(self, *args, **kwargs):
+        raise ClosedError("expected a plan in use, received one that was destroyed")
+
+    def __getattr__(self, name):
+        self()
+
+
+BLOCK_NBYTES = (32 * 1024, 128 * 1024, 512 * 1024)
+_block_rows_known = {}  # one choice per problem and process: plans of one problem agree to the bit
+
+
+def _block_rows(slab, dtype, effort):
+    """Rows per block of the sweep along x: the fastest of a few cache-sized ones."""
+    key = slab.my_rows, slab.mx, slab.nx, dtype, effort
+    if key not in _block_rows_known:
+        line_nbytes = slab.mx * complex_of(dtype).itemsize
+        candidates = sorted({max(1, min(slab.my_rows, nbytes // line_nbytes))
+                             for nbytes in BLOCK_NBYTES})
+        _block_rows_known[key] = candidates[0] if len(candidates) == 1 else min(
+            candidates, key=lambda rows: _sweep_seconds(slab, dtype, rows, effort))
+    return _block_rows_known[key]
+
+
+def _sweep_seconds(slab, dtype, rows, effort):
+    """Time of one sweep along x over planes that are not in the cache."""
+    from .kernels import RowSweep
+    sweep = RowSweep(slab, dtype, True, rows, effort)
+    plane_nbytes = max(1, slab.my_rows * slab.mx * dtype.itemsize)
+    planes = max(1, min(64, 2**24 // plane_nbytes))
+    source = empty((planes, slab.my_rows, slab.mx), dtype)
+    source[...] = 0
+    pieces = [empty((slab.my_rows, part.stop - part.start), complex_of(dtype))
+              for part in slab.columns]
+    seconds = []
+    for _ in range(3):
+        started = perf_counter()
+        for plane in source:
+            sweep.forward(plane, pieces, 1.0)
+        seconds.append(perf_counter() - started)
+    return min(seconds)
+
+
+def _problem(shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort):
+    """What is wrong with a plan's arguments, or None."""
+    try:
+        lengths = tuple(int(length) for length in shape)
+        fits = lengths == tuple(shape) and len(lengths) >= 2
+    except (TypeError, ValueError):
+        fits = False
+    if not fits or min(lengths[-2:]) < 1 or min(lengths) < 0:
+        return f"expected a shape (..., ny, nx) of integers with ny, nx >= 1, received {shape!r}"
+    try:
+        known = np.dtype(dtype) in DTYPES
+    except TypeError:
+        known = False
+    if not known:
+        return (f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype!r}")
+    for name, value, allowed in (("overlap", overlap, OVERLAPS), ("norm", norm, NORMS),
+                                 ("order", order, ORDERS), ("effort", effort, EFFORTS)):
+        if value not in allowed:
+            return f"expected {name} to be one of {allowed}, received {value!r}"
+    for name, value in (("depth", depth), ("chunk", chunk), ("in_flight", in_flight)):
+        if value is not None and not (isinstance(value, int) and value >= 1):
+            return f"expected {name} to be a positive integer or None, received {value!r}"
+    return None

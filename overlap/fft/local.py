@@ -1,0 +1,138 @@
+"""Local FFTs through FFTW: the only module that knows pyfftw.
+
+Every transform is one-dimensional, unnormalised and batched. FFTW's plans are made once, by the
+thread that makes the plan; executing them releases the GIL.
+"""
+
+from time import perf_counter
+
+import numpy as np
+import pyfftw
+
+ALIGNMENT = 64  # of what we allocate
+REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirement
+
+EFFORTS = ("estimate", "measure", "patient")
+
+
+def empty(shape, dtype):
+    """An uninitialised array, aligned for FFTW."""
+    return pyfftw.empty_aligned(shape, dtype, n=ALIGNMENT)
+
+
+def barely_aligned(shape, dtype):
+    """An array aligned to `REQUIRED_ALIGNMENT` and no more.
+
+    A plan made on it accepts all arrays aligned as well; pyfftw would otherwise demand the larger
+    alignment it happens to find.
+    """
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    raw = pyfftw.empty_aligned(nbytes + REQUIRED_ALIGNMENT, np.uint8, n=ALIGNMENT)
+    return raw[REQUIRED_ALIGNMENT:].view(dtype).reshape(shape)
+
+
+def _flags(effort):
+    return (f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT")
+
+
+class Scratch:
+    """A transform of one small block, on arrays of its own that stay in the cache.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the physical (real-space) side of the block.
+    axis : int
+    dtype : dtype
+        Of the physical side: complex, or real for r2c (forward) and c2r (backward).
+    forward : bool
+    effort : str
+
+    Attributes
+    ----------
+    physical, spectral : ndarray
+        Either side; the same array for complex transforms. The input is destroyed.
+    execute : callable
+    """
+
+    def __init__(self, shape, axis, dtype, forward, effort):
+        dtype = np.dtype(dtype)
+        self.physical = empty(shape, dtype)
+        if dtype.kind == "c":
+            self.spectral = self.physical
+        else:
+            half = list(shape)
+            half[axis] = shape[axis] // 2 + 1
+            self.spectral = empty(half, complex_of(dtype))
+        self.execute = _nothing
+        if self.physical.size:
+            source, target = (self.physical, self.spectral) if forward else (self.spectral, self.physical)
+            self._plan = pyfftw.FFTW(
+                source, target, axes=(axis,), flags=_flags(effort),
+                direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
+            self.execute = self._plan.execute
+        self.physical[...] = 0
+        self.spectral[...] = 0
+
+
+class InPlace:
+    """A complex transform, in place, of any contiguous array of one shape."""
+
+    def __init__(self, shape, axis, dtype, forward, effort):
+        self._plan = None
+        if np.prod(shape):
+            array = barely_aligned(shape, dtype)
+            self._plan = pyfftw.FFTW(
+                array, array, axes=(axis,), flags=_flags(effort),
+                direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
+
+    def execute(self, array):
+        """Transform `array`, C-contiguous and aligned (`fits`)."""
+        if self._plan is not None:
+            self._plan.update_arrays(array, array)
+            self._plan.execute()
+
+
+def fits(array):
+    """Whether `InPlace` can work on every plane of an array of planes."""
+    return (array.flags.c_contiguous and array.ctypes.data % REQUIRED_ALIGNMENT == 0
+            and array.strides[0] % REQUIRED_ALIGNMENT == 0)
+
+
+def complex_of(dtype):
+    """The complex dtype of the same precision."""
+    return np.result_type(dtype, np.complex64)
+
+
+def bare_fft_seconds(lines, length, dtype, rounds=5):
+    """Median time of nothing but contiguous, in-place (r2c: out-of-place) 1-D FFTs.
+
+    Parameters
+    ----------
+    lines, length : int
+        `lines` transforms of `length` points each, one FFTW call for all.
+    dtype : dtype
+        Of the input.
+    rounds : int
+    """
+    dtype = np.dtype(dtype)
+    source = empty((lines, length), dtype)
+    target = source if dtype.kind == "c" else empty((lines, length // 2 + 1), complex_of(dtype))
+    plan = pyfftw.FFTW(source, target, axes=(1,), flags=_flags("measure"))
+    source[...] = 0
+    seconds = []
+    for _ in range(rounds + 1):
+        started = perf_counter()
+        plan.execute()
+        seconds.append(perf_counter() - started)
+    return sorted(seconds[1:])[rounds // 2]
+
+
+def fftw_version():
+    """Version of FFTW, as text."""
+    return pyfftw.fftw_version
+
+
+def _nothing():
+    """Transform nothing: FFTW has no plans for empty arrays."""

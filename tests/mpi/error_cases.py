@@ -1,0 +1,547 @@
+"""What `test_errors` runs on every rank: accepted work always ends, and ends alike everywhere."""
+
+import os
+import signal
+import threading
+import time
+from itertools import product
+
+import numpy as np
+from mpi4py import MPI
+
+import overlap
+from overlap.runtime import barrier, parallel
+from overlap.runtime.communicator import Communicator
+from overlap.runtime.lanes import Failure, Job
+
+WAITS = ("off", "block", "poll")
+PATIENCE_S = 20
+SLICES = 13
+SITES = ("before", "between", "after", "part", "foreign", "missing", "argument", "count")
+
+
+class Boom(Exception):
+    """The user's own exception."""
+
+
+class Foreign:
+    """Something that can be awaited, but not here."""
+
+    def __await__(self):
+        yield "from another framework"
+
+
+class Program:
+    """A slice program with two exchanges and a split step, that fails where it is told to."""
+
+    def __init__(self, rt):
+        self.rt = rt
+        self.out = np.zeros((SLICES, rt.comm.size))
+        self.fault = None  # (rank, slice, site)
+        self.before = {}
+
+    def at(self, z, site):
+        return self.fault == (self.rt.comm.rank, z, site)
+
+    async def run(self, z):
+        comm = self.rt.comm
+        if self.at(z, "before"):
+            raise Boom(z)
+        send = np.full(comm.size, float(z * comm.size + comm.rank))
+        recv = np.empty(comm.size)
+        if self.at(z, "argument"):
+            send = "not a buffer"
+        elif self.at(z, "count"):
+            send = [send, -3, MPI.DOUBLE]
+        await comm.Alltoall(send, recv)
+        if self.at(z, "between"):
+            raise Boom(z)
+        if self.at(z, "foreign"):
+            await Foreign()
+        if self.at(z, "missing"):
+            await None
+        await parallel(self.part, [(z, column, recv) for column in range(comm.size)])
+        total = np.zeros(1)
+        await comm.Allreduce(self.out[z].sum(keepdims=True), total)
+        if self.at(z, "after"):
+            raise Boom(z)
+        self.out[z] += total
+
+    def part(self, where):
+        z, column, recv = where
+        if column == 0 and self.at(z, "part"):
+            raise Boom(z)
+        self.out[z, column] = recv[column]
+
+    async def skeleton(self, z):
+        comm = self.rt.comm
+        await comm.Alltoall(np.zeros(comm.size), np.empty(comm.size))
+        await comm.Allreduce(np.zeros(1), np.empty(1))
+
+    def check(self, pipeline):
+        """A full run gives the right answer."""
+        self.fault = None
+        self.out[:] = 0
+        pipeline(range(SLICES))
+        size = self.rt.comm.size
+        row = np.arange(SLICES)[:, None] * size + np.arange(size)
+        np.testing.assert_array_equal(self.out, row + size * row.sum(axis=1, keepdims=True))
+
+
+def raised(kind, function, *args, **kwargs):
+    """The exception of this kind that the call raises."""
+    try:
+        function(*args, **kwargs)
+    except kind as error:
+        return error
+    raise AssertionError(f"expected {kind.__name__}, nothing was raised")
+
+
+def same_message(comm, error):
+    messages = comm.allgather(str(error))
+    assert len(set(messages)) == 1, messages
+
+
+def check_slice_error(comm, error, rank, z, cause=Boom):
+    """One SliceError for all, with the origin's exception as its cause there."""
+    same_message(comm, error)
+    assert (error.rank, error.slice) == (rank, str(z)), error
+    assert f"slice {z} failed on rank {rank}" in str(error)
+    assert cause.__name__ in error.traceback_text and cause.__name__ in error.summary
+    if comm.rank == rank:
+        assert type(error.__cause__) is cause, repr(error.__cause__)
+    else:
+        assert error.__cause__ is None
+
+
+# ---- a slice that fails ----------------------------------------------------------------------
+
+def injected(comm, wait, agree_every=64):
+    """Every site, slice and rank, with and without a skeleton; a right answer after each."""
+    causes = {"foreign": TypeError, "missing": TypeError, "argument": TypeError,
+              "count": ValueError}
+    for workers, depth in ((2, 4), (1, 1)):
+        with overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=10,
+                             agree_every=agree_every) as rt:
+            program = Program(rt)
+            for skeleton in (None, program.skeleton):
+                pipeline = rt.pipelined(program.run, skeleton=skeleton)
+                program.check(pipeline)
+                for z, site, rank in product((0, 1, 6, SLICES - 1), SITES, {0, comm.size - 1}):
+                    program.fault = rank, z, site
+                    error = raised(overlap.SliceError, pipeline, range(SLICES))
+                    if site in ("argument", "count"):  # mpi4py's own words and type
+                        cause = type(error.__cause__) if comm.rank == rank else None
+                        cause = comm.bcast(cause, root=rank)
+                    else:
+                        cause = causes.get(site, Boom)
+                    check_slice_error(comm, error, rank, z, cause)
+                    if z in (0, 6):
+                        program.check(pipeline)
+                program.check(pipeline)
+
+
+def several_ranks_at_once(comm):
+    """When all ranks fail, each on a slice of its own, they still agree on one error."""
+    for wait in WAITS:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10) as rt:
+            @rt.pipelined
+            async def program(z, bad):
+                buffer = np.ones(2)
+                await rt.comm.Allreduce(MPI.IN_PLACE, buffer)
+                if z == bad:
+                    raise Boom(f"of rank {comm.rank}")
+                await rt.comm.Allreduce(MPI.IN_PLACE, buffer)
+
+            for shift in (0, 2):
+                error = raised(overlap.SliceError, program, range(9), comm.rank + shift)
+                same_message(comm, error)
+                assert error.slice == str(error.rank + shift)
+                assert error.__cause__ is None or f"of rank {comm.rank}" in str(error.__cause__)
+                program(range(9), -1)
+
+
+def every_rank_is_told_once(comm):
+    """Errors over and over leave nothing behind; the last run is right, the threads are few."""
+    with overlap.Runtime(comm, workers=2, depth=4, wait="poll", deadline_s=10) as rt:
+        program = Program(rt)
+        pipeline = rt.pipelined(program.run)
+        before = threading.active_count()
+        for number in range(300):
+            program.fault = number % comm.size, 2 + number % 7, SITES[number % 4]
+            raised(overlap.SliceError, pipeline, range(SLICES))
+        program.check(pipeline)
+        assert threading.active_count() - before in (0, 3)
+
+
+def results_survive(comm):
+    """Draining moves no user's data: what other slices hold is theirs or untouched."""
+    for wait, agree_every in product(WAITS, (1, 64)):
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10,
+                             agree_every=agree_every) as rt:
+            recv = np.full((20, comm.size), -1.0)
+
+            @rt.pipelined
+            async def program(z):
+                await rt.comm.Allgather(np.array([float(z)]), recv[z])
+                if z == 4 and comm.rank == 0:
+                    raise Boom
+                await rt.comm.Barrier()
+
+            raised(overlap.SliceError, program, range(20))
+            for z in range(20):
+                assert (recv[z] == z).all() or (recv[z] == -1).all() or comm.rank != 0, recv
+            assert (recv[0] == 0).all()  # the first slice's buffers are no scratch
+
+
+def different_programs(comm):
+    """Ranks whose programs await different calls raise one error instead of hanging."""
+    for wait in WAITS:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10) as rt:
+            sub = rt.comm.Split(0)
+
+            def program(kind):
+                async def run(z):
+                    data = np.ones(2)
+                    await rt.comm.Allreduce(MPI.IN_PLACE, data)
+                    if kind == "short":
+                        return
+                    if kind == "barrier":
+                        await barrier()
+                    elif kind == "sub":
+                        await sub.Bcast(data)
+                    elif kind == "Bcast":
+                        await rt.comm.Bcast(data)
+                    else:
+                        await rt.comm.Barrier()
+                return run
+
+            for kind, odd in product(("short", "barrier", "sub", "Bcast"),
+                                     {0, comm.size - 1}):
+                if comm.size > 1:
+                    pipeline = rt.pipelined(program(kind if comm.rank == odd else "usual"))
+                    error = raised(overlap.SliceError, pipeline, range(6))
+                    same_message(comm, error)
+                    assert "await different operations" in str(error)
+                rt.pipelined(program("usual"))(range(6))
+
+
+def truncated(comm):
+    """A receive that is too short on one rank is an error on all, never a silent wrong answer."""
+    for wait, bad in product(WAITS, (0, 7)):
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10) as rt:
+            @rt.pipelined
+            async def program(z, bad):
+                short = z == bad and comm.rank == 1
+                await rt.comm.Barrier()
+                if comm.size > 1:
+                    await rt.comm.Bcast(np.zeros(10 if short else 1000), root=0)
+                await rt.comm.Barrier()
+
+            error = raised(overlap.SliceError, program, range(10), bad)
+            same_message(comm, error)
+            program(range(10), -1)
+
+
+def buffers_after_a_bad_start(comm):
+    """A call that started on some ranks only is left behind; it must not write any more.
+
+    The same large buffers are used before, in and after the failure.
+    """
+    for wait in ("block", "poll"):
+        with overlap.Runtime(comm, workers=2, depth=2, wait=wait, deadline_s=10) as rt:
+            length = 1 << 16
+
+            def lane():
+                return np.zeros((2, comm.size, length))
+
+            @rt.pipelined(lane=lane)
+            async def program(z, lane, value, bad):
+                send, recv = lane
+                send[:] = value + z
+                recv[:] = np.nan
+                await rt.comm.Alltoall("no buffer" if z == bad else send, recv)
+                assert (recv == value + z).all()
+                time.sleep(1e-3)
+                assert (recv == value + z).all(), "an old exchange wrote into this lane"
+
+            for number in range(8):
+                bad = number % 2 if comm.rank == 1 else -1
+                raised(overlap.SliceError, program, range(6), -1000.0, bad)
+                program(range(6), 10.0 * number, -1)
+
+
+def program_that_cannot_be_called(comm):
+    """Wrong arguments of the program itself are an error like any other."""
+    for wait in WAITS:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=5) as rt:
+            async def program(z):
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+            def plain(z):
+                return None
+
+            for function, args in ((plain, ()), (program, ("too many",))):
+                error = raised(overlap.SliceError, rt.pipelined(function), range(5), *args)
+                same_message(comm, error)
+            rt.pipelined(program)(range(5))
+
+
+def programs_that_clean_up(comm):
+    """`try: ... finally:` around awaits, also such that do not end when told to."""
+    for wait, agree_every in product(WAITS, (1, 64)):
+        with overlap.Runtime(comm, workers=2, depth=4, wait=wait, deadline_s=5,
+                             agree_every=agree_every) as rt:
+            cleaned = []
+
+            async def polite(z, bad):
+                try:
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                    if z == bad:
+                        raise Boom
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                finally:
+                    cleaned.append(z)
+
+            async def awaits_again(z, bad):
+                try:
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                    if z == bad:
+                        raise Boom
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                finally:
+                    await rt.comm.Barrier()
+
+            async def raises_again(z, bad):
+                try:
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                    if z == bad:
+                        raise Boom
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                except GeneratorExit:
+                    raise KeyError("while closing") from None
+
+            for function in (polite, awaits_again, raises_again):
+                pipeline = rt.pipelined(function)
+                error = raised(overlap.SliceError, pipeline, range(12),
+                               5 if comm.rank == 0 else -1)
+                same_message(comm, error)
+                assert error.slice == "5" and error.rank == 0, error
+                pipeline(range(12), -1)
+            assert len(cleaned) >= 12
+
+
+def skeletons(comm):
+    """A skeleton awaits the same requests: with `parallel` in it or without, barriers too."""
+    for wait, split in product(WAITS, (False, True)):
+        with overlap.Runtime(comm, workers=2, depth=8, wait=wait, deadline_s=5) as rt:
+            async def program(z, bad):
+                await parallel(abs, range(3))
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(3))
+                await barrier()
+                await parallel(abs, range(3))
+                if z == bad:
+                    raise Boom
+                await rt.comm.Bcast(np.ones(5))
+
+            async def skeleton(z, bad):
+                if split:
+                    await parallel(abs, ())
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(3))
+                await barrier()
+                if split:
+                    await parallel(abs, ())
+                await rt.comm.Bcast(np.ones(5))
+
+            for slices in (8, 20):
+                pipeline = rt.pipelined(program, skeleton=skeleton)
+                for bad in (0, 3):
+                    error = raised(overlap.SliceError, pipeline, range(slices),
+                                   bad if comm.rank == comm.size - 1 else -1)
+                    check_slice_error(comm, error, comm.size - 1, bad)
+                pipeline(range(slices), -1)
+
+
+# ---- input -----------------------------------------------------------------------------------
+
+def input_errors(comm):
+    """Input that differs between ranks is refused on all of them, before anything ran."""
+    for wait in WAITS:
+        with overlap.Runtime(comm, workers=1, depth=3, wait=wait, deadline_s=10) as rt:
+            data = np.ones(3)
+            ran = []
+
+            async def program(z):
+                ran.append(z)
+                await rt.comm.Allreduce(MPI.IN_PLACE, data)
+
+            last = comm.rank == comm.size - 1
+            pipeline = rt.pipelined(program)
+            attempts = [(pipeline, range(4), {"problem": "my shape is odd" if last else None},
+                         f"rank {comm.size - 1}: my shape is odd")]
+            if comm.size > 1:
+                attempts += [
+                    (pipeline, range(5 if last else 4), {}, f"slices: .*4 (rank 0).*5 (rank "),
+                    (rt.pipelined(program, depth=4 if last else 3), range(4), {}, "depth: "),
+                    (pipeline, range(4), {"shape": (2, comm.rank)}, "shape: "),
+                ]
+            for function, slices, options, text in attempts:
+                error = raised(overlap.InputError, function, slices, **options)
+                assert isinstance(error, ValueError)
+                same_message(comm, error)
+                assert all(part in str(error) for part in text.split(".*")), error
+                assert not ran and (data == 1).all()
+            pipeline(range(2))
+            assert data[0] == comm.size**2 and ran
+
+    # The runtime's own arguments.
+    for options in ({"workers": 0}, {"depth": 0}, {"wait": "hope"}, {"in_flight": 0},
+                    {"deadline_s": -1}, {"depth": 2.5}, {"workers": True}):
+        error = raised(overlap.InputError, overlap.Runtime, comm, **options)
+        same_message(comm, error)
+        assert next(iter(options)) in str(error) and "received" in str(error)
+    if comm.size > 1:
+        error = raised(overlap.InputError, overlap.Runtime, comm, depth=2 + comm.rank)
+        same_message(comm, error)
+        assert "depth" in str(error)
+    raised(overlap.InputError, overlap.Runtime, None)
+    assert threading.active_count() == 1
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------
+
+def interrupted(comm):
+    """SIGINT on one rank in mid-pipeline: KeyboardInterrupt there, SliceError elsewhere."""
+    noticed = threading.Event()
+    original = Job.fail
+
+    def fail(job, key, error):
+        original(job, key, error)
+        noticed.set()
+
+    Job.fail = fail
+    for wait, bad, rank in product(WAITS, (0, 7), {0, comm.size - 1}):
+        handler = signal.getsignal(signal.SIGINT)
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10) as rt:
+            noticed.clear()
+
+            @rt.pipelined
+            async def program(z, bad):
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                if z == bad:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    assert noticed.wait(PATIENCE_S)
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+            kind = KeyboardInterrupt if comm.rank == rank else overlap.SliceError
+            error = raised(kind, program, range(12), bad if comm.rank == rank else -1)
+            if comm.rank == rank:
+                error = error.__cause__
+                assert isinstance(error, overlap.SliceError)
+            same_message(comm, error)
+            assert "KeyboardInterrupt" in str(error) and error.rank == rank
+            assert signal.getsignal(signal.SIGINT) is handler
+            program(range(12), -1)
+    Job.fail = original
+
+
+def interrupted_at_the_end(comm):
+    """A Ctrl-C that comes when the outcome is already known is not swallowed."""
+    original = Communicator._outcome
+    for wait in ("off", "poll"):
+        with overlap.Runtime(comm, wait=wait, deadline_s=5) as rt:
+            @rt.pipelined
+            async def program(z):
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+            def outcome(communicator):
+                result = original(communicator)
+                if comm.rank == 0:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    end = time.monotonic() + PATIENCE_S
+                    while communicator._job.failure is None and time.monotonic() < end:
+                        time.sleep(1e-3)
+                return result
+
+            Communicator._outcome = outcome
+            try:
+                if comm.rank == 0:
+                    raised(KeyboardInterrupt, program, range(4))
+                else:
+                    program(range(4))
+            finally:
+                Communicator._outcome = original
+            program(range(4))
+
+
+def interrupted_while_failing(comm):
+    """Ctrl-C while a failure is being noted down on the same thread does not lock up."""
+    original = Failure.__init__
+
+    def interrupting(failure, key, error):
+        if isinstance(error, Boom):
+            signal.raise_signal(signal.SIGINT)
+        original(failure, key, error)
+
+    Failure.__init__ = interrupting
+    with overlap.Runtime(comm, wait="off", deadline_s=5) as rt:
+        @rt.pipelined
+        async def program(z):
+            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+            raise Boom
+
+        raised((overlap.SliceError, KeyboardInterrupt), program, range(4))
+    Failure.__init__ = original
+
+
+def interrupted_in_preflight(comm):
+    """Ctrl-C while a rank waits for the others' input: the others are not left alone either."""
+    with overlap.Runtime(comm, wait="poll", deadline_s=5) as rt:
+        original = rt.preflight
+
+        @rt.pipelined
+        async def program(z):
+            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+        def preflight(*args, **kwargs):
+            if comm.rank == 0:
+                signal.raise_signal(signal.SIGINT)  # as if it had come inside MPI_Allreduce
+            original(*args, **kwargs)
+
+        rt.preflight = preflight
+        kind = KeyboardInterrupt if comm.rank == 0 else overlap.SliceError
+        raised(kind, program, range(5))
+        rt.preflight = original
+        program(range(5))
+
+
+# ---- a rank that is lost ---------------------------------------------------------------------
+
+def lost(comm, wait, how, deadline_s):
+    """The last rank stops taking part in some way; nobody may wait for it for ever."""
+    last = comm.rank == comm.size - 1
+
+    def vanish():
+        if how == "sleeps":
+            time.sleep(1000)
+        os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+
+    with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s) as rt:
+        @rt.pipelined
+        async def program(z, bad):
+            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+            if z == bad:
+                vanish()
+            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+        program(range(10), -1)
+        if how == "absent":
+            if last:
+                time.sleep(1000)
+            program(range(10), -1)
+        elif how == "raises":
+            if last:
+                raise Boom("outside of any pipeline")
+            program(range(10), -1)
+        else:
+            program(range(10), 7 if last else -1)
