@@ -169,15 +169,23 @@ def write(report, path):
 
 # --- the table ------------------------------------------------------------------------------------
 
+def _digits(seconds):
+    """Decimals of a time in milliseconds: three figures."""
+    return 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2
+
+
 def _ms(key):
     def show(record):
         value = record.get(f"{key}_s")
         if value is None:
             return "-"
-        low, high = record.get("spread", {}).get(key.removesuffix("_s"), (None, None))
-        digits = 1 if value < 0.9995 else 0
+        digits = _digits(value)
         text = f"{1e3 * value:.{digits}f}"
-        return text if low is None else f"{text}  [dim]{1e3 * low:.0f}-{1e3 * high:.0f}[/dim]"
+        spread = record["spread"].get(key)
+        if spread is None:
+            return text
+        return text + " [dim]({:.{d}f}-{:.{d}f})[/dim]".format(
+            *(1e3 * end for end in spread), d=digits)
     return show
 
 
@@ -190,10 +198,11 @@ def _number(key, digits=2, unit=""):
 
 def _choice(record):
     choice = record["auto_choice"]
+    chunk = f"{choice['chunk']} per message"
     if choice["overlap"] == "off":
-        return f"off, {choice['chunk']} per message"
-    return (f"{choice['overlap']}, depth {choice['depth']}\n{choice['chunk']} per message, "
-            f"{choice['in_flight']} in flight")
+        return f"off\n{chunk}"
+    flying = f"\n{choice['in_flight']} in flight" if choice["overlap"] == "poll" else ""
+    return f"{choice['overlap']}, depth {choice['depth']}\n{chunk}{flying}"
 
 
 def _control(record):
@@ -205,27 +214,27 @@ def _control(record):
 
 # (words, how to show it, whether it is shown only where some case has a value)
 ROWS = (
-    ("computing alone, C", _ms("C"), False),
-    ("   of which bare 1-D FFTs", _ms("bare_fft"), True),
-    ("exchanging alone, T", _ms("T"), False),
-    ("T / C", _number("T_over_C"), False),
+    ("C, computing alone", _ms("C"), False),
+    ("   bare 1-D FFTs in it", _ms("bare_fft"), True),
+    ("T, exchanging alone", _ms("T"), False),
+    ("T/C", _number("T_over_C"), False),
     None,
     ("no overlap", _ms("off"), False),
     ("overlap, blocking calls", _ms("block"), False),
     ("   model: C + T/N, or T", _ms("model_block"), False),
-    ("overlap, sleeping communicator", _ms("poll"), False),
+    ("overlap, polling", _ms("poll"), False),
     ("   model: max(C, T)", _ms("model_poll"), False),
     ("[bold]overlap, automatic[/bold]", _ms("auto"), False),
-    ("   its choice", _choice, False),
+    ("   what it chose", _choice, False),
     None,
     ("[bold]gain over no overlap[/bold]", _number("gain", 2, "x"), False),
-    ("   bound: (C + T) / max(C, T)", _number("gain_bound", 2, "x"), False),
-    ("   bound, blocking: 2 - 1/N", _number("gain_bound_block", 2, "x"), False),
-    ("[bold]share of min(C, T) hidden[/bold]", _number("hidden"), False),
-    ("   control without overlap", _control, True),
+    ("   bound: (C + T)/max(C, T)", _number("gain_bound", 2, "x"), False),
+    ("   blocking: 2 - 1/N", _number("gain_bound_block", 2, "x"), False),
+    ("[bold]hidden, of min(C, T)[/bold]", _number("hidden"), False),
+    ("   control, no overlap", _control, True),
     ("largest relative error", lambda record: f"{record['max_rel_error']:.1e}", False),
     None,
-    ("mpi4py-fft, its fastest setting", _ms("peer_mpi4py_fft"), True),
+    ("mpi4py-fft, fastest setting", _ms("peer_mpi4py_fft"), True),
     ("mpi4py-fft, as it comes", _ms("peer_mpi4py_fft_default"), True),
     ("C + OpenMP, blocking calls", _ms("reference"), True),
 )
@@ -235,7 +244,7 @@ def title(record):
     """What was measured, in words."""
     ny, nx = record["shape"]
     job = {"fft2": "forward 2-D transforms",
-           "operation": "spectral operations (4 inverse transforms, product, 1 forward transform)"}
+           "operation": "spectral operations (4 transforms, product, 1 transform)"}
     threads = "" if record["threads"] == 1 else f" of {record['threads']} threads"
     return (f"{record['slices']} {job[record['workload']]} of {ny} x {nx} {record['dtype']}, "
             f"{record['ranks']} ranks{threads}")
@@ -250,8 +259,8 @@ def place(record):
 def table(records):
     """A rich table of records of the same job: one column each."""
     from rich.table import Table
-    table = Table(title=f"{title(records[0])}\nmilliseconds, median of "
-                  f"{records[0]['rounds']} rounds, [dim]range[/dim]", title_style="")
+    table = Table(title=f"{title(records[0])}\ntimes in ms, median of "
+                  f"{records[0]['rounds']} rounds [dim](range)[/dim]", title_style="")
     table.add_column("")
     for record in records:
         table.add_column(place(record), justify="right")

@@ -20,6 +20,11 @@ def empty(shape, dtype):
     return pyfftw.empty_aligned(shape, dtype, n=ALIGNMENT)
 
 
+def zeros(shape, dtype):
+    """An array of zeros, aligned for FFTW."""
+    return pyfftw.zeros_aligned(shape, dtype, n=ALIGNMENT)
+
+
 def barely_aligned(shape, dtype):
     """An array aligned to `REQUIRED_ALIGNMENT` and no more.
 

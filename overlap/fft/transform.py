@@ -17,7 +17,7 @@ from ..decomp import Exchange, chunks
 from ..runtime import worker_index
 from .kernels import ColumnSweep, RowSweep
 from .legs import BackwardLeg, ForwardLeg
-from .local import empty
+from .local import zeros
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Transform:
         self.slab = slab
         self.slices = slices
         self.trials = ()
+        self.planning = False  # arrays hold no data of the user's
         self._kernels = kernels
 
     # What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), its lanes, its slice
@@ -174,10 +175,8 @@ class Transform:
     def trial_arrays(self, slices):
         """Inputs (zero) and outputs of `slices` slices, as for `run_planes`."""
         def planes(side):
-            array = empty((slices if side.slices == self.slices else side.slices,
-                           *side.shape[-2:]), side.dtype)
-            array[...] = 0
-            return array
+            return zeros((slices if side.slices == self.slices else side.slices,
+                          *side.shape[-2:]), side.dtype)
         return [planes(side) for side in self.inputs], [planes(side) for side in self.outputs]
 
     def nbytes_of_arrays(self):
@@ -234,8 +233,8 @@ class Forward(Transform):
         dtype = self.outputs[0].dtype
         exchanges = {size: Exchange(self.slab, size, dtype) for size in sizes}
         largest = exchanges[max(sizes)]
-        send = empty(largest.by_columns.size, dtype)
-        receive = empty(largest.by_rows.size, dtype)
+        send = zeros(largest.by_columns.size, dtype)
+        receive = zeros(largest.by_rows.size, dtype)
         lane = Lane(send, receive)
         rank = self.slab.rank
         lane.legs = {size: ForwardLeg(exchange, send, receive, rank)
@@ -281,8 +280,8 @@ class Backward(Transform):
         dtype = self.inputs[0].dtype
         exchanges = {size: Exchange(self.slab, size, dtype) for size in sizes}
         largest = exchanges[max(sizes)]
-        send = empty(largest.by_rows.size, dtype)
-        receive = empty(largest.by_columns.size, dtype)
+        send = zeros(largest.by_rows.size, dtype)
+        receive = zeros(largest.by_columns.size, dtype)
         lane = Lane(send, receive)
         lane.legs = {size: BackwardLeg(exchange, send, receive, self.slab.rank)
                      for size, exchange in exchanges.items()}

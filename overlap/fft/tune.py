@@ -49,6 +49,15 @@ class Trial:
 
 def choose(transform, *, overlap, depth, chunk, in_flight):
     """Configure `transform` with the settings asked for, and the best ones where None or "auto"."""
+    transform.planning = True
+    try:
+        transform.configure(_chosen(transform, overlap, depth, chunk, in_flight))
+    finally:
+        transform.planning = False
+
+
+def _chosen(transform, overlap, depth, chunk, in_flight):
+    """The settings to use; leaves the measured candidates in ``transform.trials``."""
     comm = transform.runtime.comm
     slices = max(1, transform.slices)
     nbytes = _agreed(comm, transform.nbytes_per_slice())
@@ -60,12 +69,10 @@ def choose(transform, *, overlap, depth, chunk, in_flight):
         return Settings(overlap, 1 if overlap == "off" else depth, chunk, in_flight)
 
     if overlap != "auto":
-        transform.configure(settings(overlap, size))
-        return
+        return settings(overlap, size)
     if slices == 1 or nbytes == 0:  # nothing to hide, or nothing to hide it behind
         alone = "off" if min(slices, transform.runtime.workers) == 1 else "poll"
-        transform.configure(settings(alone, size))
-        return
+        return settings(alone, size)
     sizes = [chunk] if chunk else sorted({max(1, size // 2), size, min(slices, 2 * size)})
     candidates = [settings(overlap, chunk) for overlap in ("off", "block", "poll")
                   for chunk in (sizes if overlap == "poll" else [size])]
@@ -91,7 +98,7 @@ def choose(transform, *, overlap, depth, chunk, in_flight):
     transform.trials = tuple(sorted(
         (Trial(candidate, value / count, model / slices) for value, candidate, model in measured),
         key=lambda trial: trial.seconds_per_slice))
-    transform.configure(chosen[1])
+    return chosen[1]
 
 
 def _chunk_by_size(slices, piece_nbytes):
