@@ -305,12 +305,7 @@ class Communicator:
         self._spoilt = False
         for lane in job.lanes:
             waiting.resume(lane)
-        try:
-            completed = self._issue_all()
-        except BaseException as error:  # ours, not a slice's: nothing can be agreed on any more
-            job.fail(None, error)
-            raise
-        if not completed:
+        if not self._issue_all():
             self._stop()
         return self._outcome()
 

@@ -20,7 +20,7 @@ from ..trace import Trace
 from .communicator import Communicator
 from .lanes import Job
 from .requests import AsyncComm
-from .watchdog import Watchdog
+from .watchdog import Watchdog, abort_on
 from .workers import Seats, Workers, single_threaded_pools
 
 WAITS = ("off", "block", "poll")
@@ -92,7 +92,6 @@ class Runtime:
         except InputError:
             self.comm.free()
             raise
-        self._name = f"rank {self.comm.rank}"
         self.trace = Trace.start(self.comm.handle) if trace is True else trace or None
         self._pools = single_threaded_pools()
         self._pools.__enter__()
@@ -100,7 +99,7 @@ class Runtime:
         self._pool = None  # threads start with the first pipeline that needs them
         self._jobs = SimpleQueue()
         self._busy = threading.Lock()
-        self._watchdog = Watchdog(self._outstanding, deadline_s, self._name)
+        self._watchdog = Watchdog(self._outstanding, deadline_s)
         self._communicator = Communicator(self._comms, self._outstanding, agree_every)
 
     def __enter__(self):
@@ -230,7 +229,7 @@ class Runtime:
             self._busy.release()
         if error is None:
             return
-        if not isinstance(error, Exception) or job.failure is None:
+        if job.failure is None:
             raise error
         cause = job.failure.error
         if isinstance(cause, KeyboardInterrupt):
@@ -238,22 +237,21 @@ class Runtime:
         raise error from cause
 
     def _start_threads(self):
-        self._pool = Workers(self.workers, self._name, self._nice)
+        self._pool = Workers(self.workers, self._nice, abort_on)
         self._seats = Seats(self.workers)
         self._pool.seats = self._seats
         self._thread = threading.Thread(
-            target=self._communicate, daemon=True, name=f"{self._name} communicator")
+            target=self._communicate, daemon=True, name="communicator")
         self._thread.start()
 
     def _communicate(self):
         while (work := self._jobs.get()) is not None:
             job, waiting, done = work
             try:
-                outcome = self._communicator.run(job, waiting)
+                done.put(self._communicator.run(job, waiting))
             except BaseException as error:
-                outcome = error
-            done.put(outcome)
-            del work, job, waiting, done, outcome
+                abort_on(error)
+            del work, job, waiting, done
 
 
 class Pipeline:

@@ -27,10 +27,10 @@ class SliceRun:
 
     __slots__ = ("key", "first", "coroutine", "awaited", "draining", "error", "ended")
 
-    def __init__(self, key, coroutine, first):
+    def __init__(self, key, first):
         self.key = key
         self.first = first  # the rank's first slice: what it awaits is recorded
-        self.coroutine = coroutine
+        self.coroutine = None  # made by the first step
         self.awaited = 0  # operations and barriers posted so far
         self.draining = False
         self.error = None  # to be raised from the await, at the next step
@@ -58,7 +58,7 @@ class Lane:
     def close(self):
         """Drop the unfinished coroutines."""
         for run in (self.current, *self._parked, *self._waiting):
-            if isinstance(run, SliceRun) and not run.ended:
+            if isinstance(run, SliceRun) and not run.ended and run.coroutine is not None:
                 run.coroutine.close()
 
     def advance(self):
@@ -101,7 +101,7 @@ class Lane:
         if isinstance(key_or_run, SliceRun):
             return key_or_run
         ordinal, key = key_or_run
-        return SliceRun(key, self._job.coroutine(key, self.resources), first=ordinal == 0)
+        return SliceRun(key, first=ordinal == 0)
 
     def _step(self, run):
         """Run the slice up to its next request; None when it has ended."""
@@ -111,6 +111,8 @@ class Lane:
         trace = job.trace
         started = perf_counter() if trace is not None else 0.0
         try:
+            if run.coroutine is None:
+                run.coroutine = job.coroutine(run.key, self.resources)
             request = run.coroutine.send(None)
         except StopIteration:
             return None
@@ -147,6 +149,8 @@ class Lane:
 
 def _close(run, job):
     """End a slice's coroutine early, showing it the error if it was an await that failed."""
+    if run.coroutine is None:
+        return
     try:
         if run.error is not None:
             run.coroutine.throw(run.error)

@@ -9,6 +9,7 @@ import faulthandler
 import socket
 import sys
 import threading
+import traceback
 from time import perf_counter
 
 from mpi4py import MPI
@@ -20,11 +21,11 @@ EXIT_STATUS = 75
 class Watchdog:
     """Watches `outstanding` (label -> start, `time.perf_counter`) from a thread of its own."""
 
-    def __init__(self, outstanding, deadline_s, name):
+    def __init__(self, outstanding, deadline_s):
         self._outstanding = outstanding
         self._deadline_s = deadline_s
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name=f"{name} watchdog")
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
         self._thread.start()
 
     def close(self):
@@ -39,12 +40,22 @@ class Watchdog:
                     self._abort(label, now - started)
 
     def _abort(self, label, waited_s):
-        rank = MPI.COMM_WORLD.rank
-        sys.stderr.write(
-            f"overlap: rank {rank} ({socket.gethostname()}): {label} has not completed in "
-            f"{waited_s:.1f} s (deadline_s={self._deadline_s:g}): some rank does not take part. "
-            f"All threads' stacks follow; the job is aborted.\n")
-        sys.stderr.flush()
-        faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
-        faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__)
-        MPI.COMM_WORLD.Abort(EXIT_STATUS)
+        abort(f"{label} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
+              "some rank does not take part")
+
+
+def abort(reason):
+    """End the job: nothing can be agreed on with the other ranks any more."""
+    sys.__stderr__.write(
+        f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
+        "All threads' stacks follow; the job is aborted.\n")
+    sys.__stderr__.flush()
+    faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
+    faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__)
+    MPI.COMM_WORLD.Abort(EXIT_STATUS)
+
+
+def abort_on(error):
+    """End the job because of an exception in one of our own threads."""
+    abort("an error in the runtime itself, or in a skeleton:\n"
+          + "".join(traceback.format_exception(error)).rstrip())

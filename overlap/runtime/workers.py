@@ -45,14 +45,17 @@ class Workers:
     ----------
     count : int
         Number of threads.
+    on_error : callable
+        Given the exception of a task that raised one. Tasks must not: their pipeline would never end.
     nice : int
         Added to the threads' nice value (Linux: per thread, no privilege needed). On a core that a
         worker shares with the communicator, a lower priority lets the communicator in at once when
         it wakes, and takes nothing from the worker while it sleeps.
     """
 
-    def __init__(self, count, name, nice=0):
+    def __init__(self, count, nice, on_error):
         self.count = count
+        self._on_error = on_error
         self.seats = None  # set between pipelines only
         self._ready = []
         self._lock = threading.Lock()
@@ -60,7 +63,7 @@ class Workers:
         self._sequence = 0
         self._threads = [
             threading.Thread(target=self._work, args=(index, nice), daemon=True,
-                             name=f"{name} worker {index}")
+                             name=f"worker {index}")
             for index in range(count)]
         for thread in self._threads:
             thread.start()
@@ -89,11 +92,14 @@ class Workers:
         while self._tokens.get():
             with self._lock:
                 _, _, task = heappop(self._ready)
-            if self.seats is None:
-                task()
-            else:
-                with self.seats:
+            try:
+                if self.seats is None:
                     task()
+                else:
+                    with self.seats:
+                        task()
+            except BaseException as error:
+                self._on_error(error)
             # A finished task's arrays must not live until the next one comes.
             del task
 
