@@ -20,6 +20,7 @@ from ..trace import Trace
 from .communicator import Communicator
 from .lanes import Job
 from .requests import AsyncComm
+from .scheduling import take_short_slices
 from .watchdog import Watchdog, abort_on
 from .workers import Seats, Workers, single_threaded_pools
 
@@ -245,6 +246,7 @@ class Runtime:
         self._thread.start()
 
     def _communicate(self):
+        take_short_slices()
         while (work := self._jobs.get()) is not None:
             job, waiting, done = work
             try:

@@ -6,7 +6,6 @@ except, in `block` mode, on a seat: there are N seats for N workers and one comm
 never more than N of them keep a core busy.
 """
 
-import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from heapq import heappop, heappush
 from queue import SimpleQueue
 
 import threadpoolctl
+
+from .scheduling import be_nice
 
 _here = threading.local()
 
@@ -85,8 +86,7 @@ class Workers:
 
     def _work(self, index, nice):
         _here.index = index
-        if nice and sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        be_nice(nice)
         # OpenMP keeps its thread count per thread; it ends with this one.
         threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
         while self._tokens.get():

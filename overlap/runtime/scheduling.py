@@ -1,0 +1,40 @@
+"""How the kernel shares a core between a worker and a communicator that naps on it.
+
+A communicator that wakes on a core where a worker computes waits until the worker's time slice ends,
+3 ms by default on Linux: longer than a whole exchange, and the link idles meanwhile. Two things
+shorten that, neither needs a privilege, each applies to the calling thread only:
+
+* a lower priority of the workers (`be_nice`);
+* shorter time slices for the communicator (`take_short_slices`, Linux 6.12 or newer): the scheduler
+  lets a thread that asks for less run sooner.
+"""
+
+import ctypes
+import os
+import struct
+import sys
+import threading
+
+SHORT_SLICE_S = 100e-6  # the least that Linux grants
+
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274, "ppc64le": 355, "s390x": 345}
+_ATTRIBUTES = struct.Struct("=IIQiIQQQII")  # struct sched_attr up to its utilisation clamps
+
+
+def be_nice(increment):
+    """Lower the calling thread's priority; elsewhere than on Linux nothing happens."""
+    if increment and sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread,
+                       os.getpriority(os.PRIO_PROCESS, thread) + increment)
+
+
+def take_short_slices():
+    """Ask for short time slices for the calling thread; where that is unknown, nothing happens."""
+    number = _SCHED_SETATTR.get(os.uname().machine)
+    if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return
+    nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0,
+                                  round(SHORT_SLICE_S * 1e9), 0, 0, 0, 0)
+    ctypes.CDLL(None).syscall(number, 0, attributes, 0)
