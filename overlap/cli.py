@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import sys
+import traceback
 
 from . import launch, links, model, trace
 from .bench.cases import WORKLOADS, Case
@@ -34,8 +35,7 @@ def main(argv=None):
         Exit status.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    under_mpi = launch.under_mpi()
-    if under_mpi:
+    if launch.under_mpi():
         return _as_rank(argv)
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -47,12 +47,14 @@ def main(argv=None):
         signal.signal(signal.SIGTERM, previous)
 
 
-def _run(argv):
+def _run(argv, rank=0):
     parser = make_parser()
     argv, command = _split_command(argv)
     options = parser.parse_args(argv)
     if command is not None and options.run is not _links:
         parser.error(f"only `overlap links` takes a command after --, received {command}")
+    if rank > 0 and options.run in (_trace, _predict):
+        return 0        # one reader is enough
     options.after_dashes = command
     try:
         return options.run(options, parser) or 0
@@ -64,15 +66,15 @@ def _run(argv):
 def _as_rank(argv):
     """As one of mpiexec's ranks: only rank 0 says something, and a failure ends all of them."""
     from mpi4py import MPI
+    rank = MPI.COMM_WORLD.rank
+    if rank > 0:
+        sys.stdout = sys.stderr = open(os.devnull, "w")
     try:
-        if MPI.COMM_WORLD.rank > 0:
-            sys.stdout = open(os.devnull, "w")
-            sys.argv[0] = sys.argv[0] or "overlap"
-        return _run(argv)
+        return _run(argv, rank)
     except SystemExit:
-        raise
+        raise           # arguments, alike on all ranks
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc(file=sys.__stderr__)
         MPI.COMM_WORLD.Abort(1)
         raise
 
@@ -221,6 +223,8 @@ def _ranges(numbers):
 def _links(options, parser):
     if not options.after_dashes:
         parser.error("expected a command: overlap links ... -- COMMAND")
+    if launch.under_mpi():
+        raise CommandError("mpiexec started this process already: expected to start the ranks")
     try:
         return links.run(options.after_dashes, hosts=options.hosts, ranks=options.ranks,
                          rate=options.rate, burst=options.burst, deadline_s=options.deadline)

@@ -6,6 +6,9 @@ prints events, one per line, for whoever started the ranks; `run` is the same wi
 
 import json
 import sys
+import traceback
+
+from ..errors import InputError
 
 MARK = "@overlap "       # begins a line that holds an event
 
@@ -16,13 +19,23 @@ def run(spec, emit):
     Parameters
     ----------
     spec : dict
+        With ``ranks``, so many are expected.
     emit : callable
         Called on rank 0 with each event: ``{"progress": [what, done, total]}``,
         ``{"environment": {...}}``, ``{"record": {...}}``.
+
+    Raises
+    ------
+    InputError
+        There is another number of ranks.
     """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
+    if comm.size != spec.get("ranks", comm.size):
+        raise InputError(f"expected {spec['ranks']} ranks, received {comm.size}: mpiexec and the "
+                         "library that mpi4py loads belong to two MPIs: "
+                         + MPI.Get_library_version().splitlines()[0])
     facts = environment(comm)
     if comm.rank == 0:
         emit({"environment": facts})
@@ -49,7 +62,7 @@ def environment(comm):
     levels = {getattr(MPI, f"THREAD_{name}"): name.lower()
               for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
     places = comm.gather((MPI.Get_processor_name(), sorted(os.sched_getaffinity(0))))
-    return {"library": MPI.Get_library_version().splitlines()[0].strip("\0 "),
+    return {"library": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
             "standard": ".".join(map(str, MPI.Get_version())),
             "thread_level": levels[MPI.Query_thread()], "fftw": fftw_version(),
             "ranks": [{"host": host, "cores": cores} for host, cores in places or ()]}
@@ -61,12 +74,13 @@ def main():
 
     try:
         run(json.loads(sys.argv[1]), emit)
-    except BaseException:
+    except BaseException as error:
         # The other ranks may be waiting for this one: mpiexec ends them when one is aborted.
-        import traceback
-
         from mpi4py import MPI
-        traceback.print_exc()
+        if isinstance(error, InputError):
+            print(f"overlap: error: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)
         raise

@@ -54,6 +54,7 @@ def run_ranks(spec, *, ranks, on_event, threads=1, link=None, burst=None, deadli
         else:
             print(line, file=sys.stderr)
 
+    spec = dict(spec, ranks=ranks)
     # -P: a directory named overlap in the current one is not us.
     status = launch.run_ranks(
         [sys.executable, "-P", "-m", "overlap.bench", json.dumps(spec)], ranks=ranks,
@@ -140,6 +141,7 @@ def _print(session):
     console = Console()
     if console.width < 60 or not console.is_terminal:
         console = Console(width=100)
+    console.print(reports.heading(session.report["cases"]), markup=False)
     console.print(reports.table(session.report["cases"]))
     for record in session.report["cases"]:
         for line in reports.warnings(record):
@@ -231,21 +233,22 @@ def _interest(timeline):
 
 def _timeline_title(record):
     overlap = record["auto_choice"]["overlap"]
-    then = "again so, as chosen" if overlap == "off" else f"then with it ({overlap})"
-    return f"{reports.place(record)}: first without overlap, {then}"
+    then = "" if overlap == "off" else f", then with it ({overlap})"
+    return f"{reports.place(record)}: without overlap{then}"
 
 
 def _sentence(records):
-    """What the table says, of the case that gains most."""
-    trusted = [record for record in records if record["control_ok"] is not False]
-    best = max(trusted or records, key=lambda record: record["gain"] or 0)
-    if (best["gain"] or 0) < 1.05:
-        return "Overlap gains nothing here: communication between these ranks costs too little."
+    """What the table says, of the links on which most is gained."""
+    best = max((record for record in records if record["hosts"] > 1 and record["control_ok"]),
+               key=lambda record: record["gain"], default=None)
+    if best is None:
+        return ("Between ranks that share memory, communicating is copying: there is little to "
+                "hide. See the timeline all the same.")
     hidden = "" if best["hidden"] is None else (
-        f"; {100 * min(best['hidden'], 1):.0f} % of the shorter of the two is hidden")
+        f"; {100 * min(max(best['hidden'], 0), 1):.0f} % of the shorter of the two is hidden")
     return (f"On {reports.place(best)}, computing takes {1e3 * best['C_s']:.0f} ms and "
-            f"communicating {1e3 * best['T_s']:.0f} ms: {1e3 * best['off_s']:.0f} ms one after the "
-            f"other, {1e3 * best['auto_s']:.0f} ms together{hidden}.")
+            f"communicating {1e3 * best['T_s']:.0f} ms: {1e3 * best['off_s']:.0f} ms without "
+            f"overlap, {1e3 * best['auto_s']:.0f} ms with it{hidden}.")
 
 
 def quick(case):

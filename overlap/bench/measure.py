@@ -212,7 +212,7 @@ def _trace(comm, case, job, settings, out):
         runs = [job.transform(stack.enter_context(FFT2(
             comm, (count, *case.shape), case.dtype, runtime=runtime, overlap=overlap,
             depth=settings.depth, chunk=settings.chunk, in_flight=settings.in_flight)))
-            for overlap in ("off", settings.overlap)]
+            for overlap in dict.fromkeys(("off", settings.overlap))]
         for run in runs:
             run(*inputs, out=out)
         runtime.trace.clear()
@@ -227,4 +227,4 @@ def _trace(comm, case, job, settings, out):
 def _named(span):
     """The span with its thread's name as a reader knows it: the rank is said elsewhere."""
     name = span.thread.removeprefix(f"rank {span.rank} ")
-    return replace(span, thread="caller, no overlap" if name == "MainThread" else name)
+    return replace(span, thread="main thread, no overlap" if name == "MainThread" else name)

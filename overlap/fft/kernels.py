@@ -12,7 +12,7 @@ bits in every mode, depth and chunk. Kernels belong to one worker: they own thei
 import numpy as np
 
 from ..decomp import complement
-from .local import InPlace, Scratch, complex_of, fits
+from .local import InPlace, Scratch, complex_of, fits, strided_effort, zeros
 
 
 def copy(target, source, scale=1.0):
@@ -92,11 +92,12 @@ class ColumnSweep:
         self._fine_gaps = complement([pair[1] for pair in self._segments], slab.my)
         self._padded = slab.padded
         self._transposed = transposed
-        if forward and transposed:
-            self._in_place = InPlace(shape[::-1], 1, dtype, forward, effort)
-        else:
-            self._in_place = InPlace(shape, 0, dtype, forward, effort)
-        self._scratch = Scratch(shape, 0, dtype, forward, effort)
+        self._natural = InPlace(shape, 0, dtype, forward,
+                                strided_effort(effort, shape[0] * shape[1]))
+        # A transposed result is contiguous along y.
+        self._in_place = (InPlace(shape[::-1], 1, dtype, forward, effort)
+                          if forward and transposed else self._natural)
+        self._work = zeros(shape, dtype)
 
     def in_place(self, spectrum):
         """Whether `forward` can transform in place in all planes of `spectrum`."""
@@ -114,10 +115,10 @@ class ColumnSweep:
                     np.copyto(natural[rows], piece)
             self._in_place.execute(target)
             return
-        work = self._scratch.physical
+        work = self._work
         for piece, rows in zip(pieces, self._rows):
             np.copyto(work[rows], piece)
-        self._scratch.execute()
+        self._natural.execute(work)
         for resolved, fine in self._segments:
             np.copyto(natural[resolved], work[fine])
         for gap in self._gaps:
@@ -126,13 +127,12 @@ class ColumnSweep:
     def backward_in(self, work, source):
         """Transform the plane `source` in `work`, a contiguous (my, columns) plane of its own."""
         self._load(work, source)
-        self._in_place.execute(work)
+        self._natural.execute(work)
 
     def backward(self, source, pieces):
         """Transform the plane `source` into `pieces`."""
-        work = self._scratch.physical
-        self._load(work, source)
-        self._scratch.execute()
+        work = self._work
+        self.backward_in(work, source)
         for piece, rows in zip(pieces, self._rows):
             np.copyto(piece, work[rows])
 

@@ -12,7 +12,8 @@ import pyfftw
 ALIGNMENT = 64  # of what we allocate
 REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirement
 
-EFFORTS = ("estimate", "measure", "patient")
+EFFORTS = (None, "estimate", "measure", "patient")
+PATIENCE_POINTS = 4096  # strided transforms of larger planes: a patient plan is up to twice as fast
 
 
 def empty(shape, dtype):
@@ -37,7 +38,13 @@ def barely_aligned(shape, dtype):
     return raw[REQUIRED_ALIGNMENT:].view(dtype).reshape(shape)
 
 
+def strided_effort(effort, points):
+    """The planning effort for a strided transform of a plane, by default one that it deserves."""
+    return effort or ("patient" if points >= PATIENCE_POINTS else "measure")
+
+
 def _flags(effort):
+    effort = effort or "measure"
     return (f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT")
 
 
@@ -82,21 +89,37 @@ class Scratch:
 
 
 class InPlace:
-    """A complex transform, in place, of any contiguous array of one shape."""
+    """A complex transform, in place, of any contiguous plane of one shape.
+
+    Along the first, strided axis the plane is taken in blocks of columns, for which FFTW finds as good
+    a plan as for all columns at once, in less time.
+    """
+
+    COLUMNS = 64
 
     def __init__(self, shape, axis, dtype, forward, effort):
-        self._plan = None
-        if np.prod(shape):
-            array = barely_aligned(shape, dtype)
-            self._plan = pyfftw.FFTW(
-                array, array, axes=(axis,), flags=_flags(effort),
-                direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
+        self._blocks = []
+        if not np.prod(shape):
+            return
+        plane = barely_aligned(shape, dtype)
+        width = self.COLUMNS if axis == 0 else shape[1]
+        made = {}
+        for start in range(0, shape[1], width):
+            columns = slice(start, min(start + width, shape[1]))
+            count = columns.stop - start
+            if count not in made:
+                block = plane[:, :count]
+                made[count] = pyfftw.FFTW(
+                    block, block, axes=(axis,), flags=_flags(effort),
+                    direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
+            self._blocks.append((columns, made[count]))
 
-    def execute(self, array):
-        """Transform `array`, C-contiguous and aligned (`fits`)."""
-        if self._plan is not None:
-            self._plan.update_arrays(array, array)
-            self._plan.execute()
+    def execute(self, plane):
+        """Transform `plane`, C-contiguous and aligned (`fits`)."""
+        for columns, plan in self._blocks:
+            block = plane[:, columns]
+            plan.update_arrays(block, block)
+            plan.execute()
 
 
 def fits(array):

@@ -63,7 +63,7 @@ class Runtime:
     """
 
     def __init__(self, comm, *, workers=1, depth=8, wait="auto", in_flight=None, deadline_s=60.0,
-                 trace=None, agree_every=64, nice=10):
+                 trace=None, agree_every=64, nice=0):
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ThreadLevelError(
                 "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "
