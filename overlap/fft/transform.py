@@ -41,8 +41,9 @@ class Settings:
     in_flight: int
 
     def __str__(self):
-        return (f"{self.overlap}, depth {self.depth}, {self.chunk} slice(s) per message, "
-                f"{self.in_flight} in flight")
+        in_flight = f", {self.in_flight} in flight" if self.overlap == "poll" else ""
+        return (f"{self.overlap}, depth {self.depth}, {self.chunk} slice(s) per message"
+                + in_flight)
 
 
 class Kernels:

@@ -17,7 +17,7 @@ from ..model import fit_message_time, pipeline_s
 from .transform import Settings
 
 DEPTH = 16
-IN_FLIGHT = 8
+SHALLOW = 4  # lanes that stay in the cache: enough where an exchange is a copy
 MESSAGE_NBYTES = 256 * 1024  # without measuring, chunk smaller messages to about this size
 FEWEST_CHUNKS = 4 * DEPTH
 HOPELESS = 1.5  # times the model's best: not worth a measured run
@@ -62,11 +62,13 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
     slices = max(1, transform.slices)
     nbytes = _agreed(comm, transform.nbytes_per_slice())
     size = chunk or _chunk_by_size(slices, nbytes / max(1, comm.size))
+    shallow = depth or SHALLOW
     depth = depth or DEPTH
-    in_flight = in_flight or min(IN_FLIGHT, depth)
+    in_flight = in_flight or depth
 
-    def settings(overlap, chunk):
-        return Settings(overlap, 1 if overlap == "off" else depth, chunk, in_flight)
+    def settings(overlap, chunk, depth=depth):
+        depth = 1 if overlap == "off" else depth
+        return Settings(overlap, depth, chunk, min(in_flight, depth))
 
     if overlap != "auto":
         return settings(overlap, size)
@@ -74,8 +76,9 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
         alone = "off" if min(slices, transform.runtime.workers) == 1 else "poll"
         return settings(alone, size)
     sizes = [chunk] if chunk else sorted({max(1, size // 2), size, min(slices, 2 * size)})
-    candidates = [settings(overlap, chunk) for overlap in ("off", "block", "poll")
-                  for chunk in (sizes if overlap == "poll" else [size])]
+    candidates = list(dict.fromkeys((
+        settings("off", size), settings("block", size, shallow), settings("block", size),
+        settings("poll", size, shallow), *(settings("poll", chunk) for chunk in sizes))))
     predicted = _predict(transform, candidates, nbytes)
     best = min(predicted)
     pairs = [(candidate, model) for candidate, model in zip(candidates, predicted)

@@ -33,7 +33,7 @@ from .lanes import AT_BARRIER, END, FAILED
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
-LOOKS_PER_EXCHANGE = 16
+LOOKS_PER_EXCHANGE = 8
 
 # Raised by a blocking call before anything was sent; any other error class comes after.
 ARGUMENT_ERRORS = frozenset((
@@ -181,7 +181,7 @@ class Blocking(_Waiting):
 class Polling(_Waiting):
     """Nonblocking calls, several in flight, and sleep in between: the core is given back.
 
-    The sleep follows the exchanges: a sixteenth of the time between two completions, so that
+    The sleep follows the exchanges: an eighth of the time between two completions, so that
     looking costs little and a finished exchange waits little, between 20 and 500 us.
     """
 
