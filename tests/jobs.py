@@ -1,8 +1,8 @@
 """MPI jobs for the tests: launched here, ended here, and nothing left behind.
 
-A case is a plain function ``case(comm, **args)`` in a module next to the test that runs it. `run_job`
-starts `mpiexec` in a session of its own on this very file, which runs the case on every rank with
-warnings as errors. A failed assertion on any rank, an exception in any of its threads and anything
+A case is a plain function ``case(comm, **args)`` in a module of `tests/mpi`. `run_job` starts
+`mpiexec` in a session of its own on this very file, which runs the case on every rank with warnings
+as errors. A failed assertion on any rank, an exception in any of its threads and anything
 Python would merely print (an unraisable exception) end the job. After every job its processes are
 looked up in /proc by a mark in their environment: whoever is left is killed, and the test fails.
 """
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 MARK = "OVERLAP_TEST_JOB"
 FOLDER = "OVERLAP_TEST_FOLDER"
 GRACE_S = 5.0  # for processes to vanish after their launcher
-_LAUNCHER_VARIABLES = ("PMI", "HYDRA", "HYDI", "MPIR_", "MPICH_", "OMPI_", "PRTE", "PRRTE")
+_LAUNCHER_VARIABLES = ("PMI", "HYDRA", "HYDI", "MPIR_", "MPICH_", "OMPI_", "PRTE")
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ class JobFailed(AssertionError):
     """A job ended otherwise than expected."""
 
 
-def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None, expect_failure=False):
-    """Run ``"module:function"`` on `ranks` ranks.
+def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
+            expect_failure=False):
+    """Run ``"module:function"``, or ``"module:first,second"`` in turn, on `ranks` ranks.
 
     Parameters
     ----------
@@ -85,8 +86,8 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None, exp
         environ |= mpi_environ | {MARK: mark, FOLDER: folder} | (env or {})
         environ["PYTHONPATH"] = os.pathsep.join(
             [str(REPOSITORY / "tests" / "mpi"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        command = [*launcher, "-n", str(ranks), sys.executable, "-W", "error", "-X", "faulthandler",
-                   __file__, case, json.dumps(args or {}), str(deadline_s)]
+        command = [*launcher, "-n", str(ranks), sys.executable, "-W", "error", "-X",
+                   "faulthandler", __file__, case, json.dumps(args or {}), str(deadline_s)]
         with open(f"{folder}/out", "wb") as out, open(f"{folder}/err", "wb") as err:
             started = time.monotonic()
             process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=out,
@@ -213,9 +214,10 @@ def _run_case(case, args, deadline_s):
     sys.unraisablehook = lambda hook: _fail_on(
         (hook.exc_type, hook.exc_value, hook.exc_traceback, hook.object))
     from mpi4py import MPI
-    module, function = case.split(":")
+    module, functions = case.split(":")
     try:
-        getattr(importlib.import_module(module), function)(MPI.COMM_WORLD, **json.loads(args))
+        for function in functions.split(","):
+            getattr(importlib.import_module(module), function)(MPI.COMM_WORLD, **json.loads(args))
     except BaseException:
         _fail(traceback.format_exc())
     Path(os.environ[FOLDER], f"rank{MPI.COMM_WORLD.rank}").touch()

@@ -18,6 +18,7 @@ WAITS = ("off", "block", "poll")
 PATIENCE_S = 20
 SLICES = 13
 SITES = ("before", "between", "after", "part", "foreign", "missing", "argument", "count")
+BAD_CALLS = ("argument", "count")
 
 
 class Boom(Exception):
@@ -116,10 +117,22 @@ def check_slice_error(comm, error, rank, z, cause=Boom):
 
 # ---- a slice that fails ----------------------------------------------------------------------
 
-def injected(comm, wait, agree_every=64):
-    """Every site, slice and rank, with and without a skeleton; a right answer after each."""
-    causes = {"foreign": TypeError, "missing": TypeError, "argument": TypeError,
-              "count": ValueError}
+def fail_and_recover(rt, program, pipeline, fault):
+    """One failing run, whose error all ranks agree on, and a right one after it."""
+    comm, (rank, z, site) = rt.comm.handle, fault
+    program.fault = fault
+    error = raised(overlap.SliceError, pipeline, range(SLICES))
+    if site in BAD_CALLS:  # mpi4py's own words and type
+        cause = comm.bcast(type(error.__cause__) if comm.rank == rank else None, root=rank)
+        assert issubclass(cause, (TypeError, ValueError, MPI.Exception)), cause
+    else:
+        cause = TypeError if site in ("foreign", "missing") else Boom
+    check_slice_error(comm, error, rank, z, cause)
+    program.check(pipeline)
+
+
+def injected(comm, wait, hit=(0, 1, 6, SLICES - 1), agree_every=64):
+    """Every site, slice and rank, with and without a skeleton."""
     for workers, depth in ((2, 4), (1, 1)):
         with overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=10,
                              agree_every=agree_every) as rt:
@@ -127,18 +140,20 @@ def injected(comm, wait, agree_every=64):
             for skeleton in (None, program.skeleton):
                 pipeline = rt.pipelined(program.run, skeleton=skeleton)
                 program.check(pipeline)
-                for z, site, rank in product((0, 1, 6, SLICES - 1), SITES, {0, comm.size - 1}):
-                    program.fault = rank, z, site
-                    error = raised(overlap.SliceError, pipeline, range(SLICES))
-                    if site in ("argument", "count"):  # mpi4py's own words and type
-                        cause = type(error.__cause__) if comm.rank == rank else None
-                        cause = comm.bcast(cause, root=rank)
-                    else:
-                        cause = causes.get(site, Boom)
-                    check_slice_error(comm, error, rank, z, cause)
-                    if z in (0, 6):
-                        program.check(pipeline)
-                program.check(pipeline)
+                sites = SITES if depth > 1 else ("before", "part")
+                for z, site, rank in product(hit, sites, {0, comm.size - 1}):
+                    if site not in BAD_CALLS or skeleton or z >= depth:
+                        fail_and_recover(rt, program, pipeline, (rank, z, site))
+
+
+def bad_start(comm):
+    """A call that MPI refuses on one rank, while the runtime does not yet know the program."""
+    for wait, site, rank in product(WAITS, BAD_CALLS, range(comm.size)):
+        with overlap.Runtime(comm, workers=2, depth=4, wait=wait, deadline_s=5) as rt:
+            program = Program(rt)
+            pipeline = rt.pipelined(program.run)
+            for z in (0, 1, 3):
+                fail_and_recover(rt, program, pipeline, (rank, z, site))
 
 
 def several_ranks_at_once(comm):
@@ -167,7 +182,7 @@ def every_rank_is_told_once(comm):
         program = Program(rt)
         pipeline = rt.pipelined(program.run)
         before = threading.active_count()
-        for number in range(300):
+        for number in range(150):
             program.fault = number % comm.size, 2 + number % 7, SITES[number % 4]
             raised(overlap.SliceError, pipeline, range(SLICES))
         program.check(pipeline)
@@ -304,10 +319,10 @@ def programs_that_clean_up(comm):
                     cleaned.append(z)
 
             async def awaits_again(z, bad):
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                if z == bad:
+                    raise Boom
                 try:
-                    await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
-                    if z == bad:
-                        raise Boom
                     await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
                 finally:
                     await rt.comm.Barrier()
@@ -504,9 +519,9 @@ def interrupted_in_preflight(comm):
             await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
         def preflight(*args, **kwargs):
+            original(*args, **kwargs)
             if comm.rank == 0:
                 signal.raise_signal(signal.SIGINT)  # as if it had come inside MPI_Allreduce
-            original(*args, **kwargs)
 
         rt.preflight = preflight
         kind = KeyboardInterrupt if comm.rank == 0 else overlap.SliceError
@@ -524,24 +539,25 @@ def lost(comm, wait, how, deadline_s):
     def vanish():
         if how == "sleeps":
             time.sleep(1000)
-        os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
 
-    with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s) as rt:
-        @rt.pipelined
-        async def program(z, bad):
-            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
-            if z == bad:
-                vanish()
-            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+    async def program(z, target, bad):
+        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
+        if z == bad:
+            vanish()
+        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
 
-        program(range(10), -1)
-        if how == "absent":
-            if last:
+    if how == "never opens" and last:
+        time.sleep(1000)
+    try:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s) as rt:
+            pipeline = rt.pipelined(program)
+            pipeline(range(10), rt.comm, -1)
+            if how == "absent" and last:
                 time.sleep(1000)
-            program(range(10), -1)
-        elif how == "raises":
-            if last:
-                raise Boom("outside of any pipeline")
-            program(range(10), -1)
-        else:
-            program(range(10), 7 if last else -1)
+            if how == "leaves" and last:
+                raise Boom
+            pipeline(range(10), rt.comm, 7 if last else -1)
+    except Boom:
+        assert rt.closed
+        time.sleep(1000)

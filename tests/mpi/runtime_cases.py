@@ -191,8 +191,7 @@ def one_thread_talks(comm):
                 with issued() as record:
                     pipeline(range(10))
                 callers = {thread for _, thread in record}
-                expected = ({"MainThread"} if wait == "off"
-                            else {f"rank {comm.rank} communicator"})
+                expected = {"MainThread" if wait == "off" else "communicator"}
                 assert {thread.name for thread in callers} == threads == expected, threads
                 assert len(callers) == 1
 
@@ -240,7 +239,7 @@ def lanes_bound_the_memory(comm):
 
 
 def workers_take_what_is_ready(comm):
-    """A slice's long step holds one worker; the other one runs all other slices' steps meanwhile."""
+    """A slice's long step holds one worker; the other one runs all other slices' steps."""
     for wait in ("block", "poll"):
         with overlap.Runtime(comm, workers=2, depth=6, wait=wait) as rt:
             arrived = threading.Semaphore(0)
@@ -794,7 +793,8 @@ def second_pipeline_while_running(comm):
 
 
 def _ours():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("rank ")]
+    return [thread.name for thread in threading.enumerate()
+            if thread is not threading.main_thread()]
 
 
 def threads_end(comm):
@@ -827,15 +827,15 @@ def threads_end(comm):
         except KeyError:
             pass
         assert rt.closed and not _ours()
-        assert threading.active_count() == 1 + (threading.main_thread().name != "MainThread")
 
 
 def many_runtimes(comm, count):
     """Opened and closed more often than MPI has communicators; some with sub-communicators."""
     for number in range(count):
         with overlap.Runtime(comm, wait="off") as rt:
-            part = rt.comm.Split(comm.rank % 2)
-            if number % 500 == 0:
+            if number % 10 == 0:
+                part = rt.comm.Split(comm.rank % 2)
+
                 @rt.pipelined
                 async def program(z):
                     await part.Allreduce(MPI.IN_PLACE, np.ones(1))

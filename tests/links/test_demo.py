@@ -1,0 +1,60 @@
+"""`overlap demo` and `overlap links` on real shaped links."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from overlap import links, trace
+
+DEADLINE_S = 300    # generous: it only turns a hang into a failure
+
+pytestmark = pytest.mark.skipif(links.unavailable_reason() is not None,
+                                reason=str(links.unavailable_reason()))
+
+
+def overlap(*arguments):
+    return subprocess.run([sys.executable, "-m", "overlap", *map(str, arguments)],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=DEADLINE_S)
+
+
+def test_demo_shows_links_and_writes_three_files(tmp_path):
+    done = overlap("demo", "--quick", "--slices", 6, "--shape", 256, 256, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "report.json", "timeline.json", "timeline.png"]
+    report = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
+    shared, linked = report["cases"]
+    assert (shared["link"], shared["hosts"], shared["control_hidden"]) == ("shm", 1, None)
+    assert (linked["link"], linked["hosts"]) == ("2gbit", 2)
+    assert isinstance(linked["control_hidden"], float)
+    assert linked["T_s"] > shared["T_s"]            # the links are real
+    nbytes = 6 * 5 * 64 * 129 * 16                  # leave each rank
+    assert linked["T_s"] > 0.9 * 8 * nbytes / 2e9
+    assert max(record["max_rel_error"] for record in report["cases"]) < 1e-11
+    assert "shared memory" in done.stdout and "links of 2gbit" in done.stdout
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    spans = trace.read_chrome(tmp_path / "timeline.json")
+    assert {span.rank for span in spans} == {0, 1} and {span.kind for span in spans} == set(
+        trace.KINDS)
+
+
+def test_links_runs_a_command_on_hosts_of_their_own():
+    done = overlap("links", "--hosts", 2, "--rate", "1gbit", "--deadline", 60, "--",
+                   sys.executable, "-c", "import socket; print(socket.gethostname())")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["h0", "h1"]
+
+
+def test_links_status_is_the_commands():
+    assert overlap("links", "--", "sh", "-c", "exit 3").returncode == 3
+
+
+def test_bench_inside_of_links_measures_its_control(tmp_path):
+    path = tmp_path / "report.json"
+    done = overlap("links", "--rate", "2gbit", "--", sys.executable, "-m", "overlap", "bench",
+                   "fft2", "--slices", 8, "--shape", 64, 64, "--rounds", 2, "--json", path)
+    assert done.returncode == 0, done.stderr
+    record, = json.loads(path.read_text())["cases"]
+    assert record["hosts"] == 2 and record["control_ok"] is not None

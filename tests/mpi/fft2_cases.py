@@ -1,0 +1,737 @@
+"""What `test_fft2` runs on every rank: `FFT2` against `numpy.fft` of globally known arrays."""
+
+import copy
+import gc
+import threading
+import tracemalloc
+from contextlib import contextmanager
+from itertools import product
+
+import numpy as np
+from mpi4py import MPI
+
+import overlap
+from overlap.decomp.exchange import Exchange
+from overlap.fft import Settings
+from overlap.runtime.requests import Operation
+
+MODES = ("off", "block", "poll", "auto")
+WAITS = ("off", "block", "poll")
+COMPLEX = {"f4": "c8", "f8": "c16", "c8": "c8", "c16": "c16"}
+
+
+# ---- data and truth --------------------------------------------------------------------------
+
+def random(rng, shape, dtype):
+    """The same random array on every rank."""
+    values = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.standard_normal(shape)
+    return values.astype(dtype)
+
+
+def wide(array):
+    """In double precision: numpy transforms single precision in single precision."""
+    return np.asarray(array).astype("c16" if array.dtype.kind == "c" else "f8")
+
+
+def forward_truth(u, norm=None, order="natural"):
+    spectrum = (np.fft.fft2 if u.dtype.kind == "c" else np.fft.rfft2)(wide(u), norm=norm)
+    return spectrum.swapaxes(-1, -2) if order == "transposed" else spectrum
+
+
+def backward_truth(spectrum, shape, dtype, norm=None, order="natural"):
+    spectrum = wide(spectrum.swapaxes(-1, -2) if order == "transposed" else spectrum)
+    if np.dtype(dtype).kind == "c":
+        return np.fft.ifft2(spectrum, norm=norm)
+    return np.fft.irfft2(spectrum, s=shape[-2:], norm=norm)
+
+
+def assert_close(found, truth, local_slice, comm=None):
+    """The local part of `truth`, in relative l2 norm; of all ranks together if `comm` is given."""
+    local = truth[local_slice]
+    assert found.shape == local.shape, (found.shape, local.shape)
+    points = truth.shape[-1] * truth.shape[-2]
+    tolerance = 5 * np.finfo(found.dtype).eps * np.sqrt(np.log2(max(points, 2)))
+    squared = float(np.sum(np.abs(wide(found) - local) ** 2))
+    if comm is not None:
+        squared = comm.allreduce(squared)
+    error = np.sqrt(squared)
+    assert error <= tolerance * np.linalg.norm(np.ravel(truth)), (
+        error / np.linalg.norm(np.ravel(truth)), tolerance)
+
+
+def same_bits(found, truth):
+    return found.shape == truth.shape and found.dtype == truth.dtype and (
+        np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(truth).tobytes())
+
+
+def laid_out(values, layout):
+    """The values in memory of some layout: the array, and all memory that belongs to it."""
+    shape, dtype = values.shape, values.dtype
+    if layout == "contiguous":
+        whole = np.full(shape, 7, dtype)
+        array = whole
+    elif layout == "strided":
+        whole = np.full([2 * length + 1 for length in shape], 7, dtype)
+        array = whole[(slice(1, None, 2),) * len(shape)]
+    elif layout == "misaligned":  # by an element
+        whole = np.full(values.size + 1, 7, dtype)
+        array = whole[1:].reshape(shape)
+    elif layout == "unaligned":  # by a byte
+        whole = np.full(values.nbytes + 1, 7, "u1")
+        array = whole[1:].view(dtype).reshape(shape)
+    elif layout == "fortran":
+        whole = np.full(shape, 7, dtype, order="F")
+        array = whole
+    elif layout == "reversed":
+        whole = np.full(shape, 7, dtype)
+        array = whole[(slice(None, None, -1),) * len(shape)]
+    elif layout == "batch last":
+        batch, plane = shape[:-2], shape[-2:]
+        whole = np.full((*plane, *batch), 7, dtype)
+        array = np.moveaxis(whole, (0, 1), (-2, -1))
+    elif layout == "batch swapped":  # two batch axes of it can't be joined without a copy
+        batch, plane = shape[:-2], shape[-2:]
+        whole = np.full((*batch[::-1], *plane), 7, dtype)
+        array = whole.transpose(*range(len(batch))[::-1], len(batch), len(batch) + 1)
+    assert array.shape == shape
+    array[...] = values
+    return array, whole
+
+
+def raised(kind, function, *args, **kwargs):
+    """The exception of this kind that the call raises."""
+    try:
+        function(*args, **kwargs)
+    except kind as error:
+        assert type(error) is kind, repr(error)
+        return error
+    raise AssertionError(f"expected {kind.__name__}, nothing was raised")
+
+
+def same_everywhere(comm, value):
+    values = comm.allgather(value)
+    assert all(other == values[0] for other in values), values
+
+
+# ---- against numpy ---------------------------------------------------------------------------
+
+def drawn(comm, cases, workers=1):
+    """Each case forward and backward, from and to arrays of any layout."""
+    with overlap.Runtime(comm, workers=workers) as rt:
+        for case in cases:
+            try:
+                _drawn(comm, rt, **case)
+            except Exception as error:
+                error.add_note(f"case = {case!r}")
+                raise
+
+
+def _drawn(comm, rt, shape, dtype, norm, order, overlap_, depth, chunk, seed, source, target,
+           read_only, effort):
+    rng = np.random.default_rng(seed)
+    u = random(rng, shape, dtype)
+    half = (*shape[:-1], shape[-1] // 2 + 1 if dtype.startswith("f") else shape[-1])
+    if order == "transposed":
+        half = (*half[:-2], *half[:-3:-1])
+    spectrum = random(rng, half, COMPLEX[dtype])
+    with overlap.FFT2(comm, shape, dtype, overlap=overlap_, depth=depth, chunk=chunk, norm=norm,
+                      order=order, effort=effort, runtime=rt) as plan:
+        for transform, given, truth, side in (
+                (plan.forward, u, forward_truth(u, norm, order), False),
+                (plan.backward, spectrum, backward_truth(spectrum, shape, dtype, norm, order),
+                 True)):
+            assert plan.global_shape(side) == given.shape
+            assert plan.global_shape(not side) == truth.shape
+            array, memory = laid_out(given[plan.local_slice(side)], source)
+            array.flags.writeable = not read_only
+            before = memory.tobytes()
+            out = around = None
+            if target is not None:
+                nothing = np.full(plan.shape(not side), 5, plan.dtype(not side))
+                out, around = laid_out(nothing, target)
+                guard = around.tobytes()
+            result = transform(array, out=out)
+            assert memory.tobytes() == before, "the input has changed"
+            if out is None:
+                assert type(result) is overlap.DistArray
+                assert result.global_shape == truth.shape
+            else:
+                assert result is out
+            assert result.dtype == plan.dtype(not side)
+            assert_close(result, truth, plan.local_slice(not side), comm)
+            if out is not None:
+                out[...] = nothing
+                assert around.tobytes() == guard, "memory around `out` has changed"
+
+
+def broadcast_input(comm):
+    """The same memory for all slices."""
+    plane = random(np.random.default_rng(1), (6, 5), "c16")
+    truth = np.broadcast_to(plane, (4, 3, 6, 5))
+    with overlap.FFT2(comm, truth.shape, "c16", overlap="poll") as plan:
+        local = np.broadcast_to(plane[plan.local_slice()[-2:]], plan.shape())
+        assert_close(plan.forward(local), forward_truth(truth), plan.local_slice(True), comm)
+
+
+def outputs_that_look_contiguous(comm):
+    """Along an axis of length one any stride is contiguous, for numpy but not for FFTW."""
+    for dtype, order, shape in product(("c16", "f8"), ("natural", "transposed"),
+                                       ((3, 1, 8), (3, 8, comm.size), (1, 8, 8), (3, 8, 1))):
+        u = random(np.random.default_rng(2), shape, dtype)
+        with overlap.FFT2(comm, shape, dtype, overlap="poll", order=order, chunk=1) as plan:
+            for flip in product((1, -1), repeat=3):
+                flips = tuple(slice(None, None, step) for step in flip)
+                out = plan.empty(True)[flips]
+                result = plan.forward(np.asarray(u[plan.local_slice()]), out=out)
+                assert_close(result, forward_truth(u, order=order), plan.local_slice(True), comm)
+
+
+def round_trips_of_other_plans(comm):
+    """Several plans on one runtime, in turns; a sub-communicator; a list as shape."""
+    rng = np.random.default_rng(3)
+    shapes = ([5, 7, 6], (2, 3, 4, 9), (8, 8))
+    with overlap.Runtime(comm, workers=2) as rt:
+        plans = [overlap.FFT2(comm, shape, "f8", overlap="poll", runtime=rt) for shape in shapes]
+        for _ in range(3):
+            for plan, shape in zip(plans, shapes):
+                u = random(rng, shape, "f8")
+                result = plan.forward(u[plan.local_slice()])
+                assert_close(result, forward_truth(u), plan.local_slice(True), comm)
+                assert_close(plan.backward(result), u, plan.local_slice())
+        for plan in plans:
+            plan.destroy()
+    part = comm.Split(comm.rank % 2)
+    with overlap.FFT2(part, (3, 5, 4), "c16", overlap="block") as plan:
+        u = random(rng, (3, 5, 4), "c16") * (1 + comm.rank % 2)
+        assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u), plan.local_slice(True),
+                     part)
+    part.Free()
+
+
+# ---- every mode gives the same bits ----------------------------------------------------------
+
+def modes_agree(comm, shape, dtype, order, settings, workers=(1, 2, 3), effort="measure"):
+    """Each mode, depth, chunk and number of workers: the bits of `off`."""
+    rng = np.random.default_rng(4)
+    u = random(rng, shape, dtype)
+    with overlap.FFT2(comm, shape, dtype, overlap="off", order=order, effort=effort) as plan:
+        real, spectrum = plan.empty(), plan.empty(True)
+        real[...] = u[plan.local_slice()]
+        assert_close(plan.forward(real, out=spectrum), forward_truth(u, order=order),
+                     plan.local_slice(True), comm)
+        back = plan.backward(spectrum)
+        assert_close(back, u, plan.local_slice(), comm)
+    for count in workers:
+        with overlap.Runtime(comm, workers=count) as rt:
+            for mode, (depth, chunk, in_flight) in product(MODES, settings):
+                with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=depth, chunk=chunk,
+                                  in_flight=in_flight, order=order, runtime=rt,
+                                  effort=effort) as plan:
+                    chosen = plan.forward.settings
+                    label = f"{count} worker(s), {mode}: {chosen}"
+                    assert chosen == plan.backward.settings
+                    assert chosen.overlap == mode or mode == "auto", label
+                    assert chunk in (None, chosen.chunk), label
+                    assert depth in (None, chosen.depth) or chosen.overlap == "off", label
+                    same_everywhere(comm, chosen)
+                    for _ in range(2):
+                        assert same_bits(plan.forward(real), spectrum), label
+                        assert same_bits(plan.backward(spectrum), back), label
+
+
+def compute_and_communicate(comm):
+    """Measuring C and T works in all modes, and leaves the plan right."""
+    u = random(np.random.default_rng(5), (9, 8, 6), "f8")
+    for mode, workers in product(MODES, (1, 2)):
+        with overlap.FFT2(comm, u.shape, "f8", overlap=mode, workers=workers) as plan:
+            real = np.array(u[plan.local_slice()])
+            spectrum = plan.forward(real)
+            assert_close(spectrum, forward_truth(u), plan.local_slice(True), comm)
+            plan.forward.compute(real, out=plan.empty(True))
+            plan.forward.communicate(real, out=plan.empty(True))
+            plan.backward.compute(spectrum, out=plan.empty())
+            plan.backward.communicate(spectrum, out=plan.empty())
+            assert same_bits(plan.forward(real), spectrum)
+            assert_close(plan.backward(spectrum), u, plan.local_slice(), comm)
+            assert str(plan.forward.settings) in plan.describe()
+            if mode != "auto":
+                assert plan.forward.trials == ()
+            for trial in plan.forward.trials:
+                assert str(trial) in plan.describe() and trial.seconds_per_slice > 0
+
+
+# ---- distributed arrays ----------------------------------------------------------------------
+
+def distributed_arrays(comm):
+    for shape, dtype, order in product(((3, 5, 7), (2, 2, 4, 4), (1, 1), (0, 4, 4), (2, 3, 16)),
+                                       ("f8", "c8"), ("natural", "transposed")):
+        with overlap.FFT2(comm, shape, dtype, overlap="off", order=order) as plan:
+            for side in (False, True):
+                _tiles(comm, plan, side)
+                _attributes(comm, plan, side, order)
+            _wavenumbers(comm, plan, shape, dtype, order)
+
+
+def _tiles(comm, plan, side):
+    """Every element of the global array belongs to one rank."""
+    owners = np.zeros(plan.global_shape(side), int)
+    where = plan.local_slice(side)
+    owners[where] += 1
+    assert owners[where].shape == plan.shape(side)
+    comm.Allreduce(MPI.IN_PLACE, owners)
+    assert (owners == 1).all()
+
+
+def _attributes(comm, plan, side, order):
+    whole = np.arange(np.prod(plan.global_shape(side))).reshape(plan.global_shape(side))
+    array = plan.empty(side)
+    assert type(array) is overlap.DistArray and isinstance(array, np.ndarray)
+    assert array.dtype == plan.dtype(side) and array.shape == plan.shape(side)
+    assert array.flags.c_contiguous and array.flags.writeable
+    assert array.size == 0 or array.ctypes.data % 64 == 0
+    names = "comm", "global_shape", "axis", "local_slice"
+    axis = len(array.shape) - (1 if side and order == "natural" else 2)
+
+    def check(array, known=True):
+        expected = (comm, plan.global_shape(side), axis, plan.local_slice(side))
+        assert tuple(getattr(array, name) for name in names) == (
+            expected if known else (None,) * 4), names
+
+    check(array)
+    array[...] = whole[plan.local_slice(side)]
+    for same in (array + 1, 2 * array, np.sqrt(np.abs(array)), array == array, array.copy(), -array,
+                 array.astype("c16"), np.add(array, array, out=plan.empty(side)), array[...],
+                 copy.copy(array), np.empty_like(array), array.reshape(array.shape), array * array):
+        check(same)
+    array += 1
+    check(array)
+    array -= 1
+    if array.size > 1:
+        for other in (array[0], array[..., :0], array.ravel(), array[None], array.sum(axis=0)):
+            assert getattr(other, "global_shape", None) is None, other
+            if isinstance(other, overlap.DistArray):
+                check(other, known=False)
+    if array.size:
+        assert np.ndim(array.sum()) == 0 and not isinstance(array.sum(), np.ndarray)
+        assert not isinstance(np.max(np.abs(array)), np.ndarray)
+        assert float(array.sum().real) == whole[plan.local_slice(side)].sum()
+    view = np.asarray(array)
+    assert type(view) is np.ndarray and view.base is not None or array.size == 0
+    for root in {0, comm.size - 1}:
+        gathered = array.gather(root)
+        assert (gathered is None) == (comm.rank != root)
+        if comm.rank == root:
+            assert type(gathered) is np.ndarray and gathered.dtype == array.dtype
+            np.testing.assert_array_equal(gathered, whole)
+
+
+def _wavenumbers(comm, plan, shape, dtype, order):
+    """A plane wave's spectrum is nothing but its mode."""
+    ny, nx = shape[-2:]
+    ky, kx = plan.wavenumbers()
+    plane = plan.shape(True)[-2:]
+    ones = (0, 1) if order == "natural" else (1, 0)
+    assert ky.shape[ones[1]] == kx.shape[ones[0]] == 1
+    assert np.broadcast_shapes(ky.shape, kx.shape) == plane
+    all_y, all_x = np.mgrid[:ny, :nx]
+    rows = plan.local_slice()[-2]
+    for p, q in ((0, 0), (1, 0), (0, 1), (-1, 1), (2, 2)):
+        if 2 * abs(p) >= ny or 2 * abs(q) >= nx:
+            continue
+        phase = 2 * np.pi * (p * all_y / ny + q * all_x / nx)
+        u = np.exp(1j * phase) if dtype == "c8" else np.cos(phase) * (1 + (p != 0 or q != 0))
+        local = np.broadcast_to(u[rows], plan.shape()).astype(dtype)
+        expected = ((ky == p) & (kx == q)).astype(float)
+        if dtype == "f8":
+            expected = expected + ((ky == -p) & (kx == -q)) * (p != 0 or q != 0)
+        found = plan.forward(local) / (ny * nx)
+        np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), atol=1e-5)
+
+
+# ---- bad input -------------------------------------------------------------------------------
+
+def _bad_calls(given, out):
+    """Ways to call a transform of one input and one output that must be refused."""
+    read_only = out.copy()
+    read_only.flags.writeable = False
+    swapped = given.astype(given.dtype.newbyteorder())
+    narrow = given.astype({"f8": "f4", "c16": "c8"}[given.dtype.str[1:]])
+    yield "shape", (given[:1],), out, "shape"
+    yield "axes", (given[None],), out, "shape"
+    yield "dtype", (narrow,), out, "dtype"
+    yield "integers", (np.ones(given.shape, int),), out, "dtype"
+    yield "byte order", (swapped,), out, "dtype"
+    yield "list", (given.tolist(),), out, "numpy array"
+    yield "None", (None,), out, "numpy array"
+    yield "no array", (), out, "1 input"
+    yield "two arrays", (given, given), out, "1 input"
+    yield "shape of out", (given,), out[..., :-1], "shape"
+    yield "dtype of out", (given,), out.astype("O"), "dtype"
+    yield "byte order of out", (given,), out.astype(out.dtype.newbyteorder()), "dtype"
+    yield "list as out", (given,), out.tolist(), "numpy array"
+    yield "tuple as out", (given,), (out,), "out"
+    yield "read-only out", (given,), read_only, "writeable"
+    memory = np.empty(given.nbytes + out.nbytes, "u1")
+    aliased = memory[:given.nbytes].view(given.dtype).reshape(given.shape)
+    for offset in (0, given.nbytes - 16):
+        over = memory[offset:offset + out.nbytes].view(out.dtype).reshape(out.shape)
+        yield f"out {offset} bytes into the input", (aliased,), over, "memory"
+
+
+def bad_input(comm, dtype, mode):
+    """Bad on one rank only: the same InputError on all, nothing done, the plan works."""
+    shape = (2, 12, 8)
+    u = random(np.random.default_rng(6), shape, dtype)
+    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=2) as plan:
+        real = np.array(u[plan.local_slice()])
+        spectrum = np.array(forward_truth(u)[plan.local_slice(True)]).astype(COMPLEX[dtype])
+        for transform, given, truth in ((plan.forward, real, spectrum),
+                                        (plan.backward, spectrum, real)):
+            labels = [label for label, *_ in _bad_calls(given, np.empty_like(truth))]
+            for bad, (number, label) in product(range(comm.size), enumerate(labels)):
+                out = np.full_like(truth, 5)
+                call, target = (given,), out
+                if comm.rank == bad:
+                    _, call, target, word = list(_bad_calls(given, out))[number]
+                error = raised(overlap.InputError, transform, *call, out=target)
+                same_everywhere(comm, str(error))
+                text = str(error)
+                assert f"rank {bad}: " in text and "expected" in text and "received" in text, text
+                if comm.rank == bad:
+                    assert word in text, (label, text)
+                assert (out == 5).all(), f"{label}: out was written"
+                if number % 5 == 0:
+                    np.testing.assert_allclose(transform(given, out=out), truth, atol=1e-10)
+            error = raised(overlap.InputError, transform, given[:1])  # bad on all
+            assert all(f"rank {rank}: " in str(error) for rank in range(comm.size))
+            np.testing.assert_allclose(transform(given), truth, atol=1e-10)
+
+
+BAD_ARGUMENTS = (
+    {"shape": (4,)}, {"shape": ()}, {"shape": 4}, {"shape": None}, {"shape": "44"},
+    {"shape": (4, 0)}, {"shape": (-1, 4, 4)}, {"shape": (4, 4.5)}, {"shape": (4, "x")},
+    {"shape": (4, float("nan"))}, {"shape": (4, float("inf"))}, {"dtype": "i4"}, {"dtype": "g"},
+    {"dtype": "no type"}, {"dtype": ">f8"}, {"dtype": [1]}, {"dtype": "f8,("},
+    {"overlap": "on"}, {"overlap": None}, {"norm": "forwards"}, {"norm": 1},
+    {"norm": np.array([1, 2])}, {"order": "xy"}, {"effort": "none"}, {"depth": 0}, {"depth": 1.5},
+    {"chunk": -1}, {"chunk": "2"}, {"in_flight": 0})
+OTHER_ARGUMENTS = (
+    {"shape": (2, 4, 5)}, {"shape": (4, 4)}, {"shape": (3, 4, 4)}, {"shape": (1, 2, 4, 4)},
+    {"dtype": "c8"}, {"norm": "ortho"}, {"order": "transposed"}, {"overlap": "poll"}, {"depth": 3},
+    {"chunk": 2}, {"in_flight": 2}, {"effort": "estimate"})
+
+
+def bad_arguments(comm, shared, others):
+    """Arguments that are bad, or only other ones, on one rank: the same InputError on all."""
+    good = {"shape": (2, 4, 4), "dtype": "c16", "overlap": "off", "effort": "measure"}
+    threads = threading.active_count()
+    rt = overlap.Runtime(comm) if shared else None
+    for bad, change in product({0, comm.size - 1}, OTHER_ARGUMENTS if others else BAD_ARGUMENTS):
+        arguments = good | (change if comm.rank == bad else {})
+        error = raised(overlap.InputError, overlap.FFT2, comm, runtime=rt, **arguments)
+        same_everywhere(comm, str(error))
+        assert "expected" in str(error) and "received" in str(error), str(error)
+        (name, _), = change.items()
+        assert name in str(error), (name, str(error))
+        assert f"rank {bad}" in str(error), str(error)
+    u = random(np.random.default_rng(7), (2, 4, 4), "c16")
+    with overlap.FFT2(comm, runtime=rt, **good) as plan:
+        assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u), plan.local_slice(True),
+                     comm)
+    if shared:
+        rt.close()
+    assert threading.active_count() == threads
+
+
+def other_communicator(comm):
+    """A plan and the runtime it shares must be of the same ranks."""
+    with overlap.Runtime(comm) as rt:
+        alone = comm.Split(comm.rank)
+        reverse = comm.Split(0, -comm.rank)
+        twin = comm.Dup()
+        for wrong in (alone, reverse):
+            error = raised(overlap.InputError, overlap.FFT2, wrong, (4, 4), runtime=rt)
+            same_everywhere(comm, str(error))
+        u = random(np.random.default_rng(8), (3, 4, 4), "c16")
+        with overlap.FFT2(twin, u.shape, runtime=rt, overlap="off") as plan:
+            assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u),
+                         plan.local_slice(True), comm)
+        for other in (alone, reverse, twin):
+            other.Free()
+
+
+def destroyed(comm):
+    for shared in (False, True):
+        rt = overlap.Runtime(comm) if shared else None
+        plan = overlap.FFT2(comm, (2, 4, 4), overlap="poll", runtime=rt)
+        forward, backward = plan.forward, plan.backward
+        square = plan.pointwise(lambda a: a * a)
+        u = plan.empty()
+        u[...] = 0
+        forward(u)
+        plan.destroy()
+        plan.destroy()
+        for function in (plan.forward, plan.backward, forward, backward, square):
+            raised(overlap.ClosedError, function, u)
+        raised(overlap.ClosedError, lambda: plan.forward.settings)
+        raised(overlap.ClosedError, plan.pointwise, lambda a: a)
+        assert plan.runtime.closed is not shared
+        assert (plan.runtime.comm.handle == MPI.COMM_NULL) is not shared
+        if shared:
+            with overlap.FFT2(comm, (2, 4, 4), runtime=rt):
+                pass
+            rt.close()
+        raised(overlap.ClosedError, overlap.FFT2, comm, (2, 4, 4), runtime=plan.runtime)
+    plan = overlap.FFT2(comm, (2, 4, 4), runtime=(rt := overlap.Runtime(comm)))
+    rt.close()
+    raised(overlap.ClosedError, plan.forward, u)
+    plan.destroy()
+
+
+# ---- errors at every site --------------------------------------------------------------------
+
+class Boom(Exception):
+    """Injected."""
+
+
+@contextmanager
+def failing(owner, name, when):
+    """Let a method raise once: at the first call for which ``when(number, *args)`` is true."""
+    original = getattr(owner, name)
+    state = {"calls": 0, "raised": 0}
+
+    def method(*args):
+        number = state["calls"]
+        state["calls"] += 1
+        if not state["raised"] and when(number, *args):
+            state["raised"] += 1
+            raise Boom(f"{name}, call {number}")
+        return original(*args)
+
+    shadowed = name in vars(owner)
+    setattr(owner, name, method)
+    try:
+        yield state
+    finally:
+        if shadowed:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
+
+
+@contextmanager
+def nothing_fails():
+    yield {"raised": 0}
+
+
+def _sites(transform, inputs, outputs, z):
+    """Places in which a transform can fail at slice `z`, as context managers by name."""
+    kernels = transform._kernels[0]
+    forward = transform.inputs[0].dtype.kind == "f" or type(transform).__name__ == "Forward"
+
+    def reads(number, source, *_):
+        return np.shares_memory(source, inputs[z])
+
+    def into(number, source, target, *_):
+        return np.shares_memory(target, outputs[z])
+
+    def late(number, *_):
+        return number == z
+
+    if forward:
+        yield "pack", lambda: failing(kernels.rows_forward, "forward", reads), True
+        yield "unpack", lambda: failing(kernels.columns_forward, "forward", into), True
+        first, second = kernels.rows_forward._blocks[0][1], kernels.columns_forward._in_place
+    else:
+        def loads(number, work, source):
+            return np.shares_memory(source, inputs[z])
+        yield "pack", lambda: failing(kernels.columns_backward, "_load", loads), True
+        yield "unpack", lambda: failing(kernels.rows_backward, "backward", into), True
+        first, second = kernels.columns_backward._in_place, kernels.rows_backward._blocks[0][1]
+    for number, local in enumerate((first, second)):
+        yield f"FFT {number}", lambda local=local: failing(local, "execute", late), False
+    yield "exchange", lambda: failing(
+        Exchange, "forward" if forward else "backward", late), False
+    calls = {"off": "call", "block": "call", "poll": "start"}
+    yield "MPI call", lambda: failing(
+        Operation, calls[transform.settings.overlap], late), False
+
+
+def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
+    """A failure at each site and slice, on each rank, is told on all; then all is right again."""
+    shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
+    u = random(np.random.default_rng(9), shape, dtype)
+    truth = forward_truth(u, order=order)
+    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=depth, chunk=1, order=order) as plan:
+        real = np.array(u[plan.local_slice()])
+        spectrum = plan.forward(real)
+        assert_close(spectrum, truth, plan.local_slice(True), comm)
+        back = plan.backward(spectrum)
+        reached = set()
+        for transform, given, expected in ((plan.forward, real, spectrum),
+                                           (plan.backward, spectrum, back)):
+            names = [site[0] for site in _sites(transform, given, expected, 0)]
+            for number, z, origin in product(range(len(names)), (0, 3, 6), range(comm.size)):
+                out = np.empty_like(np.asarray(expected))
+                name, inject, exact = list(_sites(transform, given, out, z))[number]
+                label = f"{name} of {type(transform).__name__}, slice {z}, rank {origin}"
+                with (inject() if comm.rank == origin else nothing_fails()) as state:
+                    error = raised(overlap.SliceError, transform, given, out=out)
+                assert state["raised"] == (comm.rank == origin), label
+                same_everywhere(comm, (error.rank, error.slice, str(error), error.traceback_text))
+                assert error.rank == origin and "Boom" in error.summary, (label, str(error))
+                assert f"on rank {origin}" in str(error) and "_cases.py" in error.traceback_text
+                if exact or mode == "off":
+                    assert error.slice == str(slice(z, z + 1, None)), (label, error.slice)
+                reached.add(name)
+                assert same_bits(transform(given, out=out), expected), label
+        assert reached == {"pack", "unpack", "FFT 0", "FFT 1", "exchange", "MPI call"}
+
+
+def injected_in_chunks(comm, mode, workers=2):
+    """Several slices per message and several workers."""
+    u = random(np.random.default_rng(10), (11, 6, 8), "c8")
+    with overlap.FFT2(comm, u.shape, "c8", overlap=mode, depth=2, chunk=3, workers=workers) as plan:
+        real = np.array(u[plan.local_slice()])
+        spectrum = np.array(plan.forward(real))
+        for z, origin in product((0, 5, 10), range(comm.size)):
+            armed = []
+            if comm.rank == origin:
+                armed = [failing(kernels.rows_forward, "forward",
+                                 lambda number, source, *_: np.shares_memory(source, real[z]))
+                         for kernels in plan.forward._kernels]
+            for inject in armed:
+                inject.__enter__()
+            error = raised(overlap.SliceError, plan.forward, real)
+            for inject in armed:
+                inject.__exit__(None, None, None)
+            same_everywhere(comm, str(error))
+            start, stop = (int(text) for text in error.slice[6:].split(", ")[:2])
+            assert error.rank == origin and start <= z < stop, str(error)
+            assert same_bits(plan.forward(real), spectrum)
+
+
+# ---- memory, and what is left ----------------------------------------------------------------
+
+def memory(comm, mode, dtype="c16", order="natural"):
+    """Nothing is allocated by a call with `out`; the lanes are what the plan prints."""
+    shape = (24, 128, 96)
+    slices, slack = shape[0], 64 * 1024
+    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=4, chunk=2, order=order) as plan:
+        real, spectrum = plan.empty(), plan.empty(True)
+        real[...] = 1
+        assert min(real.nbytes, spectrum.nbytes) > 2**20 / comm.size
+        for transform, given, out in ((plan.forward, real, spectrum),
+                                      (plan.backward, spectrum, real)):
+            transform(given, out=out)
+            gc.collect()
+            tracemalloc.start()
+            transform(given, out=out)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            transform(given, out=out)
+            grown = tracemalloc.get_traced_memory()[1] - before
+            tracemalloc.stop()
+            assert grown < slack + 2048 * slices, (type(transform), grown)
+            assert f"{transform.nbytes_in_flight / 2**20:.1f} MiB in flight" in plan.describe()
+            points = [np.prod(plan.shape(side)[-2:], dtype=int) for side in (False, True)]
+            columns = plan.global_shape(True)[-1 if order == "natural" else -2]
+            sent = points[0] // shape[-1] * columns
+            lane = 2 * (sent + points[1]) * plan.dtype(True).itemsize
+            lanes = transform._pipelines["whole"].lanes
+            assert len(lanes) == transform.settings.depth <= 4
+            assert transform.nbytes_in_flight == len(lanes) * lane
+            assert len({id(lane) for pipeline in transform._pipelines.values()
+                        for lane in pipeline.lanes}) == len(lanes)
+            _lanes_grow_as_printed(transform)
+
+
+def _lanes_grow_as_printed(transform):
+    sizes, printed = [], []
+    tracemalloc.start()
+    for depth in (2, 9):
+        transform.configure(Settings("poll", 1, 1, 1))
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        small = transform.nbytes_in_flight
+        transform.configure(Settings("poll", depth, 2, 2))
+        gc.collect()
+        sizes.append(tracemalloc.get_traced_memory()[0] - before)
+        printed.append(transform.nbytes_in_flight - small)
+    tracemalloc.stop()
+    for size, expected in zip(sizes, printed):
+        assert abs(size - expected) < 64 * 1024, (sizes, printed)
+
+
+def fewer_slices_than_lanes(comm):
+    """Lanes are made for what can be in flight only."""
+    for slices, depth, chunk, lanes in ((3, 16, 1, 3), (0, 16, 1, 1), (10, 4, 5, 2), (10, 4, 1, 4),
+                                        (7, 16, 100, 1)):
+        with overlap.FFT2(comm, (slices, 4, 4), overlap="poll", depth=depth, chunk=chunk) as plan:
+            for transform in (plan.forward, plan.backward):
+                assert len(transform._pipelines["whole"].lanes) == lanes
+            u = random(np.random.default_rng(11), (slices, 4, 4), "c16")
+            assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u),
+                         plan.local_slice(True), comm)
+
+
+def memory_is_given_back(comm):
+    """`destroy` frees the lanes there and then, not when Python next looks for cycles."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    with overlap.Runtime(comm) as rt:
+        for _ in range(2):  # the first time fills caches
+            before = tracemalloc.get_traced_memory()[0]
+            plan = overlap.FFT2(comm, (8, 96, 96), overlap="poll", depth=8, chunk=1, runtime=rt,
+                                effort="estimate")
+            square = plan.pointwise(lambda a: a * a, dealias="3/2")
+            held = (plan.forward.nbytes_in_flight + plan.backward.nbytes_in_flight
+                    + square.nbytes_in_flight)
+            grown = tracemalloc.get_traced_memory()[0] - before
+            assert grown >= held > 2**20 / comm.size, (grown, held)
+            plan.destroy()
+            del plan, square
+        left = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    gc.enable()
+    assert left < 0.1 * held, (left, held)
+
+
+def many_plans(comm, own, shared):
+    """Plans come and go and leave no thread and no communicator."""
+    u = random(np.random.default_rng(12), (2, 3, 4), "c16")
+    truth = forward_truth(u)
+    threads = threading.active_count()
+    for number in range(own):
+        mode = "poll" if number % 10 == 0 else "off"
+        with overlap.FFT2(comm, u.shape, overlap=mode, effort="estimate") as plan:
+            result = plan.forward(u[plan.local_slice()])
+            rt = plan.runtime
+        assert rt.comm.handle == MPI.COMM_NULL and rt.closed
+    assert_close(result, truth, result.local_slice, comm)
+    assert threading.active_count() == threads
+    with overlap.Runtime(comm) as rt:
+        for _ in range(shared):
+            with overlap.FFT2(comm, u.shape, overlap="off", effort="estimate", runtime=rt) as plan:
+                pass
+        assert len(rt._comms) == 1 and threading.active_count() <= threads + 1
+        with overlap.FFT2(comm, u.shape, overlap="poll", runtime=rt) as plan:
+            result = plan.forward(u[plan.local_slice()])
+            assert_close(result, truth, plan.local_slice(True), comm)
+    assert threading.active_count() == threads
+    for _ in range(3):  # as many communicators as ever can be made
+        many = [comm.Dup() for _ in range(100)]
+        for one in many:
+            one.Free()
+
+
+def on_links(comm):
+    """Real messages over real links, larger and smaller than TCP's own pieces."""
+    assert comm.size == MPI.COMM_WORLD.size > 1
+    assert comm.Split_type(MPI.COMM_TYPE_SHARED).size == 1
+    for shape, dtype in (((12, 64, 96), "f8"), ((6, 31, 8), "c8"), ((3, 256, 256), "c16")):
+        modes_agree(comm, shape, dtype, "natural", [(None, None, None), (2, 1, None), (3, 2, 1)],
+                    workers=(1, 2), effort="estimate")

@@ -1,0 +1,192 @@
+"""The commands as a person runs them: with ranks of their own, under mpiexec, interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import contextmanager
+
+import jobs
+import pytest
+
+DEADLINE_S = 120     # generous: it only turns a hang into a failure
+SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
+
+
+@contextmanager
+def started(*arguments, launcher=(), env=None):
+    """The command as a process, whose descendants carry a mark; none may be left behind."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [*launcher, sys.executable, "-m", "overlap", *map(str, arguments)],
+        env=os.environ | {jobs.MARK: mark} | (env or {}), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process.mark = mark
+    try:
+        yield process
+    finally:
+        left = jobs.end_all(mark, 0 if process.poll() is None else jobs.GRACE_S)
+        process.kill()
+        process.communicate()
+    assert not left, f"left processes behind: {left}"
+
+
+def overlap(*arguments, **options):
+    """Run a command to its end; (status, stdout, stderr)."""
+    with started(*arguments, **options) as process:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, out, err
+
+
+def checked(path, **expected):
+    """The only case of a report; every number is one."""
+    report = json.loads(path.read_text(), parse_constant=pytest.fail)
+    record, = report["cases"]
+    assert {name: record[name] for name in expected} == expected
+    for name in ("C_s", "T_s", "off_s", "block_s", "poll_s", "auto_s", "bare_fft_s"):
+        assert record[name] > 0, name
+    assert record["model_poll_s"] == max(record["C_s"], record["T_s"])
+    assert record["max_rel_error"] < 1e-5
+    assert set(record["auto_choice"]) == {"overlap", "depth", "chunk", "in_flight"}
+    return report, record
+
+
+@pytest.mark.parametrize("workload, dtype", [
+    ("fft2", "c16"), ("fft2", "f4"), ("operation", "f8"), ("operation", "f4")])
+def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
+    path = tmp_path / "report.json"
+    status, out, err = overlap("bench", workload, "--dtype", dtype, *SMALL, "--json", path)
+    assert status == 0, err
+    report, _ = checked(path, workload=workload, dtype=dtype, ranks=2, slices=6, shape=[24, 20],
+                        link="shm", control_hidden=None, rounds=2, threads=1)
+    assert "MPI" in report["mpi"]["library"] or "MPICH" in report["mpi"]["library"]
+    assert "shared memory" in out and "24 x 20" in out
+
+
+def test_forced_settings_are_used(tmp_path):
+    path = tmp_path / "report.json"
+    status, _, err = overlap("bench", "fft2", *SMALL, "--json", path, "--overlap", "poll",
+                             "--depth", 3, "--chunk", 2, "--in-flight", 2, "--threads", 2)
+    assert status == 0, err
+    checked(path, threads=2, auto_choice={"overlap": "poll", "depth": 3, "chunk": 2,
+                                          "in_flight": 2})
+
+
+def test_one_rank_has_nothing_to_hide(tmp_path):
+    path = tmp_path / "report.json"
+    status, _, err = overlap("bench", "fft2", *SMALL, "--ranks", 1, "--json", path)
+    assert status == 0, err
+    checked(path, ranks=1)
+
+
+def test_bench_under_mpiexec(mpi, tmp_path):
+    path = tmp_path / "report.json"
+    launcher, environ = jobs._launcher(mpi)
+    status, out, err = overlap("bench", "fft2", *SMALL, "--json", path,
+                               launcher=[*launcher, "-n", "3"], env=environ)
+    assert status == 0, err
+    checked(path, ranks=3, link="mpiexec")
+    assert out.count("mpiexec's ranks") == 1        # one rank prints
+
+
+def test_links_cannot_be_made_under_mpiexec():
+    launcher, environ = jobs._launcher("mpich")
+    status, _, err = overlap("bench", "fft2", *SMALL, "--link", "2gbit",
+                             launcher=[*launcher, "-n", "2"], env=environ)
+    assert status == 1
+    assert err.count("leave out one of the two") == 1
+
+
+def test_peer(tmp_path):
+    pytest.importorskip("mpi4py_fft")
+    path = tmp_path / "report.json"
+    status, _, err = overlap("bench", "fft2", *SMALL, "--peer", "mpi4py-fft", "--json", path)
+    assert status == 0, err
+    _, record = checked(path, peer_skipped=None)
+    assert 0 < record["peer_mpi4py_fft_s"] and 0 < record["peer_mpi4py_fft_default_s"]
+    assert record["peer_mpi4py_fft_setting"]
+
+
+def test_peer_that_is_not_installed_is_said(tmp_path):
+    (tmp_path / "mpi4py_fft.py").write_text("raise ImportError('not here')")
+    path = tmp_path / "report.json"
+    status, out, err = overlap("bench", "fft2", *SMALL, "--peer", "mpi4py-fft", "--json", path,
+                               env={"PYTHONPATH": str(tmp_path)})
+    assert status == 0, err
+    _, record = checked(path, peer_mpi4py_fft_s=None)
+    assert "not installed" in record["peer_skipped"] and "was not timed" in out
+
+
+def test_info():
+    status, out, err = overlap("info", "--ranks", 3)
+    assert status == 0, err
+    for words in ("overlap-mpi", "FFTW", "thread level", "rank 2", "shaped links"):
+        assert words in out
+
+
+def test_demo_without_links_says_why(tmp_path):
+    """As where the kernel or a container refuses namespaces."""
+    status, out, err = overlap(
+        "demo", "--quick", "--slices", 3, "--shape", 32, 32, "--out", tmp_path / "made" / "here",
+        env={"PYTHONPATH": str(without_links(tmp_path))})
+    assert status == 0, err
+    assert "no shaped links: no namespaces today" in out and "shared memory" in out
+    assert sorted(path.name for path in (tmp_path / "made" / "here").iterdir()) == [
+        "report.json", "timeline.json", "timeline.png"]
+    report, _ = checked(tmp_path / "made" / "here" / "report.json", workload="operation")
+    assert report["notes"] == ["no shaped links: no namespaces today"]
+
+
+def without_links(folder):
+    """A folder for PYTHONPATH in which links cannot be made."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if not sys.flags.safe_path:\n"        # the command, not its ranks
+        "    import overlap.links\n"
+        "    overlap.links.unavailable_reason = lambda: 'no namespaces today'\n")
+    return folder
+
+
+# ---- every way to end --------------------------------------------------------------------------
+
+LONG = ["bench", "fft2", "--slices", "16", "--shape", "256", "256", "--rounds", "100000"]
+
+
+def wait_for_ranks(process):
+    """Until both rank programs compute: they are past their import of overlap."""
+    end = time.monotonic() + DEADLINE_S
+    while sum("overlap.bench" in line and "enter" not in line
+              for line in jobs.marked(process.mark).values()) < 2:
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    time.sleep(1)
+
+
+@pytest.mark.parametrize("number, status", [
+    (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)])
+def test_signals_end_the_ranks_too(number, status):
+    with started(*LONG) as process:
+        wait_for_ranks(process)
+        process.send_signal(number)
+        assert process.wait(DEADLINE_S) == status
+        if number == signal.SIGINT:
+            assert "interrupted" in process.stderr.read()
+
+
+def test_deadline_ends_the_ranks():
+    status, _, err = overlap(*LONG, "--deadline", 3)
+    assert status == 1
+    assert "did not end within 3.0 s" in err
+
+
+def test_a_rank_that_dies_ends_the_command():
+    with started(*LONG) as process:
+        wait_for_ranks(process)
+        ranks = [pid for pid, line in jobs.marked(process.mark).items() if "overlap.bench" in line
+                 and "mpiexec" not in line and "proxy" not in line]
+        os.kill(ranks[-1], signal.SIGKILL)
+        assert process.wait(DEADLINE_S) == 1
+        assert "the ranks ended with status" in process.stderr.read()

@@ -1,0 +1,160 @@
+"""`FFT2` on 1 to 4 ranks and two MPI libraries; see `fft2_cases` for what is asserted."""
+
+import jobs
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+RANKS = [1, 2, 3, 4]
+LENGTHS = st.integers(1, 12) | st.sampled_from([13, 16, 17, 23, 30, 37])
+LAYOUTS = ("contiguous", "strided", "misaligned", "unaligned", "fortran", "reversed", "batch last",
+           "batch swapped")
+CASE = st.fixed_dictionaries({
+    "shape": st.builds(lambda batch, ny, nx: [*batch, ny, nx],
+                       st.lists(st.integers(0, 4) | st.integers(1, 4), max_size=3), LENGTHS,
+                       LENGTHS),
+    "dtype": st.sampled_from(["f4", "f8", "c8", "c16"]),
+    "norm": st.sampled_from([None, "backward", "ortho", "forward"]),
+    "order": st.sampled_from(["natural", "transposed"]),
+    "overlap_": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
+    "depth": st.none() | st.integers(1, 6),
+    "chunk": st.none() | st.integers(1, 5),
+    "source": st.sampled_from(LAYOUTS),
+    "target": st.sampled_from([None, *LAYOUTS, "contiguous"]),
+    "read_only": st.booleans(),
+    "effort": st.sampled_from(["estimate", "estimate", "measure"]),
+    "seed": st.integers(0, 2**32)})
+EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "overlap_": overlap,
+          "depth": None, "chunk": chunk, "source": "contiguous", "target": target,
+          "read_only": True, "effort": "estimate", "seed": 1}
+         for shape, overlap, chunk in (([1, 1], "poll", None), ([0, 3, 4], "poll", None),
+                                       ([2, 0, 3, 4], "auto", 2), ([5, 1, 1], "block", 2),
+                                       ([5, 2, 7], "poll", 1), ([3, 31, 2], "off", None),
+                                       ([2, 2, 2, 2, 3], "poll", 3))
+         for dtype in ("f8", "c8") for order in ("natural", "transposed")
+         for target in (None, "reversed")]
+
+
+def drawn(count):
+    """`count` cases as hypothesis draws them: all ranks of one job then run the same ones."""
+    found = []
+
+    @settings(max_examples=count, phases=[Phase.generate], database=None, deadline=None,
+              suppress_health_check=list(HealthCheck))
+    @given(CASE)
+    def collect(case):
+        found.append(case)
+
+    collect()
+    return found
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_against_numpy(ranks):
+    jobs.run_job("fft2_cases:drawn", ranks, args={"cases": EDGES + drawn(100)})
+
+
+def test_against_numpy_with_two_workers():
+    jobs.run_job("fft2_cases:drawn", 2, args={"cases": drawn(50), "workers": 2})
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("shape, dtype, order", [
+    ((19, 12, 10), "f8", "natural"), ((13, 7, 11), "c8", "natural"),
+    ((2, 5, 16, 9), "c16", "transposed"), ((11, 3, 24), "f4", "transposed")])
+def test_every_mode_gives_the_same_bits(shape, dtype, order, ranks):
+    jobs.run_job("fft2_cases:modes_agree", ranks, args={
+        "shape": shape, "dtype": dtype, "order": order,
+        "settings": [(None, None, None), (1, 1, None), (3, 1, 2), (2, 4, 1), (5, 100, None)]})
+
+
+def test_bits_at_a_larger_size():
+    jobs.run_job("fft2_cases:modes_agree", 2, args={
+        "shape": (6, 192, 128), "dtype": "f8", "order": "natural", "workers": [2],
+        "settings": [(None, None, None), (3, 1, None), (2, 2, None)]})
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("case", ["broadcast_input", "outputs_that_look_contiguous",
+                                  "distributed_arrays", "destroyed", "fewer_slices_than_lanes"])
+def test_on_any_number_of_ranks(case, ranks):
+    jobs.run_job(f"fft2_cases:{case}", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("case", ["round_trips_of_other_plans", "compute_and_communicate"])
+def test_plans_in_turns(case, ranks):
+    jobs.run_job(f"fft2_cases:{case}", ranks)
+
+
+@pytest.mark.parametrize("ranks, dtype, mode", [(1, "c16", "off"), (2, "f8", "poll"),
+                                                (3, "c16", "block")])
+def test_bad_input_on_one_rank(ranks, dtype, mode):
+    jobs.run_job("fft2_cases:bad_input", ranks, args={"dtype": dtype, "mode": mode})
+
+
+@pytest.mark.parametrize("ranks, shared", [(1, False), (2, True), (3, False)])
+def test_bad_arguments_on_one_rank(ranks, shared):
+    jobs.run_job("fft2_cases:bad_arguments", ranks, deadline_s=20,
+                 args={"shared": shared, "others": False})
+
+
+@pytest.mark.parametrize("ranks, shared", [(2, False), (3, True)])
+def test_arguments_that_differ_between_ranks(ranks, shared):
+    jobs.run_job("fft2_cases:bad_arguments", ranks, deadline_s=20,
+                 args={"shared": shared, "others": True})
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_runtime_of_another_communicator(ranks):
+    jobs.run_job("fft2_cases:other_communicator", ranks, deadline_s=20)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["off", "block", "poll"])
+def test_failure_at_every_site(mode, ranks):
+    jobs.run_job("fft2_cases:injected", ranks, args={"mode": mode})
+
+
+def test_failure_in_transposed_order():
+    jobs.run_job("fft2_cases:injected", 2, args={
+        "mode": "poll", "order": "transposed", "dtype": "c16", "depth": 16})
+
+
+@pytest.mark.parametrize("mode", ["block", "poll"])
+def test_failure_in_chunks(mode):
+    jobs.run_job("fft2_cases:injected_in_chunks", 3, args={"mode": mode})
+
+
+@pytest.mark.parametrize("mode", ["off", "block", "poll"])
+def test_memory_is_what_the_plan_prints(mode):
+    jobs.run_job("fft2_cases:memory", 2, args={"mode": mode})
+
+
+@pytest.mark.parametrize("dtype, order, ranks", [("f8", "natural", 3), ("c8", "transposed", 1)])
+def test_memory_of_other_plans(dtype, order, ranks):
+    jobs.run_job("fft2_cases:memory", ranks, args={"mode": "poll", "dtype": dtype, "order": order})
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_memory_is_given_back(ranks):
+    jobs.run_job("fft2_cases:memory_is_given_back", ranks)
+
+
+def test_many_plans():
+    jobs.run_job("fft2_cases:many_plans", 2, args={"own": 300, "shared": 3000})
+
+
+@pytest.mark.parametrize("case, ranks, args", [
+    ("drawn", 3, {"cases": EDGES[::3] + drawn(30)}),
+    ("modes_agree", 2, {"shape": (11, 9, 8), "dtype": "f8", "order": "natural",
+                        "settings": [(None, None, None), (3, 2, None)], "workers": [1, 2]}),
+    ("bad_input", 2, {"dtype": "f8", "mode": "poll"}),
+    ("bad_arguments", 3, {"shared": False, "others": True}),
+    ("injected", 2, {"mode": "poll"}),
+    ("injected", 2, {"mode": "block"}),
+    ("distributed_arrays", 3, {}),
+    ("many_plans", 2, {"own": 50, "shared": 100})],
+    ids=lambda value: value if isinstance(value, str) else "")
+def test_under_open_mpi(openmpi, case, ranks, args):
+    jobs.run_job(f"fft2_cases:{case}", ranks, mpi="openmpi", args=args)

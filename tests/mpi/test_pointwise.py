@@ -1,0 +1,91 @@
+"""`FFT2.pointwise` on 1 to 4 ranks and two MPI libraries; see `pointwise_cases`."""
+
+import jobs
+import pytest
+
+RANKS = [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_conservation_laws(dtype, ranks):
+    jobs.run_job("pointwise_cases:conserved", ranks, args={"dtype": dtype})
+
+
+@pytest.mark.parametrize("ranks, dtype, mode", [(1, "f8", "auto"), (2, "c16", "poll"),
+                                                (3, "f8", "block"), (4, "f8", "off")])
+def test_closed_form(ranks, dtype, mode):
+    jobs.run_job("pointwise_cases:closed_form", ranks, args={"dtype": dtype, "mode": mode})
+
+
+@pytest.mark.parametrize("ranks, dtype, order, mode", [
+    (1, "c16", "natural", "poll"), (2, "f8", "natural", "auto"), (3, "f8", "transposed", "block"),
+    (4, "c16", "transposed", "poll"), (4, "f8", "natural", "off")])
+def test_direct_sum_over_modes(ranks, dtype, order, mode):
+    jobs.run_job("pointwise_cases:direct_sum", ranks, args={
+        "dtype": dtype, "order": order, "mode": mode})
+
+
+@pytest.mark.parametrize("ranks, dtype, dealias, mode", [
+    (1, "f8", "3/2", "block"), (2, "f8", "3/2", "poll"), (2, "c16", "3/2", "off"),
+    (3, "c8", "3/2", "poll"), (3, "f8", None, "block"), (4, "f4", "3/2", "poll"),
+    (4, "c16", None, "poll")])
+def test_any_sizes(ranks, dtype, dealias, mode):
+    jobs.run_job("pointwise_cases:sizes", ranks, args={
+        "dtype": dtype, "dealias": dealias, "mode": mode})
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_nyquist_modes_are_dropped(ranks):
+    jobs.run_job("pointwise_cases:nyquist_dropped", ranks)
+
+
+@pytest.mark.parametrize("ranks, mode", [(1, "poll"), (2, "off"), (3, "poll"), (2, "block")])
+def test_ways_to_write_the_function(ranks, mode):
+    jobs.run_job("pointwise_cases:parameters", ranks, args={"mode": mode})
+
+
+@pytest.mark.parametrize("ranks, dtype, dealias, order", [
+    (1, "f8", "3/2", "natural"), (2, "f8", "3/2", "natural"), (2, "c8", None, "transposed"),
+    (3, "c16", "3/2", "natural"), (4, "f4", None, "natural")])
+def test_every_mode_gives_the_same_bits(ranks, dtype, dealias, order):
+    jobs.run_job("pointwise_cases:modes_agree", ranks, args={
+        "dtype": dtype, "dealias": dealias, "order": order})
+
+
+@pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "poll"), (3, "block")])
+def test_bad_input_on_one_rank(ranks, mode):
+    jobs.run_job("pointwise_cases:bad_input", ranks, args={"mode": mode}, deadline_s=30)
+
+
+@pytest.mark.parametrize("ranks, mode, workers", [(1, "off", 1), (2, "poll", 1), (2, "block", 2),
+                                                  (3, "poll", 2), (3, "off", 1)])
+def test_bad_results_on_one_rank(ranks, mode, workers):
+    jobs.run_job("pointwise_cases:bad_results", ranks, deadline_s=30, args={
+        "mode": mode, "workers": workers})
+
+
+@pytest.mark.parametrize("ranks, mode, dealias", [(1, "poll", "3/2"), (2, "off", "3/2"),
+                                                  (2, "block", None), (3, "poll", "3/2")])
+def test_failure_at_every_site(ranks, mode, dealias):
+    jobs.run_job("pointwise_cases:injected", ranks, args={"mode": mode, "dealias": dealias})
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_failure_while_planning(ranks):
+    jobs.run_job("pointwise_cases:fails_while_planning", ranks, deadline_s=30)
+
+
+@pytest.mark.parametrize("mode", ["off", "block", "poll"])
+def test_no_allocation(mode):
+    jobs.run_job("pointwise_cases:memory", 2, args={"mode": mode})
+
+
+@pytest.mark.parametrize("case, ranks, args", [
+    ("direct_sum", 3, {"dtype": "f8", "order": "natural", "mode": "poll"}),
+    ("parameters", 2, {"mode": "poll"}),
+    ("modes_agree", 2, {"dtype": "f8", "dealias": "3/2"}),
+    ("injected", 2, {"mode": "block"}),
+    ("bad_input", 2, {"mode": "poll"})], ids=lambda value: value if isinstance(value, str) else "")
+def test_under_open_mpi(openmpi, case, ranks, args):
+    jobs.run_job(f"pointwise_cases:{case}", ranks, mpi="openmpi", args=args)
