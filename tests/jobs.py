@@ -32,7 +32,7 @@ _LAUNCHER_VARIABLES = ("PMI", "HYDRA", "HYDI", "MPIR_", "MPICH_", "OMPI_", "PRTE
 
 @dataclass(frozen=True)
 class Result:
-    """What a job left: the launcher's exit status, its output and the ranks that came to the end."""
+    """What a job left: the launcher's exit status, its output, the ranks that came to the end."""
 
     status: int
     out: str
@@ -85,7 +85,7 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
                    if not name.startswith(_LAUNCHER_VARIABLES)}
         environ |= mpi_environ | {MARK: mark, FOLDER: folder} | (env or {})
         environ["PYTHONPATH"] = os.pathsep.join(
-            [str(REPOSITORY / "tests" / "mpi"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+            [str(REPOSITORY / "tests" / "mpi"), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [*launcher, "-n", str(ranks), sys.executable, "-W", "error", "-X",
                    "faulthandler", __file__, case, json.dumps(args or {}), str(deadline_s)]
         with open(f"{folder}/out", "wb") as out, open(f"{folder}/err", "wb") as err:

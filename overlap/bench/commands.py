@@ -239,11 +239,14 @@ def _timeline_title(record):
 
 def _sentence(records):
     """What the table says, of the links on which most is gained."""
-    best = max((record for record in records if record["hosts"] > 1 and record["control_ok"]),
-               key=lambda record: record["gain"], default=None)
-    if best is None:
+    linked = [record for record in records if record["hosts"] > 1]
+    trusted = [record for record in linked if record["control_ok"] and not reports.busy(record)]
+    if not linked:
         return ("Between ranks that share memory, communicating is copying: there is little to "
-                "hide. See the timeline all the same.")
+                "hide.")
+    if not trusted:
+        return "No times on links to be trusted: see the warnings."
+    best = max(trusted, key=lambda record: record["gain"])
     hidden = "" if best["hidden"] is None else (
         f"; {100 * min(max(best['hidden'], 0), 1):.0f} % of the shorter of the two is hidden")
     return (f"On {reports.place(best)}, computing takes {1e3 * best['C_s']:.0f} ms and "

@@ -82,6 +82,12 @@ def _finite(value):
     return value if math.isfinite(value) else None
 
 
+def busy(record):
+    """Whether something else ran on the record's cores: computing alone took now long, now short."""
+    low, high = record["spread"]["C"]
+    return high - low > BUSY_SPREAD * record["C_s"]
+
+
 def warnings(record):
     """What a reader of the record must know, as lines of text."""
     lines = []
@@ -91,8 +97,8 @@ def warnings(record):
             f"{record['control_hidden']:.2f} of min(C, T) looks hidden, expected at most "
             f"{CONTROL_LIMIT}: the links do not hold their rate (a burst too large?), or the "
             "machine is busy; its 'hidden' means nothing")
-    low, high = record["spread"]["C"]
-    if high - low > BUSY_SPREAD * record["C_s"]:
+    if busy(record):
+        low, high = record["spread"]["C"]
         lines.append(
             f"warning: {record['link']}: computing alone took {1e3 * low:.0f} to {1e3 * high:.0f} "
             "ms: something else ran on these cores, and no time here means much")

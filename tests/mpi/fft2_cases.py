@@ -619,7 +619,8 @@ def memory(comm, mode, dtype="c16", order="natural"):
     """Nothing is allocated by a call with `out`; the lanes are what the plan prints."""
     shape = (24, 128, 96)
     slices, slack = shape[0], 64 * 1024
-    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=4, chunk=2, order=order) as plan:
+    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=4, chunk=2, order=order,
+                      effort="measure") as plan:
         real, spectrum = plan.empty(), plan.empty(True)
         real[...] = 1
         assert min(real.nbytes, spectrum.nbytes) > 2**20 / comm.size

@@ -51,20 +51,20 @@ def drawn(count):
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_against_numpy(ranks):
-    jobs.run_job("fft2_cases:drawn", ranks, args={"cases": EDGES + drawn(100)})
+    jobs.run_job("fft2_cases:drawn", ranks, args={"cases": EDGES[ranks % 2::2] + drawn(80)})
 
 
 def test_against_numpy_with_two_workers():
-    jobs.run_job("fft2_cases:drawn", 2, args={"cases": drawn(50), "workers": 2})
+    jobs.run_job("fft2_cases:drawn", 2, args={"cases": drawn(40), "workers": 2})
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks, workers", [(1, [1, 2, 3]), (2, [1, 2, 3]), (3, [2]), (4, [1])])
 @pytest.mark.parametrize("shape, dtype, order", [
     ((19, 12, 10), "f8", "natural"), ((13, 7, 11), "c8", "natural"),
     ((2, 5, 16, 9), "c16", "transposed"), ((11, 3, 24), "f4", "transposed")])
-def test_every_mode_gives_the_same_bits(shape, dtype, order, ranks):
+def test_every_mode_gives_the_same_bits(shape, dtype, order, ranks, workers):
     jobs.run_job("fft2_cases:modes_agree", ranks, args={
-        "shape": shape, "dtype": dtype, "order": order,
+        "shape": shape, "dtype": dtype, "order": order, "workers": workers,
         "settings": [(None, None, None), (1, 1, None), (3, 1, 2), (2, 4, 1), (5, 100, None)]})
 
 
@@ -146,15 +146,16 @@ def test_many_plans():
 
 
 @pytest.mark.parametrize("case, ranks, args", [
-    ("drawn", 3, {"cases": EDGES[::3] + drawn(30)}),
-    ("modes_agree", 2, {"shape": (11, 9, 8), "dtype": "f8", "order": "natural",
-                        "settings": [(None, None, None), (3, 2, None)], "workers": [1, 2]}),
-    ("bad_input", 2, {"dtype": "f8", "mode": "poll"}),
-    ("bad_arguments", 3, {"shared": False, "others": True}),
+    ("modes_agree", 2, {"shape": (11, 9, 8), "dtype": "f8", "order": "natural", "workers": [2],
+                        "settings": [(3, 2, None)]}),
     ("injected", 2, {"mode": "poll"}),
     ("injected", 2, {"mode": "block"}),
     ("distributed_arrays", 3, {}),
-    ("many_plans", 2, {"own": 50, "shared": 100})],
+    ("many_plans", 2, {"own": 30, "shared": 50})],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_under_open_mpi(openmpi, case, ranks, args):
     jobs.run_job(f"fft2_cases:{case}", ranks, mpi="openmpi", args=args)
+
+
+def test_against_numpy_under_open_mpi(openmpi):
+    jobs.run_job("fft2_cases:drawn", 3, mpi="openmpi", args={"cases": EDGES[::3] + drawn(20)})

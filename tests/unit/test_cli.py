@@ -237,7 +237,9 @@ def test_table_shows_every_number():
 def test_sentence_trusts_only_what_the_control_allows():
     assert "links of 2gbit" in commands._sentence([record()])
     assert "95 %" in commands._sentence([record()])
-    assert "little to hide" in commands._sentence([record(seconds={"control": [0.13] * 3})])
+    assert "see the warnings" in commands._sentence([record(seconds={"control": [0.13] * 3})])
+    assert "see the warnings" in commands._sentence([record(seconds={"C": [0.06, 0.06, 0.1]})])
+    assert "little to hide" in commands._sentence([record(without=("control",), hosts=1)])
 
 
 def test_timeline_shown_is_of_links_and_balanced():

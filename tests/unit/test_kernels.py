@@ -17,7 +17,7 @@ from overlap.fft.local import InPlace, Scratch, complex_of, empty, fits
 from overlap.fft.transform import Kernels
 
 EFFORT = "estimate"
-GRIDS = [(6, 8), (7, 5), (2, 9), (1, 4), (5, 1), (12, 10)]
+GRIDS = [(6, 8), (7, 5), (2, 9), (1, 4), (5, 1), (12, 10), (3, 140)]
 DTYPES = ("f4", "f8", "c8", "c16")
 
 
