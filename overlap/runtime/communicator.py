@@ -111,6 +111,18 @@ class _Waiting:
         if not self.stopped:
             self.resume(lane)
 
+    def adopt(self, lane, operation, request):
+        """Take over an operation that has been started."""
+        error = None
+        try:
+            self.wait(request, Label(operation, lane))
+        except MPI.Exception as failure:
+            error = failure
+        self.completed(lane, error)
+
+    def make_room(self):
+        """Wait until one more operation may be started."""
+
     def finish(self):
         """Wait until nothing is in flight."""
 
@@ -127,7 +139,8 @@ class _Waiting:
             trace.add(current_thread().name, "communicate", str(label), started, perf_counter())
 
     @contextmanager
-    def _watched(self, label):
+    def watched(self, label):
+        """Have the watchdog watch what is done meanwhile."""
         self._begin(label)
         try:
             yield
@@ -148,16 +161,12 @@ class Inline(_Waiting):
         pass
 
     def issue(self, lane, operation):
-        with self._watched(Label(operation, lane)):
+        with self.watched(Label(operation, lane)):
             operation.call()
         self.completed(lane)
 
-    def adopt(self, lane, operation, request):
-        self.wait(request, Label(operation, lane))
-        self.completed(lane)
-
     def wait(self, request, label):
-        with self._watched(label):
+        with self.watched(label):
             request.Wait()
 
 
@@ -165,16 +174,12 @@ class Blocking(_Waiting):
     """The blocking MPI call, as in the GKV document; it takes one of the workers' seats."""
 
     def issue(self, lane, operation):
-        with self._workers.seats, self._watched(Label(operation, lane)):
+        with self._workers.seats, self.watched(Label(operation, lane)):
             operation.call()
         self.completed(lane)
 
-    def adopt(self, lane, operation, request):
-        self.wait(request, Label(operation, lane))
-        self.completed(lane)
-
     def wait(self, request, label):
-        with self._workers.seats, self._watched(label):
+        with self._workers.seats, self.watched(label):
             request.Wait()
 
 
@@ -193,9 +198,12 @@ class Polling(_Waiting):
         self._sleep_s = SHORTEST_SLEEP_S
         self._last_completion = None
 
-    def issue(self, lane, operation):
+    def make_room(self):
         while len(self._requests) >= self._limit:
             self._look()
+
+    def issue(self, lane, operation):
+        self.make_room()
         self.adopt(lane, operation, operation.start())
 
     def adopt(self, lane, operation, request):
@@ -207,7 +215,7 @@ class Polling(_Waiting):
         self._requests.append(request)
 
     def wait(self, request, label):
-        with self._watched(label):
+        with self.watched(label):
             sleep_s = SHORTEST_SLEEP_S
             while not request.Test():
                 self._bell.sleep(sleep_s)
@@ -222,10 +230,14 @@ class Polling(_Waiting):
         if not self._requests:
             self._bell.sleep()
             return
+        error = None
         try:
             done = MPI.Request.Testsome(self._requests)
-        except MPI.Exception:
-            done = self._collect_failed()
+        except MPI.Exception as failure:
+            # MPI does not tell which has completed well and which has not: what it took is lost.
+            error = failure
+            done = [position for position, request in enumerate(self._requests)
+                    if request == MPI.REQUEST_NULL]
         if not done:
             self._bell.sleep(self._sleep_s)
             return
@@ -239,21 +251,7 @@ class Polling(_Waiting):
             del self._in_flight[position], self._requests[position]
         for lane, label in finished:
             self._end(label)
-            self.completed(lane)
-
-    def _collect_failed(self):
-        """Testsome met an error: find whose it is; returns nothing else to collect."""
-        for position in reversed(range(len(self._requests))):
-            try:
-                over, error = self._requests[position].Test(), None
-            except MPI.Exception as failure:
-                over, error = True, failure
-            if over:
-                lane, label = self._in_flight.pop(position)
-                del self._requests[position]
-                self._end(label)
-                self.completed(lane, error)
-        return []
+            self.completed(lane, error)
 
 
 class Label:
@@ -274,17 +272,19 @@ class Communicator:
 
     Parameters
     ----------
+    control : mpi4py.MPI.Comm
+        Carries the agreements and nothing else, so that they always match.
     comms : list of AsyncComm
-        All communicators that programs may use; the first one also carries the agreement.
+        All communicators that programs may use.
     outstanding : dict
         What MPI has not finished yet, to its start (`time.perf_counter`); read by the watchdog.
     agree_every : int
         Operations between two agreements.
     """
 
-    def __init__(self, comms, outstanding, agree_every):
+    def __init__(self, control, comms, outstanding, agree_every):
+        self.control = control
         self.comms = comms
-        self.comm = comms[0]
         self.outstanding = outstanding
         self.agree_every = agree_every
         self._abandoned = []  # requests that can never complete: MPI may still write their buffers
@@ -365,6 +365,7 @@ class Communicator:
         """Issue one operation; False if, while learning, it did not start on all ranks."""
         job, waiting = self._job, self._waiting
         if job.skeleton is None:
+            waiting.make_room()
             request = None
             try:
                 request = operation.start()
@@ -406,14 +407,14 @@ class Communicator:
         if healthy and smallest != -largest:
             job.fail("?", RuntimeError(
                 "the slice programs of the ranks await different operations: expected the same on "
-                f"all ranks, rank {self.comm.rank} received {item}"))
+                f"all ranks, rank {self.control.rank} received {item}"))
             return False
         return bool(healthy)
 
     def _minimum(self, values):
         """Element-wise minimum over the ranks of a few integers."""
         values = np.array(values, dtype=np.int64)
-        request = self.comm.handle.Iallreduce(MPI.IN_PLACE, values, MPI.MIN)
+        request = self.control.Iallreduce(MPI.IN_PLACE, values, MPI.MIN)
         self._waiting.wait(request, "agreement of all ranks")
         return values
 
@@ -422,7 +423,7 @@ class Communicator:
         if self._agreement is not None and not self._agreed():
             return False
         flag = np.array([self._job.failure is None], dtype=np.int64)
-        request = self.comm.handle.Iallreduce(MPI.IN_PLACE, flag, MPI.MIN)
+        request = self.control.Iallreduce(MPI.IN_PLACE, flag, MPI.MIN)
         self._agreement = request, flag
         return True
 
@@ -437,8 +438,7 @@ class Communicator:
         job, waiting = self._job, self._waiting
         job.stopping = True
         waiting.stopped = True
-        if not self._spoilt:
-            waiting.finish()
+        waiting.finish()
         for lane in job.lanes:
             waiting.quiet(lane)
         for lane in job.lanes:
@@ -448,9 +448,10 @@ class Communicator:
         """The same SliceError on all ranks, or None if the job has ended well on all."""
         job = self._job
         if self._spoilt:
-            for comm in self.comms:
-                comm.renew()
-        rank, size = self.comm.rank, self.comm.size
+            with self._waiting.watched("new communicators on all ranks"):
+                for comm in self.comms:
+                    comm.renew()
+        rank, size = self.control.rank, self.control.size
         failed = job.failure is not None
         origin = int(self._minimum([rank if failed else size])[0])
         if origin == size:
@@ -459,10 +460,11 @@ class Communicator:
         if rank == origin:
             failure = job.failure
             text = pickle.dumps((rank, failure.key, failure.summary, failure.traceback_text))
-        length = np.array([len(text)], dtype=np.int64)
-        self.comm.handle.Bcast(length, root=origin)
-        data = np.frombuffer(text, dtype=np.uint8).copy() if rank == origin else np.empty(
-            length[0], dtype=np.uint8)
-        self.comm.handle.Bcast(data, root=origin)
+        with self._waiting.watched("the report of what failed"):
+            length = np.array([len(text)], dtype=np.int64)
+            self.control.Bcast(length, root=origin)
+            data = np.frombuffer(text, dtype=np.uint8).copy() if rank == origin else np.empty(
+                length[0], dtype=np.uint8)
+            self.control.Bcast(data, root=origin)
         return SliceError(*pickle.loads(data.tobytes()))
 

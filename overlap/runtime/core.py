@@ -71,6 +71,10 @@ class Runtime:
                 "mpi4py.rc.thread_level = 'multiple' before importing mpi4py.MPI")
         if not isinstance(comm, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm, received {comm!r}")
+        problem = (_problem(workers=workers, depth=depth, agree_every=agree_every,
+                            in_flight=in_flight, wait=wait)
+                   or _number_problem("deadline_s", deadline_s, positive=True)
+                   or _number_problem("nice", nice))
         self.workers = workers
         self.depth = depth
         self.wait = wait
@@ -78,30 +82,31 @@ class Runtime:
         self.deadline_s = deadline_s
         self.agree_every = agree_every
         self.closed = False
+        self._nice = nice
         self._outstanding = {}
         self._comms = []
-        self.comm = self._wrap(comm)
+        self._wrapped = 0
+        self._owner = None  # the thread that is in a pipeline's call
+        self._running = False  # a job runs: nobody but the communicator may call MPI
+        self._watchdog = Watchdog(self._outstanding, 60.0 if problem else deadline_s)
+        with self._watched("making a runtime on all ranks"):
+            self._control = comm.Dup()
+            self._control.Set_errhandler(MPI.ERRORS_RETURN)
+            self.comm = self._wrap(comm)
         try:
-            self.preflight(_problem(
-                (workers, "workers", int, 1), (depth, "depth", int, 1),
-                (self.in_flight, "in_flight", int, 1), (agree_every, "agree_every", int, 1),
-                (deadline_s, "deadline_s", (int, float), 0), (nice, "nice", int, 0))
-                or (None if wait in ("auto", *WAITS) else
-                    f"expected wait to be one of auto, {', '.join(WAITS)}, received {wait!r}"),
-                depth=depth, wait=wait, in_flight=self.in_flight,
-                agree_every=agree_every)
+            self.preflight(problem, depth=depth, wait=wait, in_flight=in_flight,
+                           agree_every=agree_every)
         except InputError:
-            self.comm.free()
+            self._free()
             raise
-        self.trace = Trace.start(self.comm.handle) if trace is True else trace or None
+        with self._watched("comparing the clocks of all ranks"):
+            self.trace = Trace.start(self._control) if trace is True else trace or None
         self._pools = single_threaded_pools()
         self._pools.__enter__()
-        self._nice = nice
         self._pool = None  # threads start with the first pipeline that needs them
         self._jobs = SimpleQueue()
-        self._busy = threading.Lock()
-        self._watchdog = Watchdog(self._outstanding, deadline_s)
-        self._communicator = Communicator(self._comms, self._outstanding, agree_every)
+        self._communicator = Communicator(
+            self._control, self._comms, self._outstanding, agree_every)
 
     def __enter__(self):
         return self
@@ -113,25 +118,40 @@ class Runtime:
         """Join the threads, free the communicators, restore the thread pools (collective)."""
         if self.closed:
             return
+        self._check_idle()
         self.closed = True
         if self._pool is not None:
             self._jobs.put(None)
             self._thread.join()
             self._pool.close()
-        self._watchdog.close()
         self._pools.__exit__(None, None, None)
+        self._free()
+
+    def _free(self):
         if not MPI.Is_finalized():
-            for comm in reversed(self._comms):
-                comm.free()
+            with self._watched("freeing a runtime's communicators on all ranks"):
+                for comm in reversed(self._comms):
+                    comm.free()
+                self._control.Free()
         self._comms.clear()
+        self._watchdog.close()
 
     def wrap(self, comm):
         """Make an awaitable communicator of any mpi4py communicator (collective over it)."""
-        self.check_open()
         return self._wrap(comm)
 
-    def _wrap(self, comm, owns_source=False):
-        wrapped = AsyncComm(comm, len(self._comms), self._wrap, owns_source=owns_source)
+    def _wrap(self, comm):
+        """Wrap a communicator, or what a function makes: that one is ours to free."""
+        self._check_idle()
+        # Counted on every rank, also on those that get none: the number names it everywhere.
+        number = self._wrapped
+        self._wrapped += 1
+        with self._watched("making a communicator on all its ranks"):
+            owned = callable(comm)
+            source = comm() if owned else comm
+            if source == MPI.COMM_NULL:
+                return None
+            wrapped = AsyncComm(source, number, self._wrap, owned)
         self._comms.append(wrapped)
         return wrapped
 
@@ -161,8 +181,10 @@ class Runtime:
             return lambda program: self.pipelined(
                 program, lane=lane, skeleton=skeleton, depth=depth, wait=wait,
                 in_flight=in_flight)
+        if problem := _problem(depth=depth, wait=wait, in_flight=in_flight):
+            raise InputError(problem)
         return Pipeline(self, program, lane, skeleton, depth or self.depth, wait or self.wait,
-                        in_flight or (min(depth, self.in_flight) if depth else self.in_flight))
+                        in_flight or min(depth or self.depth, self.in_flight))
 
     def preflight(self, problem=None, **agreed):
         """Agree with all ranks that the input is good, before any work is accepted (collective).
@@ -179,10 +201,10 @@ class Runtime:
         InputError
             The same on all ranks.
         """
-        self.check_open()
+        self._check_idle()
         signature = zlib.crc32(repr(agreed).encode())
         values = np.array([problem is None, signature, -signature], dtype=np.int64)
-        comm = self.comm.handle
+        comm = self._control
         with self._watched("the check of the input on all ranks"):
             comm.Allreduce(MPI.IN_PLACE, values, MPI.MIN)
             if values[0] and values[1] == -values[2]:
@@ -199,6 +221,14 @@ class Runtime:
         if self.closed:
             raise ClosedError("expected an open runtime, received one that was closed")
 
+    def _check_idle(self):
+        """Only the communicator may call MPI while a job runs."""
+        self.check_open()
+        if self._running or self._owner not in (None, threading.get_ident()):
+            raise RuntimeError(
+                "a pipeline of this runtime is running: expected one at a time, and no other call "
+                "of the runtime meanwhile")
+
     @contextmanager
     def _watched(self, label):
         self._outstanding[label] = perf_counter()
@@ -207,35 +237,41 @@ class Runtime:
         finally:
             del self._outstanding[label]
 
-    def _run(self, keys, coroutine, skeleton, resources, depth, wait, in_flight):
-        """Run one job to its end; raises what all ranks agreed on."""
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError("a pipeline of this runtime is running: expected one at a time")
+    @contextmanager
+    def _exclusive(self):
+        """Keep other threads, and slices, from using the runtime."""
+        self._check_idle()
+        self._owner = threading.get_ident()
         try:
-            if wait != "off" and self._pool is None:
-                self._start_threads()
-            pool = self._pool if wait != "off" else None
-            if pool is not None:
-                pool.seats = self._seats if wait == "block" else None
-            job = Job(keys, coroutine, skeleton, resources, depth, pool, self.trace)
-            waiting = self._communicator.waiting(wait, job, pool, in_flight)
-            with _interrupts_fail(job):
-                if pool is None:
-                    error = self._communicator.run(job, waiting)
-                else:
-                    done = SimpleQueue()
-                    self._jobs.put((job, waiting, done))
-                    error = done.get()
+            yield
         finally:
-            self._busy.release()
-        if error is None:
-            return
-        if job.failure is None:
-            raise error
-        cause = job.failure.error
-        if isinstance(cause, KeyboardInterrupt):
+            self._owner = None
+
+    def _run(self, interrupts, keys, coroutine, skeleton, resources, depth, wait, in_flight):
+        """Run one job to its end; raises what all ranks agreed on."""
+        if wait != "off" and self._pool is None:
+            self._start_threads()
+        pool = self._pool if wait != "off" else None
+        if pool is not None:
+            pool.seats = self._seats if wait == "block" else None
+        job = Job(keys, coroutine, skeleton, resources, depth, pool, self.trace)
+        waiting = self._communicator.waiting(wait, job, pool, in_flight)
+        self._running = True
+        try:
+            interrupts.fail(job)
+            if pool is None:
+                error = self._communicator.run(job, waiting)
+            else:
+                done = SimpleQueue()
+                self._jobs.put((job, waiting, done))
+                error = done.get()
+        finally:
+            self._running = False
+        cause = job.failure and job.failure.error
+        if isinstance(cause, KeyboardInterrupt):  # perhaps too late for the others to hear of it
             raise cause from error
-        raise error from cause
+        if error is not None:
+            raise error from cause
 
     def _start_threads(self):
         self._pool = Workers(self.workers, self._nice, abort_on)
@@ -298,18 +334,20 @@ class Pipeline:
         SliceError
             A slice failed on some rank; the same on all ranks. The runtime is usable again.
         """
-        slices = list(slices)
-        wait = self._next_wait()
-        self._runtime.preflight(
-            problem, pipeline=self._name, slices=len(slices), depth=self.depth, wait=wait,
-            in_flight=self.in_flight, **agreed)
-        started = perf_counter()
-        self._runtime._run(
-            slices, self._bound(self._program, args),
-            self._skeleton and self._bound(self._skeleton, args),
-            self.lanes, self.depth, wait, self.in_flight)
-        if self._trial is not None and slices:
-            self._judge(wait, (perf_counter() - started) / len(slices))
+        runtime = self._runtime
+        with runtime._exclusive(), _Interrupts() as interrupts:
+            slices = list(slices)
+            wait = self._next_wait()
+            runtime.preflight(
+                problem, pipeline=self._name, slices=len(slices), depth=self.depth, wait=wait,
+                in_flight=self.in_flight, **agreed)
+            started = perf_counter()
+            runtime._run(
+                interrupts, slices, self._bound(self._program, args),
+                self._skeleton and self._bound(self._skeleton, args),
+                self.lanes, self.depth, wait, self.in_flight)
+            if self._trial is not None and slices:
+                self._judge(wait, (perf_counter() - started) / len(slices))
 
     def _bound(self, function, args):
         if self._has_buffers:
@@ -326,31 +364,64 @@ class Pipeline:
         self._trial[wait].append(seconds_per_slice)
         if all(len(seconds) == 2 for seconds in self._trial.values()):
             best = np.array([min(self._trial["poll"]), min(self._trial["block"])])
-            self._runtime.comm.handle.Allreduce(MPI.IN_PLACE, best, MPI.MAX)
+            with self._runtime._watched("the choice of the way to wait"):
+                self._runtime._control.Allreduce(MPI.IN_PLACE, best, MPI.MAX)
             self.wait = "poll" if best[0] <= best[1] else "block"
             self._trial = None
 
 
-@contextmanager
-def _interrupts_fail(job):
-    """While a job runs, Ctrl-C is a failure of this rank like any other: nobody is left waiting."""
-    handler = signal.getsignal(signal.SIGINT)
-    if (threading.current_thread() is not threading.main_thread()
-            or handler is not signal.default_int_handler):
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda *_: job.fail(None, KeyboardInterrupt()))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
+class _Interrupts:
+    """While a pipeline is called, Ctrl-C is a failure of this rank like any other.
+
+    Raised at once, it would leave the other ranks waiting. On other threads than the main one, and
+    where the program handles the signal itself, nothing changes.
+    """
+
+    def __enter__(self):
+        self._job = None
+        self._interrupted = False
+        self._handler = signal.getsignal(signal.SIGINT)
+        self._ours = (threading.current_thread() is threading.main_thread()
+                      and self._handler is signal.default_int_handler)
+        if self._ours:
+            signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, kind, error, tb):
+        if self._ours:
+            signal.signal(signal.SIGINT, self._handler)
+        if self._interrupted and not isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+
+    def fail(self, job):
+        """From now on an interrupt, or one that has come already, fails `job`."""
+        self._job = job
+        if self._interrupted:
+            job.fail(None, KeyboardInterrupt())
+
+    def _interrupt(self, *_):
+        self._interrupted = True
+        if self._job is not None:
+            self._job.fail(None, KeyboardInterrupt())
 
 
-def _problem(*rows):
-    """The first of (value, name, type, smallest) that does not fit, as text."""
-    for value, name, kind, smallest in rows:
-        if not isinstance(value, kind) or isinstance(value, bool) or value < smallest:
-            return f"expected {name} to be a number of at least {smallest}, received {value!r}"
+def _problem(wait=None, **counts):
+    """What is wrong with a runtime's or a pipeline's options, or None; None is always right."""
+    for name, value in counts.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)
+                                  or value < 1):
+            return f"expected {name} to be a positive integer, received {value!r}"
+    if wait is not None and wait not in ("auto", *WAITS):
+        return f"expected wait to be one of auto, {', '.join(WAITS)}, received {wait!r}"
+    return None
+
+
+def _number_problem(name, value, positive=False):
+    """What is wrong with a finite number that may not be negative, or None."""
+    if (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < np.inf
+            or (positive and value == 0)):
+        return (f"expected {name} to be a {'positive' if positive else 'non-negative'} number, "
+                f"received {value!r}")
     return None
 
 

@@ -12,7 +12,7 @@ worker that advances it; between `post` and the next `resume`, to the communicat
 
 import traceback
 from collections import deque
-from threading import Lock, current_thread
+from threading import Lock, RLock, current_thread
 from time import perf_counter
 
 from .requests import Barrier, Operation, Parallel, _Request
@@ -58,8 +58,8 @@ class Lane:
     def close(self):
         """Drop the unfinished coroutines."""
         for run in (self.current, *self._parked, *self._waiting):
-            if isinstance(run, SliceRun) and not run.ended and run.coroutine is not None:
-                run.coroutine.close()
+            if isinstance(run, SliceRun) and not run.ended:
+                _close(run, self._job)
 
     def advance(self):
         """Run the current slice up to its next request, through slices that end, and post it."""
@@ -161,15 +161,19 @@ def _close(run, job):
 
 
 def _skip(coroutine, count):
-    """Iterate over the requests of a coroutine, without the first `count`."""
+    """Iterate over the operations and barriers of a skeleton, without the first `count`."""
     try:
-        for position in range(1 << 62):
+        while True:
             try:
                 request = coroutine.send(None)
             except StopIteration:
                 return
-            if position >= count:
+            if isinstance(request, Parallel):
+                continue
+            if count == 0:
                 yield request
+            else:
+                count -= 1
     finally:
         coroutine.close()
 
@@ -219,7 +223,7 @@ class Job:
         self.first_ended = False
         self.stopping = False  # no more computing: this rank failed, or all have agreed to stop
         self._workers = workers
-        self._lock = Lock()
+        self._lock = RLock()  # a signal handler may fail the job as well
         self._recorded = []
         numbered = list(enumerate(keys))
         self.lanes = [Lane(self, index, resources[index], numbered[index::depth])

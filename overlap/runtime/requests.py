@@ -120,7 +120,7 @@ class AsyncComm:
         The private duplicate on which the runtime talks. Never use it while a pipeline runs.
     """
 
-    def __init__(self, source, number, wrap, *, owns_source=False):
+    def __init__(self, source, number, wrap, owns_source):
         self._source = source  # never carries a pipeline's traffic: a fresh duplicate can be made
         self._owns_source = owns_source
         self._wrap = wrap
@@ -146,8 +146,7 @@ class AsyncComm:
 
         Returns None on ranks that give ``MPI.UNDEFINED`` as their color.
         """
-        part = self._source.Split(color, key)
-        return None if part == MPI.COMM_NULL else self._wrap(part, owns_source=True)
+        return self._wrap(lambda: self._source.Split(color, key))
 
 
 def _awaitable(name):

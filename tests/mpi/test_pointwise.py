@@ -3,12 +3,9 @@
 import jobs
 import pytest
 
-RANKS = [1, 2, 3, 4]
 
-
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("dtype", ["f8", "c16"])
-def test_conservation_laws(dtype, ranks):
+@pytest.mark.parametrize("ranks, dtype", [(1, "f8"), (2, "f8"), (3, "c16"), (4, "f8")])
+def test_conservation_laws(ranks, dtype):
     jobs.run_job("pointwise_cases:conserved", ranks, args={"dtype": dtype})
 
 
@@ -40,17 +37,18 @@ def test_nyquist_modes_are_dropped(ranks):
     jobs.run_job("pointwise_cases:nyquist_dropped", ranks)
 
 
-@pytest.mark.parametrize("ranks, mode", [(1, "poll"), (2, "off"), (3, "poll"), (2, "block")])
+@pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "block"), (3, "poll")])
 def test_ways_to_write_the_function(ranks, mode):
     jobs.run_job("pointwise_cases:parameters", ranks, args={"mode": mode})
 
 
-@pytest.mark.parametrize("ranks, dtype, dealias, order", [
-    (1, "f8", "3/2", "natural"), (2, "f8", "3/2", "natural"), (2, "c8", None, "transposed"),
-    (3, "c16", "3/2", "natural"), (4, "f4", None, "natural")])
-def test_every_mode_gives_the_same_bits(ranks, dtype, dealias, order):
+@pytest.mark.parametrize("ranks, dtype, dealias, order, workers", [
+    (1, "f8", "3/2", "natural", [1, 3]), (2, "f8", "3/2", "natural", [1, 2]),
+    (2, "c8", None, "transposed", [3]), (3, "c16", "3/2", "natural", [2]),
+    (4, "f4", None, "natural", [1])])
+def test_every_mode_gives_the_same_bits(ranks, dtype, dealias, order, workers):
     jobs.run_job("pointwise_cases:modes_agree", ranks, args={
-        "dtype": dtype, "dealias": dealias, "order": order})
+        "dtype": dtype, "dealias": dealias, "order": order, "workers": workers})
 
 
 @pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "poll"), (3, "block")])
