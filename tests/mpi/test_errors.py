@@ -8,21 +8,6 @@ AGREED = ("several_ranks_at_once", "results_survive", "different_programs", "inp
           "truncated", "buffers_after_a_bad_start")
 
 
-
-def known_bug(*values, reason):
-    """Shows a bug; strict, so that the mark goes when the bug goes."""
-    return pytest.param(*values, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
-KNOWN_BUGS = {
-    "bad_start": "agreement on the communicator on which a collective started on some ranks only",
-    "buffers_after_a_bad_start": "as bad_start",
-    "skeletons": "a skeleton that awaits parallel() is one request out of step when draining",
-    "programs_that_clean_up": "Lane.close lets an exception of the user's clean-up escape",
-    "truncated": "an MPI error is lost by Testsome, or kills the communicator while learning",
-}
-
-
 @pytest.mark.parametrize("wait", ["off", "block", "poll"])
 def test_failure_at_every_site(wait):
     jobs.run_job("error_cases:injected", 2, args={"wait": wait})
@@ -41,15 +26,13 @@ def test_failure_under_open_mpi(openmpi, wait):
     jobs.run_job("error_cases:injected", 3, mpi="openmpi", args={"wait": wait, "hit": (0, 6)})
 
 
-@pytest.mark.parametrize("case", [
-    known_bug(case, reason=KNOWN_BUGS[case]) if case in KNOWN_BUGS else case for case in AGREED])
+@pytest.mark.parametrize("case", AGREED)
 def test_errors_are_agreed_on(case):
     jobs.run_job(f"error_cases:{case}", 2, deadline_s=30)
 
 
 def test_errors_are_agreed_on_by_three():
-    cases = ",".join(case for case in AGREED if case not in KNOWN_BUGS)
-    jobs.run_job(f"error_cases:{cases}", 3)
+    jobs.run_job(f"error_cases:{','.join(AGREED)}", 3)
 
 
 def test_errors_are_agreed_on_under_open_mpi(openmpi):
@@ -64,11 +47,11 @@ def test_hundreds_of_errors():
 
 @pytest.mark.parametrize("ranks, case", [
     (1, "interrupted"), (2, "interrupted"),
-    known_bug(1, "interrupted_at_the_end", reason="a late Ctrl-C is swallowed"),
-    known_bug(2, "interrupted_at_the_end", reason="a late Ctrl-C is swallowed"),
-    known_bug(1, "interrupted_while_failing", reason="Job.fail's lock, taken in a signal handler"),
+    (1, "interrupted_at_the_end"),
+    (2, "interrupted_at_the_end"),
+    (1, "interrupted_while_failing"),
     (1, "interrupted_in_preflight"),
-    known_bug(2, "interrupted_in_preflight", reason="preflight is outside of the handler")])
+    (2, "interrupted_in_preflight")])
 def test_keyboard_interrupt(ranks, case):
     jobs.run_job(f"error_cases:{case}", ranks, deadline_s=15)
 
@@ -76,7 +59,7 @@ def test_keyboard_interrupt(ranks, case):
 @pytest.mark.parametrize("wait, how", [
     ("off", "sleeps"), ("block", "sleeps"), ("poll", "sleeps"), ("poll", "absent"),
     ("block", "stopped"), ("poll", "stopped"), ("poll", "leaves"),
-    known_bug("poll", "never opens", reason="the constructor's Dup and check have no deadline")])
+    ("poll", "never opens")])
 def test_deadline_ends_the_job(wait, how):
     result = jobs.run_job("error_cases:lost", 3, deadline_s=20, expect_failure=True,
                           args={"wait": wait, "how": how, "deadline_s": 1})

@@ -10,11 +10,6 @@ CASES = ("forced_order", "random_order", "one_thread_talks", "lanes_bound_the_me
 TIGHT = ("workers_take_what_is_ready", "parallel_parts", "seats")
 
 
-def known_bug(reason):
-    """Shows a bug; strict, so that the mark goes when the bug goes."""
-    return pytest.mark.xfail(strict=True, reason=reason)
-
-
 @pytest.mark.parametrize("case", CASES + TIGHT)
 def test_on_two_ranks(case):
     jobs.run_job(f"runtime_cases:{case}", 2)
@@ -33,23 +28,19 @@ def test_more_runtimes_than_mpi_has_communicators():
     jobs.run_job("runtime_cases:many_runtimes", 2, args={"count": 2200})
 
 
-@known_bug("the check of the input runs on the worker's thread before the refusal")
 def test_second_pipeline_while_one_is_running():
     jobs.run_job("runtime_cases:second_pipeline_while_running", 2)
 
 
-@pytest.mark.parametrize("learning", [False, pytest.param(True, marks=known_bug(
-    "while learning, operations start without regard to in_flight"))])
+@pytest.mark.parametrize("learning", [False, True])
 def test_exchanges_in_flight(learning):
     jobs.run_job("runtime_cases:exchanges_in_flight", 2, args={"first": learning})
 
 
-@known_bug("communicators are numbered per rank, so the number differs after Split(UNDEFINED)")
 def test_split_that_leaves_a_rank_out():
     jobs.run_job("runtime_cases:asymmetric_split", 3, deadline_s=15)
 
 
-@known_bug("depth, wait and in_flight of `pipelined` are not checked")
 def test_input_of_a_pipeline_is_checked():
     jobs.run_job("runtime_cases:input_checked", 2, deadline_s=15)
 
