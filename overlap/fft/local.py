@@ -122,10 +122,13 @@ class InPlace:
             plan.execute()
 
 
-def fits(array):
-    """Whether `InPlace` can work on every plane of an array of planes."""
-    return (array.flags.c_contiguous and array.ctypes.data % REQUIRED_ALIGNMENT == 0
-            and array.strides[0] % REQUIRED_ALIGNMENT == 0)
+def fits(planes):
+    """Whether `InPlace` can work on every plane of a three-dimensional array."""
+    # Strides, not flags: numpy calls an axis of length one contiguous whatever its stride.
+    itemsize = planes.itemsize
+    return (planes.strides[1:] == (planes.shape[2] * itemsize, itemsize)
+            and planes.ctypes.data % REQUIRED_ALIGNMENT == 0
+            and planes.strides[0] % REQUIRED_ALIGNMENT == 0)
 
 
 def complex_of(dtype):
