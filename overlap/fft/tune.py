@@ -77,8 +77,8 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
         return settings(alone, size)
     sizes = [chunk] if chunk else sorted({max(1, size // 2), size, min(slices, 2 * size)})
     candidates = list(dict.fromkeys((
-        settings("off", size), settings("block", size, shallow), settings("block", size),
-        settings("poll", size, shallow), *(settings("poll", chunk) for chunk in sizes))))
+        settings("off", size), settings("block", size), settings("block", size, shallow),
+        *(settings("poll", chunk) for chunk in sizes), settings("poll", size, shallow))))
     predicted = _predict(transform, candidates, nbytes)
     best = min(predicted)
     pairs = [(candidate, model) for candidate, model in zip(candidates, predicted)
