@@ -83,7 +83,7 @@ def _finite(value):
 
 
 def busy(record):
-    """Whether something else ran on the record's cores: computing alone took now long, now short."""
+    """Whether something else ran on the cores: computing alone took now long, now short."""
     low, high = record["spread"]["C"]
     return high - low > BUSY_SPREAD * record["C_s"]
 

@@ -166,7 +166,8 @@ def wait_for_ranks(process):
 
 
 @pytest.mark.parametrize("number, status", [
-    (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)])
+    (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM),
+    (signal.SIGKILL, -signal.SIGKILL)])
 def test_signals_end_the_ranks_too(number, status):
     with started(*LONG) as process:
         wait_for_ranks(process)
