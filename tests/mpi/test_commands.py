@@ -100,8 +100,8 @@ def test_links_cannot_be_made_under_mpiexec():
     assert err.count("leave out one of the two") == 1
 
 
+@pytest.mark.peer
 def test_peer(tmp_path):
-    pytest.importorskip("mpi4py_fft")
     path = tmp_path / "report.json"
     status, _, err = overlap("bench", "fft2", *SMALL, "--peer", "mpi4py-fft", "--json", path)
     assert status == 0, err
