@@ -1,9 +1,11 @@
 """`FFT2`: batches of two-dimensional FFTs on slabs, as pipelines that hide their transposes."""
 
 import inspect
+import weakref
 from time import perf_counter
 
 import numpy as np
+from mpi4py import MPI
 
 from ..decomp import Slab
 from ..errors import ClosedError, InputError
@@ -78,9 +80,11 @@ class FFT2:
         self._owns_runtime = runtime is None
         self.runtime = runtime or Runtime(
             comm, workers=workers, deadline_s=deadline_s, trace=trace)
+        self.runtime.check_open()
         try:
             self.runtime.preflight(
-                _problem(shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort),
+                _problem(comm, self.runtime.comm.handle, shape, dtype, overlap, depth, chunk,
+                         in_flight, norm, order, effort),
                 plan="FFT2", shape=shape, dtype=str(dtype), overlap=overlap, depth=depth,
                 chunk=chunk, in_flight=in_flight, norm=norm, order=order, effort=effort)
         except InputError:
@@ -105,6 +109,7 @@ class FFT2:
                                self._scale_forward)
         self.backward = Backward(self.runtime, self._slab, kernels, self._spectrum, self._real,
                                  self._scale_backward)
+        self._transforms = weakref.WeakSet((self.forward, self.backward))
         choose(self.forward, **self._wishes)
         self.backward.configure(self.forward.settings)
 
@@ -119,6 +124,8 @@ class FFT2:
         if not self.destroyed:
             self.destroyed = True
             self.forward = self.backward = _Destroyed()
+            for transform in self._transforms:
+                transform.release()
             self._close_runtime()
 
     def _close_runtime(self):
@@ -222,6 +229,7 @@ class FFT2:
             self.runtime, slab, self._make_kernels(slab), self._spectrum, self._sides(())[1],
             self._dtype, function, parameters, inputs - shared, outputs, shared,
             self._scale_backward, self._scale_forward * ny * nx / (slab.my * slab.mx))
+        self._transforms.add(transform)
         choose(transform, **self._wishes)
         return transform
 
@@ -298,24 +306,27 @@ def _sweep_seconds(slab, dtype, rows, effort):
     return min(seconds)
 
 
-def _problem(shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort):
+def _problem(comm, own, shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort):
     """What is wrong with a plan's arguments, or None."""
+    if not isinstance(comm, MPI.Intracomm) or MPI.Comm.Compare(comm, own) not in (
+            MPI.IDENT, MPI.CONGRUENT):
+        return f"expected a comm of the runtime's ranks in the same order, received {comm!r}"
     try:
         lengths = tuple(int(length) for length in shape)
         fits = lengths == tuple(shape) and len(lengths) >= 2
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits or min(lengths[-2:]) < 1 or min(lengths) < 0:
         return f"expected a shape (..., ny, nx) of integers with ny, nx >= 1, received {shape!r}"
     try:
         known = np.dtype(dtype) in DTYPES
-    except TypeError:
+    except Exception:  # a bad text can be a SyntaxError, among others
         known = False
     if not known:
         return (f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype!r}")
     for name, value, allowed in (("overlap", overlap, OVERLAPS), ("norm", norm, NORMS),
                                  ("order", order, ORDERS), ("effort", effort, EFFORTS)):
-        if value not in allowed:
+        if not isinstance(value, str | None) or value not in allowed:
             return f"expected {name} to be one of {allowed}, received {value!r}"
     for name, value in (("depth", depth), ("chunk", chunk), ("in_flight", in_flight)):
         if value is not None and not (isinstance(value, int) and value >= 1):

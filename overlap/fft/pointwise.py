@@ -31,10 +31,17 @@ class Pointwise(Transform):
         self._results = [[empty(plane, dtype) for _ in range(outputs if self._takes_out else 0)]
                          for _ in kernels]
         self._shared = [zeros(plane, dtype) for _ in range(shared)]
+        self._share = None
         if shared:
             real = Side(spectrum.comm, (shared,), (slab.my, slab.mx), -2, slab.rows[slab.rank],
                         dtype)
             self._share = Backward(runtime, slab, kernels, shared_spectrum, real, scale_backward)
+
+    def release(self):
+        super().release()
+        self._fields = self._results = self._shared = None
+        if self._share is not None:
+            self._share.release()
 
     def configure(self, settings, slices=None):
         super().configure(settings, slices)

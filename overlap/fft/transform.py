@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..decomp import Exchange, chunks
+from ..errors import ClosedError
 from ..runtime import worker_index
 from .kernels import ColumnSweep, RowSweep
 from .legs import BackwardLeg, ForwardLeg
@@ -185,7 +186,13 @@ class Transform:
         return sum(int(np.prod(side.shape[-2:])) * side.dtype.itemsize
                    for side in (*self.inputs, *self.outputs)) or 1
 
+    def release(self):
+        """Let go of buffers and plans: they are in a cycle, which Python would find late."""
+        self._pipelines = self._kernels = None
+
     def _call(self, what, arrays, out):
+        if self._pipelines is None:
+            raise ClosedError("expected a plan in use, received one that was destroyed")
         results = out if isinstance(out, tuple) else (out,) * len(self.outputs)
         problem = self._problem(arrays, out, results)
         if problem is not None:
@@ -212,13 +219,15 @@ class Transform:
         if len(results) != len(self.outputs) or isinstance(out, tuple) != (len(results) > 1):
             return (f"expected out to be {len(self.outputs)} array(s), a tuple if more than one, "
                     f"received {type(out).__name__} of {len(results)}")
-        for side, array in zip(self.outputs, results):
+        for position, (side, array) in enumerate(zip(self.outputs, results)):
             if problem := side.problem(array, "out"):
                 return problem
             if not array.flags.writeable:
                 return "expected out to be writeable, received a read-only array"
-            if any(np.may_share_memory(array, other) for other in arrays):
-                return "expected out to share no memory with an input, received arrays that do"
+            if any(np.may_share_memory(array, other)
+                   for other in (*arrays, *results[:position])):
+                return ("expected out to share no memory with an input or another output, "
+                        "received arrays that do")
         return None
 
 

@@ -59,7 +59,8 @@ class Bell:
             pass  # it has been rung already
 
     def sleep(self, seconds=-1):
-        self._lock.acquire(timeout=seconds)
+        """Sleep until a ring, at most `seconds` if given; True if it rang."""
+        return self._lock.acquire(timeout=seconds)
 
 
 class _Waiting:

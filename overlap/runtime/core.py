@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from ..errors import ClosedError, InputError, ThreadLevelError
 from ..trace import Trace
-from .communicator import Communicator
+from .communicator import Bell, Communicator
 from .lanes import Job
 from .requests import AsyncComm
 from .scheduling import take_short_slices
@@ -25,6 +25,7 @@ from .watchdog import Watchdog, abort_on
 from .workers import Seats, Workers, single_threaded_pools
 
 WAITS = ("off", "block", "poll")
+SIGNAL_LATENCY_S = 0.2
 
 
 class Runtime:
@@ -262,9 +263,12 @@ class Runtime:
             if pool is None:
                 error = self._communicator.run(job, waiting)
             else:
-                done = SimpleQueue()
-                self._jobs.put((job, waiting, done))
-                error = done.get()
+                outcome, done = [], Bell()
+                self._jobs.put((job, waiting, outcome, done))
+                # A signal just before the sleep does not end it: look now and then.
+                while not done.sleep(SIGNAL_LATENCY_S):
+                    pass
+                error = outcome[0]
         finally:
             self._running = False
         cause = job.failure and job.failure.error
@@ -284,12 +288,13 @@ class Runtime:
     def _communicate(self):
         take_short_slices()
         while (work := self._jobs.get()) is not None:
-            job, waiting, done = work
+            job, waiting, outcome, done = work
             try:
-                done.put(self._communicator.run(job, waiting))
+                outcome.append(self._communicator.run(job, waiting))
+                done.ring()
             except BaseException as error:
                 abort_on(error)
-            del work, job, waiting, done
+            del work, job, waiting, outcome, done
 
 
 class Pipeline:
