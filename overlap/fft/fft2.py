@@ -5,7 +5,6 @@ import weakref
 from time import perf_counter
 
 import numpy as np
-from mpi4py import MPI
 
 from ..decomp import Slab
 from ..errors import ClosedError, InputError
@@ -83,7 +82,7 @@ class FFT2:
         self.runtime.check_open()
         try:
             self.runtime.preflight(
-                _problem(comm, self.runtime.comm.handle, shape, dtype, overlap, depth, chunk,
+                _problem(comm, self.runtime.comm, shape, dtype, overlap, depth, chunk,
                          in_flight, norm, order, effort),
                 plan="FFT2", shape=shape, dtype=str(dtype), overlap=overlap, depth=depth,
                 chunk=chunk, in_flight=in_flight, norm=norm, order=order, effort=effort)
@@ -308,8 +307,7 @@ def _sweep_seconds(slab, dtype, rows, effort):
 
 def _problem(comm, own, shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort):
     """What is wrong with a plan's arguments, or None."""
-    if not isinstance(comm, MPI.Intracomm) or MPI.Comm.Compare(comm, own) not in (
-            MPI.IDENT, MPI.CONGRUENT):
+    if not own.same_ranks(comm):
         return f"expected a comm of the runtime's ranks in the same order, received {comm!r}"
     try:
         lengths = tuple(int(length) for length in shape)

@@ -141,6 +141,11 @@ class AsyncComm:
         if self._owns_source:
             self._source.Free()
 
+    def same_ranks(self, comm):
+        """Whether `comm` is an intracommunicator of the same ranks in the same order."""
+        return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self.handle) in (
+            MPI.IDENT, MPI.CONGRUENT)
+
     def Split(self, color=0, key=0):
         """Split into sub-communicators, as `MPI.Comm.Split` (collective, outside of pipelines).
 
