@@ -12,7 +12,6 @@ import platform
 import shlex
 import statistics
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 

@@ -6,10 +6,11 @@ from time import perf_counter
 
 import numpy as np
 
-from ..decomp import Slab
+from ..decomp import Slab, length_of
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
-from .local import EFFORTS, complex_of, empty
+from .kernels import RowSweep
+from .local import EFFORTS, complex_of, empty, zeros
 from .pointwise import Pointwise
 from .side import Side
 from .transform import Backward, Forward, Kernels
@@ -288,13 +289,11 @@ def _block_rows(slab, dtype, effort):
 
 def _sweep_seconds(slab, dtype, rows, effort):
     """Time of one sweep along x over planes that are not in the cache."""
-    from .kernels import RowSweep
     sweep = RowSweep(slab, dtype, True, rows, effort)
     plane_nbytes = max(1, slab.my_rows * slab.mx * dtype.itemsize)
     planes = max(1, min(64, 2**24 // plane_nbytes))
-    source = empty((planes, slab.my_rows, slab.mx), dtype)
-    source[...] = 0
-    pieces = [empty((slab.my_rows, part.stop - part.start), complex_of(dtype))
+    source = zeros((planes, slab.my_rows, slab.mx), dtype)
+    pieces = [empty((slab.my_rows, length_of(part)), complex_of(dtype))
               for part in slab.columns]
     seconds = []
     for _ in range(3):

@@ -11,7 +11,7 @@ bits in every mode, depth and chunk. Kernels belong to one worker: they own thei
 
 import numpy as np
 
-from ..decomp import complement
+from ..decomp import complement, length_of
 from .local import InPlace, Scratch, complex_of, fits, strided_effort, zeros
 
 
@@ -50,7 +50,7 @@ class RowSweep:
         fine = sorted((pair[1] for pairs in slab.column_segments for pair in pairs),
                       key=lambda part: part.start)
         self._fine_gaps = complement(fine, slab.fine_columns)
-        self._gaps = [complement([pair[0] for pair in pairs], part.stop - part.start)
+        self._gaps = [complement([pair[0] for pair in pairs], length_of(part))
                       for pairs, part in zip(slab.column_segments, slab.columns)]
 
     def forward(self, source, pieces, scale):

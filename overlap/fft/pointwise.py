@@ -80,7 +80,7 @@ class Pointwise(Transform):
         return inputs[:self._own], outputs, in_place
 
     async def run(self, part, lane, compute, comm, inputs, outputs, in_place):
-        count = part.stop - part.start
+        count = length_of(part)
         slices = range(part.start, part.stop)
         back, forth = lane.back[count], lane.forth[count]
         if count == 1 and lane.direct is not None and in_place and self.outputs[0].natural:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..decomp import Exchange, chunks
+from ..decomp import Exchange, chunks, length_of
 from ..errors import ClosedError
 from ..runtime import worker_index
 from .kernels import ColumnSweep, RowSweep
@@ -104,7 +104,7 @@ class Transform:
         """Allocate lanes and make the pipelines for `settings`."""
         self.settings = settings
         parts = chunks(self.slices if slices is None else slices, settings.chunk)
-        sizes = {part.stop - part.start for part in parts} or {1}
+        sizes = {length_of(part) for part in parts} or {1}
         depth = max(1, min(settings.depth, len(parts)))
         lanes = [self.make_lane(sizes) for _ in range(depth)]
         self.nbytes_in_flight = sum(lane.nbytes for lane in lanes)
@@ -260,7 +260,7 @@ class Forward(Transform):
         return inputs[0], outputs[0], in_place
 
     async def run(self, part, lane, compute, comm, real, spectrum, in_place):
-        count = part.stop - part.start
+        count = length_of(part)
         if count == 1 and in_place and self.outputs[0].natural:
             leg = lane.direct
             leg.aim(spectrum[part.start], self.slab.rows[self.slab.rank])
@@ -304,7 +304,7 @@ class Backward(Transform):
         return inputs[0], outputs[0]
 
     async def run(self, part, lane, compute, comm, spectrum, real):
-        count = part.stop - part.start
+        count = length_of(part)
         leg = lane.legs[count]
         if compute:
             kernels = self.kernels

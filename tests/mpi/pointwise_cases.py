@@ -1,8 +1,6 @@
 """What `test_pointwise` runs on every rank: products of fields against direct sums over modes."""
 
-import gc
 import threading
-import tracemalloc
 from itertools import product
 
 import numpy as np
