@@ -273,8 +273,7 @@ def milliseconds(record, key):
 
 def _ms(key):
     def show(record):
-        median, between, spread = milliseconds(record, key).partition(" ")
-        return f"{median}{between}[dim]{spread}[/dim]"
+        return milliseconds(record, key).replace("(", "[dim](").replace(")", ")[/dim]")
     return show
 
 

@@ -221,7 +221,7 @@ def draw(records, name, file):
     file : path or binary file
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
     parts = panels(records)
     figure = Figure(figsize=(1 + 5 * len(parts), 4.4), layout="constrained")
     figure.suptitle(reports.work(records[0]), fontsize="medium")
@@ -232,7 +232,9 @@ def draw(records, name, file):
         FIGURES[name](axes, panel, ranks, modes)
         axes.xaxis.set_major_locator(FixedLocator(ranks))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            which(StrMethodFormatter("{x:g}"))
         axes.set_xlabel("ranks")
         axes.set_title(_caption(panel[0]), fontsize="small")
         axes.legend(fontsize="x-small")
