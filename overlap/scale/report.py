@@ -111,7 +111,7 @@ COLUMNS = {      # heading: cell of a record; times in ms
     "chosen": lambda record: record["auto_choice"]["overlap"],
     "gain": lambda record: _ratio(record["gain"]),
     "bound": lambda record: _ratio(record["gain_bound"]),
-    "hidden (control)": lambda record:
+    "hidden (control)": lambda record: "-" if record["ranks"] == 1 else
         f"{_ratio(record['hidden'])} ({_ratio(record['control_hidden'])})",
 }
 
