@@ -1,6 +1,6 @@
-"""Memory of plans: bytes in flight, measured, beside the plan's own figure; and none after planning.
+"""Memory of plans: bytes in flight, measured and as the plan tells; and none after planning.
 
-    python bench/memory.py                       # or: mpiexec -n 2 python bench/memory.py
+    python bench/memory.py [--quick]        # or: mpiexec -n 2 python bench/memory.py
 
 In flight: a plan is made with one lane and with more, and by so much more array data does it hold
 (tracemalloc, numpy's domain), which its `nbytes_in_flight` must tell. After planning: during one
@@ -108,15 +108,18 @@ def _resident():
 
 
 def main():
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small planes")
+    shrink = 4 if parser.parse_args().quick else 1
     comm = MPI.COMM_WORLD
     failed = False
     if comm.rank == 0:
-        print(f"{comm.size} rank(s), the largest of all; lanes beyond the first (MiB), one more call "
-              f"(KiB), {CALLS} more calls (KiB)\n"
+        print(f"{comm.size} rank(s), the largest of all; lanes beyond the first (MiB), one more "
+              f"call (KiB), {CALLS} more calls (KiB)\n"
               f"{'plan':48} {'measured':>9} {'told':>9} {'peak':>7} {'left':>7} {'grown':>7}")
-    for case in CASES:
-        shape, dtype, mode, depth, chunk, operation = case
+    for (slices, ny, nx), *rest in CASES:
+        case = shape, dtype, mode, depth, chunk, operation = (
+            (slices, ny // shrink, nx // shrink), *rest)
         found = measure(comm, case)
         fits = (abs(found["measured"] - found["told"]) < LANE_NBYTES * depth
                 and found["peak"] < SLACK_NBYTES + SLICE_NBYTES * shape[0]
@@ -124,8 +127,8 @@ def main():
         failed |= not comm.allreduce(fits, MPI.LAND)
         found = {name: comm.allreduce(value, MPI.MAX) for name, value in found.items()}
         if comm.rank == 0:
-            words = (f"{'operation' if operation else 'fft2'} {shape} {dtype}, {mode}, {depth} lanes, "
-                     f"chunk {chunk}")
+            words = (f"{'operation' if operation else 'fft2'} {shape} {dtype}, {mode}, "
+                     f"{depth} lanes, chunk {chunk}")
             print(f"{words:48} {found['measured'] / 2**20:9.3f} {found['told'] / 2**20:9.3f} "
                   f"{found['peak'] / 1024:7.1f} {found['left'] / 1024:7.1f} "
                   f"{found['resident'] / 1024:7.0f}")

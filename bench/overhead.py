@@ -1,10 +1,10 @@
 """What the runtime itself costs, on one rank: slices, awaits and plan calls without any work.
 
-    python bench/overhead.py [--slices 1000] [--rounds 9]
+    python bench/overhead.py [--slices 1000] [--rounds 9] [--quick]
 
 For each way to wait, with and without a trace: the time per slice that awaits nothing; per await
-(slices of two awaits less slices of one; beside it the bare MPI call); per call of a plan (`FFT2` of
-a single 4 x 4 slice). Everything is timed in every round, in an order rotated from round to
+(slices of two awaits less slices of one; beside it the bare MPI call); per call of a plan (`FFT2`
+of a single 4 x 4 slice). Everything is timed in every round, in an order rotated from round to
 round: medians over the rounds (range), in microseconds.
 """
 
@@ -123,7 +123,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--slices", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--quick", action="store_true", help="only to see it work")
     options = parser.parse_args()
+    if options.quick:
+        options.slices, options.rounds = 20, 2
     found = measure(options.slices, options.rounds)
     print(f"microseconds, median of {options.rounds} rounds (range); 1 rank, 1 worker")
     heads = ("slice", "await", "plan call")

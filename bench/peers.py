@@ -38,19 +38,19 @@ PEERS = {       # heading: key of its time in a record
     "peer_mpi4py_fft_default", "C + OpenMP": "reference"}
 
 
-def compare(session, case, ranks, passes):
-    """Measure a case and its peers, pass by pass; one record, or None where links cannot be made."""
+def compare(session, case, ranks, passes, with_reference=True):
+    """Measure a case and its peers, pass by pass, into one record of the session's report."""
     link = None if case.link == "shm" else case.link
     records, references = [], []
     for _ in range(passes):
         records.append(session.measure(case, link, ranks))
-        references.append(reference(case, ranks, link))
+        references.append(reference(case, ranks, link) if with_reference else
+                          {"reference_skipped": "--no-reference"})
     record = report.pooled(records) | references[-1]
     if all("reference_s" in found for found in references):
         record |= {key: median(found[key] for found in references)
                    for key in references[0] if key.endswith("_s")}
     session.report["cases"][-passes:] = [record]
-    return record
 
 
 def table(records):
@@ -113,6 +113,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="small sizes: only to see it work")
     parser.add_argument("--only", type=count, nargs="+", metavar="N",
                         help=f"some of the cases, 1 to {len(CASES)}")
+    parser.add_argument("--no-reference", action="store_true", help="leave out the C program")
     parser.add_argument("--install", action="store_true", help="pip-install mpi4py-fft if missing")
     parser.add_argument("--out", default="peers-report", metavar="DIR")
     options = parser.parse_args()
@@ -130,7 +131,7 @@ def main():
             case = replace(case, rounds=options.rounds)
             try:
                 compare(session, quick(case) if options.quick else case, options.ranks,
-                        options.passes)
+                        options.passes, not options.no_reference)
             except LinksUnavailable as error:
                 session.note(f"no links of {case.link}: {error}")
             report.write(session.report, out / "peers.json", complete=False)
@@ -139,8 +140,9 @@ def main():
     draw(records, out / "peers.png")
     from rich.console import Console
     console = Console(width=200)
-    console.print(f"{options.ranks} ranks, {session.report['machine']['cpu']}; ms, and over overlap's "
-                  f"time; median (range) of {records[0]['rounds']} rounds", markup=False)
+    console.print(f"{options.ranks} ranks, {session.report['machine']['cpu']}; ms, median (range) "
+                  f"of {records[0]['rounds']} rounds; of peers also the ratio to overlap's time",
+                  markup=False)
     console.print(table(records))
     for line in dict.fromkeys([line for record in records for line in report.warnings(record)]
                               + session.report["notes"]):

@@ -124,8 +124,8 @@ def warnings(record):
     lines = []
     if hosts := crowded(record):
         lines.append(
-            f"warning: {place(record)}: more worker threads than cores on {', '.join(hosts)}: they "
-            "take turns, and N threads compute no faster than the cores there are")
+            f"warning: {place(record)}: more worker threads than cores on {', '.join(hosts)}: "
+            "they take turns, and N threads compute no faster than the cores there are")
     if record["control_ok"] is False:
         lines.append(
             f"warning: {record['link']}: slice by slice without overlap, "

@@ -134,7 +134,7 @@ def show(records, notes, files):
     """Print the table, one block per panel, and what a reader must know."""
     from rich.console import Console
     from rich.table import Table
-    console = Console()
+    console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=200)
     console.print(heading(records), markup=False)

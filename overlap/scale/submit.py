@@ -30,7 +30,7 @@ LAUNCHERS = {
     ("pbs", "openmpi"): "mpiexec -n {ranks} {openmpi}",
     ("pbs", "mpich"): "mpiexec -n {ranks} -ppn {ranks_per_node} -bind-to core:{cores_per_rank}",
     ("pbs", "intel"): "mpiexec -n {ranks}",
-    # Fujitsu's mpiexec gives the ranks of a node equal shares of its cores.
+    # Fujitsu's places and binds as the job was laid out; the report tells what each rank got.
     ("pjm", "fujitsu"): "mpiexec -n {ranks} --mca opal_progress_thread_mode 0",
     ("pjm", "openmpi"): 'mpiexec -n {ranks} -machinefile "$PJM_O_NODEINF" {openmpi}',
 }
@@ -39,31 +39,36 @@ _PARTS = {
              "--cpus-per-task={cores_per_rank} --threads-per-core=1 --cpu-bind=cores",
     "openmpi": "--map-by ppr:{ranks_per_node}:node:PE={cores_per_rank} --bind-to core",
 }
-ENVIRONMENT = {     # comment, variables
-    "openmpi": ("Open MPI has no progress thread to switch off.", {}),
-    "mpich": ("No progress thread: overlap's communicator does its work.",
-              {"MPIR_CVAR_ASYNC_PROGRESS": 0}),
-    "intel": ("No progress thread: overlap's communicator does its work. Slurm may also need\n"
-              "# I_MPI_PMI_LIBRARY=.../libpmi2.so of your site.", {"I_MPI_ASYNC_PROGRESS": 0}),
-    "fujitsu": ("No assistant core (opal_progress_thread_mode below): overlap's communicator does "
-                "its\n# work. No file for each silent rank.", {"PLE_MPI_STD_EMPTYFILE": "off"}),
+ENVIRONMENT = {     # of each library: lines of the script
+    "openmpi": "# Open MPI has no progress thread to switch off.",
+    "mpich": "# No progress thread: overlap's communicator does its work.\n"
+             "export MPIR_CVAR_ASYNC_PROGRESS=0",
+    "intel": "# No progress thread: overlap's communicator does its work.\n"
+             "export I_MPI_ASYNC_PROGRESS=0",
+    "fujitsu": "# No assistant core (opal_progress_thread_mode): overlap's communicator does its\n"
+               "# work. No file for each silent rank.\n"
+               "export PLE_MPI_STD_EMPTYFILE=off",
 }
-# Under srun Slurm binds; else Intel MPI deals a node's cores out to its ranks in equal shares.
-_INTEL_PINNING = {"slurm": {"I_MPI_PIN": 0},
-                  "pbs": {"I_MPI_PIN_CELL": "core", "I_MPI_PIN_DOMAIN": "auto"}}
+_PINNING = {
+    ("slurm", "intel"): "# Slurm binds. It may need I_MPI_PMI_LIBRARY, your site's libpmi2.so.\n"
+                        "export I_MPI_PIN=0",
+    ("pbs", "intel"): "# A node's cores are dealt out to its ranks in equal shares.\n"
+                      "export I_MPI_PIN_CELL=core\nexport I_MPI_PIN_DOMAIN=auto",
+}
 _DIRECTIVES = {
     "slurm": {"queue": "#SBATCH --partition={}", "account": "#SBATCH --account={}"},
     "pbs": {"queue": "#PBS -q {}", "account": "#PBS -A {}"},
     "pjm": {"queue": '#PJM -L "rscgrp={}"', "account": "#PJM -g {}"},
 }
-_CORES = {
+_CORES = {      # by whether the communicator has a core of its own
     False: """\
-# Cores: {cores_per_rank} per rank, and as many workers. The communicator thread has no core of its own: polling,
-# it sleeps between two looks (towards max(C, T)); in a blocking call it takes a worker's seat
-# while it waits (C + T/N, N = {threads}).""",
+# Cores: {cores_per_rank} per rank, and as many workers.
+# The communicator thread has no core of its own: polling, it sleeps between two looks (towards
+# max(C, T)); in a blocking call it takes a worker's seat while it waits (C + T/N).""",
     True: """\
-# Cores: {cores_per_rank} per rank: {threads} for workers, one for the communicator thread, which then never waits
-# for a worker to make room. The report's N is {threads}: C is computing without that core.""",
+# Cores: {cores_per_rank} per rank, {threads} for workers and one for the communicator thread.
+# Polling, that never waits for a worker to make room; the price is that C is computing on
+# {threads} cores, which is also the report's N.""",
 }
 
 
@@ -150,14 +155,11 @@ def fields(layout, *, scheduler, mpi, command, name, time, queue=None, account=N
     found = {key: str(getattr(layout, key)) for key in (
         "nodes", "ranks", "ranks_per_node", "cores_per_node", "cores_per_rank", "threads")}
     parts = {part: text.format(**found) for part, text in _PARTS.items()}
-    comment, variables = ENVIRONMENT[mpi]
-    variables = variables | (_INTEL_PINNING[scheduler] if mpi == "intel" else {})
-    exports = [f"export {key}={value}" for key, value in
-               ({"OMP_NUM_THREADS": 1} | variables).items()]
+    environment = [ENVIRONMENT[mpi], _PINNING.get((scheduler, mpi)), "export OMP_NUM_THREADS=1"]
     return found | {
         "name": name, "time": time, "directives": "\n".join(directives), "setup": setup,
         "comment": _CORES[layout.dedicated_core].format(**found),
-        "environment": "\n".join((f"# {comment}", *exports)),
+        "environment": "\n".join(filter(None, environment)),
         "launch": LAUNCHERS[scheduler, mpi].format(**found, **parts),
         "command": shlex.join(command)}
 
