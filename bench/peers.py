@@ -21,7 +21,7 @@ from overlap.bench.cases import Case
 from overlap.bench.commands import CommandError, Session, need, quick
 from overlap.bench.reference import reference
 from overlap.errors import LinksUnavailable
-from overlap.launch import LaunchError
+from overlap.launch import LaunchError, under_mpi
 
 CASES = (
     Case(workload="fft2", slices=64, shape=(512, 512), peer=True),
@@ -119,6 +119,8 @@ def main():
     options = parser.parse_args()
     if options.only and max(options.only) > len(CASES):
         parser.error(f"--only: expected numbers up to {len(CASES)}, received {max(options.only)}")
+    if under_mpi():
+        raise CommandError("expected no mpiexec: the ranks are started from here")
     need("rich", "matplotlib")
     if options.install:
         install()
@@ -137,6 +139,8 @@ def main():
             report.write(session.report, out / "peers.json", complete=False)
     report.write(session.report, out / "peers.json")
     records = session.report["cases"]
+    if not records:
+        raise CommandError("nothing was measured; " + "; ".join(session.report["notes"]))
     draw(records, out / "peers.png")
     from rich.console import Console
     console = Console(width=200)

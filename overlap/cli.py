@@ -60,6 +60,8 @@ def _run(argv, rank=0):
     try:
         return options.run(options, parser) or 0
     except _FAILURES as error:
+        if launch.under_mpi() and isinstance(error, OSError):
+            raise       # of this rank alone
         print(f"overlap: error: {error}", file=sys.stderr)
         return 1
 
@@ -74,10 +76,13 @@ def _as_rank(argv):
         return _run(argv, rank)
     except SystemExit:
         raise           # arguments, alike on all ranks
-    except BaseException:
-        traceback.print_exc(file=sys.__stderr__)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            print(f"overlap: error: {error}", file=sys.__stderr__, flush=True)
+        else:
+            traceback.print_exc(file=sys.__stderr__)
         MPI.COMM_WORLD.Abort(1)
-        raise
+        return 1
 
 
 def _split_command(argv):

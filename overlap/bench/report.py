@@ -124,7 +124,7 @@ def warnings(record):
     lines = []
     if hosts := crowded(record):
         lines.append(
-            f"warning: {place(record)}: more worker threads than cores on {', '.join(hosts)}: "
+            f"warning: {record['link']}: more worker threads than cores on {', '.join(hosts)}: "
             "they take turns, and N threads compute no faster than the cores there are")
     if record["control_ok"] is False:
         lines.append(
@@ -166,7 +166,8 @@ def new_report(command):
         The command line that made it.
     """
     return {
-        "format": FORMAT, "schema": SCHEMA, "complete": False, "date": datetime.datetime.now().astimezone().isoformat("T", "seconds"),
+        "format": FORMAT, "schema": SCHEMA, "complete": False,
+        "date": datetime.datetime.now().astimezone().isoformat("T", "seconds"),
         "command": shlex.join(command), "machine": machine(), "mpi": None, "packages": packages(),
         "commit": commit(), "notes": [], "cases": []}
 

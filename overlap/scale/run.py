@@ -55,6 +55,8 @@ def run(case, *, command, ranks, threads, path, link=None, passes=1, burst=None,
     points = [(here, each) for each in threads for here in ranks or (None,)]
     session = Session(command, burst, deadline_s)
     session.report["job"] = scheduler_job()
+    if not under_mpi:
+        reports.write(session.report, path, complete=False)     # or fail now, not after an hour
     with session.progress(passes * len(points)):
         for number in range(passes):
             for here, each in points if number % 2 == 0 else reversed(points):

@@ -74,6 +74,17 @@ def test_more_ranks_than_the_job_has(tmp_path):
     assert not content["complete"] and len(content["cases"]) == 1       # what was measured stays
 
 
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_report_that_cannot_be_written(ranks, tmp_path):
+    """Rank 0 alone fails to; the others must not wait for it."""
+    launcher, environ = jobs._launcher("mpich")
+    status, out, err = overlap(
+        "scale", "run", "fft2", *SMALL, "--ranks", 1, 2, "--json", tmp_path / "no" / "where.json",
+        launcher=[*launcher, "-n", ranks] if ranks else (), env=environ)
+    assert status != 0 and err.count("overlap: error:") == 1 and "No such file" in err
+    assert "Traceback" not in err and not out
+
+
 def test_links_cannot_be_made_under_mpiexec():
     launcher, environ = jobs._launcher("mpich")
     status, _, err = overlap("scale", "run", "fft2", *SMALL, "--link", "2gbit",
