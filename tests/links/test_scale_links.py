@@ -12,8 +12,9 @@ pytestmark = pytest.mark.skipif(links.unavailable_reason() is not None,
 
 def test_each_rank_has_a_host_of_its_own(tmp_path):
     path = tmp_path / "scale.json"
-    status, _, err = overlap("scale", "run", "fft2", "--slices", 6, "--shape", 128, 128, "--rounds",
-                             2, "--modes", "auto", "--link", "2gbit", "--ranks", 1, 2, "--json", path)
+    status, _, err = overlap(
+        "scale", "run", "fft2", "--slices", 6, "--shape", 128, 128, "--rounds", 2, "--modes",
+        "auto", "--link", "2gbit", "--ranks", 1, 2, "--json", path)
     assert status == 0, err
     alone, both = json.loads(path.read_text())["cases"]
     assert (alone["hosts"], alone["control_hidden"]) == (1, None)

@@ -137,7 +137,8 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
     ("overhead.py", ["wait", "poll", "plan call"]),
     ("memory.py", ["as told, and nothing allocated after planning"])])
 def test_bench_scripts(script, words):
-    done = subprocess.run([sys.executable, jobs.REPOSITORY / "bench" / script, "--quick"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    done = subprocess.run([sys.executable, jobs.REPOSITORY / "bench" / script, "--quick"],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     for word in words:

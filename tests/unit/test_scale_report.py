@@ -21,7 +21,8 @@ def record(ranks, *, C=0.120, T=0.080, threads=4, link="2gbit", rounds=3, modes=
              "auto": max(C, T), "C": C, "T": T, "control": C + T, "control_C": C, "control_T": T}
     seconds = {name: [value * factor for factor in (1.0, 0.9, 1.1)[:rounds]]
                for name, value in times.items() if name not in MODES or name in modes}
-    case = Case(**{"workload": "operation", "threads": threads, "link": link, "modes": modes} | work)
+    case = Case(**{"workload": "operation", "threads": threads, "link": link,
+                   "modes": modes} | work)
     return bench_report.case_record(case, {
         "seconds": seconds, "ranks": ranks, "hosts": ranks, "max_rel_error": 1e-15,
         "choice": {"overlap": "poll", "depth": 16, "chunk": 1, "in_flight": 8},

@@ -1,4 +1,4 @@
-"""`overlap scale submit`: the scripts are sound shell, say what was asked, and bad wishes are named."""
+"""`overlap scale submit`: the scripts are sound and say what was asked; bad wishes are named."""
 
 import re
 import shutil
@@ -87,7 +87,8 @@ def test_a_core_of_its_own_is_explained(tmp_path):
 @pytest.mark.parametrize("more, complaint", [
     (["--scheduler", "lsf", "--mpi", "mpich"], "invalid choice: 'lsf'"),
     (["--scheduler", "slurm", "--mpi", "lam"], "invalid choice: 'lam'"),
-    (["--scheduler", "slurm", "--mpi", "fujitsu"], "one of openmpi, mpich, intel, received fujitsu"),
+    (["--scheduler", "slurm", "--mpi", "fujitsu"],
+     "one of openmpi, mpich, intel, received fujitsu"),
     (["--scheduler", "slurm", "--mpi", "mpich", "--time", "soon"], "expected a time H:MM:SS"),
     (["--scheduler", "slurm", "--mpi", "mpich", "--queue", "a\nb"], "expected the queue's name"),
     (["--scheduler", "slurm", "--mpi", "mpich", "--nodes", "0"], "expected an integer >= 1"),
