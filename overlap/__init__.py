@@ -10,6 +10,7 @@ Layers, lowest first; each imports only from those above it in this list:
     fft       local FFTW plans; FFT2, batched two-dimensional FFTs
     links     shaped links in network namespaces, for one machine
     bench     measurements: tables, reports
+    scale     strong scaling: a matrix of measurements, job scripts, figures
     cli       the commands
 """
 

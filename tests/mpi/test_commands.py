@@ -3,42 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-import uuid
-from contextlib import contextmanager
 
 import jobs
 import pytest
+from commands import DEADLINE_S, overlap, started
 
-DEADLINE_S = 120     # generous: it only turns a hang into a failure
 SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
-
-
-@contextmanager
-def started(*arguments, launcher=(), env=None):
-    """The command as a process, whose descendants carry a mark; none may be left behind."""
-    mark = uuid.uuid4().hex
-    process = subprocess.Popen(
-        [*launcher, sys.executable, "-m", "overlap", *map(str, arguments)],
-        env=os.environ | {jobs.MARK: mark} | (env or {}), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    process.mark = mark
-    try:
-        yield process
-    finally:
-        left = jobs.end_all(mark, 0 if process.poll() is None else jobs.GRACE_S)
-        process.kill()
-        process.communicate()
-    assert not left, f"left processes behind: {left}"
-
-
-def overlap(*arguments, **options):
-    """Run a command to its end; (status, stdout, stderr)."""
-    with started(*arguments, **options) as process:
-        out, err = process.communicate(timeout=DEADLINE_S)
-    return process.returncode, out, err
 
 
 def checked(path, **expected):
