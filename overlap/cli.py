@@ -14,7 +14,7 @@ import traceback
 
 from . import launch, links, model, trace
 from .bench.cases import WORKLOADS, Case
-from .bench.commands import CommandError, bench, demo, environment, need, quick
+from .bench.commands import CommandError, bench, demo, environment, measure, need, quick
 from .bench.report import machine, packages, place, title
 from .errors import InputError, LinksUnavailable
 
@@ -102,6 +102,9 @@ def make_parser():
 
     info = add("info", _info, "say what is installed here and what works")
     info.add_argument("--ranks", type=_count, default=2)
+    info.add_argument("--measure", metavar="FILE.toml",
+                      help="measure the machine for `overlap predict`, and write what was found")
+    info.add_argument("--link", type=_rate, help="measure shaped links of that rate")
 
     on_links = add("links", _links, "run a command as MPI ranks on shaped links: ... -- COMMAND")
     on_links.add_argument("--hosts", type=_count, default=2)
@@ -184,6 +187,11 @@ def _rate(text):
 # --- the commands ---------------------------------------------------------------------------------
 
 def _info(options, parser):
+    if options.measure:
+        measure(options.measure, ranks=options.ranks, link=options.link)
+        return 0
+    if options.link:
+        parser.error("--link: expected with --measure")
     computer, reason = machine(), None
     try:
         found = environment(options.ranks)

@@ -20,6 +20,7 @@ from .__main__ import MARK, run
 from .cases import Case
 from .reference import reference
 
+LINK_BURST = 96 * 1024
 EXTRA = "pip install 'overlap-mpi[demo]'"
 
 
@@ -70,6 +71,25 @@ def environment(ranks):
     events = {}
     run_ranks({"task": "environment"}, ranks=ranks, on_event=events.update, deadline_s=60)
     return events.get("environment")
+
+
+def measure(path, *, ranks, link=None):
+    """Measure a machine for the simulation and write it to `path`.
+
+    Raises
+    ------
+    CommandError, LaunchError, LinksUnavailable
+    """
+    if ranks < 2:
+        raise CommandError(f"expected at least 2 ranks to measure a network, received {ranks}")
+    name = f"{reports.machine()['cpu']}, {f'links of {link}' if link else 'ranks at hand'}"
+    events = {}
+    run_ranks({"task": "machine", "name": name, "burst_nbytes": LINK_BURST if link else 0},
+              ranks=ranks, link=link, burst=LINK_BURST if link else None, on_event=events.update,
+              deadline_s=170)
+    if "machine" in events:
+        Path(path).write_text(events["machine"], encoding="utf-8")
+        print(f"{events['machine']}\nwritten: {path}")
 
 
 class Session:
@@ -259,4 +279,4 @@ def quick(case):
     return replace(case, slices=min(case.slices, 12), rounds=min(case.rounds, 3))
 
 
-__all__ = ["Case", "CommandError", "bench", "demo", "environment", "need", "quick"]
+__all__ = ["Case", "CommandError", "bench", "demo", "environment", "measure", "need", "quick"]
