@@ -23,6 +23,7 @@ LARGE = 1 << 18, 1 << 19, 1 << 20, 1 << 21  # bytes per message
 ROUNDS = 5
 PLANE = 512, 512
 WORK_S = 0.25
+PAUSE_S = 1e-3
 LOOK_EVERY_S = 200e-6
 
 
@@ -40,17 +41,17 @@ def measure_machine(comm, name, burst_nbytes=0):
     -------
     Machine
     """
-    latency_s, bandwidth_Bps = _link(comm)
+    latency_s, bandwidth_Bps = _link(comm, burst_nbytes)
     work = _Work()
     wake_s, busy_wake_s = _wakes(work)
     message_s, byte_s = _core_time(comm, work)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
-    message_s = min(message_s, latency_s)
+    message_s = min(message_s, 0.5 * latency_s)
     values = dict(
         fft_flops=_fft_flops(comm), copy_Bps=_copy_Bps() if hosts > 1 else bandwidth_Bps,
         latency_s=latency_s - message_s, bandwidth_Bps=bandwidth_Bps,
         message_s=message_s, byte_s=byte_s if hosts > 1 else 0.0,
-        operation_s=_operation_s(), look_s=_look_s(comm), wake_s=wake_s, busy_wake_s=busy_wake_s)
+        jitter=_jitter(comm, work), operation_s=_operation_s(), look_s=_look_s(comm), wake_s=wake_s, busy_wake_s=busy_wake_s)
     values = comm.bcast(values)
     return Machine(name=name, burst_nbytes=float(burst_nbytes),
                    ranks_per_node=comm.size // hosts, **values)
@@ -67,21 +68,32 @@ def _timed(comm, function, rounds=ROUNDS):
     return median(seconds[1:])
 
 
-def _link(comm):
-    """Latency, of the smallest messages; bandwidth, from how the time of large ones grows."""
-    def one(nbytes):
-        sides = _sides(comm, nbytes)
-        repeats = min(400, max(8, (32 << 20) // nbytes))
+def _link(comm, burst_nbytes):
+    """Latency and bandwidth of exchanges.
 
-        def exchange():
+    Bandwidth is how the time of large ones grows. Latency is what else one takes that comes after a
+    pause, as between two steps of a program; the burst that a token bucket saved up has left by
+    then.
+    """
+    def exchanges(nbytes, pause_s):
+        sides = _sides(comm, nbytes)
+        repeats = min(400, max(16, (32 << 20) // nbytes))
+
+        def run():
             for _ in range(repeats):
+                until = perf_counter() + pause_s
+                while perf_counter() < until:
+                    pass
                 comm.Alltoallv(*sides)
 
-        return _timed(comm, exchange) / repeats
+        return _timed(comm, run) / repeats - pause_s
 
     bandwidth_Bps = fit_message_time(
-        [nbytes * (comm.size - 1) for nbytes in LARGE], list(map(one, LARGE))).bandwidth_Bps
-    return one(1), bandwidth_Bps
+        [nbytes * (comm.size - 1) for nbytes in LARGE],
+        [exchanges(nbytes, 0.0) for nbytes in LARGE]).bandwidth_Bps
+    paused = [exchanges(nbytes, PAUSE_S)
+              - max(0, nbytes * (comm.size - 1) - burst_nbytes) / bandwidth_Bps for nbytes in LARGE]
+    return max(exchanges(1, 0.0), median(paused)), bandwidth_Bps
 
 
 def _sides(comm, nbytes):
@@ -105,6 +117,10 @@ class _Work:
         for _ in range(repeats):
             self._one.execute()
         return (perf_counter() - started) / repeats
+
+    def step_s(self):
+        """Time of a step of about a millisecond."""
+        return self._seconds(max(1, round(1e-3 / self.unit_s)))
 
     def _run(self):
         while not self._ended.is_set():
@@ -146,6 +162,17 @@ def _core_time(comm, work):
         costs.append(median(seconds) / (comm.size - 1))
     byte_s = max(0.0, (costs[1] - costs[0]) / ((1 << 20) - (1 << 12)))
     return costs[0], byte_s
+
+
+def _jitter(comm, work):
+    """How much steps of about a millisecond vary: standard deviation of their logarithm.
+
+    From the mean of the larger of two, as ranks that wait for each other feel it: for normal
+    variables that is 1/sqrt(pi) standard deviations above the mean.
+    """
+    steps = np.log([work.step_s() for _ in range(300)])
+    larger = np.maximum(steps[::2], steps[1::2]).mean() - steps.mean()
+    return comm.allreduce(float(larger * np.sqrt(np.pi)), MPI.MAX)
 
 
 def _wakes(work):

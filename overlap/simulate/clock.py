@@ -113,7 +113,7 @@ class Bell:
         self._rung = False
         self._waker = None  # of the sleeping thread
         self._sleep = 0  # which sleep this is: a timer of an earlier one is void
-        self._started_s = 0.0
+        self._first_s = 0.0  # the first look after it
         self._look_s = None  # what one look takes, while the thread sleeps between looks
         self._period_s = None
         self._skipped = 0
@@ -137,7 +137,6 @@ class Bell:
         clock = self._clock
         self._waker = clock.waker()
         self._sleep += 1
-        self._started_s = clock.now_s
         self._period_s = None
         if look_s is not None:
             self._period_s = seconds + look_s
@@ -150,8 +149,10 @@ class Bell:
     def happened(self):
         """There is something to see: who sleeps between looks sees it at the next one."""
         if self._waker is not None and self._period_s is not None:
-            periods = max(0, ceil((self._clock.now_s - self._first_s) / self._period_s))
-            self._clock.at(self._first_s + periods * self._period_s, self._timer())
+            self._clock.at(self._first_s + self._periods() * self._period_s, self._timer())
+
+    def _periods(self):
+        return max(0, ceil((self._clock.now_s - self._first_s) / self._period_s))
 
     def skipped(self):
         """Looks that were skipped since the last question."""
@@ -165,7 +166,7 @@ class Bell:
     def _wake(self, rang):
         clock = self._clock
         if self._period_s is not None:
-            self._skipped += max(0, ceil((clock.now_s - self._first_s) / self._period_s))
+            self._skipped += self._periods()
         waker, self._waker = self._waker, None
         self._rang = rang
         delay_s = self._delay_s()

@@ -51,12 +51,13 @@ class Ticket:
 class _Meeting:
     """One exchange, until all ranks have come."""
 
-    __slots__ = ("tickets", "signature", "sent_s", "nbytes")
+    __slots__ = ("tickets", "signature", "sent_s", "large", "nbytes")
 
     def __init__(self, nodes, signature):
         self.tickets = []
         self.signature = signature
         self.sent_s = 0.0
+        self.large = False
         self.nbytes = np.zeros(nodes)  # still to be sent, by node
 
 
@@ -94,6 +95,7 @@ class Network:
         meeting = self._meeting(number, signature)
         node = rank.number // self._per_node
         if transfer.nbytes > self._machine.eager_nbytes * transfer.messages:
+            meeting.large = True
             meeting.nbytes[node] += nbytes
         elif nbytes:
             meeting.sent_s = max(meeting.sent_s,
@@ -103,7 +105,7 @@ class Network:
         if len(meeting.tickets) == self._simulated:
             del self._meetings[number]
             end_s = self._clock.now_s
-            if meeting.nbytes.any():
+            if meeting.large:
                 end_s = self._card.send(slice(None), end_s, meeting.nbytes)
             end_s = max(end_s, meeting.sent_s)
             self._complete(meeting, end_s + (self._machine.latency_s if self.remote else 0.0))

@@ -11,8 +11,6 @@ charged for the share of time in which all cores were busy, to the step that end
 
 from functools import partial
 
-import numpy as np
-
 from ..runtime.communicator import Blocking, Communicator, Inline, Polling
 from ..runtime.lanes import Job
 from ..runtime.requests import Operation
@@ -122,8 +120,9 @@ class Rank:
         self._settings = settings
         self._jitter = None
         if random is not None:
-            count = sum(map(len, program.steps))
-            self._jitter = iter(random.lognormal(0.0, machine.jitter, count).tolist())
+            count = sum(map(len, program.steps))  # factors of mean 1
+            self._jitter = iter(random.lognormal(
+                -machine.jitter**2 / 2, machine.jitter, count).tolist())
         self._computing = 0  # threads
         self._debt_s = 0.0  # core time that others took and a worker still has to wait for
         self._busy_s = self._busy_since_s = 0.0  # time with all cores busy, up to a moment
