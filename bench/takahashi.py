@@ -112,9 +112,9 @@ Where they fail:
 
 * Below 16 cores the node-aware model has the memory's rate of a whole node, which a few cores do not
   reach: far too fast. It is not fitted there.
-* The plain model has one W per core although 16 share a card: too slow on few cores, too fast by two at
-  512 and 1,024 cores, where messages of 8 to 32 KiB cost far more than it allows; so it lets 1-D, whose
-  messages are as small at 128 cores, win for too long.
+* The plain model has one W per core although 16 share a card, and one L for all messages: too slow on few
+  cores and at 4,096, too fast by almost two at 512 and 1,024, where messages of 8 to 32 KiB cost far more
+  than it allows; so it lets 1-D, which has such messages at 128 cores, win for too long.
 * No model with one cost per message can have the step up from 256 to 512 cores. The step is where the
   all-to-all along the first axis leaves the node; what makes it so high, two costs (MPI asks the
   receiver before it sends a large message) explain best, to about 20 %.

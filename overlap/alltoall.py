@@ -76,7 +76,7 @@ def node_counts(points, grid, itemsize=16, cores=16, large_nbytes=8192):
     return small, large, leaving, copied
 
 
-def fit_costs(counts, seconds, rounds=50):
+def fit_costs(counts, seconds, rounds=100):
     """Fit the costs to measured times: least squares of log(model/measured), no cost below 0.
 
     Parameters
@@ -86,8 +86,7 @@ def fit_costs(counts, seconds, rounds=50):
     seconds : sequence of float
         Measured, > 0.
     rounds : int
-        Of reweighting: each solves the linear problem whose errors, with the weights
-        log(m/t)/(m - t) of the model m before, are these logarithms.
+        Gauss-Newton steps.
 
     Returns
     -------
@@ -106,12 +105,12 @@ def fit_costs(counts, seconds, rounds=50):
                          f"got {seconds.shape} for {counts.shape}")
     if not (np.isfinite(seconds).all() and (seconds > 0).all()):
         raise ValueError("seconds: expected finite times > 0")
-    weights = 1 / seconds
+    costs = _positive_least_squares(counts / seconds[:, None], np.ones(rows))
     for _ in range(rounds):
-        costs = _positive_least_squares(counts * weights[:, None], seconds * weights)
-        ratio = np.maximum(counts @ costs / seconds, 1e-3)
-        near = np.abs(ratio - 1) < 1e-6
-        weights = np.where(near, 1, np.log(ratio) / np.where(near, 1, ratio - 1)) / seconds
+        # log(m/t) is about log(m0/t) + m/m0 - 1 near the model m0 so far.
+        model_s = np.maximum(counts @ costs, 1e-6 * seconds)
+        costs = (costs + _positive_least_squares(
+            counts / model_s[:, None], 1 - np.log(model_s / seconds))) / 2
     return tuple(costs.tolist())
 
 

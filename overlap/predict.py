@@ -3,7 +3,7 @@ job on a machine that need not be here."""
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from . import model
 from .errors import InputError
@@ -62,7 +62,8 @@ class Row:
     compute_s, communication_s : float
         C and T.
     off_s, wall_s : float
-        Simulated without overlap (C + T with several threads) and with it.
+        Simulated without overlap (C + T with several threads; its own best slices per message)
+        and with it.
     block_s, bound_s : float
         The model's max(C + T/N, T) and max(C, T).
     limit : str
@@ -116,10 +117,11 @@ def strong_scaling(workload, machine, ranks, *, threads=1, wait="poll", depth=16
                          f"received {len(ranks)} of them")
     rows = []
     for count in ranks:
-        candidates = [chunk] if chunk else [size for size in CHUNKS if size <= workload.slices]
-        rows.append(min((_row(workload, machine, count, size, compute_s, Options(
+        candidates = [_row(workload, machine, count, size, compute_s, Options(
             ranks=count, threads=threads, wait=wait, depth=depth, in_flight=in_flight))
-            for size in candidates), key=lambda row: (row.wall_s, row.chunk)))
+            for size in ([chunk] if chunk else CHUNKS) if size <= workload.slices]
+        best = min(candidates, key=lambda row: (row.wall_s, row.chunk))
+        rows.append(replace(best, off_s=min(row.off_s for row in candidates)))
     return rows
 
 
@@ -135,21 +137,22 @@ def _row(workload, machine, ranks, chunk, compute_s, options):
 
 def _limit(program, workload, machine, options, found):
     """What takes most of the longer of C and T, in words."""
-    if found.compute_s >= found.communication_s:
-        if len(program.steps) < options.threads:
-            return "computing: fewer messages than threads"
-        if options.ranks > min(workload.shape):
-            return "computing: fewer rows than ranks"
-        return "computing"
-    transfers = [transfer for slice_ in program.transfers for transfer in slice_]
-    shares = {
-        "bandwidth": sum(transfer.nbytes for transfer in transfers)
-        * min(machine.ranks_per_node, options.ranks) / machine.bandwidth_Bps,
-        "latency": len(transfers) * machine.latency_s,
-        "core time per message": sum(transfer.messages for transfer in transfers)
-        * machine.message_s,
-        "core time per exchange": len(transfers) * machine.operation_s}
-    return "communicating: " + max(shares, key=shares.get)
+    limit = "computing"
+    if found.communication_s > found.compute_s:
+        transfers = [transfer for slice_ in program.transfers for transfer in slice_]
+        shares = {
+            "bandwidth": sum(transfer.nbytes for transfer in transfers)
+            * min(machine.ranks_per_node, options.ranks) / machine.bandwidth_Bps,
+            "latency": len(transfers) * machine.latency_s,
+            "core time per message": sum(transfer.messages for transfer in transfers)
+            * machine.message_s,
+            "core time per exchange": len(transfers) * machine.operation_s}
+        limit = max(shares, key=shares.get)
+    if len(program.steps) < options.threads:
+        limit += ", fewer messages than threads"
+    if options.ranks > min(workload.shape):
+        limit += ", fewer rows than ranks"
+    return limit
 
 
 def table(rows):
