@@ -62,7 +62,8 @@ def main():
         for wait, rows in series.items():
             lines += ["", f"## {words}; {wait}", "", where_it_ends(rows), "", *table(rows)]
         picture = "gkv_scaling" + ("_groups" if "Groups" in words else "") + ".png"
-        draw(series, Path(options.out) / picture, f"{words}: {GKV.slices} operations, 512 x 512, 16 threads")
+        draw(series, Path(options.out) / picture,
+             f"{words}: {GKV.slices} operations, 512 x 512, 16 threads")
     text = "\n".join(lines) + "\n"
     (Path(options.out) / "gkv_scaling.md").write_text(text)
     print(text)
@@ -73,8 +74,8 @@ HEAD = """# The GKV benchmark's strong scaling, simulated
 `python bench/gkv_scaling.py`: 2,048 spectral operations (4 fields to real space, product, 1 field back) on
 512 x 512, 16 threads and one process per node. Known from the application note: sizes, threads, 4 to 64
 nodes. Assumed: the machine, `bench/machines/fx10.toml`; depth 32; the slices per message of the smallest
-simulated time, without overlap as with it. Milliseconds. T counts each exchange with its latency, one after another; with several in
-flight latencies hide each other, so a simulated time can be below max(C, T).
+simulated time, without overlap as with it. Milliseconds. T counts each exchange with its latency, one
+after another; with several in flight latencies hide each other, so a simulated time can be below max(C, T).
 
 Beyond 512 ranks some have no row: what they do not have they do not send, and the fullest rank still has
 one row and one column. Dealt out to groups of {group} ranks, the slices run out instead."""

@@ -23,7 +23,7 @@ def run(spec, emit):
         With ``ranks``, so many are expected.
     emit : callable
         Called on rank 0 with each event: ``{"progress": [what, done, total]}``,
-        ``{"environment": {...}}``, ``{"record": {...}}``, ``{"machine": text of its TOML}``.
+        ``{"environment": {...}}``, ``{"record": {...}}``, ``{"machine": {...}}``.
 
     Raises
     ------
@@ -43,10 +43,12 @@ def run(spec, emit):
     if spec["task"] == "environment":
         return
     if spec["task"] == "machine":
+        from dataclasses import asdict
+
         from .machine import measure_machine
         measured = measure_machine(comm, spec["name"], spec["burst_nbytes"])
         if comm.rank == 0:
-            emit({"machine": measured.text()})
+            emit({"machine": asdict(measured)})
         return
     from .cases import Case
     from .measure import measure

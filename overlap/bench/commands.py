@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .. import launch, links, trace
 from ..errors import LinksUnavailable
+from ..simulate import Machine
 from . import report as reports
 from .__main__ import MARK, run
 from .cases import Case
@@ -80,16 +81,15 @@ def measure(path, *, ranks, link=None):
     ------
     CommandError, LaunchError, LinksUnavailable
     """
-    if ranks < 2:
-        raise CommandError(f"expected at least 2 ranks to measure a network, received {ranks}")
     name = f"{reports.machine()['cpu']}, {f'links of {link}' if link else 'ranks at hand'}"
     events = {}
     run_ranks({"task": "machine", "name": name, "burst_nbytes": LINK_BURST if link else 0},
               ranks=ranks, link=link, burst=LINK_BURST if link else None, on_event=events.update,
               deadline_s=170)
     if "machine" in events:
-        Path(path).write_text(events["machine"], encoding="utf-8")
-        print(f"{events['machine']}\nwritten: {path}")
+        machine = Machine(**events["machine"])
+        machine.write(path)
+        print(f"{machine.text()}\nwritten: {path}")
 
 
 class Session:

@@ -11,6 +11,7 @@ from time import perf_counter, sleep, thread_time
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import InputError
 from ..fft import FFT2
 from ..fft.local import Scratch
 from ..model import fit_message_time
@@ -40,18 +41,27 @@ def measure_machine(comm, name, burst_nbytes=0):
     Returns
     -------
     Machine
+
+    Raises
+    ------
+    InputError
+        There is one rank only.
     """
+    if comm.size < 2:
+        raise InputError("expected at least 2 ranks to measure a network, received 1")
     latency_s, bandwidth_Bps = _link(comm, burst_nbytes)
     work = _Work()
     wake_s, busy_wake_s = _wakes(work)
     message_s, byte_s = _core_time(comm, work)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
+    # Looks and wake-ups are in it, which the simulation counts by themselves.
     message_s = min(message_s, 0.5 * latency_s)
     values = dict(
         fft_flops=_fft_flops(comm), copy_Bps=_copy_Bps() if hosts > 1 else bandwidth_Bps,
         latency_s=latency_s - message_s, bandwidth_Bps=bandwidth_Bps,
         message_s=message_s, byte_s=byte_s if hosts > 1 else 0.0,
-        jitter=_jitter(comm, work), operation_s=_operation_s(), look_s=_look_s(comm), wake_s=wake_s, busy_wake_s=busy_wake_s)
+        jitter=_jitter(comm, work), operation_s=_operation_s(), look_s=_look_s(),
+        wake_s=wake_s, busy_wake_s=busy_wake_s)
     values = comm.bcast(values)
     return Machine(name=name, burst_nbytes=float(burst_nbytes),
                    ranks_per_node=comm.size // hosts, **values)
@@ -100,7 +110,8 @@ def _sides(comm, nbytes):
     """Arguments of an Alltoallv of so many bytes to every other rank."""
     counts = [0 if rank == comm.rank else nbytes for rank in range(comm.size)]
     places = [rank * nbytes for rank in range(comm.size)]
-    return [[array, counts, places, MPI.BYTE] for array in np.zeros((2, comm.size * nbytes), np.uint8)]
+    arrays = np.zeros((2, comm.size * nbytes), np.uint8)
+    return [[array, counts, places, MPI.BYTE] for array in arrays]
 
 
 class _Work:
@@ -200,7 +211,7 @@ def _wakes(work):
     return found
 
 
-def _look_s(comm):
+def _look_s():
     """Core time of a look at a request that is not done, the sleep after it included."""
     request = MPI.COMM_SELF.Irecv(np.zeros(1), tag=1)
     bell = Bell()

@@ -17,7 +17,7 @@ class Clock:
     Attributes
     ----------
     now_s : float
-        Seconds since the start.
+        Seconds since the start; calling the clock gives it too, as `time.perf_counter` would.
     """
 
     def __init__(self):
@@ -53,11 +53,11 @@ class Clock:
         self._main.switch()
 
     def suspend(self):
-        """Give way until somebody calls what `waker` returned."""
+        """Give way until the clock calls what `waker` returned."""
         self._main.switch()
 
     def waker(self):
-        """What wakes the calling thread: to be given to `at`."""
+        """What wakes the calling thread: a function, to be given to `at`."""
         return self._current().switch
 
     def run(self):
@@ -114,8 +114,8 @@ class Bell:
         self._waker = None  # of the sleeping thread
         self._sleep = 0  # which sleep this is: a timer of an earlier one is void
         self._first_s = 0.0  # the first look after it
-        self._look_s = None  # what one look takes, while the thread sleeps between looks
-        self._period_s = None
+        self._look_s = None  # what one look takes, if the next sleep is one between looks
+        self._period_s = None  # from look to look, in such a sleep
         self._skipped = 0
 
     def ring(self):

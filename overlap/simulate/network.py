@@ -70,6 +70,13 @@ class Network:
     machine : Machine
     ranks, simulated : int
         `simulated` is `ranks`, or 1.
+
+    Attributes
+    ----------
+    remote : float
+        Share of a rank's partners that are on other nodes.
+    order : list of (int, int)
+        The exchanges in issue order: slice, and which of its exchanges.
     """
 
     def __init__(self, clock, machine, ranks, simulated):
@@ -86,11 +93,10 @@ class Network:
         self._per_node = per_node
         self._card = Card(self._nodes, machine)
         self._meetings = {}
-        self.order = []  # (slice, exchange), as issued
+        self.order = []
 
     def exchange(self, number, rank, transfer, signature):
-        """`rank` takes part in exchange `number`; returns its `Ticket`.
-        """
+        """`rank` takes part in exchange `number`; returns its `Ticket`."""
         nbytes = self.remote * transfer.nbytes * self._weight
         meeting = self._meeting(number, signature)
         node = rank.number // self._per_node

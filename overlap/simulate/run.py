@@ -9,7 +9,7 @@ from .. import model
 from ..errors import InputError
 from .clock import Clock
 from .network import Network
-from .program import Program, Transfer
+from .program import Program
 from .rank import Rank
 
 WAITS = model.WAITS
@@ -195,5 +195,3 @@ def predict(program, machine, options):
         model_s = model.poll_s(compute_s, communication_s, slices=slices, threads=options.threads)
     return Prediction(compute_s, communication_s, off_s, wall_s, model_s)
 
-
-__all__ = ["Options", "Prediction", "Result", "Transfer", "predict", "simulate"]
