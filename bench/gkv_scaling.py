@@ -2,9 +2,9 @@
 
     python bench/gkv_scaling.py [--machine bench/machines/fx10.toml] [--out bench/results]
 
-Known (application note on hiding communication in GKV): 2,048 spectral operations on 512 x 512, 16
-threads, one process per node, 4 to 64 nodes; its curves are pictures without numbers. Assumed: the machine
-file; this library's schedule in place of the note's loops.
+Known (application note on hiding communication in GKV): 2,048 spectral operations on 512 x 512,
+16 threads, one process per node, 4 to 64 nodes; its curves are pictures without numbers.
+Assumed: the machine file; this library's schedule in place of the note's loops.
 """
 
 import argparse
@@ -42,8 +42,8 @@ def where_it_ends(rows):
     row = next((row for row in rows if row.ranks > paying), None)
     if row is None:
         return text + f" Hiding still pays {rows[-1].gain:.2f}x at {rows[-1].ranks}."
-    return text + (f" Hiding pays (gain of {PAYS} or more) up to {paying} ranks; at {row.ranks} the "
-                   f"gain is {row.gain:.2f}x: {row.limit}, T/C = "
+    return text + (f" Hiding pays (gain of {PAYS} or more) up to {paying} ranks; at "
+                   f"{row.ranks} the gain is {row.gain:.2f}x: {row.limit}, T/C = "
                    f"{row.communication_s / row.compute_s:.3g}.")
 
 
@@ -71,14 +71,17 @@ def main():
 
 HEAD = """# The GKV benchmark's strong scaling, simulated
 
-`python bench/gkv_scaling.py`: 2,048 spectral operations (4 fields to real space, product, 1 field back) on
-512 x 512, 16 threads and one process per node. Known from the application note: sizes, threads, 4 to 64
-nodes. Assumed: the machine, `bench/machines/fx10.toml`; depth 32; the slices per message of the smallest
-simulated time, without overlap as with it. Milliseconds. T counts each exchange with its latency, one
-after another; with several in flight latencies hide each other, so a simulated time can be below max(C, T).
+`python bench/gkv_scaling.py`: 2,048 spectral operations (4 fields to real space, product, 1
+field back) on 512 x 512, 16 threads and one process per node. Known from the application note:
+sizes, threads, 4 to 64 nodes. Assumed: the machine, `bench/machines/fx10.toml`; depth 32; the
+slices per message of the smallest simulated time, without overlap as with it. Milliseconds. T
+counts each exchange with its latency, one after another; with several in flight latencies hide
+each other, so a simulated time can be below max(C, T).
 
-Beyond 512 ranks some have no row: what they do not have they do not send, and the fullest rank still has
-one row and one column. Dealt out to groups of {group} ranks, the slices run out instead."""
+Beyond 512 ranks some have no row: what they do not have they do not send, and the fullest rank
+still has one row and one column. Dealt out to groups of {group} ranks, the slices run out
+instead.
+"""
 
 
 if __name__ == "__main__":

@@ -69,9 +69,11 @@ def report():
         lines.append(f"| {n} | {grid(n)[0]} x {grid(n)[1]} | {1e3 * t:.2f} | {' | '.join(cells)} |")
     means = [100 * np.mean([abs(e) for n, e in errors[name].items() if n >= FULL_NODE])
              for name in found]
-    lines.append(f"| mean size, from {FULL_NODE} cores | | | | {means[0]:.0f} % | | {means[1]:.0f} % |")
+    lines.append(f"| mean size, from {FULL_NODE} cores | | | | {means[0]:.0f} % | | "
+                 f"{means[1]:.0f} % |")
     lines += ["", "## Where 2-D begins to win (communication alone)", "",
-              "| cores | plain: 1-D ms | 2-D ms | node-aware: 1-D ms | 2-D ms |", "|---|---|---|---|---|"]
+              "| cores | plain: 1-D ms | 2-D ms | node-aware: 1-D ms | 2-D ms |",
+              "|---|---|---|---|---|"]
     times = {name: crossover(*pair) for name, pair in found.items()}
     for n in times["plain"]:
         lines.append(f"| {n} | " + " | ".join(
@@ -83,8 +85,9 @@ def report():
         counts_of, costs = fitted(other)["node-aware"]
         error = 100 * np.mean([abs(modelled(counts_of(POINTS, grid(n)), costs) / t - 1)
                                for n, t in MEASURED_S.items() if n >= FULL_NODE])
-        lines.append(f"* node-aware with large messages from {other // 1024} KiB instead of 8: mean "
-                     f"error {error:.0f} %, 2-D wins from {first_2d(crossover(counts_of, costs))}.")
+        lines.append(f"* node-aware with large messages from {other // 1024} KiB instead of 8: "
+                     f"mean error {error:.0f} %, 2-D wins from "
+                     f"{first_2d(crossover(counts_of, costs))}.")
     return "\n".join(lines) + "\n" + FAILURES
 
 
@@ -96,13 +99,13 @@ def first_2d(times):
 
 HEAD = """# Takahashi's table 2: communication of a 256³ FFT, two models
 
-`python bench/takahashi.py`. Least squares of log(model/measured). Grids are the squarest ones, P >= Q
-(the paper names 16 x 8 and 64 x 64 only). Model and notation: `overlap/alltoall.py`.
+`python bench/takahashi.py`. Least squares of log(model/measured). Grids are the squarest ones, P
+not below Q (the paper names 16 x 8 and 64 x 64 only). Model and notation: `overlap/alltoall.py`.
 
 * plain, fitted from 2 cores on: L = {L:.0f} us per message, W = {W:.0f} MB/s per core
-* node-aware, fitted from one full node on: l = {small:.0f} us per message below 8 KiB, L = {large:.0f} us from
-  8 KiB on, W = {card:.0f} MB/s per node, M = {memory:.0f} MB/s of copies per node. The 8 KiB are set, not
-  fitted (see below).
+* node-aware, fitted from one full node on: l = {small:.0f} us per message below 8 KiB, L =
+  {large:.0f} us from 8 KiB on, W = {card:.0f} MB/s per node, M = {memory:.0f} MB/s of copies per
+  node. The 8 KiB are set, not fitted (see below).
 
 | cores | grid | measured ms | plain ms | error | node-aware ms | error |
 |---|---|---|---|---|---|---|"""
@@ -110,14 +113,15 @@ HEAD = """# Takahashi's table 2: communication of a 256³ FFT, two models
 FAILURES = """
 Where they fail:
 
-* Below 16 cores the node-aware model has the memory's rate of a whole node, which a few cores do not
-  reach: far too fast. It is not fitted there.
-* The plain model has one W per core although 16 share a card, and one L for all messages: too slow on few
-  cores and at 4,096, too fast by almost two at 512 and 1,024, where messages of 8 to 32 KiB cost far more
-  than it allows; so it lets 1-D, which has such messages at 128 cores, win for too long.
-* No model with one cost per message can have the step up from 256 to 512 cores. The step is where the
-  all-to-all along the first axis leaves the node; what makes it so high, two costs (MPI asks the
-  receiver before it sends a large message) explain best, to about 20 %.
+* Below 16 cores the node-aware model has the memory's rate of a whole node, which a few cores do
+  not reach: far too fast. It is not fitted there.
+* The plain model has one W per core although 16 share a card, and one L for all messages: too
+  slow on few cores and at 4,096, too fast by almost two at 512 and 1,024, where messages of 8 to
+  32 KiB cost far more than it allows; so it lets 1-D, which has such messages at 128 cores, win
+  for too long.
+* No model with one cost per message can have the step up from 256 to 512 cores. The step is
+  where the all-to-all along the first axis leaves the node; what makes it so high, two costs
+  (MPI asks the receiver before it sends a large message) explain best, to about 20 %.
 """
 
 

@@ -2,9 +2,9 @@
 
     python bench/validate_simulation.py [--out bench/results] [--rounds 5]
 
-Two rates, two message sizes, three ways to wait, two depths. For each rate the machine is measured
-first (`overlap info --measure`); each case's own C is measured with it, in the same interleaved rounds
-as the case. Nothing is fitted to what is predicted.
+Two rates, two message sizes, three ways to wait, two depths. For each rate the machine is
+measured first (`overlap info --measure`); each case's own C is measured with it, in the same
+interleaved rounds as the case. Nothing is fitted to what is predicted.
 """
 
 import argparse
@@ -37,8 +37,9 @@ def measure(rounds):
             runs = {}
             for depth in DEPTHS:
                 for wait in WAITS:
-                    plan = overlap.FFT2(comm, (slices, side, side), "c16", overlap=wait, depth=depth,
-                                        chunk=chunk, in_flight=depth, runtime=runtime)
+                    plan = overlap.FFT2(
+                        comm, (slices, side, side), "c16", overlap=wait, depth=depth,
+                        chunk=chunk, in_flight=depth, runtime=runtime)
                     runs[depth, wait] = plan.forward
             field, out = plan.empty(), plan.empty(True)
             field[...] = 1.0
@@ -132,11 +133,11 @@ def main():
 
 HEAD = """# Simulated against measured
 
-`python bench/validate_simulation.py` on a virtual machine with two AMD EPYC cores: forward complex
-FFTs, two ranks, one core and one worker each, shaped links (96 KiB token buckets), MPICH. Median (least
-to most) of {rounds} interleaved rounds, ms. The machine files (`bench/machines/`) were measured just
-before; C is the case's own; T is shown only, the simulation has it from the machine file.
-Off runs lane by lane whatever the depth.
+`python bench/validate_simulation.py` on a virtual machine with two AMD EPYC cores: forward
+complex FFTs, two ranks, one core and one worker each, shaped links (96 KiB token buckets),
+MPICH. Median (least to most) of {rounds} interleaved rounds, ms. The machine files
+(`bench/machines/`) were measured just before; C is the case's own; T is shown only, the
+simulation has it from the machine file. Off runs lane by lane whatever the depth.
 
 {good} of {total} within 10 %.
 

@@ -1,8 +1,8 @@
 """All-to-alls of a distributed 3-D FFT: what they cost in a few parameters, and fits of these.
 
 Both models are sums of counts (messages, bytes) times what one of them costs, so a fit is a
-small least-squares problem in the logarithms of the times, with costs >= 0. `plain_counts` is Takahashi's model
-(volumetric parallel 3-D FFT, equations 4 and 5) in these terms:
+small least-squares problem in the logarithms of the times, with costs >= 0. `plain_counts` is
+Takahashi's model (volumetric parallel 3-D FFT, equations 4 and 5) in these terms:
 
     T = messages L + bytes 1/W
 

@@ -1,5 +1,7 @@
-"""`overlap predict`: what the model says of times given or measured, and what a simulation says of a
-job on a machine that need not be here."""
+"""`overlap predict`: what the model says of times, and what a simulation says of a job.
+
+The machine need not be here: a file describes it.
+"""
 
 import json
 import math

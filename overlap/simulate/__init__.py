@@ -1,4 +1,4 @@
-"""Simulation: how long a slice program takes on a machine, by running its schedule on a virtual clock.
+"""Simulation: how long a slice program takes on a machine; its schedule on a virtual clock.
 
 Lowest first:
 
@@ -8,8 +8,8 @@ Lowest first:
     network     when an exchange is over
     rank        the runtime's own code on the virtual clock
 
-What is predicted is what runs: issue order, ready steps, seats, limits and sleeps are the runtime's own
-code. What is modelled is the machine: see `Machine`, `Network` and `Rank` for its simplifications.
+What is predicted is what runs: issue order, ready steps, seats, limits and sleeps are the runtime's
+own code. What is modelled is the machine: see `Machine`, `Network` and `Rank`.
 
 Ranks that are all alike (one program, no jitter) are at every moment in the same state, so one of
 them is simulated and stands for all; the result is that of simulating each of them. Otherwise
@@ -20,4 +20,5 @@ from .machine import Machine
 from .program import Program, Transfer, Workload
 from .run import Options, Prediction, predict, simulate
 
-__all__ = ["Machine", "Options", "Prediction", "Program", "Transfer", "Workload", "predict", "simulate"]
+__all__ = ["Machine", "Options", "Prediction", "Program", "Transfer", "Workload", "predict",
+           "simulate"]

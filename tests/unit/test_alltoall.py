@@ -43,7 +43,8 @@ def test_fit_keeps_costs_above_zero():
 
 
 @pytest.mark.parametrize("counts, seconds", [
-    ([[1, 1]], [1.0]), ([[1], [2]], [1.0]), ([[1], [2]], [1.0, 0.0]), ([[1], [2]], [1.0, float("nan")])])
+    ([[1, 1]], [1.0]), ([[1], [2]], [1.0]), ([[1], [2]], [1.0, 0.0]),
+    ([[1], [2]], [1.0, float("nan")])])
 def test_fit_refuses(counts, seconds):
     with pytest.raises(ValueError, match="seconds: expected"):
         fit_costs(counts, seconds)
@@ -57,5 +58,5 @@ def test_table_of_the_paper():
     counts_of, costs = found["node-aware"]
     for cores, seconds in takahashi.MEASURED_S.items():
         if cores >= 16:
-            modelled_s = takahashi.modelled(counts_of(takahashi.POINTS, takahashi.grid(cores)), costs)
-            assert modelled_s == pytest.approx(seconds, rel=0.25)
+            counts = counts_of(takahashi.POINTS, takahashi.grid(cores))
+            assert takahashi.modelled(counts, costs) == pytest.approx(seconds, rel=0.25)

@@ -1,4 +1,4 @@
-"""The simulation: against closed forms, against itself, against a recorded run; files; the command."""
+"""The simulation: against closed forms, itself and a recorded run; files; the command."""
 
 import json
 from dataclasses import replace
@@ -45,9 +45,10 @@ def test_one_thread_inside_mpi_hides_nothing(slices, compute_s, exchange_s):
         slices * (compute_s + exchange_s))
 
 
-@pytest.mark.parametrize("threads, ratio", [(2, 0.5), (2, 1.5), (4, 0.8), (4, 1.2), (8, 1.0), (4, 3)])
+@pytest.mark.parametrize("threads, ratio", [
+    (2, 0.5), (2, 1.5), (4, 0.8), (4, 1.2), (8, 1.0), (4, 3)])
 def test_blocking_form(threads, ratio):
-    """max(C + T/N, T); the communicator waits for a seat until some step ends, at most 10 % here."""
+    """max(C + T/N, T); waiting for a seat until some step ends adds at most 10 % here."""
     slices = 480
     C, T = 1.0, ratio
     step_s = threads * C / slices
@@ -70,7 +71,7 @@ def test_polling_form(threads, ratio, slices):
 
 
 def test_fill_and_drain_by_hand():
-    # Four slices of 0.6 + 0.4 s, exchanges of 2 s: the link works from 0.6 to 8.6, then 0.4 s follow.
+    # Four slices of 0.6 + 0.4 s, exchanges of 2 s: the link works from 0.6 to 8.6.
     machine = replace(IDEAL, bandwidth_Bps=1e6)
     assert wall_s(program(4, 1.0, 2.0), machine, depth=4) == pytest.approx(9.0, abs=1e-3)
     # One lane: no slice starts before the last has ended.
@@ -106,17 +107,17 @@ def test_core_time_is_taken_from_the_worker():
     """Ten slices of 1 s, exchanges of 0.1 s that cost half of that in core time."""
     C, T = 10.0, 1.0
     free = wall_s(program(10, 1.0, 0.1), depth=10)
-    taken = wall_s(program(10, 1.0, 0.1), replace(IDEAL, byte_s=0.5 / IDEAL.bandwidth_Bps), depth=10)
+    costly = replace(IDEAL, byte_s=0.5 / IDEAL.bandwidth_Bps)
+    taken = wall_s(program(10, 1.0, 0.1), costly, depth=10)
     assert free == pytest.approx(C, abs=0.15)
     assert taken - free == pytest.approx(0.5 * T, abs=0.11)
     # With a core that is idle, it costs nothing.
-    idle = [wall_s(program(1, 1.0, 0.1), replace(IDEAL, byte_s=cost), threads=2)
-            for cost in (0.0, 0.5 / IDEAL.bandwidth_Bps)]
+    idle = [wall_s(program(1, 1.0, 0.1), machine, threads=2) for machine in (IDEAL, costly)]
     assert idle[0] == idle[1]
 
 
 def test_looks_are_quantised():
-    """Looks every 20 us, as long as no exchange has ended: two ends between two looks look alike."""
+    """A look every 20 us before the first exchange has ended: two ends between two look alike."""
     ends = [wall_s(program(1, 0.0, exchange_s)) for exchange_s in (0.500007, 0.500013, 0.500027)]
     assert ends[0] == ends[1] == pytest.approx(0.50004) and ends[2] == pytest.approx(0.50006)
 
@@ -134,7 +135,8 @@ def test_small_messages_leave_before_the_receiver_is_there():
 @given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 4), st.integers(1, 8),
        st.integers(1, 8))
 @settings(max_examples=60)
-def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, threads, depth, in_flight):
+def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, threads, depth,
+                                     in_flight):
     what = program(slices, compute_s, exchange_s)
     bound = max(slices * compute_s / threads, slices * exchange_s)
     assert wall_s(what, wait=wait, threads=threads, depth=depth,
@@ -148,7 +150,8 @@ def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, d
     what = program(slices, compute_s, exchange_s)
     faster = replace(IDEAL, bandwidth_Bps=factor * IDEAL.bandwidth_Bps)
     looks = 1e-3 * slices if wait == "poll" else 1e-9
-    assert wall_s(what, faster, wait=wait, depth=depth) <= wall_s(what, wait=wait, depth=depth) + looks
+    slow_s = wall_s(what, wait=wait, depth=depth)
+    assert wall_s(what, faster, wait=wait, depth=depth) <= slow_s + looks
 
 
 @given(st.sampled_from(WAITS), counts, st.integers(1, 6), st.integers(1, 3), st.integers(0, 3))
@@ -168,11 +171,12 @@ def test_one_rank_stands_for_all(wait, slices, ranks, threads, exchanges):
 @pytest.mark.parametrize("depth", [1, 3, 4, 8])
 @pytest.mark.parametrize("wait", WAITS)
 def test_issue_order(wait, depth):
-    """Lane by lane, round by round, whatever the ranks' times are: the order the runtime documents."""
+    """Lane by lane, round by round, whatever the ranks' times are, as the runtime documents."""
     slices = 10
     machine = replace(IDEAL, jitter=1.0)
     what = Program.alike(slices, (1e-3,) * 3, (Transfer(300, 1),) * 2)
-    lanes = [[(z, k) for z in range(lane, slices, depth) for k in range(2)] for lane in range(depth)]
+    lanes = [[(z, k) for z in range(lane, slices, depth) for k in range(2)]
+             for lane in range(depth)]
     expected = [lane[turn] for turn in range(2 * slices) for lane in lanes if turn < len(lane)]
     for seed in range(3):
         result = simulate(what, machine, Options(
@@ -200,7 +204,7 @@ def test_ranks_with_different_programs():
 # ---- a recorded run ------------------------------------------------------------------------------
 
 def test_recorded_run():
-    """Exchanges of a real run (`overlap.trace`, two ranks): the simulation issues them in this order."""
+    """The simulation issues the exchanges in the order of a real run (traced, two ranks)."""
     recorded = json.loads(RECORDED.read_text())
     what = Program.alike(recorded["slices"], (1e-3,) * 3, (Transfer(1000, 1),) * 2)
     for run in recorded["runs"]:
@@ -277,7 +281,8 @@ def test_all_that_is_wrong_is_named(tmp_path):
     (tmp_path / "bad.toml").write_text("name = 'x'\nspeed = 1\n[network]\nlatency_s = -1\n")
     with pytest.raises(InputError) as caught:
         Machine.read(tmp_path / "bad.toml")
-    for words in ("speed: unknown", "latency_s: expected", "fft_flops: missing", "bandwidth_Bps: missing"):
+    for words in ("speed: unknown", "latency_s: expected", "fft_flops: missing",
+                  "bandwidth_Bps: missing"):
         assert words in str(caught.value)
 
 
@@ -300,9 +305,10 @@ def test_refusals(call, complaint):
 def test_predict_command(tmp_path, capsys):
     IDEAL.write(tmp_path / "m.toml")
     out = tmp_path / "rows.json"
-    assert cli.main(["predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml"), "--slices",
-                     "8", "--shape", "64", "64", "--ranks", "2", "4", "--json", str(out), "--png",
-                     str(tmp_path / "s.png")]) == 0
+    assert cli.main([
+        "predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml"), "--slices", "8",
+        "--shape", "64", "64", "--ranks", "2", "4", "--json", str(out),
+        "--png", str(tmp_path / "s.png")]) == 0
     shown = capsys.readouterr().out
     assert "max(C + T/N, T)" in shown and "bandwidth" in shown
     rows = json.loads(out.read_text())
@@ -314,8 +320,9 @@ def test_predict_command(tmp_path, capsys):
 def test_predict_command_with_a_measured_c(tmp_path):
     IDEAL.write(tmp_path / "m.toml")
     out = tmp_path / "rows.json"
-    arguments = ["predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml"), "--slices", "8",
-                 "--shape", "64", "64", "--compute-s", "3", "--chunk", "1", "--json", str(out)]
+    arguments = ["predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml"),
+                 "--slices", "8", "--shape", "64", "64", "--compute-s", "3", "--chunk", "1",
+                 "--json", str(out)]
     assert cli.main(arguments) == 0
     assert json.loads(out.read_text())[0]["compute_s"] == pytest.approx(3.0)
     assert cli.main([*arguments, "--ranks", "2", "4"]) == 1
