@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import jobs
 import pytest
+from overlap.simulate import Machine
 
 DEADLINE_S = 120     # generous: it only turns a hang into a failure
 SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
@@ -191,3 +192,22 @@ def test_a_rank_that_dies_ends_the_command():
         os.kill(ranks[-1], signal.SIGKILL)
         assert process.wait(DEADLINE_S) == 1
         assert "the ranks ended with status" in process.stderr.read()
+
+
+# ---- info --measure ------------------------------------------------------------------------------
+
+def test_a_machine_is_measured_and_predicted_on(tmp_path):
+    path = tmp_path / "machine.toml"
+    status, out, err = overlap("info", "--measure", path, "--ranks", 2)
+    assert status == 0, err
+    machine = Machine.read(path)
+    assert machine.ranks_per_node == 2 and machine.text() in out
+    status, out, err = overlap("predict", "--workload", "fft2", "--machine", path, *SMALL[:-2],
+                               "--ranks", 1, 2)
+    assert status == 0, err
+    assert "simulated" in out
+
+
+def test_one_rank_has_no_network_to_measure(tmp_path):
+    status, _, err = overlap("info", "--measure", tmp_path / "machine.toml", "--ranks", 1)
+    assert status == 1 and "at least 2 ranks" in err and not list(tmp_path.iterdir())
