@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..decomp import block, chunks, length_of
+from ..errors import InputError
 
-WORKLOADS = ("fft2", "operation")
+WORKLOADS = {"fft2": ("f4", "f8", "c8", "c16"), "operation": ("f4", "f8")}  # and their dtypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Program:
 
     Raises
     ------
-    ValueError
+    InputError
         The two do not fit, or a time or size is negative or not finite.
     """
 
@@ -52,16 +53,16 @@ class Program:
 
     def __post_init__(self):
         if len(self.steps) != len(self.transfers):
-            raise ValueError(f"transfers: expected those of {len(self.steps)} slices, "
-                             f"got {len(self.transfers)}")
+            raise InputError(f"transfers: expected those of {len(self.steps)} slices, "
+                             f"received {len(self.transfers)}")
         for steps, transfers in set(zip(self.steps, self.transfers)):
             if len(steps) != len(transfers) + 1:
-                raise ValueError(f"steps: expected one more than the {len(transfers)} exchanges "
-                                 f"of their slice, got {len(steps)}")
+                raise InputError(f"steps: expected one more than the {len(transfers)} exchanges "
+                                 f"of their slice, received {len(steps)}")
             for value in (*steps, *(number for transfer in transfers
                                     for number in (transfer.nbytes, transfer.messages))):
                 if not 0 <= value < math.inf:
-                    raise ValueError(f"steps, transfers: expected finite numbers >= 0, got {value}")
+                    raise InputError(f"steps, transfers: expected finite numbers >= 0, received {value}")
 
     @classmethod
     def alike(cls, slices, steps, transfers):
@@ -91,7 +92,7 @@ class Workload:
 
     Raises
     ------
-    ValueError
+    InputError
         A value is out of its range.
     """
 
@@ -102,11 +103,14 @@ class Workload:
 
     def __post_init__(self):
         if self.workload not in WORKLOADS:
-            raise ValueError(f"workload: expected one of {', '.join(WORKLOADS)}, "
-                             f"got {self.workload!r}")
+            raise InputError(f"workload: expected one of {', '.join(WORKLOADS)}, "
+                             f"received {self.workload!r}")
+        if self.dtype not in WORKLOADS[self.workload]:
+            raise InputError(f"dtype of {self.workload}: expected one of "
+                             f"{', '.join(WORKLOADS[self.workload])}, received {self.dtype!r}")
         if len(self.shape) != 2 or min(*self.shape, self.slices) < 1:
-            raise ValueError("slices, shape: expected integers >= 1 and (ny, nx), "
-                             f"got {self.slices}, {self.shape}")
+            raise InputError("slices, shape: expected integers >= 1 and (ny, nx), "
+                             f"received {self.slices}, {self.shape}")
 
     def program(self, ranks, machine, *, rank=0, chunk=1, compute_s=None, threads=1):
         """What one of `ranks` ranks does. Rank 0 has the most to do.

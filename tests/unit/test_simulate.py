@@ -294,9 +294,10 @@ def test_all_that_is_wrong_is_named(tmp_path):
     (lambda: Program.alike(1, (-1.0,), ()), "expected finite numbers >= 0"),
     (lambda: Workload(workload="fft9"), "workload: expected one of fft2, operation"),
     (lambda: Workload(shape=(0, 4)), "expected integers >= 1"),
+    (lambda: Workload(workload="operation", dtype="c16"), "expected one of f4, f8, received 'c16'"),
 ])
 def test_refusals(call, complaint):
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         call()
 
 
