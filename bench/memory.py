@@ -3,20 +3,18 @@
     python bench/memory.py [--quick]        # or: mpiexec -n 2 python bench/memory.py
 
 In flight: a plan is made with one lane and with more, and by so much more array data does it hold
-(tracemalloc in numpy's domain, and what is mapped for large arrays, without the page that aligning
-each costs), which its `nbytes_in_flight` must tell. After planning: nothing is mapped; during one
-more call with given arrays the peak above what was held before must be small objects only (a
-coroutine per slice, no array), of several calls nothing may be left, and over more the process
-must not grow (largest resident set, which sees FFTW and MPI too). Ends with status 1 if not.
+(tracemalloc in numpy's domain, without the huge page of room for aligning each large array, which is
+never touched), which its `nbytes_in_flight` must tell. After planning: during one more call with
+given arrays the peak above what was held before must be small objects only (a coroutine per slice,
+no array), of several calls nothing may be left, and over more the process must not grow (largest
+resident set, which sees FFTW and MPI too). Ends with status 1 if not.
 """
 
 import argparse
 import gc
-import mmap
 import resource
 import sys
 import tracemalloc
-import weakref
 
 import numpy as np
 from mpi4py import MPI
@@ -86,14 +84,14 @@ def measure(comm, case):
         job()
     gc.collect()
     gc.disable()
-    before, made = tracemalloc.get_traced_memory()[0], CountedMap.made
+    before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     job()
     peak = tracemalloc.get_traced_memory()[1] - before
     for _ in range(TRACED_CALLS):
         job()
     gc.collect()
-    left = tracemalloc.get_traced_memory()[0] - before + CountedMap.made - made
+    left = tracemalloc.get_traced_memory()[0] - before
     gc.enable()
     tracemalloc.stop()
     resident = _resident()
@@ -105,28 +103,12 @@ def measure(comm, case):
             "resident": resident}
 
 
-class CountedMap(mmap.mmap):
-    """A mapping that is counted while it lives."""
-
-    nbytes = made = 0       # alive; ever made
-
-    def __new__(cls, fileno, length, **options):
-        made = super().__new__(cls, fileno, length, **options)
-        cls._count(length - HUGE_PAGE_NBYTES)
-        CountedMap.made += length
-        weakref.finalize(made, cls._count, HUGE_PAGE_NBYTES - length)
-        return made
-
-    @classmethod
-    def _count(cls, nbytes):
-        cls.nbytes += nbytes
-
-
 def _array_nbytes():
     gc.collect()
     arrays = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
     found = tracemalloc.take_snapshot().filter_traces([arrays])
-    return CountedMap.nbytes + sum(trace.size for trace in found.traces)
+    return sum(trace.size - HUGE_PAGE_NBYTES * (trace.size >= 2 * HUGE_PAGE_NBYTES)
+               for trace in found.traces)
 
 
 def _resident():
@@ -137,7 +119,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small planes")
     shrink = 4 if parser.parse_args().quick else 1
-    mmap.mmap = CountedMap
     comm = MPI.COMM_WORLD
     failed = False
     if comm.rank == 0:

@@ -11,13 +11,15 @@ import signal
 import sys
 import traceback
 
-from . import launch, links, model, trace
+from . import launch, links, trace
 from .arguments import add_limits, add_link, add_size, add_workload, count, rate, seconds
 from .bench.cases import MODES, Case
-from .bench.commands import CommandError, bench, demo, environment, need, quick
+from .bench.commands import CommandError, bench, demo, environment, measure, need, quick
 from .bench.report import machine, packages, place, ranges, read, title
 from .errors import InputError, LinksUnavailable
+from .predict import closed_forms, draw, strong_scaling, table, write_json
 from .scale.commands import add_commands as add_scale
+from .simulate import WORKLOADS, Machine, Workload
 
 _FAILURES = (CommandError, InputError, LinksUnavailable, launch.LaunchError, OSError)
 
@@ -108,6 +110,9 @@ def make_parser():
 
     info = add("info", _info, "say what is installed here and what works")
     info.add_argument("--ranks", type=count, default=2)
+    info.add_argument("--measure", metavar="FILE.toml",
+                      help="measure the machine for `overlap predict`, and write what was found")
+    info.add_argument("--link", type=rate, help="measure shaped links of that rate")
 
     on_links = add("links", _links, "run a command as MPI ranks on shaped links: ... -- COMMAND")
     on_links.add_argument("--hosts", type=count, default=2)
@@ -157,13 +162,32 @@ def make_parser():
     guess.add_argument("--compute-s", type=float, metavar="C")
     guess.add_argument("--communication-s", type=float, metavar="T")
     guess.add_argument("--threads", type=count, default=1, metavar="N")
-    guess.add_argument("--slices", type=count, metavar="S", help="count pipeline fill and drain")
+    guess.add_argument("--slices", type=count, metavar="S",
+                       help="count pipeline fill and drain; slices of the workload")
+    guess.add_argument("--workload", choices=WORKLOADS, help="simulate it on --machine")
+    guess.add_argument("--machine", metavar="FILE.toml",
+                       help="written by `overlap info --measure`, or by hand")
+    guess.add_argument("--shape", nargs=2, type=count, default=(512, 512), metavar=("NY", "NX"))
+    guess.add_argument("--dtype", help="of real space; default: c16, and f8 for the operation")
+    guess.add_argument("--ranks", nargs="+", type=count, default=[2],
+                       help="one number, or several for strong scaling")
+    guess.add_argument("--wait", choices=("off", "block", "poll"), default="poll")
+    guess.add_argument("--depth", type=count, default=16)
+    guess.add_argument("--in-flight", type=count)
+    guess.add_argument("--chunk", type=count, help="slices per message; default: the fastest")
+    guess.add_argument("--json", metavar="FILE", help="write the table there")
+    guess.add_argument("--png", metavar="FILE", help="draw it")
     return parser
 
 
 # --- the commands ---------------------------------------------------------------------------------
 
 def _info(options, parser):
+    if options.measure:
+        measure(options.measure, ranks=options.ranks, link=options.link)
+        return 0
+    if options.link:
+        parser.error("--link: expected with --measure")
     computer, reason = machine(), None
     try:
         found = environment(options.ranks)
@@ -242,12 +266,15 @@ def _trace(options, parser):
 
 
 def _predict(options, parser):
+    if options.workload is not None:
+        _simulate(options, parser)
+        return
     given = options.compute_s is not None and options.communication_s is not None
     if given == (options.report is not None):
         parser.error("expected either --compute-s and --communication-s, or a report")
     if given:
         try:
-            print("\n".join(_prediction(options.compute_s, options.communication_s,
+            print("\n".join(closed_forms(options.compute_s, options.communication_s,
                                         options.threads, options.slices)))
         except ValueError as error:
             parser.error(str(error))
@@ -255,31 +282,31 @@ def _predict(options, parser):
     for record in read(options.report)["cases"]:
         items = math.ceil(record["slices"] / record["auto_choice"]["chunk"])
         print(f"{title(record)}; {place(record)}")
-        print("\n".join("  " + line for line in _prediction(
+        print("\n".join("  " + line for line in closed_forms(
             record["C_s"], record["T_s"], record["threads"], items,
             measured={mode: record[f"{mode}_s"] for mode in ("off", "block", "poll")})))
 
 
-def _prediction(C, T, threads, slices, measured=None):
-    """Lines of the model's table for C and T in seconds, on N threads."""
-    rows = [("off", "no overlap: C + T", model.no_overlap_s(C, T), model.no_overlap_s(C, T)),
-            ("block", "blocking calls: C + T/N, or T", model.block_s(C, T, threads),
-             model.block_s(C, T, threads, slices=slices)),
-            ("poll", "sleeping communicator: max(C, T)", model.poll_s(C, T),
-             model.poll_s(C, T, slices=slices, threads=threads))]
-    lines = [f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {threads}, "
-             f"T/C = {T / C if C else math.inf:.3g}"]
-    for name, words, wall_s, filled_s in rows:
-        line = f"{words:34} {1e3 * wall_s:10.2f} ms"
-        if slices is not None:
-            line += f"  with fill and drain of {slices} {1e3 * filled_s:10.2f} ms"
-        if measured is not None and measured[name] is not None:
-            line += f"  measured {1e3 * measured[name]:10.2f} ms"
-        lines.append(line)
-    bound = (C + T) / max(C, T) if max(C, T) else 1.0
-    lines.append(f"{'best speed-up, sleeping':34} {bound:10.2f} x")
-    at_s = model.best_speedup_at(C, threads)
-    where = "never more" if math.isinf(at_s) else f"at T = {1e3 * at_s:.2f} ms"
-    lines.append(f"{'best speed-up, blocking: 2 - 1/N':34} {model.best_speedup(threads):10.2f} x, "
-                 f"{where}")
-    return lines
+def _simulate(options, parser):
+    if options.machine is None or options.report is not None:
+        parser.error("--workload: expected --machine, and no report")
+    if options.png:
+        need("matplotlib")
+    need("greenlet")
+    workload = Workload(
+        workload=options.workload, slices=options.slices or 64, shape=tuple(options.shape),
+        dtype=options.dtype or WORKLOADS[options.workload][-1])
+    machine = Machine.read(options.machine)
+    rows = strong_scaling(
+        workload, machine, options.ranks, threads=options.threads, wait=options.wait,
+        depth=options.depth, in_flight=options.in_flight, chunk=options.chunk,
+        compute_s=options.compute_s)
+    ny, nx = workload.shape
+    title = (f"{workload.workload}, {workload.slices} x {ny} x {nx} {workload.dtype}, "
+             f"{options.threads} thread(s) per rank, {options.wait}; {machine.name}")
+    print(f"{title}; milliseconds")
+    print("\n".join(table(rows)))
+    if options.json:
+        write_json(rows, options.json)
+    if options.png:
+        draw({options.wait: rows}, options.png, title)

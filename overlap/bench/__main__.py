@@ -1,6 +1,7 @@
 """One rank of a benchmark: `python -m overlap.bench SPEC`, under mpiexec.
 
-SPEC is JSON, ``{"task": "case", ...fields of a Case}`` or ``{"task": "environment"}``. Rank 0
+SPEC is JSON, ``{"task": "case", ...fields of a Case}``, ``{"task": "environment"}``, or
+``{"task": "machine", "name": ..., "burst_nbytes": ...}``. Rank 0
 prints events, one per line, for whoever started the ranks; `run` is the same without a process.
 """
 
@@ -24,7 +25,7 @@ def run(spec, emit):
     spec : dict
     emit : callable
         Called on rank 0 with each event: ``{"progress": [what, done, total]}``,
-        ``{"environment": {...}}``, ``{"record": {...}}``.
+        ``{"environment": {...}}``, ``{"record": {...}}``, ``{"machine": {...}}``.
 
     Raises
     ------
@@ -76,6 +77,14 @@ def _run(spec, comm, emit):
     if comm.rank == 0:
         emit({"environment": facts})
     if spec["task"] == "environment":
+        return
+    if spec["task"] == "machine":
+        from dataclasses import asdict
+
+        from .machine import measure_machine
+        measured = measure_machine(comm, spec["name"], spec["burst_nbytes"])
+        if comm.rank == 0:
+            emit({"machine": asdict(measured)})
         return
     from .cases import Case
     from .measure import measure

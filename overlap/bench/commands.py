@@ -15,11 +15,13 @@ from pathlib import Path
 
 from .. import launch, links, trace
 from ..errors import LinksUnavailable
+from ..simulate import Machine
 from . import report as reports
 from .__main__ import MARK, run
 from .cases import Case
 from .reference import reference
 
+LINK_BURST = 96 * 1024
 EXTRA = "pip install 'overlap-mpi[demo]'"
 
 
@@ -77,6 +79,24 @@ def environment(ranks):
 def at_hand(ranks):
     """`ranks`, or None for all of those that mpiexec started already."""
     return None if launch.under_mpi() else ranks
+
+
+def measure(path, *, ranks, link=None):
+    """Measure a machine for the simulation and write it to `path`.
+
+    Raises
+    ------
+    CommandError, LaunchError, LinksUnavailable
+    """
+    name = f"{reports.machine()['cpu']}, {f'links of {link}' if link else 'ranks at hand'}"
+    events = {}
+    run_ranks({"task": "machine", "name": name, "burst_nbytes": LINK_BURST if link else 0},
+              ranks=ranks, link=link, burst=LINK_BURST if link else None, on_event=events.update,
+              deadline_s=170)
+    if "machine" in events:
+        machine = Machine(**events["machine"])
+        machine.write(path)
+        print(f"{machine.text()}\nwritten: {path}")
 
 
 class Session:
@@ -267,4 +287,4 @@ def quick(case):
     return replace(case, slices=min(case.slices, 12), rounds=min(case.rounds, 3))
 
 
-__all__ = ["Case", "CommandError", "bench", "demo", "environment", "need", "quick"]
+__all__ = ["Case", "CommandError", "bench", "demo", "environment", "measure", "need", "quick"]

@@ -8,6 +8,7 @@ import time
 import jobs
 import pytest
 from commands import DEADLINE_S, overlap, started
+from overlap.simulate import Machine
 
 SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
 
@@ -162,3 +163,22 @@ def test_a_rank_that_dies_ends_the_command():
         os.kill(ranks[-1], signal.SIGKILL)
         assert process.wait(DEADLINE_S) == 1
         assert "the ranks ended with status" in process.stderr.read()
+
+
+# ---- info --measure ------------------------------------------------------------------------------
+
+def test_a_machine_is_measured_and_predicted_on(tmp_path):
+    path = tmp_path / "machine.toml"
+    status, out, err = overlap("info", "--measure", path, "--ranks", 2)
+    assert status == 0, err
+    machine = Machine.read(path)
+    assert machine.ranks_per_node == 2 and machine.text() in out
+    status, out, err = overlap("predict", "--workload", "fft2", "--machine", path, *SMALL[:-2],
+                               "--ranks", 1, 2)
+    assert status == 0, err
+    assert "simulated" in out
+
+
+def test_one_rank_has_no_network_to_measure(tmp_path):
+    status, _, err = overlap("info", "--measure", tmp_path / "machine.toml", "--ranks", 1)
+    assert status == 1 and "at least 2 ranks" in err and not list(tmp_path.iterdir())
