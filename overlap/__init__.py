@@ -17,13 +17,27 @@ Layers, lowest first; each imports only from those above it in this list:
     cli       the commands
 """
 
+from importlib import import_module
+
 from .errors import (ClosedError, InputError, LinksUnavailable, OverlapError, SliceError,
                      ThreadLevelError)
-from .decomp import DistArray
-from .fft import FFT2
-from .runtime import Runtime, barrier, parallel, worker_index
+
+_LAYER_OF = {"DistArray": "decomp", "FFT2": "fft", "Runtime": "runtime", "barrier": "runtime",
+             "parallel": "runtime", "worker_index": "runtime"}
 
 __all__ = [
-    "ClosedError", "DistArray", "FFT2", "InputError", "LinksUnavailable", "OverlapError", "Runtime", "SliceError",
-    "ThreadLevelError", "barrier", "parallel", "worker_index",
+    "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "SliceError",
+    "ThreadLevelError", *_LAYER_OF,
 ]
+
+
+def __getattr__(name):
+    """Import what needs MPI when it is first asked for: importing mpi4py starts MPI."""
+    if name not in _LAYER_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_LAYER_OF[name]}", __name__), name)
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
