@@ -244,10 +244,10 @@ class FFT2:
         columns = slab.columns[slab.rank]
         spectral = complex_of(self._dtype)
         if self._transposed:
-            spectrum = Side(self.comm, batch, half[::-1], -2, columns, spectral, natural=False)
+            spectrum = Side(self.comm, batch, half[::-1], {-2: columns}, spectral, natural=False)
         else:
-            spectrum = Side(self.comm, batch, half, -1, columns, spectral)
-        real = Side(self.comm, batch, plane, -2, slab.rows[slab.rank], self._dtype)
+            spectrum = Side(self.comm, batch, half, {-1: columns}, spectral)
+        real = Side(self.comm, batch, plane, {-2: slab.rows[slab.rank]}, self._dtype)
         return real, spectrum
 
     def _make_slab(self, my, mx):

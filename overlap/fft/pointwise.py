@@ -33,7 +33,7 @@ class Pointwise(Transform):
         self._shared = [zeros(plane, dtype) for _ in range(shared)]
         self._share = None
         if shared:
-            real = Side(spectrum.comm, (shared,), (slab.my, slab.mx), -2, slab.rows[slab.rank],
+            real = Side(spectrum.comm, (shared,), (slab.my, slab.mx), {-2: slab.rows[slab.rank]},
                         dtype)
             self._share = Backward(runtime, slab, kernels, shared_spectrum, real, scale_backward)
 

@@ -105,11 +105,13 @@ class Transform:
         self.settings = settings
         parts = chunks(self.slices if slices is None else slices, settings.chunk)
         sizes = {length_of(part) for part in parts} or {1}
+        self._make_pipelines(settings, parts, lambda: self.make_lane(sizes), self.runtime.comm)
+
+    def _make_pipelines(self, settings, parts, make_lane, comm):
         depth = max(1, min(settings.depth, len(parts)))
-        lanes = [self.make_lane(sizes) for _ in range(depth)]
+        lanes = [make_lane() for _ in range(depth)]
         self.nbytes_in_flight = sum(lane.nbytes for lane in lanes)
         self._parts = parts
-        comm = self.runtime.comm
 
         def pipeline(compute, comm, wait):
             async def program(part, lane, *prepared):
