@@ -1,0 +1,109 @@
+"""Transforms of whole fields: passages run as pipelines.
+
+The slices of the pipeline are the tasks of a passage, see there. The same program without the sweeps
+is the skeleton and measures T, without the exchanges it measures C.
+"""
+
+import numpy as np
+from mpi4py.util import dtlib
+
+from ..runtime import after, parallel, turn
+from .local import REQUIRED_ALIGNMENT, zeros
+from .transform import Lane, Transform
+
+
+class VolumeLane(Lane):
+    """One lane's buffers: the remote pieces of a message, and what is received of one."""
+
+    def __init__(self, messages, dtype):
+        self.send = zeros(max((message.send_size for message in messages), default=0), dtype)
+        self.receive = zeros(max((message.receive_size for message in messages), default=0), dtype)
+        self.type = dtlib.from_numpy_dtype(dtype)
+        super().__init__(self.send, self.receive)
+
+
+class Fields(Transform):
+    """Base of the transforms of fields: how a passage's task runs.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    comms : sequence of AsyncComm
+        One per dimension of the grid.
+    """
+
+    def __init__(self, runtime, comms, slices):
+        super().__init__(runtime, None, None, slices)
+        self._comms = comms
+
+    async def travel(self, passage, task, lane, compute, comm, sources, targets, scale, first=0):
+        """Run one task of a passage whose tasks are slices `first` and following."""
+        flight = passage.flight(task, lane, sources, targets)
+        if compute:
+            await after(first + task.gate)
+            flight.load(scale)
+        if comm is not None:
+            dimension = flight.dimension
+            await (turn() if dimension is None else flight.exchanged(self._comms[dimension]))
+        if compute:
+            await after(first + task.hold)
+            flight.store()
+            if task.completes:
+                await after(first + task.number)
+                await parallel(lambda run: run(), passage.rest(task.field, targets))
+
+
+class Volume(Fields):
+    """A transform of fields along one passage."""
+
+    def __init__(self, runtime, comms, passage, source, target, scale):
+        super().__init__(runtime, comms, passage.units)
+        self.inputs, self.outputs = (source,), (target,)
+        self._passage = passage
+        self._scale = scale
+
+    def release(self):
+        super().release()
+        self._passage = None
+
+    def configure(self, settings, slices=None):
+        """Allocate lanes and make the pipelines for `settings`."""
+        self.settings = settings
+        passage, dtype = self._passage, self._passage.dtype
+        messages = passage.messages(settings.chunk)
+        self._make_pipelines(settings, passage.tasks(settings.chunk),
+                             lambda: VolumeLane(messages, dtype), self.runtime.comm)
+
+    def nbytes_per_slice(self):
+        return self._passage.nbytes_sent() // max(1, self._passage.units)
+
+    def describe(self):
+        """What was chosen and what it costs, as text."""
+        return (f"{super().describe()}, {self._passage.nbytes / 2**20:.1f} MiB of work memory; "
+                f"{self._passage.describe()}")
+
+    def run_planes(self, inputs, outputs, what="whole"):
+        """Run on lists of batches of fields that are known to fit (collective)."""
+        out, = outputs
+        target = out if not self.outputs[0].natural or _fits(out) else zeros(out.shape, out.dtype)
+        self._pipelines[what](self._parts, *self.prepare(inputs, [target]))
+        if target is not out:
+            out[...] = target
+
+    def prepare(self, inputs, outputs):
+        split = self._passage.split
+        return (split(natural_view(inputs[0], self.inputs[0])),
+                split(natural_view(outputs[0], self.outputs[0])))
+
+    async def run(self, task, lane, compute, comm, sources, targets):
+        await self.travel(self._passage, task, lane, compute, comm, sources, targets, self._scale)
+
+
+def natural_view(array, side):
+    """A batch of fields with its axes in natural order, (batch, z, y, x)."""
+    return array if side.natural else np.moveaxis(array, -1, -3)
+
+
+def _fits(array):
+    """Whether plans for contiguous, aligned arrays can work on this one."""
+    return array.flags.c_contiguous and array.ctypes.data % REQUIRED_ALIGNMENT == 0
