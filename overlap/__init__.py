@@ -16,10 +16,11 @@ Layers, lowest first; each imports only from those above it in this list:
 from .errors import (ClosedError, InputError, LinksUnavailable, OverlapError, SliceError,
                      ThreadLevelError)
 from .decomp import DistArray
-from .fft import FFT2
-from .runtime import Runtime, barrier, parallel, worker_index
+from .fft import FFT2, FFT3
+from .runtime import Runtime, after, barrier, parallel, turn, worker_index
 
 __all__ = [
-    "ClosedError", "DistArray", "FFT2", "InputError", "LinksUnavailable", "OverlapError", "Runtime", "SliceError",
-    "ThreadLevelError", "barrier", "parallel", "worker_index",
+    "ClosedError", "DistArray", "FFT2", "FFT3", "InputError", "LinksUnavailable", "OverlapError",
+    "Runtime", "SliceError", "ThreadLevelError", "after", "barrier", "parallel", "turn",
+    "worker_index",
 ]

@@ -139,6 +139,7 @@ class Passage:
         spectral = complex_of(dtype)
         real = next((axis for axis, line in lines.items() if line.real), None)
         whole = batch > 1 and _nbytes(layout, (1, *shape), spectral) <= UNIT_NBYTES
+        self._whole = whole
         self.fields = 1 if whole else batch
         self.ring = min(2, self.fields)
         shape = (batch if whole else 1, *shape)
@@ -168,12 +169,12 @@ class Passage:
             (int(np.prod(leg.target)) for leg in self.legs if leg.place and leg.place % 2 == odd),
             default=0)), spectral) for odd in (0, 1)]
         self.nbytes = sum(work.nbytes for work in self._work)
-        self.units = sum(leg.crossing.units for leg in self.legs) * self.fields
+        self.units = sum(leg.crossing.units for leg in self.legs)  # of one field
 
-    def tasks(self, chunk):
-        """The passage's slices, of at most `chunk` units each."""
-        return schedule([leg.crossing.units for leg in self.legs], self.fields, chunk, self.ring,
-                        self.holds)
+    def tasks(self, chunk, fields=None):
+        """The passage's slices, of at most `chunk` units each; by default for all fields."""
+        return schedule([leg.crossing.units for leg in self.legs],
+                        self.fields if fields is None else fields, chunk, self.ring, self.holds)
 
     def messages(self, chunk):
         """All messages of one field."""
@@ -182,9 +183,9 @@ class Passage:
 
     def split(self, array):
         """The fields of a local batch, in natural order: what `flight` and `rest` expect."""
-        if self.fields == len(array):
-            return [array[number:number + 1] for number in range(self.fields)]
-        return [array]
+        if self._whole:
+            return [array]
+        return [array[number:number + 1] for number in range(len(array))]
 
     def flight(self, task, lane, sources, targets):
         """A task with its arrays, the rank's local fields."""
@@ -324,15 +325,15 @@ class _Flight:
         self._lane = lane
         self._message = message = leg.message(part)
         rank = leg.crossing.rank
-        self._pack = [_piece(lane.send, start, shape)
-                      for start, shape in zip(message.starts_sent, message.shapes_sent)]
+        own = target[message.received[rank]] if leg.straight else None
         if message.direct:
             self._receive, self._unpack = target.reshape(-1), []
         else:
             self._receive = lane.receive
-            self._unpack = [_piece(lane.receive, start, shape) for start, shape in zip(
-                message.starts_received, message.shapes_received)]
-        self._pack[rank] = target[message.received[rank]] if leg.straight else self._unpack[rank]
+            self._unpack = _pieces(lane.receive, message.starts_received, message.shapes_received,
+                                   rank, own)
+        self._pack = _pieces(lane.send, message.starts_sent, message.shapes_sent, rank,
+                             self._unpack[rank] if own is None else own)
 
     def load(self, scale):
         along, leg = self._leg.crossing.along, self._leg
@@ -373,8 +374,11 @@ def _make_rest(local, axes, lines, dtype, forward, effort, in_target):
     return Sweep(local, axes, lines, dtype, forward, [_whole(local)], [_whole(there)], effort)
 
 
-def _piece(buffer, start, shape):
-    return buffer[start:start + int(np.prod(shape))].reshape(shape)
+def _pieces(buffer, starts, shapes, rank, own):
+    """The pieces in a buffer; that of `rank` is `own`, if given."""
+    return [own if number == rank and own is not None else
+            buffer[start:start + int(np.prod(shape))].reshape(shape)
+            for number, (start, shape) in enumerate(zip(starts, shapes))]
 
 
 def _starts(counts):

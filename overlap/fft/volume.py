@@ -12,6 +12,9 @@ from .local import REQUIRED_ALIGNMENT, zeros
 from .transform import Lane, Transform
 
 
+TRIAL_FIELDS = 3
+
+
 class VolumeLane(Lane):
     """One lane's buffers: the remote pieces of a message, and what is received of one."""
 
@@ -41,7 +44,7 @@ class Fields(Transform):
         flight = passage.flight(task, lane, sources, targets)
         if compute:
             await after(first + task.gate)
-            flight.load(scale)
+            flight.load(scale if task.leg == 0 else 1.0)
         if comm is not None:
             dimension = flight.dimension
             await (turn() if dimension is None else flight.exchanged(self._comms[dimension]))
@@ -57,7 +60,8 @@ class Volume(Fields):
     """A transform of fields along one passage."""
 
     def __init__(self, runtime, comms, passage, source, target, scale):
-        super().__init__(runtime, comms, passage.units)
+        super().__init__(runtime, comms, passage.units * passage.fields)
+        self.units = passage.units
         self.inputs, self.outputs = (source,), (target,)
         self._passage = passage
         self._scale = scale
@@ -66,16 +70,30 @@ class Volume(Fields):
         super().release()
         self._passage = None
 
-    def configure(self, settings, slices=None):
-        """Allocate lanes and make the pipelines for `settings`."""
+    def configure(self, settings, fields=None):
+        """Allocate lanes and make the pipelines for `settings`; by default for all fields."""
         self.settings = settings
         passage, dtype = self._passage, self._passage.dtype
         messages = passage.messages(settings.chunk)
-        self._make_pipelines(settings, passage.tasks(settings.chunk),
+        self._make_pipelines(settings, passage.tasks(settings.chunk, fields),
                              lambda: VolumeLane(messages, dtype), self.runtime.comm)
 
-    def nbytes_per_slice(self):
-        return self._passage.nbytes_sent() // max(1, self._passage.units)
+    def trial_fields(self):
+        """Fields of a measured planning run: enough to see how they follow each other."""
+        return min(self._passage.fields, TRIAL_FIELDS)
+
+    def trial_arrays(self, fields):
+        """An input (zero) and an output of some fields, as for `run_planes`."""
+        def batch(side):
+            local = side.shape[-3:]
+            count = fields if self._passage.fields == side.slices else side.slices
+            return zeros((count, *local), side.dtype)
+        return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
+
+    def message_nbytes(self, chunk):
+        """Bytes of the largest piece that leaves this rank."""
+        return max((max(message.counts_sent) for message in self._passage.messages(chunk)),
+                   default=0) * self._passage.dtype.itemsize
 
     def describe(self):
         """What was chosen and what it costs, as text."""

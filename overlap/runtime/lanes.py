@@ -115,7 +115,7 @@ class Lane:
     def _step(self, run):
         """Run the slice up to its next request; None when it has ended."""
         job = self._job
-        if (job.stopping or run.error is not None):
+        if (job.stopping or run.error is not None) and not run.draining:
             return self._drain(run)
         trace = job.trace
         started = perf_counter() if trace is not None else 0.0
@@ -131,7 +131,7 @@ class Lane:
             job.fail(run.key, error)
             return self._drain(run)
         finally:
-            if trace is not None:
+            if trace is not None and not run.draining:
                 job.traced(f"slice {run.key}", started)
         if not isinstance(request, _Request):
             job.fail(run.key, TypeError(
