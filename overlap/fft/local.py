@@ -4,12 +4,16 @@ Every transform is one-dimensional, unnormalised and batched. FFTW's plans are m
 thread that makes the plan; executing them releases the GIL.
 """
 
+import mmap
 from time import perf_counter
 
 import numpy as np
 import pyfftw
 
+from ..decomp import block, length_of
+
 ALIGNMENT = 64  # of what we allocate
+HUGE_PAGE_NBYTES = 2**21
 REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirement
 
 EFFORTS = (None, "estimate", "measure", "patient")
@@ -17,13 +21,27 @@ PATIENCE_POINTS = 4096  # strided transforms of larger planes: a patient plan is
 
 
 def empty(shape, dtype):
-    """An uninitialised array, aligned for FFTW."""
-    return pyfftw.empty_aligned(shape, dtype, n=ALIGNMENT)
+    """An uninitialised array, aligned for FFTW.
+
+    A large one lies on huge pages where the system grants them: the elements of a column are up to a
+    page apart, and with small pages a sweep along y would miss the TLB at every one.
+    """
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if nbytes < HUGE_PAGE_NBYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return pyfftw.empty_aligned(shape, dtype, n=ALIGNMENT)
+    pages = mmap.mmap(-1, nbytes + HUGE_PAGE_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(pages, np.uint8)
+    start = -raw.ctypes.data % HUGE_PAGE_NBYTES
+    return raw[start:start + nbytes].view(dtype).reshape(shape)
 
 
 def zeros(shape, dtype):
-    """An array of zeros, aligned for FFTW."""
-    return pyfftw.zeros_aligned(shape, dtype, n=ALIGNMENT)
+    """An array of zeros, aligned for FFTW; its memory is there, not only promised."""
+    array = empty(shape, dtype)
+    array[...] = 0
+    return array
 
 
 def barely_aligned(shape, dtype):
@@ -108,23 +126,24 @@ class InPlace:
         if not np.prod(shape):
             return
         plane = barely_aligned(shape, dtype)
-        width = self.COLUMNS if axis == 0 else shape[1]
+        count = max(1, round(shape[1] / self.COLUMNS)) if axis == 0 else 1
         made = {}
-        for start in range(0, shape[1], width):
-            columns = slice(start, min(start + width, shape[1]))
-            count = columns.stop - start
-            if count not in made:
-                block = plane[:, :count]
-                made[count] = pyfftw.FFTW(
-                    block, block, axes=(axis,), flags=_flags(effort),
+        for pairs in block(-(-shape[1] // 2), count):
+            # Of even starts: an odd one is less aligned than FFTW requires in single precision.
+            columns = slice(2 * pairs.start, min(2 * pairs.stop, shape[1]))
+            width = length_of(columns)
+            if width not in made:
+                part = plane[:, :width]
+                made[width] = pyfftw.FFTW(
+                    part, part, axes=(axis,), flags=_flags(effort),
                     direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
-            self._blocks.append((columns, made[count]))
+            self._blocks.append((columns, made[width]))
 
     def execute(self, plane):
         """Transform `plane`, C-contiguous and aligned (`fits`)."""
         for columns, plan in self._blocks:
-            block = plane[:, columns]
-            plan.update_arrays(block, block)
+            part = plane[:, columns]
+            plan.update_arrays(part, part)
             plan.execute()
 
 

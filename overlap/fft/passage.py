@@ -367,7 +367,9 @@ class _Flight:
 
 def _make_rest(local, axes, lines, dtype, forward, effort, in_target):
     if in_target and len(axes) == 1:
-        return InPlaceSweep(local, axes[0], dtype, forward, effort)
+        sweep = InPlaceSweep(local, axes[0], dtype, forward, effort)
+        if sweep.aligned:
+            return sweep
     there = list(local)
     for axis in axes:
         there[axis] = lines[axis].length(forward)

@@ -18,6 +18,7 @@ class Pointwise(Transform):
         super().__init__(runtime, slab, kernels, spectrum.slices)
         self.inputs = (spectrum,) * inputs + (shared_spectrum,) * shared
         self.outputs = (spectrum,) * outputs
+        self.exchange_dtype = spectrum.dtype
         self._own = inputs
         self._function = function
         self._takes_out = "out" in parameters
@@ -49,27 +50,25 @@ class Pointwise(Transform):
             self._share.configure(settings)
             self.nbytes_in_flight += self._share.nbytes_in_flight
 
-    def make_lane(self, sizes):
-        dtype, rank = self.outputs[0].dtype, self.slab.rank
-        back, forth = ({size: Exchange(self.slab, size * fields, dtype) for size in sizes}
-                       for fields in (self._own, len(self.outputs)))
-        largest_back, largest_forth = back[max(sizes)], forth[max(sizes)]
-        # What is sent first is free again when the results are received: one buffer for both.
-        rows = zeros(max(largest_back.by_rows.size, largest_forth.by_rows.size), dtype)
-        fields = zeros(largest_back.by_columns.size, dtype)
-        results = zeros(largest_forth.by_columns.size, dtype)
-        lane = Lane(rows, fields, results)
-        lane.back = {size: BackwardLeg(exchange, rows, fields, rank)
-                     for size, exchange in back.items()}
-        lane.forth = {size: ForwardLeg(exchange, results, rows, rank)
-                      for size, exchange in forth.items()}
-        lane.direct = None
-        if 1 in sizes and len(self.outputs) == 1:
-            lane.direct = ForwardLeg(forth[1], results, None, rank)
-        return lane
+    def exchanges(self, slices):
+        return tuple(Exchange(self.slab, slices * fields, self.exchange_dtype)
+                     for fields in (self._own, len(self.outputs)))
 
-    def nbytes_per_slice(self):
-        return Exchange(self.slab, self._own + len(self.outputs), self.outputs[0].dtype).nbytes_sent
+    def buffer_lengths(self, back, forth):
+        # What is sent first is free again when the results are received: one buffer for both.
+        return (max(back.by_rows.size, forth.by_rows.size), back.by_columns.size,
+                forth.by_columns.size)
+
+    def make_lane(self, exchanges, rows, fields, results):
+        lane, rank = Lane(), self.slab.rank
+        lane.back = {size: BackwardLeg(back, rows, fields, rank)
+                     for size, (back, _) in exchanges.items()}
+        lane.forth = {size: ForwardLeg(forth, results, rows, rank)
+                      for size, (_, forth) in exchanges.items()}
+        lane.direct = None
+        if 1 in exchanges and len(self.outputs) == 1:
+            lane.direct = ForwardLeg(exchanges[1][1], results, None, rank)
+        return lane
 
     def prepare(self, inputs, outputs):
         if self._shared:

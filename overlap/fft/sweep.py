@@ -15,7 +15,7 @@ import numpy as np
 
 from ..decomp import chunks, complement, intersect, length_of, mode_segments
 from .kernels import copy
-from .local import barely_aligned, complex_of, empty, plan, strided_effort
+from .local import (REQUIRED_ALIGNMENT, barely_aligned, complex_of, empty, plan, strided_effort)
 
 BLOCK_NBYTES = 256 * 1024
 NARROWEST = 4  # points of a block along the array's last axis, if that is not transformed
@@ -226,21 +226,28 @@ class InPlaceSweep:
     axis : int
     dtype, forward, effort
         As of `Sweep`.
+
+    Attributes
+    ----------
+    aligned : bool
+        Whether FFTW's plans fit all blocks; if not, the sweep can't be used.
     """
 
     def __init__(self, shape, axis, dtype, forward, effort):
         inner = int(np.prod(shape[axis + 1:], dtype=int))
         outer = int(np.prod(shape[:axis], dtype=int))
-        length = shape[axis]
+        length, itemsize = shape[axis], np.dtype(dtype).itemsize
         if inner == 1:
             self._shape = (1, outer, length)
-            size = max(1, BLOCK_NBYTES // (length * np.dtype(dtype).itemsize))
-            wheres = [(0, rows) for rows in chunks(outer, size)]
+            size = 2 * max(1, BLOCK_NBYTES // (2 * length * itemsize))
+            wheres = [(0, rows) for rows in _runs(outer, size)]
         else:
             self._shape = (outer, length, inner)
             wheres = [(i, slice(None), columns) for i in range(outer)
                       for columns in _runs(inner, COLUMNS)]
-        memory = barely_aligned(self._shape[1:], dtype) if 0 not in shape else None
+        self.aligned = self._shape[0] == 1 or (
+            length * inner * itemsize % REQUIRED_ALIGNMENT == 0)
+        memory = barely_aligned(self._shape[1:], dtype) if self.aligned and 0 not in shape else None
         made = {}
         self.blocks = []
         for where in wheres if memory is not None else ():

@@ -18,7 +18,7 @@ from ..errors import ClosedError
 from ..runtime import worker_index
 from .kernels import ColumnSweep, RowSweep
 from .legs import BackwardLeg, ForwardLeg
-from .local import zeros
+from .local import ALIGNMENT, zeros
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,19 @@ class Kernels:
         self.columns_backward = ColumnSweep(slab, dtype, False, transposed, effort)
 
 
-class Lane:
-    """One lane's buffers and its legs, by the number of planes."""
+class Chunk:
+    """Slices that travel in one message: ``range(start, stop)``."""
 
-    def __init__(self, *buffers):
-        self.nbytes = sum(buffer.nbytes for buffer in buffers)
+    def __init__(self, start, stop):
+        self.start, self.stop = start, stop
+
+    def __str__(self):
+        last = self.stop - 1
+        return f"{self.start}" if self.start == last else f"{self.start}-{last}"
+
+
+class Lane:
+    """One lane's legs, by the number of planes; they are views of its buffers."""
 
 
 class Transform:
@@ -83,15 +91,21 @@ class Transform:
         self.trials = ()
         self.planning = False  # arrays hold no data of the user's
         self._kernels = kernels
+        self._memory = None  # of all lanes
 
-    # What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), its lanes, its slice
-    # program, and what of the arguments the program needs.
+    # What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), the dtype of what is
+    # exchanged, the exchanges, its lanes, its slice program, and what of the arguments this needs.
 
-    def make_lane(self, sizes):
+    def exchanges(self, slices):
+        """The exchanges of a chunk of so many slices, in their order."""
         raise NotImplementedError
 
-    def nbytes_per_slice(self):
-        """Bytes this rank sends per slice."""
+    def buffer_lengths(self, *exchanges):
+        """Elements of each of a lane's buffers for these exchanges."""
+        raise NotImplementedError
+
+    def make_lane(self, exchanges, *buffers):
+        """A `Lane` for the exchanges, a dict by number of slices."""
         raise NotImplementedError
 
     async def run(self, part, lane, compute, comm, *prepared):
@@ -103,15 +117,16 @@ class Transform:
     def configure(self, settings, slices=None):
         """Allocate lanes and make the pipelines for `settings`."""
         self.settings = settings
-        parts = chunks(self.slices if slices is None else slices, settings.chunk)
+        parts = [Chunk(part.start, part.stop) for part in chunks(
+            self.slices if slices is None else slices, settings.chunk)]
         sizes = {length_of(part) for part in parts} or {1}
-        self._make_pipelines(settings, parts, lambda: self.make_lane(sizes), self.runtime.comm)
-
-    def _make_pipelines(self, settings, parts, make_lane, comm):
         depth = max(1, min(settings.depth, len(parts)))
-        lanes = [make_lane() for _ in range(depth)]
-        self.nbytes_in_flight = sum(lane.nbytes for lane in lanes)
+        self._make_pipelines(parts, self._make_lanes(depth, sizes))
+
+    def _make_pipelines(self, parts, lanes):
+        """The pipelines of the slice program over `parts`, on some lanes."""
         self._parts = parts
+        settings, comm, depth = self.settings, self.runtime.comm, len(lanes)
 
         def pipeline(compute, comm, wait):
             async def program(part, lane, *prepared):
@@ -134,6 +149,32 @@ class Transform:
     def kernels(self):
         """The sweeps of the worker that asks."""
         return self._kernels[worker_index()]
+
+    def _make_lanes(self, depth, sizes):
+        """Lanes for chunks of `sizes` slices."""
+        exchanges = {size: self.exchanges(size) for size in sizes}
+        lengths = self.buffer_lengths(*exchanges[max(sizes)])
+        return [self.make_lane(exchanges, *buffers) for buffers in self._allocate(depth, lengths)]
+
+    def _allocate(self, depth, lengths):
+        """Buffers of some lengths for every lane, all in one block of memory."""
+        dtype = self.exchange_dtype
+        # Each buffer starts on a cache line.
+        line = max(1, ALIGNMENT // dtype.itemsize)
+        lengths = [-(-length // line) * line for length in lengths]
+        each = sum(lengths)
+        self.nbytes_in_flight = depth * each * dtype.itemsize
+        held = -1 if self._memory is None else self._memory.size
+        if held < depth * each or held > depth * each and not self.planning:
+            self._memory = None  # free before there is more
+            self._memory = zeros(depth * each, dtype)
+        starts = [sum(lengths[:i]) for i in range(len(lengths))]
+        return [[self._memory[lane * each + start:lane * each + start + length]
+                 for start, length in zip(starts, lengths)] for lane in range(depth)]
+
+    def nbytes_per_slice(self):
+        """Bytes this rank sends per slice."""
+        return sum(exchange.nbytes_sent for exchange in self.exchanges(1))
 
     def describe(self):
         """What was chosen and what it costs, as text."""
@@ -190,7 +231,7 @@ class Transform:
 
     def release(self):
         """Let go of buffers and plans: they are in a cycle, which Python would find late."""
-        self._pipelines = self._kernels = None
+        self._pipelines = self._kernels = self._memory = None
 
     def _call(self, what, arrays, out):
         if self._pipelines is None:
@@ -239,23 +280,21 @@ class Forward(Transform):
     def __init__(self, runtime, slab, kernels, real, spectrum, scale):
         super().__init__(runtime, slab, kernels, real.slices)
         self.inputs, self.outputs = (real,), (spectrum,)
+        self.exchange_dtype = spectrum.dtype
         self._scale = scale
 
-    def make_lane(self, sizes):
-        dtype = self.outputs[0].dtype
-        exchanges = {size: Exchange(self.slab, size, dtype) for size in sizes}
-        largest = exchanges[max(sizes)]
-        send = zeros(largest.by_columns.size, dtype)
-        receive = zeros(largest.by_rows.size, dtype)
-        lane = Lane(send, receive)
-        rank = self.slab.rank
-        lane.legs = {size: ForwardLeg(exchange, send, receive, rank)
-                     for size, exchange in exchanges.items()}
-        lane.direct = ForwardLeg(exchanges[1], send, None, rank) if 1 in sizes else None
-        return lane
+    def exchanges(self, slices):
+        return (Exchange(self.slab, slices, self.exchange_dtype),)
 
-    def nbytes_per_slice(self):
-        return Exchange(self.slab, 1, self.outputs[0].dtype).nbytes_sent
+    def buffer_lengths(self, exchange):
+        return exchange.by_columns.size, exchange.by_rows.size
+
+    def make_lane(self, exchanges, send, receive):
+        lane, rank = Lane(), self.slab.rank
+        lane.legs = {size: ForwardLeg(exchange, send, receive, rank)
+                     for size, (exchange,) in exchanges.items()}
+        lane.direct = ForwardLeg(*exchanges[1], send, None, rank) if 1 in exchanges else None
+        return lane
 
     def prepare(self, inputs, outputs):
         in_place = self._kernels[0].columns_forward.in_place(outputs[0])
@@ -286,21 +325,20 @@ class Backward(Transform):
     def __init__(self, runtime, slab, kernels, spectrum, real, scale):
         super().__init__(runtime, slab, kernels, real.slices)
         self.inputs, self.outputs = (spectrum,), (real,)
+        self.exchange_dtype = spectrum.dtype
         self._scale = scale
 
-    def make_lane(self, sizes):
-        dtype = self.inputs[0].dtype
-        exchanges = {size: Exchange(self.slab, size, dtype) for size in sizes}
-        largest = exchanges[max(sizes)]
-        send = zeros(largest.by_rows.size, dtype)
-        receive = zeros(largest.by_columns.size, dtype)
-        lane = Lane(send, receive)
-        lane.legs = {size: BackwardLeg(exchange, send, receive, self.slab.rank)
-                     for size, exchange in exchanges.items()}
-        return lane
+    def exchanges(self, slices):
+        return (Exchange(self.slab, slices, self.exchange_dtype),)
 
-    def nbytes_per_slice(self):
-        return Exchange(self.slab, 1, self.inputs[0].dtype).nbytes_sent
+    def buffer_lengths(self, exchange):
+        return exchange.by_rows.size, exchange.by_columns.size
+
+    def make_lane(self, exchanges, send, receive):
+        lane = Lane()
+        lane.legs = {size: BackwardLeg(exchange, send, receive, self.slab.rank)
+                     for size, (exchange,) in exchanges.items()}
+        return lane
 
     def prepare(self, inputs, outputs):
         return inputs[0], outputs[0]

@@ -19,9 +19,10 @@ def choose_volume(transform, *, overlap, depth, chunk, in_flight):
     """Configure `transform` with the settings asked for, and the best ones where None or "auto"."""
     transform.planning = True
     try:
-        transform.configure(_chosen(transform, overlap, depth, chunk, in_flight))
+        chosen = _chosen(transform, overlap, depth, chunk, in_flight)
     finally:
         transform.planning = False
+    transform.configure(chosen)
 
 
 def _chosen(transform, overlap, depth, chunk, in_flight):

@@ -4,25 +4,26 @@ The slices of the pipeline are the tasks of a passage, see there. The same progr
 is the skeleton and measures T, without the exchanges it measures C.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from mpi4py.util import dtlib
 
 from ..runtime import after, parallel, turn
 from .local import REQUIRED_ALIGNMENT, zeros
-from .transform import Lane, Transform
+from .transform import Transform
 
 
 TRIAL_FIELDS = 3
 
 
-class VolumeLane(Lane):
+@dataclass(frozen=True)
+class VolumeLane:
     """One lane's buffers: the remote pieces of a message, and what is received of one."""
 
-    def __init__(self, messages, dtype):
-        self.send = zeros(max((message.send_size for message in messages), default=0), dtype)
-        self.receive = zeros(max((message.receive_size for message in messages), default=0), dtype)
-        self.type = dtlib.from_numpy_dtype(dtype)
-        super().__init__(self.send, self.receive)
+    send: np.ndarray
+    receive: np.ndarray
+    type: object  # MPI's, of the elements
 
 
 class Fields(Transform):
@@ -38,6 +39,13 @@ class Fields(Transform):
     def __init__(self, runtime, comms, slices):
         super().__init__(runtime, None, None, slices)
         self._comms = comms
+
+    def make_lanes(self, depth, messages):
+        """Lanes for any of some messages."""
+        lengths = (max((message.send_size for message in messages), default=0),
+                   max((message.receive_size for message in messages), default=0))
+        kind = dtlib.from_numpy_dtype(self.exchange_dtype)
+        return [VolumeLane(*buffers, kind) for buffers in self._allocate(depth, lengths)]
 
     async def travel(self, passage, task, lane, compute, comm, sources, targets, scale, first=0):
         """Run one task of a passage whose tasks are slices `first` and following."""
@@ -63,6 +71,7 @@ class Volume(Fields):
         super().__init__(runtime, comms, passage.units * passage.fields)
         self.units = passage.units
         self.inputs, self.outputs = (source,), (target,)
+        self.exchange_dtype = passage.dtype
         self._passage = passage
         self._scale = scale
 
@@ -73,10 +82,9 @@ class Volume(Fields):
     def configure(self, settings, fields=None):
         """Allocate lanes and make the pipelines for `settings`; by default for all fields."""
         self.settings = settings
-        passage, dtype = self._passage, self._passage.dtype
-        messages = passage.messages(settings.chunk)
-        self._make_pipelines(settings, passage.tasks(settings.chunk, fields),
-                             lambda: VolumeLane(messages, dtype), self.runtime.comm)
+        tasks = self._passage.tasks(settings.chunk, fields)
+        self._make_pipelines(tasks, self.make_lanes(
+            max(1, min(settings.depth, len(tasks))), self._passage.messages(settings.chunk)))
 
     def trial_fields(self):
         """Fields of a measured planning run: enough to see how they follow each other."""
