@@ -140,6 +140,7 @@ class Passage:
         real = next((axis for axis, line in lines.items() if line.real), None)
         whole = batch > 1 and _nbytes(layout, (1, *shape), spectral) <= UNIT_NBYTES
         self._whole = whole
+        self.coordinates = coordinates
         self.fields = 1 if whole else batch
         self.ring = min(2, self.fields)
         shape = (batch if whole else 1, *shape)
@@ -151,7 +152,8 @@ class Passage:
         self.holds = bool(rest) and not able
         self.legs = []
         for number, way in enumerate(ways):
-            # Targets are the user's array (place 0), or one of two work arrays in turn.
+            # Targets are the user's array (place 0), or work memory; with more than one work array
+            # on the way, every other one lies where the user's will be, if it fits there.
             place = len(ways) - 1 - number + self.holds
             fresh = place == 0 or self.fields <= self.ring and len(ways) <= 2
             leg = _Leg(way, layout, lines, shape, coordinates, dtype, forward, workers, effort,
@@ -161,13 +163,17 @@ class Passage:
         self.dtype = spectral
         self._rest_axes = rest
         self._rest = []
+        local = layout.local_shape(shape, coordinates)
         if rest:
-            local = layout.local_shape(shape, coordinates)
             self._rest = [_make_rest(local, rest, lines, dtype, forward, effort, able)
                           for _ in range(workers)]
-        self._work = [zeros((self.ring, max(
-            (int(np.prod(leg.target)) for leg in self.legs if leg.place and leg.place % 2 == odd),
-            default=0)), spectral) for odd in (0, 1)]
+        itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
+        room = _points(_after(local, rest, lines, forward)) * itemsize if natural else 0
+        sizes = [max((_points(leg.target) for leg in self.legs
+                      if leg.place and leg.place % 2 == odd), default=0) for odd in (0, 1)]
+        self._borrows = sizes[0] * spectral.itemsize <= room
+        self._work = [zeros((self.ring, 0 if self._borrows and not odd else size), spectral)
+                      for odd, size in enumerate(sizes)]
         self.nbytes = sum(work.nbytes for work in self._work)
         self.units = sum(leg.crossing.units for leg in self.legs)  # of one field
 
@@ -220,8 +226,12 @@ class Passage:
         """The array that a leg stores into, for one field."""
         if leg.place == 0:
             return targets[field]
-        work = self._work[leg.place % 2][field % self.ring]
-        return work[:int(np.prod(leg.target))].reshape(leg.target)
+        if leg.place % 2 == 0 and self._borrows:
+            memory = targets[field].reshape(-1).view(np.uint8)
+            work = memory[:_points(leg.target) * self.dtype.itemsize].view(self.dtype)
+        else:
+            work = self._work[leg.place % 2][field % self.ring][:_points(leg.target)]
+        return work.reshape(leg.target)
 
 
 class _Leg:
@@ -297,8 +307,8 @@ class _Message:
         rank = leg.crossing.rank
         self.shapes_sent = [box_shape(box) for box in boxes.sent]
         self.shapes_received = [box_shape(box) for box in boxes.received]
-        sent = [int(np.prod(shape)) for shape in self.shapes_sent]
-        received = [int(np.prod(shape)) for shape in self.shapes_received]
+        sent = [_points(shape) for shape in self.shapes_sent]
+        received = [_points(shape) for shape in self.shapes_received]
         sent[rank] = 0
         if leg.straight:
             received[rank] = 0
@@ -376,10 +386,14 @@ def _make_rest(local, axes, lines, dtype, forward, effort, in_target):
     return Sweep(local, axes, lines, dtype, forward, [_whole(local)], [_whole(there)], effort)
 
 
+def _points(shape):
+    return int(np.prod(shape, dtype=int))
+
+
 def _pieces(buffer, starts, shapes, rank, own):
     """The pieces in a buffer; that of `rank` is `own`, if given."""
     return [own if number == rank and own is not None else
-            buffer[start:start + int(np.prod(shape))].reshape(shape)
+            buffer[start:start + _points(shape)].reshape(shape)
             for number, (start, shape) in enumerate(zip(starts, shapes))]
 
 
@@ -405,4 +419,4 @@ def _after(shape, axes, lines, forward):
 
 def _nbytes(layout, shape, dtype):
     """Size of the largest local array: that of the first rank in every dimension."""
-    return int(np.prod(layout.local_shape(shape, (0,) * len(layout.grid)))) * dtype.itemsize
+    return _points(layout.local_shape(shape, (0,) * len(layout.grid))) * dtype.itemsize

@@ -38,7 +38,8 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
 
     if overlap != "auto":
         return settings(overlap, chunk or sizes[len(sizes) // 2])
-    if units == 1:
+    fields = transform.trial_fields()
+    if units == 1 or fields == 0:
         alone = "off" if transform.runtime.workers == 1 else "poll"
         return settings(alone, chunk or 1)
     sizes = [chunk] if chunk else sizes
@@ -47,7 +48,6 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
         *(settings("block", size, depth or SHALLOW) for size in sizes[:2]),
         *(settings("poll", size) for size in sizes),
         settings("poll", sizes[0], depth or SHALLOW))))
-    fields = transform.trial_fields()
     arrays = transform.trial_arrays(fields)
     seconds = {candidate: [] for candidate in candidates}
 
