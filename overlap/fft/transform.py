@@ -159,9 +159,10 @@ class Transform:
     def _allocate(self, depth, lengths):
         """Buffers of some lengths for every lane, all in one block of memory."""
         dtype = self.exchange_dtype
-        # Each buffer starts on a cache line.
-        line = max(1, ALIGNMENT // dtype.itemsize)
-        lengths = [-(-length // line) * line for length in lengths]
+        # Each buffer starts on a cache line of its own, also an empty one: Open MPI takes a nonblocking
+        # exchange whose two buffers start at one address for one in place, whatever their counts.
+        line = ALIGNMENT // dtype.itemsize
+        lengths = [max(1, -(-length // line)) * line for length in lengths]
         each = sum(lengths)
         self.nbytes_in_flight = depth * each * dtype.itemsize
         held = -1 if self._memory is None else self._memory.size
