@@ -216,7 +216,8 @@ class FFT2:
             slab = self._make_slab(-(-3 * ny // 2), -(-3 * nx // 2))
         transform = Pointwise(
             self.runtime, slab, self._make_kernels(slab), self._spectrum, self._sides(())[1],
-            self._dtype, function, self._scale_backward, self._scale_forward * ny * nx / (slab.my * slab.mx))
+            self._dtype, function, self._scale_backward,
+            self._scale_forward * ny * nx / (slab.my * slab.mx))
         self._transforms.add(transform)
         choose(transform, **self._wishes)
         return transform
