@@ -5,9 +5,10 @@ import weakref
 import numpy as np
 
 from ..decomp import Layout, Swap
-from ..errors import InputError
+from ..errors import ClosedError, InputError
 from ..runtime import Runtime
 from .fft2 import DTYPES, NORMS, ORDERS, OVERLAPS, _Destroyed
+from .function import Function
 from .grids import choose_grid, subcomms
 from .local import EFFORTS, complex_of
 from .passage import Passage
@@ -15,6 +16,7 @@ from .side import Side
 from .sweep import Line
 from .trials import choose_volume
 from .volume import Volume
+from .volume_pointwise import VolumePointwise
 
 Z, Y, X = 1, 2, 3  # axes of a field, after the batch's
 DEALIAS = (None, "3/2")
@@ -100,47 +102,28 @@ class FFT3:
         self._restore = restore
         self._effort = effort
         self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight)
-        power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
-        points = float(nz * ny * nx)
-        self._scale_backward = points ** (power - 1.0)
-        self._scale_forward = points ** -power
+        self._power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         self.grid = (tuple(map(int, grid)) if grid is not None else
                      choose_grid(self.runtime, self._shape, complex_of(self._dtype)))
-        self._transforms = weakref.WeakSet()
-        self._make(_lines((nz, ny, nx), self._dtype, dealias))
-
-    def _make(self, lines):
-        """The plan's transforms."""
-        fine = tuple(lines[axis].length(False) for axis in (Z, Y, X))
         P, Q = self.grid
         rank = self.runtime.comm.rank
-        coordinates = rank % P, rank // P
-        comms = subcomms(self.runtime, self.grid)
+        self._coordinates = rank % P, rank // P
+        self._comms = subcomms(self.runtime, self.grid)
         p, q = (None if size == 1 else dimension for dimension, size in enumerate(self.grid))
-        here = Layout((None, q, p, None), self.grid)
-        there = here if self._restore else Layout((None, None, q, p), self.grid)
-        spectral_shape = tuple(lines[axis].length(True) for axis in (Z, Y, X))
-        self._real = self._side(here, coordinates, fine, self._dtype, True)
-        self._spectrum = self._side(there, coordinates, spectral_shape, complex_of(self._dtype),
-                                    self._natural)
-        batch = int(np.prod(self._batch, dtype=int))
-        real = self._dtype.kind == "f"
-        scale = self._scale_forward * np.prod(self._shape[-3:]) / np.prod(fine)
-        transforms = []
-        for forward, layout, source, target, factor in (
-                (True, here, self._real, self._spectrum, scale),
-                (False, there, self._spectrum, self._real, self._scale_backward)):
-            shape = fine if forward else spectral_shape
-            passage = Passage(
-                _route(self.grid, real, forward, self._restore), layout, lines, batch, shape,
-                coordinates, source.dtype, forward, target.natural, self.runtime.workers,
-                self._effort)
-            transforms.append(
-                Volume(self.runtime, comms, passage, source, target, float(factor)))
-        self.forward, self.backward = transforms
-        self._transforms.update(transforms)
-        choose_volume(self.forward, **self._wishes)
-        choose_volume(self.backward, **self._wishes)
+        self._here = Layout((None, q, p, None), self.grid)
+        self._there = self._here if restore else Layout((None, None, q, p), self.grid)
+        self._lines = _lines((nz, ny, nx), self._dtype, dealias)
+        self._real, self._spectrum = self._sides(self._batch)
+        batch = self._real.slices
+        self.forward = Volume(
+            self.runtime, self._comms, self._passage(True, self._lines, batch), self._real,
+            self._spectrum, self._scale(True, self._lines))
+        self.backward = Volume(
+            self.runtime, self._comms, self._passage(False, self._lines, batch), self._spectrum,
+            self._real, self._scale(False, self._lines))
+        self._transforms = weakref.WeakSet((self.forward, self.backward))
+        for transform in (self.forward, self.backward):
+            choose_volume(transform, **self._wishes)
 
     def __enter__(self):
         return self
@@ -208,15 +191,88 @@ class FFT3:
             self.forward.describe(), *map(str, self.forward.trials), self.backward.describe(),
             *map(str, self.backward.trials)))
 
+    def pointwise(self, function=None, *, inputs=None, outputs=1, shared=0, dealias=None):
+        """Make a function of real-space fields act on spectral fields, as one pipeline.
+
+        A decorator, with or without arguments. The inputs of each entry of the batch are transformed
+        to real space, given to the function, and what it returns is transformed back, while the
+        next entry's inputs are under way.
+
+        Parameters
+        ----------
+        function : callable
+            ``function(*fields)`` with this rank's real-space fields of one entry, each ``(nz_local,
+            ny_local, nx)`` (of the finer grid with `dealias`), read-only by convention; returns one
+            field, or a tuple of `outputs` fields. If it has a parameter ``out``, it is given the
+            field (or tuple of fields) to fill instead; if it has a parameter ``index``, the
+            entry's index in the batch.
+        inputs : int, optional
+            Number of spectral inputs; by default the function's positional parameters.
+        outputs : int
+        shared : int
+            The last `shared` inputs have no batch axes: they are transformed once per call and
+            given to all entries.
+        dealias : {None, "3/2"}
+            ``"3/2"``: as of the plan, for these fields alone. A plan that de-aliases does it here
+            as well.
+
+        Returns
+        -------
+        VolumePointwise
+            A `Transform` of the spectral inputs.
+        """
+        if function is None:
+            return lambda function: self.pointwise(
+                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
+        if self.destroyed:
+            raise ClosedError("expected a plan in use, received one that was destroyed")
+        function = Function(function, inputs, outputs, shared, dealias)
+        self.runtime.preflight(function.problem, **function.agreed)
+        lines = self._lines
+        if dealias is not None:
+            lines = _lines(self._shape[-3:], self._dtype, dealias)
+        fine = tuple(lines[axis].length(False) for axis in (Z, Y, X))
+        transform = VolumePointwise(
+            self.runtime, self._comms, function,
+            self._passage(False, lines, max(function.inputs, shared), False, True),
+            self._passage(True, lines, outputs, False), self._spectrum, self._sides(())[1],
+            self._here.local_shape((1, *fine), self._coordinates), self._dtype,
+            self._scale(False, lines), self._scale(True, lines))
+        self._transforms.add(transform)
+        choose_volume(transform, **self._wishes)
+        return transform
+
     def _of(self, forward_output):
         return self._spectrum if forward_output else self._real
 
-    def _side(self, layout, coordinates, shape, dtype, natural):
-        where = layout.local_slice((1, *shape), coordinates)
+    def _scale(self, forward, lines):
+        points = float(np.prod(self._shape[-3:], dtype=object))
+        if not forward:
+            return points ** (self._power - 1.0)
+        fine = float(np.prod([lines[axis].fine for axis in (Z, Y, X)], dtype=object))
+        return points ** -self._power * points / fine
+
+    def _passage(self, forward, lines, batch, joined=True, reused=False):
+        shape = [lines[axis].length(not forward) for axis in (Z, Y, X)]
+        real = self._dtype.kind == "f"
+        return Passage(
+            _route(self.grid, real, forward, self._restore),
+            self._here if forward else self._there, lines, batch, shape, self._coordinates,
+            self._dtype if forward else complex_of(self._dtype), forward,
+            not forward or self._natural, self.runtime.workers, self._effort, joined, reused)
+
+    def _sides(self, batch):
+        """Both sides of the plan, for some batch axes."""
+        return (self._side(self._here, batch, False, self._dtype, True),
+                self._side(self._there, batch, True, complex_of(self._dtype), self._natural))
+
+    def _side(self, layout, batch, spectral, dtype, natural):
+        shape = [self._lines[axis].length(spectral) for axis in (Z, Y, X)]
+        where = layout.local_slice((1, *shape), self._coordinates)
         order = (Z, Y, X) if natural else (Y, X, Z)
         parts = {position - 3: where[axis] for position, axis in enumerate(order)
                  if layout.splits[axis] is not None}
-        return Side(self.comm, self._batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
+        return Side(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
                     natural)
 
 

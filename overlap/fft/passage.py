@@ -132,13 +132,17 @@ class Passage:
     workers : int
     effort : str
         FFTW planning effort.
+    joined : bool
+        Small fields may be taken together.
+    reused : bool
+        The same targets serve again and again: nothing is written there early.
     """
 
     def __init__(self, route, layout, lines, batch, shape, coordinates, dtype, forward, natural,
-                 workers, effort):
+                 workers, effort, joined=True, reused=False):
         spectral = complex_of(dtype)
         real = next((axis for axis, line in lines.items() if line.real), None)
-        whole = batch > 1 and _nbytes(layout, (1, *shape), spectral) <= UNIT_NBYTES
+        whole = batch > 1 and joined and _nbytes(layout, (1, *shape), spectral) <= UNIT_NBYTES
         self._whole = whole
         self.coordinates = coordinates
         self.fields = 1 if whole else batch
@@ -155,7 +159,8 @@ class Passage:
             # Targets are the user's array (place 0), or work memory; with more than one work array
             # on the way, every other one lies where the user's will be, if it fits there.
             place = len(ways) - 1 - number + self.holds
-            fresh = place == 0 or self.fields <= self.ring and len(ways) <= 2
+            fresh = not reused and (
+                place == 0 or self.fields <= self.ring and len(ways) <= 2)
             leg = _Leg(way, layout, lines, shape, coordinates, dtype, forward, workers, effort,
                        place, fresh, natural)
             self.legs.append(leg)

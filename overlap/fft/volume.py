@@ -7,8 +7,8 @@ is the skeleton and measures T, without the exchanges it measures C.
 from dataclasses import dataclass
 
 import numpy as np
-from mpi4py.util import dtlib
 
+from ..decomp import mpi_type
 from ..runtime import after, parallel, turn
 from .local import REQUIRED_ALIGNMENT, zeros
 from .transform import Transform
@@ -34,30 +34,70 @@ class Fields(Transform):
     runtime : Runtime
     comms : sequence of AsyncComm
         One per dimension of the grid.
+    units : int
+        Units of one field, on all legs.
+    fields : int
+        How many of them come one after the other.
+
+    Attributes
+    ----------
+    units : int
     """
 
-    def __init__(self, runtime, comms, slices):
-        super().__init__(runtime, None, None, slices)
+    def __init__(self, runtime, comms, units, fields):
+        super().__init__(runtime, None, None, units * fields)
+        self.units = units
+        self._fields = fields
         self._comms = comms
+
+    def trial_fields(self):
+        """Fields of a measured planning run: enough to see how they follow each other."""
+        return min(self._fields, TRIAL_FIELDS)
+
+    def trial_arrays(self, fields):
+        """Inputs (zero) and outputs of some fields, as for `run_planes`."""
+        def batch(side):
+            count = fields if side.slices == self._fields else side.slices
+            return zeros((count, *side.shape[-3:]), side.dtype)
+        return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
+
+    def run_planes(self, inputs, outputs, what="whole"):
+        """Run on lists of batches of fields that are known to fit (collective)."""
+        targets = [out if not side.natural or _fits(out) else zeros(out.shape, out.dtype)
+                   for out, side in zip(outputs, self.outputs)]
+        self._pipelines[what](self._parts, *self.prepare(inputs, targets))
+        for out, target in zip(outputs, targets):
+            if target is not out:
+                out[...] = target
 
     def make_lanes(self, depth, messages):
         """Lanes for any of some messages."""
         lengths = (max((message.send_size for message in messages), default=0),
                    max((message.receive_size for message in messages), default=0))
-        kind = dtlib.from_numpy_dtype(self.exchange_dtype)
+        kind = mpi_type(self.exchange_dtype)
         return [VolumeLane(*buffers, kind) for buffers in self._allocate(depth, lengths)]
 
-    async def travel(self, passage, task, lane, compute, comm, sources, targets, scale, first=0):
-        """Run one task of a passage whose tasks are slices `first` and following."""
+    async def travel(self, passage, task, lane, compute, comm, sources, targets, scale, first=0,
+                     start=0):
+        """Run one task of a passage.
+
+        Parameters
+        ----------
+        first : int
+            The slice that is the passage's first task.
+        start : int
+            The passage starts when so many slices have ended; `sources` may be filled until then.
+        """
+        if compute:
+            await after(first + task.gate if task.gate else start)
         flight = passage.flight(task, lane, sources, targets)
         if compute:
-            await after(first + task.gate)
             flight.load(scale if task.leg == 0 else 1.0)
         if comm is not None:
             dimension = flight.dimension
             await (turn() if dimension is None else flight.exchanged(self._comms[dimension]))
         if compute:
-            await after(first + task.hold)
+            await after(first + task.hold if task.hold else 0)
             flight.store()
             if task.completes:
                 await after(first + task.number)
@@ -68,8 +108,7 @@ class Volume(Fields):
     """A transform of fields along one passage."""
 
     def __init__(self, runtime, comms, passage, source, target, scale):
-        super().__init__(runtime, comms, passage.units * passage.fields)
-        self.units = passage.units
+        super().__init__(runtime, comms, passage.units, passage.fields)
         self.inputs, self.outputs = (source,), (target,)
         self.exchange_dtype = passage.dtype
         self._passage = passage
@@ -86,18 +125,6 @@ class Volume(Fields):
         self._make_pipelines(tasks, self.make_lanes(
             max(1, min(settings.depth, len(tasks))), self._passage.messages(settings.chunk)))
 
-    def trial_fields(self):
-        """Fields of a measured planning run: enough to see how they follow each other."""
-        return min(self._passage.fields, TRIAL_FIELDS)
-
-    def trial_arrays(self, fields):
-        """An input (zero) and an output of some fields, as for `run_planes`."""
-        def batch(side):
-            local = side.shape[-3:]
-            count = fields if self._passage.fields == side.slices else side.slices
-            return zeros((count, *local), side.dtype)
-        return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
-
     def message_nbytes(self, chunk):
         """Bytes of the largest piece that leaves this rank."""
         return max((max(message.counts_sent) for message in self._passage.messages(chunk)),
@@ -107,14 +134,6 @@ class Volume(Fields):
         """What was chosen and what it costs, as text."""
         return (f"{super().describe()}, {self._passage.nbytes / 2**20:.1f} MiB of work memory; "
                 f"{self._passage.describe()}")
-
-    def run_planes(self, inputs, outputs, what="whole"):
-        """Run on lists of batches of fields that are known to fit (collective)."""
-        out, = outputs
-        target = out if not self.outputs[0].natural or _fits(out) else zeros(out.shape, out.dtype)
-        self._pipelines[what](self._parts, *self.prepare(inputs, [target]))
-        if target is not out:
-            out[...] = target
 
     def prepare(self, inputs, outputs):
         split = self._passage.split

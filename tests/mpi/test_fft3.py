@@ -98,6 +98,26 @@ def test_failure_at_every_site(ranks, grid, dtype, mode):
         "mode": mode, "grid": grid, "dtype": dtype, "shape": (12, 16, 64)})
 
 
+@pytest.mark.parametrize("ranks, grid, dtype, order, batch, dealias, outputs, shared, use_out", [
+    (1, (1, 1), "f8", "natural", (2,), "3/2", 1, 1, False),
+    (2, (1, 2), "f8", "natural", (3,), "3/2", 2, 0, False),
+    (2, (2, 1), "c16", "transposed", (), None, 1, 0, True),
+    (4, (2, 2), "f8", "natural", (3,), "3/2", 2, 1, True),
+    (3, (1, 3), "c8", "natural", (2, 2), None, 1, 1, False)])
+def test_pointwise(ranks, grid, dtype, order, batch, dealias, outputs, shared, use_out):
+    jobs.run_job("fft3_cases:pointwise", ranks, args={
+        "grid": grid, "dtype": dtype, "order": order, "batch": batch, "shape": (9, 10, 24),
+        "dealias": dealias, "outputs": outputs, "shared": shared, "use_out": use_out,
+        "modes": [("off", 1, None, None), ("poll", 1, 3, 1), ("block", 2, 4, 2),
+                  ("poll", 2, 7, 1), ("auto", 1, None, None)]})
+
+
+@pytest.mark.parametrize("ranks, grid, mode", [(2, (1, 2), "off"), (4, (2, 2), "poll"),
+                                               (2, (1, 2), "block")])
+def test_pointwise_failures(ranks, grid, mode):
+    jobs.run_job("fft3_cases:pointwise_failures", ranks, args={"mode": mode, "grid": grid})
+
+
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 @pytest.mark.parametrize("case", ["plane_waves", "distributed_arrays", "destroyed", "bad_calls",
                                   "bad_arguments"])
