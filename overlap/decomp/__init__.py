@@ -1,9 +1,11 @@
 """Who holds what: partitions, exchanges, distributed arrays. Knows no threads."""
 
 from .distarray import DistArray
-from .exchange import Exchange
+from .exchange import Exchange, mpi_type
+from .layout import Crossing, Layout, Leg, Swap, box_shape, contiguous, legs, offset
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .slab import Slab
 
-__all__ = ["DistArray", "Exchange", "Slab", "block", "chunks", "complement", "intersect", "length_of",
-           "mode_segments"]
+__all__ = ["Crossing", "DistArray", "Exchange", "Layout", "Leg", "Slab", "Swap", "block", "box_shape",
+           "chunks", "complement", "contiguous", "intersect", "legs", "length_of", "mode_segments",
+           "mpi_type", "offset"]

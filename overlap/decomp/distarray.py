@@ -4,7 +4,7 @@ import numpy as np
 
 
 class DistArray(np.ndarray):
-    """The local part of an array split over the ranks along one axis.
+    """The local part of an array split over the ranks along one axis or several.
 
     An ordinary `numpy.ndarray` of the local shape, with the attributes below; results of arithmetic
     of the local shape keep them, anything of another shape is a plain ndarray with all of them None.
@@ -14,21 +14,21 @@ class DistArray(np.ndarray):
     comm : mpi4py.MPI.Comm
         The communicator over which it is distributed.
     global_shape : tuple of int
-    axis : int
-        The axis that is split.
+    axes : tuple of int
+        The axes that are split.
     local_slice : tuple of slice
         Where the local part lies in the global array.
     """
 
-    def __new__(cls, buffer, comm, global_shape, axis, local_slice):
+    def __new__(cls, buffer, comm, global_shape, axes, local_slice):
         array = np.asarray(buffer).view(cls)
         array.comm, array.global_shape = comm, global_shape
-        array.axis, array.local_slice = axis, local_slice
+        array.axes, array.local_slice = axes, local_slice
         return array
 
     def __array_finalize__(self, parent):
         same = parent is not None and self.shape == getattr(parent, "shape", None)
-        for name in ("comm", "global_shape", "axis", "local_slice"):
+        for name in ("comm", "global_shape", "axes", "local_slice"):
             setattr(self, name, getattr(parent, name, None) if same else None)
 
     def __array_wrap__(self, array, context=None, return_scalar=False):

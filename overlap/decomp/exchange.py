@@ -17,6 +17,11 @@ from mpi4py.util import dtlib
 from .partition import length_of
 
 
+def mpi_type(dtype):
+    """MPI's datatype of a numpy dtype."""
+    return dtlib.from_numpy_dtype(dtype)
+
+
 class Pieces:
     """One side of the exchange: the pieces' shapes, counts and displacements.
 
@@ -69,7 +74,7 @@ class Exchange:
         self.by_rows = Pieces(
             planes, [(length_of(part), slab.my_columns) for part in slab.rows], slab.rank)
         self.nbytes_sent = sum(self.by_columns.counts) * np.dtype(dtype).itemsize
-        self._type = dtlib.from_numpy_dtype(dtype)
+        self._type = mpi_type(dtype)
 
     def forward(self, comm, send, receive):
         """The awaitable exchange from columns to rows of two one-dimensional buffers."""

@@ -1,7 +1,8 @@
-"""Local FFTW plans, and `FFT2`: batches of 2-D FFTs on slabs."""
+"""Local FFTW plans, `FFT2`: batches of 2-D FFTs on slabs, and `FFT3`: 3-D FFTs on slabs and pencils."""
 
 from .fft2 import FFT2
+from .fft3 import FFT3
 from .transform import Settings, Transform
 from .tune import Trial
 
-__all__ = ["FFT2", "Settings", "Transform", "Trial"]
+__all__ = ["FFT2", "FFT3", "Settings", "Transform", "Trial"]

@@ -1,6 +1,5 @@
 """`FFT2`: batches of two-dimensional FFTs on slabs, as pipelines that hide their transposes."""
 
-import inspect
 import weakref
 from time import perf_counter
 
@@ -9,6 +8,7 @@ import numpy as np
 from ..decomp import Slab, length_of
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
+from .function import Function
 from .kernels import RowSweep
 from .local import EFFORTS, complex_of, empty, zeros
 from .pointwise import Pointwise
@@ -208,27 +208,16 @@ class FFT2:
                 function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
         if self.destroyed:
             raise ClosedError("expected a plan in use, received one that was destroyed")
-        parameters = inspect.signature(function).parameters
-        if inputs is None:
-            inputs = sum(name not in ("out", "index") and parameter.default is parameter.empty
-                         for name, parameter in parameters.items())
-        problem = None
-        if dealias not in (None, "3/2"):
-            problem = f"expected dealias to be None or '3/2', received {dealias!r}"
-        elif not (isinstance(inputs, int) and isinstance(outputs, int) and isinstance(shared, int)
-                  and 0 <= shared < inputs and outputs >= 1):
-            problem = (f"expected inputs > shared >= 0 and outputs >= 1, received inputs={inputs}, "
-                       f"shared={shared}, outputs={outputs}")
-        self.runtime.preflight(problem, inputs=inputs, outputs=outputs, shared=shared,
-                               dealias=dealias)
+        function = Function(function, inputs, outputs, shared, dealias)
+        self.runtime.preflight(function.problem, **function.agreed)
         ny, nx = self._shape[-2:]
         slab = self._slab
         if dealias is not None:
             slab = self._make_slab(-(-3 * ny // 2), -(-3 * nx // 2))
         transform = Pointwise(
             self.runtime, slab, self._make_kernels(slab), self._spectrum, self._sides(())[1],
-            self._dtype, function, parameters, inputs - shared, outputs, shared,
-            self._scale_backward, self._scale_forward * ny * nx / (slab.my * slab.mx))
+            self._dtype, function, self._scale_backward,
+            self._scale_forward * ny * nx / (slab.my * slab.mx))
         self._transforms.add(transform)
         choose(transform, **self._wishes)
         return transform
@@ -244,10 +233,10 @@ class FFT2:
         columns = slab.columns[slab.rank]
         spectral = complex_of(self._dtype)
         if self._transposed:
-            spectrum = Side(self.comm, batch, half[::-1], -2, columns, spectral, natural=False)
+            spectrum = Side(self.comm, batch, half[::-1], {-2: columns}, spectral, natural=False)
         else:
-            spectrum = Side(self.comm, batch, half, -1, columns, spectral)
-        real = Side(self.comm, batch, plane, -2, slab.rows[slab.rank], self._dtype)
+            spectrum = Side(self.comm, batch, half, {-1: columns}, spectral)
+        real = Side(self.comm, batch, plane, {-2: slab.rows[slab.rank]}, self._dtype)
         return real, spectrum
 
     def _make_slab(self, my, mx):

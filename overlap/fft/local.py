@@ -60,6 +60,12 @@ def _flags(effort):
     return (f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT")
 
 
+def plan(source, target, axis, forward, effort):
+    """FFTW's plan for one axis of `source`, whose contents are lost, into `target`."""
+    return pyfftw.FFTW(source, target, axes=(axis,), flags=_flags(effort),
+                       direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
+
+
 class Scratch:
     """A transform of one small block, on arrays of its own that stay in the cache.
 

@@ -1,7 +1,5 @@
 """`Pointwise`: spectral fields to real space, the user's function, and back, as one pipeline."""
 
-import numpy as np
-
 from ..decomp import Exchange, length_of
 from ..runtime import worker_index
 from .legs import BackwardLeg, ForwardLeg
@@ -14,27 +12,26 @@ class Pointwise(Transform):
     """A function of real-space fields, made to act on spectral ones; see `FFT2.pointwise`."""
 
     def __init__(self, runtime, slab, kernels, spectrum, shared_spectrum, dtype, function,
-                 parameters, inputs, outputs, shared, scale_backward, scale_forward):
+                 scale_backward, scale_forward):
         super().__init__(runtime, slab, kernels, spectrum.slices)
+        inputs, outputs, shared = function.inputs, function.outputs, function.shared
         self.inputs = (spectrum,) * inputs + (shared_spectrum,) * shared
         self.outputs = (spectrum,) * outputs
         self.exchange_dtype = spectrum.dtype
         self._own = inputs
         self._function = function
-        self._takes_out = "out" in parameters
-        self._takes_index = "index" in parameters
         self._batch = spectrum.global_shape[:-2]
         self._scale_backward = scale_backward
         self._scale_forward = scale_forward
         plane = length_of(slab.rows[slab.rank]), slab.mx
         # Each worker's real-space planes of the slice it works on.
         self._fields = [[empty(plane, dtype) for _ in range(inputs)] for _ in kernels]
-        self._results = [[empty(plane, dtype) for _ in range(outputs if self._takes_out else 0)]
+        self._results = [[empty(plane, dtype) for _ in range(outputs if function.takes_out else 0)]
                          for _ in kernels]
         self._shared = [zeros(plane, dtype) for _ in range(shared)]
         self._share = None
         if shared:
-            real = Side(spectrum.comm, (shared,), (slab.my, slab.mx), -2, slab.rows[slab.rank],
+            real = Side(spectrum.comm, (shared,), (slab.my, slab.mx), {-2: slab.rows[slab.rank]},
                         dtype)
             self._share = Backward(runtime, slab, kernels, shared_spectrum, real, scale_backward)
 
@@ -109,20 +106,5 @@ class Pointwise(Transform):
         """Call the user's function for slice `z`; returns its result planes."""
         if self.planning:  # the function may not bear zeros, or may count its calls
             return [fields[0] * fields[-1]] * len(self.outputs)
-        options = {}
-        if self._takes_out:
-            results = self._results[worker_index()]
-            options["out"] = results[0] if len(results) == 1 else tuple(results)
-        if self._takes_index:
-            index = np.unravel_index(z, self._batch) if self._batch else ()
-            options["index"] = int(index[0]) if len(index) == 1 else tuple(map(int, index))
-        returned = self._function(*fields, *self._shared, **options)
-        if self._takes_out:
-            return results
-        results = returned if isinstance(returned, tuple) else (returned,)
-        if len(results) != len(self.outputs) or any(
-                np.shape(result) != fields[0].shape for result in results):
-            raise ValueError(
-                f"expected the function to return {len(self.outputs)} plane(s) of shape "
-                f"{fields[0].shape}, received {len(results)} of {[np.shape(r) for r in results]}")
-        return results
+        results = self._results[worker_index()]
+        return self._function(fields, self._shared, results, self._batch, z)

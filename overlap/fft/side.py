@@ -14,32 +14,32 @@ class Side:
     comm : mpi4py.MPI.Comm
     batch : tuple of int
         Leading axes.
-    plane : (int, int)
-        Global shape of one plane.
-    axis : {-2, -1}
-        Which axis of the plane is split.
-    part : slice
-        This rank's part of it.
+    shape : tuple of int
+        Global shape of one plane or field.
+    parts : dict
+        Of the axes that are split, counted from the end (-1, -2, ...): this rank's slice.
     dtype : numpy.dtype
     natural : bool
-        Whether a plane's axes are (y, x), and not (x, y).
+        Whether the axes are in natural order, (y, x) or (z, y, x).
     """
 
-    def __init__(self, comm, batch, plane, axis, part, dtype, natural=True):
+    def __init__(self, comm, batch, shape, parts, dtype, natural=True):
         self.comm = comm
         self.dtype = np.dtype(dtype)
         self.natural = natural
-        self.global_shape = (*batch, *plane)
+        self.global_shape = (*batch, *shape)
         self.slices = int(np.prod(batch, dtype=int))
-        self.axis = len(batch) + 2 + axis
         where = [slice(0, length) for length in self.global_shape]
-        where[self.axis] = part
+        for axis, part in parts.items():
+            where[axis] = part
+        self.axes = tuple(sorted(len(where) + axis for axis in parts))
+        self._dimensions = len(shape)
         self.local_slice = tuple(where)
         self.shape = tuple(length_of(part) for part in where)
 
     def wrap(self, array):
         """The local `array` as a `DistArray`."""
-        return DistArray(array, self.comm, self.global_shape, self.axis, self.local_slice)
+        return DistArray(array, self.comm, self.global_shape, self.axes, self.local_slice)
 
     def empty(self):
         """An uninitialised, aligned `DistArray`."""
@@ -56,4 +56,4 @@ class Side:
 
     def planes(self, array):
         """The array with its batch axes joined: a view where strides allow, else a copy."""
-        return np.asarray(array).reshape((self.slices, *self.shape[-2:]))
+        return np.asarray(array).reshape((self.slices, *self.shape[-self._dimensions:]))

@@ -121,9 +121,12 @@ class Transform:
             self.slices if slices is None else slices, settings.chunk)]
         sizes = {length_of(part) for part in parts} or {1}
         depth = max(1, min(settings.depth, len(parts)))
-        lanes = self._make_lanes(depth, sizes)
+        self._make_pipelines(parts, self._make_lanes(depth, sizes))
+
+    def _make_pipelines(self, parts, lanes):
+        """The pipelines of the slice program over `parts`, on some lanes."""
         self._parts = parts
-        comm = self.runtime.comm
+        settings, comm, depth = self.settings, self.runtime.comm, len(lanes)
 
         def pipeline(compute, comm, wait):
             async def program(part, lane, *prepared):
@@ -148,14 +151,18 @@ class Transform:
         return self._kernels[worker_index()]
 
     def _make_lanes(self, depth, sizes):
-        """Lanes for chunks of `sizes` slices, all in one block of memory."""
-        dtype = self.exchange_dtype
+        """Lanes for chunks of `sizes` slices."""
         exchanges = {size: self.exchanges(size) for size in sizes}
+        lengths = self.buffer_lengths(*exchanges[max(sizes)])
+        return [self.make_lane(exchanges, *buffers) for buffers in self._allocate(depth, lengths)]
+
+    def _allocate(self, depth, lengths):
+        """Buffers of some lengths for every lane, all in one block of memory."""
+        dtype = self.exchange_dtype
         # Each buffer starts on a cache line of its own, also an empty one: Open MPI takes a nonblocking
         # exchange whose two buffers start at one address for one in place, whatever their counts.
         line = ALIGNMENT // dtype.itemsize
-        lengths = [max(1, -(-length // line)) * line
-                   for length in self.buffer_lengths(*exchanges[max(sizes)])]
+        lengths = [max(1, -(-length // line)) * line for length in lengths]
         each = sum(lengths)
         self.nbytes_in_flight = depth * each * dtype.itemsize
         held = -1 if self._memory is None else self._memory.size
@@ -163,9 +170,8 @@ class Transform:
             self._memory = None  # free before there is more
             self._memory = zeros(depth * each, dtype)
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
-        return [self.make_lane(exchanges, *(
-            self._memory[lane * each + start:lane * each + start + length]
-            for start, length in zip(starts, lengths))) for lane in range(depth)]
+        return [[self._memory[lane * each + start:lane * each + start + length]
+                 for start, length in zip(starts, lengths)] for lane in range(depth)]
 
     def nbytes_per_slice(self):
         """Bytes this rank sends per slice."""

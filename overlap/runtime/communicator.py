@@ -30,6 +30,7 @@ from mpi4py import MPI
 
 from ..errors import SliceError
 from .lanes import AT_BARRIER, END, FAILED
+from .requests import Turn
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
@@ -85,22 +86,38 @@ class _Waiting:
         self._awaited = None
         self._bell = self.Bell()
         job.posted = self.posted
+        job.resume = self.resume
 
     def posted(self, lane):
-        if lane is self._awaited:
+        awaited = self._awaited
+        if lane is awaited or (awaited is not None and awaited.gate is not None):
             self._bell.ring()
 
     def resume(self, lane):
         """Have a worker advance the lane; among ready ones the next in the issue order first."""
         lane.busy = True
-        self._workers.submit(lane.taken * self._job.depth + lane.index, lane.advance)
+        self._workers.submit(lane.turn, lane.advance)
 
     def take(self, lane):
         """Wait until the lane has an item."""
         self._awaited = lane
         while lane.item is None:
+            self._check_gate(lane)
             self._look()
         self._awaited = None
+
+    def _check_gate(self, lane):
+        """Fail a wait that could never end: for a slice whose operation comes after `lane`'s."""
+        count = lane.gate
+        if count is None:
+            return
+        for other in self._job.lanes:
+            run = other.current
+            if other.item is not None and run is not None and run.ordinal < count:
+                self._job.fail(lane.current.key, RuntimeError(
+                    f"after({count}) waits for slice {run.key}, whose operation comes later in the "
+                    "issue order: expected one operation, or turn(), in every slice"))
+                return
 
     def quiet(self, lane):
         """Wait until no worker has the lane."""
@@ -157,11 +174,18 @@ class _Waiting:
 class Inline(_Waiting):
     """`off`: steps and blocking calls one after another on the calling thread."""
 
-    def resume(self, lane):
-        pass  # the next `take` advances it
+    def __init__(self, job, outstanding, workers):
+        super().__init__(job, outstanding, workers)
+        self._ready = set()
 
-    def take(self, lane):
-        lane.advance()
+    def resume(self, lane):
+        self._ready.add(lane)  # a `take` advances it
+
+    def _look(self):
+        ready = self._awaited if self._awaited in self._ready else min(
+            tuple(self._ready), key=lambda lane: lane.turn)
+        self._ready.remove(ready)
+        ready.advance()
 
     def quiet(self, lane):
         pass
@@ -372,6 +396,9 @@ class Communicator:
     def _issue(self, lane, operation):
         """Issue one operation; False if, while learning, it did not start on all ranks."""
         job, waiting = self._job, self._waiting
+        if isinstance(operation, Turn):
+            waiting.completed(lane)
+            return True
         if job.skeleton is None:
             waiting.make_room()
             request = None
@@ -445,6 +472,7 @@ class Communicator:
         """All ranks stop here: let what is under way end, and drop the rest."""
         job, waiting = self._job, self._waiting
         job.stopping = True
+        job.lock_gates()
         waiting.stopped = True
         waiting.finish()
         for lane in job.lanes:

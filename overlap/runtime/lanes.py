@@ -15,7 +15,7 @@ from collections import deque
 from threading import Lock, RLock, current_thread
 from time import perf_counter
 
-from .requests import Barrier, Operation, Parallel, _Request
+from .requests import After, Barrier, Operation, Parallel, _Request
 
 END = "end of the slices"  # posted when a lane has no slice left
 AT_BARRIER = "barrier()"  # posted when all slices left in a lane wait at a barrier
@@ -25,13 +25,13 @@ FAILED = "a failed slice"  # posted when a slice failed before the runtime knew 
 class SliceRun:
     """One slice's coroutine, and how far it has come."""
 
-    __slots__ = ("key", "first", "coroutine", "awaited", "draining", "error", "ended")
+    __slots__ = ("key", "ordinal", "coroutine", "awaited", "draining", "error", "ended")
 
-    def __init__(self, key, first):
+    def __init__(self, key, ordinal):
         self.key = key
-        self.first = first  # the rank's first slice: what it awaits is recorded
+        self.ordinal = ordinal  # what the rank's first slice awaits is recorded
         self.coroutine = None  # made by the first step
-        self.awaited = 0  # operations and barriers posted so far
+        self.awaited = 0  # operations, turns and barriers posted so far
         self.draining = False
         self.error = None  # to be raised from the await, at the next step
         self.ended = False
@@ -43,13 +43,20 @@ class Lane:
     def __init__(self, job, index, resources, keys):
         self.index = index
         self.resources = resources
-        self.item = None  # posted for the communicator: an Operation, END, AT_BARRIER or FAILED
+        # Posted for the communicator: an Operation or Turn, END, AT_BARRIER or FAILED.
+        self.item = None
+        self.gate = None  # the number of slices that the current one waits for, while it does
         self.taken = 0  # items the communicator has taken
         self.busy = False  # a worker has it, or will have
         self.current = None
         self._job = job
         self._waiting = deque(keys)
         self._parked = deque()
+
+    @property
+    def turn(self):
+        """Where its next item comes in the issue order."""
+        return self.taken * self._job.depth + self.index
 
     def release_barrier(self):
         """All lanes are at the barrier: the parked slices go on, in their order."""
@@ -73,9 +80,8 @@ class Lane:
             request = self._step(run)
             if request is None:
                 run.ended = True
-                if run.first:
-                    self._job.first_ended = True
                 self.current = None
+                self._job.ended(run.ordinal)
             elif isinstance(request, Barrier):
                 self._parked.append(run)
                 self.current = None
@@ -87,6 +93,9 @@ class Lane:
                         f"received {self._job.slices}"))
             elif isinstance(request, Parallel):
                 if not self._job.split(self, request):
+                    return
+            elif isinstance(request, After):
+                if not self._job.passes(self, request.count):
                     return
             else:
                 self.post(request)
@@ -101,7 +110,7 @@ class Lane:
         if isinstance(key_or_run, SliceRun):
             return key_or_run
         ordinal, key = key_or_run
-        return SliceRun(key, first=ordinal == 0)
+        return SliceRun(key, ordinal)
 
     def _step(self, run):
         """Run the slice up to its next request; None when it has ended."""
@@ -127,11 +136,18 @@ class Lane:
         if not isinstance(request, _Request):
             job.fail(run.key, TypeError(
                 "a slice program can await the runtime's own calls only: "
-                f"expected comm.Alltoall(...), barrier() or parallel(...), received {request!r}"))
+                "expected comm.Alltoall(...), barrier(), parallel(...), after(...) or turn(), "
+                f"received {request!r}"))
             return self._drain(run)
-        if not isinstance(request, Parallel):
+        if isinstance(request, After):
+            if request.count > run.ordinal:
+                job.fail(run.key, RuntimeError(
+                    f"expected slice number {run.ordinal} to wait for earlier ones, received "
+                    f"after({request.count})"))
+                return self._drain(run)
+        elif not isinstance(request, Parallel):
             run.awaited += 1
-            if run.first:
+            if run.ordinal == 0:
                 job.record(request)
         return request
 
@@ -161,14 +177,14 @@ def _close(run, job):
 
 
 def _skip(coroutine, count):
-    """Iterate over the operations and barriers of a skeleton, without the first `count`."""
+    """Iterate over what a skeleton posts, without the first `count`."""
     try:
         while True:
             try:
                 request = coroutine.send(None)
             except StopIteration:
                 return
-            if isinstance(request, Parallel):
+            if isinstance(request, (Parallel, After)):
                 continue
             if count == 0:
                 yield request
@@ -209,7 +225,10 @@ class Job:
     Attributes
     ----------
     posted : callable
-        ``posted(lane)`` tells the communicator that the lane has an item; set by it.
+        ``posted(lane)`` tells the communicator that the lane has an item, or waits at a gate; set
+        by it.
+    resume : callable
+        ``resume(lane)`` has a worker advance the lane; set by the communicator.
     """
 
     def __init__(self, keys, coroutine, skeleton, resources, depth, workers, trace):
@@ -217,7 +236,7 @@ class Job:
         self.depth = depth
         self.coroutine = coroutine
         self.skeleton = skeleton
-        self.posted = None
+        self.posted = self.resume = None
         self.trace = trace
         self.failure = None
         self.first_ended = False
@@ -225,6 +244,9 @@ class Job:
         self._workers = workers
         self._lock = RLock()  # a signal handler may fail the job as well
         self._recorded = []
+        self._ended = [False] * len(keys)
+        self._ended_count = 0  # all slices before this one have ended
+        self._gates = {}  # lanes that wait until it is large enough; None: they stay
         numbered = list(enumerate(keys))
         self.lanes = [Lane(self, index, resources[index], numbered[index::depth])
                       for index in range(min(depth, len(keys)))]
@@ -234,7 +256,42 @@ class Job:
         with self._lock:
             if self.failure is None:
                 self.failure = Failure(key, error)
-        self.stopping = True
+            self.stopping = True
+            self._open_gates()
+
+    def ended(self, ordinal):
+        """A slice has ended: those that waited for it go on."""
+        if ordinal == 0:
+            self.first_ended = True
+        with self._lock:
+            self._ended[ordinal] = True
+            while self._ended_count < self.slices and self._ended[self._ended_count]:
+                self._ended_count += 1
+            self._open_gates()
+
+    def passes(self, lane, count):
+        """Whether the first `count` slices have ended; if not, the lane is resumed when they have."""
+        with self._lock:
+            if self.stopping or self._ended_count >= count:
+                return True
+            lane.gate = count
+            lane.busy = False
+            if self._gates is not None:
+                self._gates[lane] = True
+        self.posted(lane)
+        return False
+
+    def lock_gates(self):
+        """From now on no lane is resumed at a gate."""
+        with self._lock:
+            self._gates = None
+
+    def _open_gates(self):
+        for lane in tuple(self._gates or ()):
+            # A signal handler that fails the job may have opened it meanwhile.
+            if (self.stopping or lane.gate <= self._ended_count) and self._gates.pop(lane, False):
+                lane.gate = None
+                self.resume(lane)
 
     def record(self, request):
         if self.skeleton is None:
@@ -275,8 +332,7 @@ class Job:
                 lane.advance()
 
         for part in request.parts:
-            # First of all ready tasks: a slice is waiting for them.
-            self._workers.submit(-1, lambda part=part: task(part))
+            self._workers.submit(lane.turn, lambda part=part: task(part))
         return False
 
     def _part(self, run, function, part):

@@ -4,7 +4,9 @@ A slice program is a coroutine. Every `await` in it hands one request to the run
 
 * `Operation`: an MPI call, made by the communicator on one of the runtime's communicators;
 * `Barrier`: wait until every slice of this rank has arrived (or ended);
-* `Parallel`: split a heavy step of one slice over idle workers.
+* `Parallel`: split a heavy step of one slice over idle workers;
+* `After`: wait until the first slices of the call have ended;
+* `Turn`: take a place in the issue order without an MPI call.
 
 `AsyncComm` has mpi4py's own upper-case names and arguments; calling a method makes no MPI call but
 returns the `Operation` to await.
@@ -107,6 +109,44 @@ def parallel(function, parts):
     from the await.
     """
     return Parallel(function, parts)
+
+
+class After(_Request):
+    """The first `count` slices of the call have ended on this rank."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count):
+        self.count = count
+
+
+def after(count):
+    """Wait, inside a slice program, until the first `count` slices of the call have ended.
+
+    The slice keeps its lane but no worker. If a slice has failed, nothing is waited for.
+
+    Order rule: operations are issued in a fixed rotation of the lanes, which is the order of the
+    slices if every slice awaits exactly one operation (or `turn`). Then all operations of earlier
+    slices are issued before a slice's own, and no wait for earlier slices can block them, wherever
+    in the slice it stands: no deadlock. Two more things follow. What a slice does after its
+    operation comes after everything that earlier slices do before theirs. And a wait for
+    a later slice, or for an earlier one whose operation comes later, ends with a `SliceError`.
+    """
+    return After(count)
+
+
+class Turn(_Request):
+    """The slice's place in the issue order, with nothing to issue."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "turn()"
+
+
+def turn():
+    """Take a place in the issue order without an MPI call: for slices without one, see `after`."""
+    return Turn()
 
 
 class AsyncComm:

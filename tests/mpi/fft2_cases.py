@@ -292,11 +292,11 @@ def _attributes(comm, plan, side, order):
     assert array.dtype == plan.dtype(side) and array.shape == plan.shape(side)
     assert array.flags.c_contiguous and array.flags.writeable
     assert array.size == 0 or array.ctypes.data % 64 == 0
-    names = "comm", "global_shape", "axis", "local_slice"
-    axis = len(array.shape) - (1 if side and order == "natural" else 2)
+    names = "comm", "global_shape", "axes", "local_slice"
+    axes = (len(array.shape) - (1 if side and order == "natural" else 2),)
 
     def check(array, known=True):
-        expected = (comm, plan.global_shape(side), axis, plan.local_slice(side))
+        expected = (comm, plan.global_shape(side), axes, plan.local_slice(side))
         assert tuple(getattr(array, name) for name in names) == (
             expected if known else (None,) * 4), names
 

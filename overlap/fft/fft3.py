@@ -1,0 +1,349 @@
+"""`FFT3`: three-dimensional FFTs on slabs and pencils, as pipelines that hide their exchanges."""
+
+import weakref
+
+import numpy as np
+
+from ..decomp import Layout, Swap
+from ..errors import ClosedError, InputError
+from ..runtime import Runtime
+from .fft2 import DTYPES, NORMS, ORDERS, OVERLAPS, _Destroyed
+from .function import Function
+from .grids import choose_grid, subcomms
+from .local import EFFORTS, complex_of
+from .passage import Passage
+from .side import Side
+from .sweep import Line
+from .trials import choose_volume
+from .volume import Volume
+from .volume_pointwise import VolumePointwise
+
+Z, Y, X = 1, 2, 3  # axes of a field, after the batch's
+DEALIAS = (None, "3/2")
+
+
+class FFT3:
+    """A plan for 3-D FFTs of the last three axes of arrays ``(..., nz, ny, nx)`` over MPI ranks.
+
+    The ranks form a P x Q grid. In real space y is split over P and z over Q, in spectral space x
+    over P and y over Q (Takahashi's volumetric FFT); with P or Q of 1 these are slabs, with one
+    exchange instead of two. The first ranks hold one more where a split is uneven, and ranks may
+    hold nothing. Making, calling and destroying a plan is collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    shape : tuple of int
+        Global shape ``(..., nz, ny, nx)`` of the resolved grid; the leading axes are the batch.
+    dtype : dtype
+        Of real space: ``complex64``/``complex128``, or ``float32``/``float64`` for transforms to
+        half the spectrum, ``nx // 2 + 1`` modes along x.
+    grid : (int, int), optional
+        P and Q. By default what the volumetric FFT's equation (7) finds, with the latency and the
+        bandwidth of `comm`, measured where it is close.
+    overlap : {"auto", "off", "block", "poll"}
+        How exchanges are hidden; see `Runtime`. ``"off"`` is the reference, to the last bit, of
+        the others. ``"auto"`` takes what a short measured run finds the fastest.
+    workers : int
+        Worker threads per rank, if the plan makes its own runtime.
+    depth, chunk, in_flight : int, optional
+        Lanes, units per message and exchanges in flight; see `Settings`. A unit is what
+        `describe` tells: one plane, or some.
+    norm : {"backward", "ortho", "forward"}, optional
+        As in `numpy.fft`.
+    order : {"natural", "transposed"}
+        Axes of the spectrum: ``(..., nz, ny, nx)``, or ``(..., ny, nx, nz)``.
+    restore : bool
+        The spectrum is split as real space is, at the price of as many exchanges again.
+    dealias : {None, "3/2"}
+        ``"3/2"``: real space has ceil(3 n / 2) points per direction; modes beyond the resolved
+        ones, and the Nyquist modes of even n, are dropped. Values are those of the same function.
+    effort : {None, "estimate", "measure", "patient"}
+        FFTW's planning effort; None is "patient" for strided transforms, "measure" elsewhere.
+    runtime : Runtime, optional
+        Share this one; otherwise the plan makes its own and closes it.
+    deadline_s, trace
+        As of `Runtime`, if the plan makes its own.
+
+    Attributes
+    ----------
+    forward, backward : Volume
+        Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
+    grid : (int, int)
+
+    Raises
+    ------
+    InputError
+        On all ranks, when an argument is bad or differs between ranks.
+    """
+
+    def __init__(self, comm, shape, dtype=complex, *, grid=None, overlap="auto", workers=1,
+                 depth=None, chunk=None, in_flight=None, norm=None, order="natural", restore=False,
+                 dealias=None, effort=None, runtime=None, deadline_s=60.0, trace=None):
+        self._owns_runtime = runtime is None
+        self.runtime = runtime or Runtime(
+            comm, workers=workers, deadline_s=deadline_s, trace=trace)
+        self.runtime.check_open()
+        try:
+            self.runtime.preflight(
+                _problem(comm, self.runtime.comm, shape, dtype, grid, overlap, depth, chunk,
+                         in_flight, norm, order, restore, dealias, effort),
+                plan="FFT3", shape=shape, dtype=str(dtype), grid=grid, overlap=overlap,
+                depth=depth, chunk=chunk, in_flight=in_flight, norm=norm, order=order,
+                restore=restore, dealias=dealias, effort=effort)
+        except InputError:
+            self._close_runtime()
+            raise
+        self.comm = comm
+        self.destroyed = False
+        *self._batch, nz, ny, nx = self._shape = tuple(int(length) for length in shape)
+        self._dtype = np.dtype(dtype)
+        self._natural = order == "natural"
+        self._restore = restore
+        self._effort = effort
+        self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight)
+        self._power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
+        self.grid = (tuple(map(int, grid)) if grid is not None else
+                     choose_grid(self.runtime, self._shape, complex_of(self._dtype)))
+        P, Q = self.grid
+        rank = self.runtime.comm.rank
+        self._coordinates = rank % P, rank // P
+        self._comms = subcomms(self.runtime, self.grid)
+        p, q = (None if size == 1 else dimension for dimension, size in enumerate(self.grid))
+        self._here = Layout((None, q, p, None), self.grid)
+        self._there = self._here if restore else Layout((None, None, q, p), self.grid)
+        self._lines = _lines((nz, ny, nx), self._dtype, dealias)
+        self._real, self._spectrum = self._sides(self._batch)
+        batch = self._real.slices
+        self.forward = Volume(
+            self.runtime, self._comms, self._passage(True, self._lines, batch), self._real,
+            self._spectrum, self._scale(True, self._lines))
+        self.backward = Volume(
+            self.runtime, self._comms, self._passage(False, self._lines, batch), self._spectrum,
+            self._real, self._scale(False, self._lines))
+        self._transforms = weakref.WeakSet((self.forward, self.backward))
+        for transform in (self.forward, self.backward):
+            choose_volume(transform, **self._wishes)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.destroy()
+
+    def destroy(self):
+        """Free what the plan holds (collective); closes the runtime if the plan made it."""
+        if not self.destroyed:
+            self.destroyed = True
+            self.forward = self.backward = _Destroyed()
+            for transform in self._transforms:
+                transform.release()
+            self._close_runtime()
+
+    def _close_runtime(self):
+        if self._owns_runtime:
+            self.runtime.close()
+
+    def global_shape(self, forward_output=False):
+        """Global shape in real space, or of the spectrum."""
+        return self._of(forward_output).global_shape
+
+    def shape(self, forward_output=False):
+        """Shape of this rank's part in real space, or of the spectrum."""
+        return self._of(forward_output).shape
+
+    def local_slice(self, forward_output=False):
+        """Where this rank's part lies in the global array, a tuple of slices."""
+        return self._of(forward_output).local_slice
+
+    def dtype(self, forward_output=False):
+        """Data type in real space, or of the spectrum."""
+        return self._of(forward_output).dtype
+
+    def empty(self, forward_output=False):
+        """An uninitialised, aligned `DistArray` for real space, or for the spectrum."""
+        return self._of(forward_output).empty()
+
+    def wavenumbers(self):
+        """Mode numbers of this rank's part of the spectrum.
+
+        Returns
+        -------
+        kz, ky, kx : ndarray of float
+            Shapes that broadcast to a local field of the spectrum, in its order.
+        """
+        nz, ny, nx = self._shape[-3:]
+        kx = np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx)
+        modes = [np.fft.fftfreq(nz, 1 / nz), np.fft.fftfreq(ny, 1 / ny), kx]
+        positions = (-3, -2, -1) if self._natural else (-1, -3, -2)
+        found = []
+        for mode, position in zip(modes, positions):
+            shape = [1, 1, 1]
+            shape[position] = -1
+            found.append(mode[self._spectrum.local_slice[position]].reshape(shape))
+        return tuple(found)
+
+    def describe(self):
+        """The plan's choices and memory, as text."""
+        return "\n".join((
+            f"FFT3 {self._shape} {self._dtype} over {self.comm.size} rank(s), grid "
+            f"{self.grid[0]} x {self.grid[1]}, {self.runtime.workers} worker(s) each",
+            self.forward.describe(), *map(str, self.forward.trials), self.backward.describe(),
+            *map(str, self.backward.trials)))
+
+    def pointwise(self, function=None, *, inputs=None, outputs=1, shared=0, dealias=None):
+        """Make a function of real-space fields act on spectral fields, as one pipeline.
+
+        A decorator, with or without arguments. The inputs of each entry of the batch are transformed
+        to real space, given to the function, and what it returns is transformed back, while the
+        next entry's inputs are under way.
+
+        Parameters
+        ----------
+        function : callable
+            ``function(*fields)`` with this rank's real-space fields of one entry, each ``(nz_local,
+            ny_local, nx)`` (of the finer grid with `dealias`), read-only by convention; returns one
+            field, or a tuple of `outputs` fields. If it has a parameter ``out``, it is given the
+            field (or tuple of fields) to fill instead; if it has a parameter ``index``, the
+            entry's index in the batch.
+        inputs : int, optional
+            Number of spectral inputs; by default the function's positional parameters.
+        outputs : int
+        shared : int
+            The last `shared` inputs have no batch axes: they are transformed once per call and
+            given to all entries.
+        dealias : {None, "3/2"}
+            ``"3/2"``: as of the plan, for these fields alone. A plan that de-aliases does it here
+            as well.
+
+        Returns
+        -------
+        VolumePointwise
+            A `Transform` of the spectral inputs.
+        """
+        if function is None:
+            return lambda function: self.pointwise(
+                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
+        if self.destroyed:
+            raise ClosedError("expected a plan in use, received one that was destroyed")
+        function = Function(function, inputs, outputs, shared, dealias)
+        self.runtime.preflight(function.problem, **function.agreed)
+        lines = self._lines
+        if dealias is not None:
+            lines = _lines(self._shape[-3:], self._dtype, dealias)
+        fine = tuple(lines[axis].length(False) for axis in (Z, Y, X))
+        transform = VolumePointwise(
+            self.runtime, self._comms, function,
+            self._passage(False, lines, max(function.inputs, shared), False, True),
+            self._passage(True, lines, outputs, False), self._spectrum, self._sides(())[1],
+            self._here.local_shape((1, *fine), self._coordinates), self._dtype,
+            self._scale(False, lines), self._scale(True, lines))
+        self._transforms.add(transform)
+        choose_volume(transform, **self._wishes)
+        return transform
+
+    def _of(self, forward_output):
+        return self._spectrum if forward_output else self._real
+
+    def _scale(self, forward, lines):
+        points = float(np.prod(self._shape[-3:], dtype=object))
+        if not forward:
+            return points ** (self._power - 1.0)
+        fine = float(np.prod([lines[axis].fine for axis in (Z, Y, X)], dtype=object))
+        return points ** -self._power * points / fine
+
+    def _passage(self, forward, lines, batch, joined=True, reused=False):
+        shape = [lines[axis].length(not forward) for axis in (Z, Y, X)]
+        real = self._dtype.kind == "f"
+        return Passage(
+            _route(self.grid, real, forward, self._restore),
+            self._here if forward else self._there, lines, batch, shape, self._coordinates,
+            self._dtype if forward else complex_of(self._dtype), forward,
+            not forward or self._natural, self.runtime.workers, self._effort, joined, reused)
+
+    def _sides(self, batch):
+        """Both sides of the plan, for some batch axes."""
+        return (self._side(self._here, batch, False, self._dtype, True),
+                self._side(self._there, batch, True, complex_of(self._dtype), self._natural))
+
+    def _side(self, layout, batch, spectral, dtype, natural):
+        shape = [self._lines[axis].length(spectral) for axis in (Z, Y, X)]
+        where = layout.local_slice((1, *shape), self._coordinates)
+        order = (Z, Y, X) if natural else (Y, X, Z)
+        parts = {position - 3: where[axis] for position, axis in enumerate(order)
+                 if layout.splits[axis] is not None}
+        return Side(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
+                    natural)
+
+
+def _lines(points, dtype, dealias):
+    """The axes to transform, of a resolved grid."""
+    fine = points if dealias is None else [-(-3 * n // 2) for n in points]
+    return {axis: Line(n, m, axis == X and dtype.kind == "f")
+            for axis, n, m in zip((Z, Y, X), points, fine)}
+
+
+def _route(grid, real, forward, restore):
+    """The way from real space to the spectrum, or back, as `decomp.legs` wants it."""
+    over = Swap(Y, X), Swap(Z, Y)
+    steps = [(X,), over[0], (Y,), over[1], (Z,)]
+    if restore:
+        steps += [over[1].reversed(), (), over[0].reversed(), ()]
+    if not forward:
+        steps = [step.reversed() if isinstance(step, Swap) else step for step in steps[::-1]]
+    route = [()]
+    for group, swap in zip(steps[::2], [*steps[1::2], None]):
+        route[-1] += group
+        if swap is not None and grid[0 if X in (swap.joined, swap.split) else 1] > 1:
+            route += [swap, ()]
+    if forward or restore and len(route) > 1:
+        return route if len(route) > 1 else [(X, Y), None, (Z,)]
+    if len(route) == 1:
+        return [(Z,), None, (Y, X)] if real else [(X, Y), None, (Z,)]
+    if route[0] == (Z, Y):
+        if real:  # x comes last, and z can't be cut along while it is transformed
+            return [(Z,), None, (Y,), *route[1:]]
+        return [(Y,), route[1], (X, Z)]
+    return route
+
+
+def _problem(comm, own, shape, dtype, grid, overlap, depth, chunk, in_flight, norm, order, restore,
+             dealias, effort):
+    """What is wrong with a plan's arguments, or None."""
+    if not own.same_ranks(comm):
+        return f"expected a comm of the runtime's ranks in the same order, received {comm!r}"
+    lengths = _integers(shape)
+    if lengths is None or len(lengths) < 3 or min(lengths[-3:]) < 1 or min(lengths) < 0:
+        return ("expected a shape (..., nz, ny, nx) of integers with nz, ny, nx >= 1, "
+                f"received {shape!r}")
+    try:
+        known = np.dtype(dtype) in DTYPES
+    except Exception:  # a bad text can be a SyntaxError, among others
+        known = False
+    if not known:
+        return (f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype!r}")
+    if grid is not None:
+        sizes = _integers(grid)
+        if sizes is None or len(sizes) != 2 or min(sizes) < 1 or sizes[0] * sizes[1] != own.size:
+            return (f"expected grid to be two integers whose product is {own.size}, the number of "
+                    f"ranks, or None, received {grid!r}")
+    for name, value, allowed in (("overlap", overlap, OVERLAPS), ("norm", norm, NORMS),
+                                 ("order", order, ORDERS), ("dealias", dealias, DEALIAS),
+                                 ("effort", effort, EFFORTS)):
+        if not isinstance(value, str | None) or value not in allowed:
+            return f"expected {name} to be one of {allowed}, received {value!r}"
+    if not isinstance(restore, bool):
+        return f"expected restore to be True or False, received {restore!r}"
+    for name, value in (("depth", depth), ("chunk", chunk), ("in_flight", in_flight)):
+        if value is not None and not (isinstance(value, int) and value >= 1):
+            return f"expected {name} to be a positive integer or None, received {value!r}"
+    return None
+
+
+def _integers(values):
+    """A sequence of integers as a tuple, or None."""
+    try:
+        found = tuple(int(value) for value in values)
+        return found if found == tuple(values) else None
+    except (TypeError, ValueError, OverflowError):
+        return None

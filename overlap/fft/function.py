@@ -1,0 +1,82 @@
+"""The user's function of real-space planes or fields: what it asks for, and how it is called."""
+
+import inspect
+
+import numpy as np
+
+
+class Function:
+    """A function made to act on slices.
+
+    Parameters
+    ----------
+    function : callable
+        Returns its results, or has a parameter ``out`` and fills them; may have a parameter
+        ``index``.
+    inputs : int or None
+        By default the function's positional parameters.
+    outputs, shared : int
+    dealias : {None, "3/2"}
+
+    Attributes
+    ----------
+    problem : str or None
+        What is wrong with the arguments.
+    inputs : int
+        Without the shared ones.
+    takes_out : bool
+    """
+
+    def __init__(self, function, inputs, outputs, shared, dealias):
+        parameters = inspect.signature(function).parameters
+        if inputs is None:
+            inputs = sum(name not in ("out", "index") and parameter.default is parameter.empty
+                         for name, parameter in parameters.items())
+        self.problem = None
+        self.agreed = dict(inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
+        if dealias not in (None, "3/2"):
+            self.problem = f"expected dealias to be None or '3/2', received {dealias!r}"
+        elif not (isinstance(inputs, int) and isinstance(outputs, int) and isinstance(shared, int)
+                  and 0 <= shared < inputs and outputs >= 1):
+            self.problem = (
+                f"expected inputs > shared >= 0 and outputs >= 1, received inputs={inputs}, "
+                f"shared={shared}, outputs={outputs}")
+        else:
+            self.inputs = inputs - shared
+        self.outputs, self.shared = outputs, shared
+        self.takes_out = "out" in parameters
+        self._takes_index = "index" in parameters
+        self._function = function
+
+    def __call__(self, fields, shared, results, batch, number):
+        """The results for one slice.
+
+        Parameters
+        ----------
+        fields, shared : list of ndarray
+        results : list of ndarray
+            What a function with ``out`` fills.
+        batch : tuple of int
+            Shape of the batch, in which the slice has this `number`.
+
+        Returns
+        -------
+        sequence of ndarray
+        """
+        options = {}
+        if self.takes_out:
+            options["out"] = results[0] if len(results) == 1 else tuple(results)
+        if self._takes_index:
+            index = np.unravel_index(number, batch) if batch else ()
+            options["index"] = int(index[0]) if len(index) == 1 else tuple(map(int, index))
+        returned = self._function(*fields, *shared, **options)
+        if self.takes_out:
+            return results
+        results = returned if isinstance(returned, tuple) else (returned,)
+        if len(results) != self.outputs or any(
+                np.shape(result) != fields[0].shape for result in results):
+            kind = "plane" if fields[0].ndim == 2 else "field"
+            raise ValueError(
+                f"expected the function to return {self.outputs} {kind}(s) of shape "
+                f"{fields[0].shape}, received {len(results)} of {[np.shape(r) for r in results]}")
+        return results

@@ -1,0 +1,69 @@
+"""Process grids: the choice of one, and the communicators along its dimensions."""
+
+import weakref
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from ..model import alltoall_1d_s, alltoall_2d_s, fit_message_time
+
+_known = weakref.WeakKeyDictionary()  # communicators of every runtime: freed when it closes
+
+
+def subcomms(runtime, grid):
+    """The runtime's communicators along the dimensions of a grid (collective the first time).
+
+    Rank p + P q of a P x Q grid has the coordinates p and q.
+    """
+    of_runtime = _known.setdefault(runtime, {})
+    if grid not in of_runtime:
+        comm = runtime.comm
+        if comm.size in grid:
+            of_runtime[grid] = (comm, comm)  # the other dimension exchanges nothing
+        else:
+            P = grid[0]
+            of_runtime[grid] = (comm.Split(comm.rank // P, comm.rank),
+                                comm.Split(comm.rank % P, comm.rank))
+    return of_runtime[grid]
+
+
+def choose_grid(runtime, shape, dtype):
+    """The P x Q grid with the smallest modelled time of its exchanges.
+
+    Takahashi's equations (4) and (5), of which (7) is the comparison, with latency and bandwidth as
+    measured. Slabs split z. A grid that leaves ranks empty comes last.
+    """
+    size = runtime.comm.size
+    nz, ny, nx = shape[-3:]
+    link = _measured(runtime.comm, dtype)
+    points, itemsize = nz * ny * nx, np.dtype(dtype).itemsize
+
+    def cost(grid):
+        P, Q = grid
+        empty = max(P > nx, P > ny, Q > ny, Q > nz)
+        model = alltoall_1d_s if 1 in grid else alltoall_2d_s
+        return empty, model(points, P, Q, *link, itemsize=itemsize), P
+
+    return min(((P, size // P) for P in range(1, size + 1) if size % P == 0), key=cost)
+
+
+def _measured(comm, dtype):
+    """Latency and bandwidth of an all-to-all, alike on all ranks."""
+    if comm.size == 1:
+        return 0.0, 1.0
+    pieces = (2**10, 2**18)
+    seconds = []
+    for piece in pieces:
+        send, receive = np.zeros((2, comm.size * piece), np.uint8)
+        found = []
+        for _ in range(4):
+            comm.handle.Barrier()
+            started = perf_counter()
+            comm.handle.Alltoall(send, receive)
+            found.append(perf_counter() - started)
+        seconds.append(min(found[1:]) / (comm.size - 1))
+    seconds = np.array(seconds)
+    comm.handle.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+    link = fit_message_time(pieces, seconds)
+    return link.latency_s, min(link.bandwidth_Bps, 1e15)

@@ -1,0 +1,154 @@
+"""Transforms of whole fields: passages run as pipelines.
+
+The slices of the pipeline are the tasks of a passage, see there. The same program without the sweeps
+is the skeleton and measures T, without the exchanges it measures C.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..decomp import mpi_type
+from ..runtime import after, parallel, turn
+from .local import REQUIRED_ALIGNMENT, zeros
+from .transform import Transform
+
+
+TRIAL_FIELDS = 3
+
+
+@dataclass(frozen=True)
+class VolumeLane:
+    """One lane's buffers: the remote pieces of a message, and what is received of one."""
+
+    send: np.ndarray
+    receive: np.ndarray
+    type: object  # MPI's, of the elements
+
+
+class Fields(Transform):
+    """Base of the transforms of fields: how a passage's task runs.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    comms : sequence of AsyncComm
+        One per dimension of the grid.
+    units : int
+        Units of one field, on all legs.
+    fields : int
+        How many of them come one after the other.
+
+    Attributes
+    ----------
+    units : int
+    """
+
+    def __init__(self, runtime, comms, units, fields):
+        super().__init__(runtime, None, None, units * fields)
+        self.units = units
+        self._fields = fields
+        self._comms = comms
+
+    def trial_fields(self):
+        """Fields of a measured planning run: enough to see how they follow each other."""
+        return min(self._fields, TRIAL_FIELDS)
+
+    def trial_arrays(self, fields):
+        """Inputs (zero) and outputs of some fields, as for `run_planes`."""
+        def batch(side):
+            count = fields if side.slices == self._fields else side.slices
+            return zeros((count, *side.shape[-3:]), side.dtype)
+        return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
+
+    def run_planes(self, inputs, outputs, what="whole"):
+        """Run on lists of batches of fields that are known to fit (collective)."""
+        targets = [out if not side.natural or _fits(out) else zeros(out.shape, out.dtype)
+                   for out, side in zip(outputs, self.outputs)]
+        self._pipelines[what](self._parts, *self.prepare(inputs, targets))
+        for out, target in zip(outputs, targets):
+            if target is not out:
+                out[...] = target
+
+    def make_lanes(self, depth, messages):
+        """Lanes for any of some messages."""
+        lengths = (max((message.send_size for message in messages), default=0),
+                   max((message.receive_size for message in messages), default=0))
+        kind = mpi_type(self.exchange_dtype)
+        return [VolumeLane(*buffers, kind) for buffers in self._allocate(depth, lengths)]
+
+    async def travel(self, passage, task, lane, compute, comm, sources, targets, scale, first=0,
+                     start=0):
+        """Run one task of a passage.
+
+        Parameters
+        ----------
+        first : int
+            The slice that is the passage's first task.
+        start : int
+            The passage starts when so many slices have ended; `sources` may be filled until then.
+        """
+        if compute:
+            await after(first + task.gate if task.gate else start)
+        flight = passage.flight(task, lane, sources, targets)
+        if compute:
+            flight.load(scale if task.leg == 0 else 1.0)
+        if comm is not None:
+            dimension = flight.dimension
+            await (turn() if dimension is None else flight.exchanged(self._comms[dimension]))
+        if compute:
+            await after(first + task.hold if task.hold else 0)
+            flight.store()
+            if task.completes:
+                await after(first + task.number)
+                await parallel(lambda run: run(), passage.rest(task.field, targets))
+
+
+class Volume(Fields):
+    """A transform of fields along one passage."""
+
+    def __init__(self, runtime, comms, passage, source, target, scale):
+        super().__init__(runtime, comms, passage.units, passage.fields)
+        self.inputs, self.outputs = (source,), (target,)
+        self.exchange_dtype = passage.dtype
+        self._passage = passage
+        self._scale = scale
+
+    def release(self):
+        super().release()
+        self._passage = None
+
+    def configure(self, settings, fields=None):
+        """Allocate lanes and make the pipelines for `settings`; by default for all fields."""
+        self.settings = settings
+        tasks = self._passage.tasks(settings.chunk, fields)
+        self._make_pipelines(tasks, self.make_lanes(
+            max(1, min(settings.depth, len(tasks))), self._passage.messages(settings.chunk)))
+
+    def message_nbytes(self, chunk):
+        """Bytes of the largest piece that leaves this rank."""
+        return max((max(message.counts_sent) for message in self._passage.messages(chunk)),
+                   default=0) * self._passage.dtype.itemsize
+
+    def describe(self):
+        """What was chosen and what it costs, as text."""
+        return (f"{super().describe()}, {self._passage.nbytes / 2**20:.1f} MiB of work memory; "
+                f"{self._passage.describe()}")
+
+    def prepare(self, inputs, outputs):
+        split = self._passage.split
+        return (split(natural_view(inputs[0], self.inputs[0])),
+                split(natural_view(outputs[0], self.outputs[0])))
+
+    async def run(self, task, lane, compute, comm, sources, targets):
+        await self.travel(self._passage, task, lane, compute, comm, sources, targets, self._scale)
+
+
+def natural_view(array, side):
+    """A batch of fields with its axes in natural order, (batch, z, y, x)."""
+    return array if side.natural else np.moveaxis(array, -1, -3)
+
+
+def _fits(array):
+    """Whether plans for contiguous, aligned arrays can work on this one."""
+    return array.flags.c_contiguous and array.ctypes.data % REQUIRED_ALIGNMENT == 0

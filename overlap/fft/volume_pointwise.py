@@ -1,0 +1,134 @@
+"""`VolumePointwise`: spectral fields to real space, the user's function, and back, as one pipeline.
+
+For every entry of the batch there are the tasks of its inputs' passage, one slice for the function,
+and the tasks of its outputs' passage. The function waits for all slices before its own, and the way
+back for the function; the next entry's inputs wait for neither until they store (see `passage`: what
+a slice does after its operation comes after all that earlier slices do before theirs).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..runtime import after, turn
+from .local import zeros
+from .passage import Task
+from .volume import Fields, natural_view
+
+
+@dataclass(frozen=True)
+class Step:
+    """A slice of the pipeline.
+
+    Attributes
+    ----------
+    stage : {"share", "back", "apply", "forth"}
+    entry : int
+        Of the batch.
+    first : int
+        The slice with which the stage begins.
+    task : Task or None
+    """
+
+    stage: str
+    entry: int
+    first: int
+    task: Task | None
+
+    def __str__(self):
+        return f"{self.stage}, entry {self.entry}" + (f", {self.task}" if self.task else "")
+
+
+class VolumePointwise(Fields):
+    """A function of real-space fields, made to act on spectral ones; see `FFT3.pointwise`."""
+
+    def __init__(self, runtime, comms, function, back, forth, spectrum, shared_spectrum, local, dtype,
+                 scale_backward, scale_forward):
+        units = back.units * (function.inputs + function.shared) + forth.units * function.outputs
+        super().__init__(runtime, comms, units, spectrum.slices)
+        self.inputs = ((spectrum,) * function.inputs + (shared_spectrum,) * function.shared)
+        self.outputs = (spectrum,) * function.outputs
+        self.exchange_dtype = back.dtype
+        self._function = function
+        self._back, self._forth = back, forth
+        self._batch = spectrum.global_shape[:-3]
+        self._scale_backward, self._scale_forward = scale_backward, scale_forward
+        self._given = [zeros(local, dtype) for _ in range(function.inputs)]
+        self._shared = [zeros(local, dtype) for _ in range(function.shared)]
+        self._results = [zeros(local, dtype) for _ in range(
+            function.outputs if function.takes_out else 0)]
+        self._returned = self._given[:1] * function.outputs  # what the function made last
+
+    def release(self):
+        super().release()
+        self._given = self._shared = self._results = self._returned = None
+        self._back = self._forth = None
+
+    def configure(self, settings, entries=None):
+        """Allocate lanes and make the pipelines for `settings`; by default for the whole batch."""
+        self.settings = settings
+        entries = self._fields if entries is None else entries
+        function, chunk = self._function, settings.chunk
+        steps = []
+
+        def add(stage, entry, tasks):
+            first = len(steps)
+            steps.extend(Step(stage, entry, first, task) for task in tasks)
+
+        add("share", 0, self._back.tasks(chunk, function.shared))
+        for entry in range(entries):
+            add("back", entry, self._back.tasks(chunk, function.inputs))
+            add("apply", entry, [None])
+            add("forth", entry, self._forth.tasks(chunk, function.outputs))
+        self._make_pipelines(steps, self.make_lanes(
+            max(1, min(settings.depth, len(steps))),
+            self._back.messages(chunk) + self._forth.messages(chunk)))
+
+    def message_nbytes(self, chunk):
+        """Bytes of the largest piece that leaves this rank."""
+        return max(max(message.counts_sent) for passage in (self._back, self._forth)
+                   for message in passage.messages(chunk)) * self.exchange_dtype.itemsize
+
+    def describe(self):
+        """What was chosen and what it costs, as text."""
+        own = sum(field.nbytes for fields in (self._given, self._shared, self._results)
+                  for field in fields)
+        work = self._back.nbytes + self._forth.nbytes
+        return (f"{super().describe()}, {own / 2**20:.1f} MiB of fields in real space, "
+                f"{work / 2**20:.1f} MiB of work memory")
+
+    def prepare(self, inputs, outputs):
+        own = self._function.inputs
+        fields, shared = [[natural_view(array, side) for array, side in zip(*pair)] for pair in (
+            (inputs[:own], self.inputs[:own]), (inputs[own:], self.inputs[own:]))]
+        return fields, shared, [natural_view(*pair) for pair in zip(outputs, self.outputs)]
+
+    async def run(self, step, lane, compute, comm, inputs, shared, outputs):
+        entry, first, task = slice(step.entry, step.entry + 1), step.first, step.task
+        if step.stage == "share":
+            await self.travel(self._back, task, lane, compute, comm, shared, self._shared,
+                              self._scale_backward, first)
+        elif step.stage == "back":
+            await self.travel(self._back, task, lane, compute, comm,
+                              [field[entry] for field in inputs], self._given,
+                              self._scale_backward, first, start=0 if step.entry else first)
+        elif step.stage == "apply":
+            if compute:
+                await after(first)
+                self._returned[:] = self._apply(step.entry)
+            if comm is not None:
+                await turn()
+        else:
+            await self.travel(self._forth, task, lane, compute, comm,
+                              self._returned, [result[entry] for result in outputs],
+                              self._scale_forward, first, start=first)
+
+    def _apply(self, entry):
+        """Call the user's function for one entry; returns its results."""
+        fields, shared = [field[0] for field in self._given], [field[0] for field in self._shared]
+        if self.planning:  # the function may not bear zeros, or may count its calls
+            results = [fields[0] * fields[-1]] * len(self.outputs)
+        else:
+            results = self._function(fields, shared, [result[0] for result in self._results],
+                                     self._batch, entry)
+        return [np.asarray(result)[None] for result in results]

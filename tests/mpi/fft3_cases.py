@@ -1,0 +1,567 @@
+"""What `test_fft3` runs on every rank; the truth is `numpy.fft` on the whole, known everywhere."""
+
+import time
+from contextlib import ExitStack
+from itertools import product
+
+import numpy as np
+from mpi4py import MPI
+
+import overlap
+from fft2_cases import (COMPLEX, MODES, Boom, failing, laid_out, nothing_fails, raised, random,
+                        same_bits, same_everywhere, wide)
+from overlap.decomp import mode_segments
+from overlap.fft import passage as passages
+from overlap.fft.sweep import Sweep
+from overlap.runtime.requests import Operation
+
+AXES = (-3, -2, -1)
+
+
+# ---- truth -----------------------------------------------------------------------------------
+
+def grids(size):
+    return [(P, size // P) for P in range(1, size + 1) if size % P == 0]
+
+
+def fine_lengths(shape, dealias):
+    return [-(-3 * n // 2) for n in shape[-3:]] if dealias else list(shape[-3:])
+
+
+def _segments(shape, fine, real):
+    return [mode_segments(n, m, half=real and axis == 2)
+            for axis, (n, m) in enumerate(zip(shape[-3:], fine))]
+
+
+def forward_truth(u, shape, norm=None, order="natural", dealias=None):
+    """Spectrum on the resolved grid of values on the (finer) grid."""
+    real = u.dtype.kind == "f"
+    full = (np.fft.rfftn if real else np.fft.fftn)(wide(u), axes=AXES)
+    half = [*shape[:-1], shape[-1] // 2 + 1] if real else shape
+    spectrum = np.zeros(half, full.dtype)
+    for pairs in product(*_segments(shape, u.shape[-3:], real)):
+        spectrum[(..., *(one for one, _ in pairs))] = full[(..., *(other for _, other in pairs))]
+    n, m = np.prod(shape[-3:]), np.prod(u.shape[-3:])
+    spectrum *= n / m * {None: 1, "backward": 1, "ortho": n ** -0.5, "forward": 1 / n}[norm]
+    return np.moveaxis(spectrum, -3, -1) if order == "transposed" else spectrum
+
+
+def backward_truth(spectrum, shape, dtype, norm=None, order="natural", dealias=None):
+    """Values on the (finer) grid of a spectrum on the resolved one."""
+    real = np.dtype(dtype).kind == "f"
+    spectrum = wide(np.moveaxis(spectrum, -1, -3) if order == "transposed" else spectrum)
+    fine = fine_lengths(shape, dealias)
+    half = [*fine[:-1], fine[-1] // 2 + 1] if real else fine
+    full = np.zeros((*shape[:-3], *half), complex)
+    for pairs in product(*_segments(shape, fine, real)):
+        full[(..., *(other for _, other in pairs))] = spectrum[(..., *(one for one, _ in pairs))]
+    # One axis after the other: numpy's irfftn does the same.
+    full = np.fft.ifftn(full, axes=AXES[:2])
+    u = np.fft.irfft(full, n=fine[-1]) if real else np.fft.ifft(full)
+    n, m = np.prod(shape[-3:]), np.prod(fine)
+    return u * (m / n * {None: 1, "backward": 1, "ortho": n ** 0.5, "forward": n}[norm])
+
+
+def assert_close(comm, found, truth, local_slice, kept=1.0):
+    """The local part of `truth`, in relative l2 norm of all ranks together.
+
+    `kept` is how much of the data's norm the truth still has, where modes were dropped.
+    """
+    local = truth[local_slice]
+    assert found.shape == local.shape, (found.shape, local.shape)
+    points = np.prod(truth.shape[-3:])
+    tolerance = 5 * np.finfo(found.dtype).eps * np.sqrt(np.log2(max(points, 2)))
+    error = np.sqrt(comm.allreduce(float(np.sum(np.abs(wide(found) - local) ** 2))))
+    assert error * kept <= tolerance * np.linalg.norm(np.ravel(truth)), (
+        error * kept / np.linalg.norm(np.ravel(truth)), tolerance)
+
+
+# ---- against numpy ---------------------------------------------------------------------------
+
+def drawn(comm, cases, workers=1):
+    """Each case forward and backward, from and to arrays of any layout."""
+    with overlap.Runtime(comm, workers=workers) as rt:
+        for case in cases:
+            try:
+                _drawn(comm, rt, **case)
+            except Exception as error:
+                error.add_note(f"case = {case!r}")
+                raise
+
+
+def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, overlap_, depth, chunk,
+           seed, source, target, read_only, effort):
+    rng = np.random.default_rng(seed)
+    grid = None if grid is None else grids(comm.size)[grid % len(grids(comm.size))]
+    u = random(rng, [*shape[:-3], *fine_lengths(shape, dealias)], dtype)
+    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=overlap_, depth=depth, chunk=chunk,
+                      norm=norm, order=order, restore=restore, dealias=dealias, effort=effort,
+                      runtime=rt) as plan:
+        assert grid in (None, plan.grid)
+        spectrum = random(rng, plan.global_shape(True), COMPLEX[dtype])
+        for transform, given, truth, side in (
+                (plan.forward, u, forward_truth(u, shape, norm, order, dealias), False),
+                (plan.backward, spectrum,
+                 backward_truth(spectrum, shape, dtype, norm, order, dealias), True)):
+            assert plan.global_shape(side) == given.shape
+            assert plan.global_shape(not side) == truth.shape
+            array, memory = laid_out(given[plan.local_slice(side)], source)
+            array.flags.writeable = not read_only
+            before = memory.tobytes()
+            out = around = None
+            if target is not None:
+                nothing = np.full(plan.shape(not side), 5, plan.dtype(not side))
+                out, around = laid_out(nothing, target)
+                guard = around.tobytes()
+            result = transform(array, out=out)
+            assert memory.tobytes() == before, "the input has changed"
+            if out is None:
+                assert type(result) is overlap.DistArray
+                assert result.global_shape == truth.shape
+            else:
+                assert result is out
+            assert result.dtype == plan.dtype(not side)
+            kept = 1.0
+            if dealias and not side:
+                full = np.linalg.norm(np.fft.fftn(wide(u), axes=AXES))
+                back = np.fft.fftn(backward_truth(truth, shape, dtype, norm, order, dealias),
+                                   axes=AXES)
+                kept = np.linalg.norm(back) / full if full else 1.0
+            assert_close(comm, result, truth, plan.local_slice(not side), kept)
+            if out is not None:
+                out[...] = nothing
+                assert around.tobytes() == guard, "memory around `out` has changed"
+
+
+def every_step(comm, shape, dtype, grid):
+    """What each leg leaves in its target, against the whole."""
+    u = random(np.random.default_rng(1), shape, dtype)
+    spectrum = random(np.random.default_rng(2), forward_truth(u, shape).shape, COMPLEX[dtype])
+    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="poll", chunk=1, depth=3) as plan:
+        for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
+            passage = transform._passage
+            seen = []
+            original = passage.rest
+            # Before the rest is made, which may be in the same memory.
+            passage.rest = lambda field, targets: (seen.extend(
+                np.array(passage._target(leg, field, targets)) for leg in passage.legs),
+                original(field, targets))[1]
+            transform(np.array(given[plan.local_slice(side)]))
+            del passage.rest
+            whole = wide(given)[None]
+            assert len(seen) == len(passage.legs)
+            for leg, found in zip(passage.legs, seen):
+                way = leg._way
+                for axis in (*way.first, *way.then):
+                    whole = _along(whole, axis, dtype, side, shape)
+                where = leg.layout.local_slice(whole.shape, passage.coordinates)
+                whole_scale = transform._scale if leg is passage.legs[0] else 1.0
+                whole = whole * whole_scale
+                np.testing.assert_allclose(found, whole[where], rtol=0,
+                                           atol=1e-12 * np.abs(whole).max())
+
+
+def _along(whole, axis, dtype, backward, shape):
+    """One unnormalised FFT."""
+    real = axis == 3 and dtype.startswith("f")
+    if backward:
+        n = shape[axis - 1]
+        return np.fft.irfft(whole, n, axis) * n if real else np.fft.ifft(whole, axis=axis) * n
+    return np.fft.rfft(whole, axis=axis) if real else np.fft.fft(whole, axis=axis)
+
+
+def plane_waves(comm):
+    """A plane wave's spectrum is nothing but its mode, where `wavenumbers` says."""
+    nz, ny, nx = shape = 6, 7, 9
+    z, y, x = np.mgrid[:nz, :ny, :nx]
+    for grid, order, restore, dtype in product(grids(comm.size), ("natural", "transposed"),
+                                               (False, True), ("c16", "f8")):
+        with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="off", order=order,
+                          restore=restore, effort="estimate") as plan:
+            kz, ky, kx = plan.wavenumbers()
+            assert np.broadcast_shapes(kz.shape, ky.shape, kx.shape) == plan.shape(True)
+            for a, b, c in ((0, 0, 0), (1, -2, 3), (-2, 3, -4), (2, 0, 1)):
+                phase = 2 * np.pi * (a * z / nz + b * y / ny + c * x / nx)
+                u = np.exp(1j * phase) if dtype == "c16" else np.cos(phase)
+                expected = ((kz == a) & (ky == b) & (kx == c)).astype(float)
+                if dtype == "f8":
+                    expected = (expected + ((kz == -a) & (ky == -b) & (kx == -c))) / 2
+                found = plan.forward(u[plan.local_slice()]) / (nx * ny * nz)
+                np.testing.assert_allclose(found, expected, atol=1e-14)
+
+
+def distributed_arrays(comm):
+    """Every element belongs to one rank; the attributes say where it is."""
+    for shape, grid, order, restore in product(
+            ((5, 3, 7), (2, 2, 4, 4, 2), (1, 1, 1), (0, 3, 3, 3)), grids(comm.size),
+            ("natural", "transposed"), (False, True)):
+        with overlap.FFT3(comm, shape, "f4", grid=grid, overlap="off", order=order,
+                          restore=restore, effort="estimate") as plan:
+            for side in (False, True):
+                array = plan.empty(side)
+                whole = np.arange(np.prod(plan.global_shape(side))).reshape(plan.global_shape(side))
+                array[...] = whole[plan.local_slice(side)]
+                assert array.global_shape == whole.shape and array.comm == comm
+                assert array.local_slice == plan.local_slice(side)
+                for axis, part in enumerate(array.local_slice):
+                    if part != slice(0, whole.shape[axis]):
+                        assert axis in array.axes
+                assert len(array.axes) == sum(size > 1 for size in grid)
+                gathered = array.gather()
+                owners = comm.reduce(array.size)
+                if comm.rank == 0:
+                    assert owners == whole.size
+                    np.testing.assert_array_equal(gathered, whole)
+
+
+# ---- every mode gives the same bits ----------------------------------------------------------
+
+def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="measure", **options):
+    """Each mode, depth, chunk and number of workers: the bits of `off`."""
+    rng = np.random.default_rng(4)
+    u = random(rng, [*shape[:-3], *fine_lengths(shape, options.get("dealias"))], dtype)
+    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="off", effort=effort,
+                      **options) as plan:
+        real, spectrum = plan.empty(), plan.empty(True)
+        real[...] = u[plan.local_slice()]
+        grid = plan.grid
+        assert_close(comm, plan.forward(real, out=spectrum),
+                     forward_truth(u, shape, **{name: options[name] for name in (
+                         "order", "dealias") if name in options}), plan.local_slice(True))
+        back = plan.backward(spectrum)
+    for count in workers:
+        with overlap.Runtime(comm, workers=count) as rt:
+            for mode, (depth, chunk) in product(MODES, settings):
+                with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=depth,
+                                  chunk=chunk, runtime=rt, effort=effort, **options) as plan:
+                    label = f"{count} worker(s), {mode}: {plan.forward.settings}"
+                    same_everywhere(comm, (plan.forward.settings, plan.backward.settings))
+                    for _ in range(2):
+                        assert same_bits(plan.forward(real), spectrum), label
+                        assert same_bits(plan.backward(spectrum), back), label
+
+
+def compute_and_communicate(comm):
+    """Measuring C and T works in all modes, and leaves the plan right."""
+    shape = (2, 9, 8, 6)
+    u = random(np.random.default_rng(5), shape, "f8")
+    for mode, workers, grid in product(MODES, (1, 2), grids(comm.size)):
+        with overlap.FFT3(comm, shape, "f8", grid=grid, overlap=mode, workers=workers,
+                          effort="estimate") as plan:
+            real = np.array(u[plan.local_slice()])
+            spectrum = plan.forward(real)
+            for transform, given, out in ((plan.forward, real, plan.empty(True)),
+                                          (plan.backward, spectrum, plan.empty())):
+                transform.compute(given, out=out)
+                transform.communicate(given, out=out)
+                assert str(transform.settings) in plan.describe()
+            assert same_bits(plan.forward(real), spectrum)
+            assert_close(comm, plan.backward(spectrum), u, plan.local_slice())
+
+
+def delays(comm, shape, dtype, grid, mode, batch=False):
+    """Ranks that compute at random speeds issue the same operations in the order of the tasks."""
+    rng = np.random.default_rng(comm.rank)
+    u = random(np.random.default_rng(6), shape, dtype)
+    original = Sweep.__call__
+    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="off", effort="estimate") as plan:
+        real = np.array(u[plan.local_slice()])
+        truth = plan.forward(real)
+        back = plan.backward(truth)
+
+    def slow(self, *args):
+        if rng.random() < 0.3:
+            time.sleep(0.003 * rng.random())
+        return original(self, *args)
+
+    with overlap.Runtime(comm, workers=2) as rt:
+        for depth, chunk in ((1, 1), (2, 1), (5, 1), (7, 2)):
+            with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=depth, chunk=chunk,
+                              runtime=rt, effort="estimate") as plan:
+                for transform, given, expected in ((plan.forward, real, truth),
+                                                   (plan.backward, truth, back)):
+                    issued = []
+                    Sweep.__call__ = slow
+                    start = Operation.start, Operation.call
+                    Operation.start, Operation.call = (
+                        lambda self, method=method: (issued.append(self.comm), method(self))[1]
+                        for method in start)
+                    try:
+                        result = transform(given)
+                    finally:
+                        Sweep.__call__ = original
+                        Operation.start, Operation.call = start
+                    assert same_bits(result, expected)
+                    comms, legs = transform._comms, transform._passage.legs
+                    assert issued == [comms[legs[task.leg].crossing.dimension]
+                                      for task in transform._parts
+                                      if legs[task.leg].crossing.dimension is not None]
+
+
+# ---- pointwise -------------------------------------------------------------------------------
+
+def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, use_out, modes):
+    """A function of fields against the same with numpy, for the whole; every mode the same bits."""
+    rng = np.random.default_rng(12)
+    plan_shape = (*batch, *shape)
+    indices = []
+
+    def product_of(u, v, w):
+        return tuple((u * v + number * w for number in range(outputs)))
+
+    def returned(u, v, w, index):
+        indices.append(index)
+        results = product_of(u, v, w)
+        return results if outputs > 1 else results[0]
+
+    def filled(u, v, w, out):
+        for one, result in zip(out if outputs > 1 else (out,), product_of(u, v, w)):
+            one[...] = result
+
+    off = None
+    for mode, workers, depth, chunk in modes:
+        with overlap.FFT3(comm, plan_shape, dtype, grid=grid, order=order, overlap=mode,
+                          workers=workers, depth=depth, chunk=chunk, effort="estimate") as plan:
+            acting = plan.pointwise(filled if use_out else returned, inputs=3, outputs=outputs,
+                                    shared=shared, dealias=dealias)
+            if off is None:
+                whole = plan.global_shape(True)
+                spectra = [random(rng, whole, COMPLEX[dtype]) for _ in range(3 - shared)]
+                spectra += [random(rng, whole[-3:], COMPLEX[dtype]) for _ in range(shared)]
+            given = [np.array(field[plan.local_slice(True)[-field.ndim:]]) for field in spectra]
+            for _ in range(2):
+                results = acting(*given)
+                results = results if outputs > 1 else (results,)
+                if off is None:
+                    real = [backward_truth(field, (*field.shape[:-3], *shape), dtype, None, order,
+                                           dealias) for field in spectra]
+                    for found, result in zip(results, product_of(*real)):
+                        truth = forward_truth(result, plan_shape, None, order, dealias)
+                        assert_close(comm, found, truth, plan.local_slice(True), kept=0.2)
+                    off = results
+                for found, result in zip(results, off):
+                    assert same_bits(found, result), (mode, workers, depth, chunk)
+    if not use_out and len(batch) == 1:
+        assert indices == 2 * len(modes) * list(range(batch[0]))
+
+
+def pointwise_failures(comm, mode, grid):
+    """A function that raises, on one rank, for one entry: told on all, then all is right."""
+    spectrum = random(np.random.default_rng(13), (3, 6, 8, 20), "c16")
+    with overlap.FFT3(comm, spectrum.shape, "c16", grid=grid, overlap=mode, depth=3, chunk=1,
+                      effort="estimate") as plan:
+        given = np.array(spectrum[plan.local_slice(True)])
+        armed = []
+
+        @plan.pointwise
+        def square(u, index):
+            if armed == [index]:
+                raise Boom("the function")
+            return u * u
+
+        truth = square(given)
+        for entry, origin in product(range(3), range(comm.size)):
+            armed[:] = [entry] if comm.rank == origin else []
+            error = raised(overlap.SliceError, square, given)
+            same_everywhere(comm, str(error))
+            assert error.rank == origin and f"apply, entry {entry}" in error.slice, str(error)
+            armed.clear()
+            assert same_bits(square(given), truth)
+        for arguments in ({"dealias": "2/3"}, {"inputs": 0}, {"outputs": 0}, {"shared": 2}):
+            error = raised(overlap.InputError, plan.pointwise, lambda u, v: u, **arguments)
+            same_everywhere(comm, str(error))
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+def injected(comm, mode, grid, dtype, shape, workers=1):
+    """A failure at each site, leg and rank is told on all; then all is right again."""
+    u = random(np.random.default_rng(9), shape, dtype)
+    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=3, chunk=1,
+                      workers=workers, effort="estimate") as plan:
+        real = np.array(u[plan.local_slice()])
+        spectrum = plan.forward(real)
+        assert_close(comm, spectrum, forward_truth(u, shape), plan.local_slice(True))
+        back = plan.backward(spectrum)
+        for transform, given, expected in ((plan.forward, real, spectrum),
+                                           (plan.backward, spectrum, back)):
+            legs = len(transform._passage.legs)
+            reached = set()
+            for site, leg, origin in product(("load", "store", "exchanged", "MPI", "rest"),
+                                             range(legs), range(comm.size)):
+                out = np.empty_like(np.asarray(expected))
+                label = f"{site}, leg {leg}, rank {origin}"
+                with ExitStack() as stack:
+                    if comm.rank == origin:
+                        state = stack.enter_context(_failing(transform, site, leg))
+                    else:
+                        state = stack.enter_context(nothing_fails())
+                    error = None
+                    try:
+                        transform(given, out=out)
+                    except overlap.SliceError as failure:
+                        error = failure
+                failed = comm.bcast(state["raised"], origin)
+                same_everywhere(comm, error and (error.rank, error.slice, str(error)))
+                assert (error is not None) == bool(failed), label
+                if failed:
+                    assert error.rank == origin and "Boom" in error.summary, (label, str(error))
+                    reached.add((site, leg))
+                assert same_bits(transform(given, out=out), expected), label
+            assert len(reached) >= 4 * legs, reached
+
+
+def _failing(transform, site, leg):
+    """Make the task in the middle of a leg fail at some site, once."""
+    parts = [task.part for task in transform._parts if task.leg == leg]
+
+    def middle(flight):
+        return (flight._leg is transform._passage.legs[leg]
+                and flight._part == parts[len(parts) // 2])
+
+    if site == "MPI":
+        name = "start" if transform.settings.overlap == "poll" else "call"
+        comms = {id(transform._comms[one.crossing.dimension]) for one in transform._passage.legs
+                 if one.crossing.dimension is not None}
+        state = {"seen": set()}
+
+        def when(number, operation):
+            state["seen"].add(id(operation.comm))
+            return number >= 1 and len(state["seen"]) >= min(leg + 1, len(comms))
+
+        return _method(Operation, name, when)
+    if site == "rest":
+        return _method(passages.Passage, "rest", lambda number, *_: True)
+    return _method(passages._Flight, site, lambda number, flight, *_: middle(flight))
+
+
+def _method(kind, name, when):
+    """As `failing`, for a method of a class; `when` is given the object too."""
+    original = getattr(kind, name)
+    state = {"calls": 0, "raised": 0}
+
+    class Patch:
+        def __enter__(self):
+            def method(*args):
+                number = state["calls"]
+                state["calls"] += 1
+                if not state["raised"] and when(number, *args):
+                    state["raised"] += 1
+                    raise Boom(f"{name}, call {number}")
+                return original(*args)
+            setattr(kind, name, method)
+            return state
+
+        def __exit__(self, *exc_info):
+            setattr(kind, name, original)
+
+    return Patch()
+
+
+BAD_ARGUMENTS = (
+    {"shape": (4, 4)}, {"shape": 4}, {"shape": (4, 4, 0)}, {"shape": (-1, 4, 4, 4)},
+    {"shape": (4, 4, 4.5)}, {"dtype": "i4"}, {"grid": 2}, {"grid": (1,)}, {"grid": (0, 1)},
+    {"grid": (7, 7)}, {"grid": (1, 1.5)}, {"grid": "ab"}, {"overlap": "on"}, {"norm": 1},
+    {"order": "zyx"}, {"restore": 1}, {"dealias": "2/3"}, {"dealias": 1.5}, {"effort": "none"},
+    {"depth": 0}, {"chunk": -1}, {"in_flight": 0})
+OTHER_ARGUMENTS = ({"shape": (4, 4, 5)}, {"dtype": "c8"}, {"norm": "ortho"}, {"restore": True},
+                   {"order": "transposed"}, {"dealias": "3/2"}, {"chunk": 2}, {"depth": 3})
+
+
+def bad_arguments(comm):
+    """Bad, or other ones, on one rank: the same InputError on all, and nothing left behind."""
+    good = {"shape": (4, 4, 4), "dtype": "c16", "overlap": "off", "effort": "estimate"}
+    changes = [*BAD_ARGUMENTS, *(OTHER_ARGUMENTS if comm.size > 1 else ())]
+    for bad, change in product({0, comm.size - 1}, changes):
+        arguments = good | (change if comm.rank == bad else {})
+        error = raised(overlap.InputError, overlap.FFT3, comm, **arguments)
+        same_everywhere(comm, str(error))
+        (name, _), = change.items()
+        assert "expected" in str(error) and "received" in str(error), str(error)
+        assert name in str(error) and f"rank {bad}" in str(error), str(error)
+
+
+def bad_calls(comm):
+    """A bad array on one rank: the same InputError on all, nothing done, the plan works."""
+    u = random(np.random.default_rng(6), (6, 8, 8), "f8")
+    with overlap.FFT3(comm, u.shape, "f8", overlap="poll") as plan:
+        real = np.array(u[plan.local_slice()])
+        for bad, change in product(range(comm.size), (
+                lambda: ((real[:1, :1],), None), lambda: ((real.astype("f4"),), None),
+                lambda: ((real, real), None), lambda: ((real.tolist(),), None),
+                lambda: ((real,), plan.empty()), lambda: ((real,), real))):
+            call, out = change() if comm.rank == bad else ((real,), None)
+            error = raised(overlap.InputError, plan.forward, *call, out=out)
+            same_everywhere(comm, str(error))
+            assert f"rank {bad}: expected" in str(error) and "received" in str(error), str(error)
+        assert_close(comm, plan.forward(real), forward_truth(u, u.shape), plan.local_slice(True))
+
+
+def destroyed(comm):
+    for shared in (False, True):
+        rt = overlap.Runtime(comm) if shared else None
+        plan = overlap.FFT3(comm, (4, 4, 4), overlap="poll", runtime=rt, effort="estimate")
+        forward, u = plan.forward, plan.empty()
+        u[...] = 0
+        forward(u)
+        plan.destroy()
+        plan.destroy()
+        for function in (plan.forward, plan.backward, forward):
+            raised(overlap.ClosedError, function, u)
+        assert plan.runtime.closed is not shared
+        if shared:
+            rt.close()
+
+
+# ---- memory, and what is left ----------------------------------------------------------------
+
+def memory(comm, dtype, grid, restore=False):
+    """Work memory is at most one array, and two of its fields if they are large; all is told."""
+    for batch in ((), (4,)):
+        shape = (*batch, 32, 48, 32)
+        with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="poll", depth=2, chunk=1,
+                          restore=restore, effort="estimate") as plan:
+            # The largest array on the way: real data has 17 modes along x for 32 points.
+            largest = plan.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
+            for transform in (plan.forward, plan.backward):
+                work = transform._passage.nbytes
+                # Two where real data, a little smaller than their modes, are to be restored.
+                arrays = 2 if restore and dtype.startswith("f") else 1
+                assert work <= arrays * largest, (work, largest)
+                assert f"{work / 2**20:.1f} MiB of work memory" in transform.describe()
+                assert f"{transform.nbytes_in_flight / 2**20:.1f} MiB" in transform.describe()
+
+
+def many_plans(comm, own, shared):
+    """More plans than the MPI library has communicators."""
+    grid = grids(comm.size)[len(grids(comm.size)) // 2]
+    options = dict(grid=grid, overlap="poll", effort="estimate")
+    u = random(np.random.default_rng(11), (4, 4, 4), "c16")
+
+    def check(plan):
+        assert_close(comm, plan.forward(u[plan.local_slice()]), forward_truth(u, u.shape),
+                     plan.local_slice(True))
+
+    for number in range(own):
+        with overlap.FFT3(comm, u.shape, **options) as plan:
+            if number % 50 == 0:
+                check(plan)
+    with overlap.Runtime(comm) as rt:
+        before = rt._wrapped
+        for number in range(shared):
+            plan = overlap.FFT3(comm, u.shape, runtime=rt, **options)
+            if number % 500 == 0:
+                check(plan)
+            plan.destroy()
+        assert rt._wrapped <= before + 2
+
+
+def chosen_grid(comm):
+    """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
+    from overlap.fft.grids import choose_grid
+    with overlap.FFT3(comm, (8, 8, 8), overlap="off", effort="estimate") as plan:
+        same_everywhere(comm, plan.grid)
+        assert plan.grid[0] * plan.grid[1] == comm.size
+        # More ranks than planes: a pencil, where the number of ranks allows one.
+        grid = choose_grid(plan.runtime, (2, 64, 64), np.dtype("c16"))
+        assert grid[1] <= 2 and grid[0] * grid[1] == comm.size

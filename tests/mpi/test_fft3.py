@@ -1,0 +1,157 @@
+"""`FFT3` on 1 to 6 ranks and two MPI libraries; see `fft3_cases` for what is asserted."""
+
+import jobs
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from test_fft2 import LAYOUTS
+
+LENGTHS = st.integers(1, 8) | st.sampled_from([1, 2, 11, 13, 16, 20, 30])
+CASE = st.fixed_dictionaries({
+    "shape": st.builds(lambda batch, field: [*batch, *field],
+                       st.lists(st.integers(0, 4) | st.integers(1, 3), max_size=2),
+                       st.lists(LENGTHS, min_size=3, max_size=3)),
+    "dtype": st.sampled_from(["f4", "f8", "c8", "c16"]),
+    "norm": st.sampled_from([None, "backward", "ortho", "forward"]),
+    "order": st.sampled_from(["natural", "natural", "transposed"]),
+    "restore": st.sampled_from([False, False, True]),
+    "dealias": st.sampled_from([None, None, "3/2"]),
+    "grid": st.none() | st.integers(0, 3) | st.integers(0, 3),
+    "overlap_": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
+    "depth": st.none() | st.integers(1, 6),
+    "chunk": st.none() | st.integers(1, 5),
+    "source": st.sampled_from(LAYOUTS),
+    "target": st.sampled_from([None, *LAYOUTS, "contiguous"]),
+    "read_only": st.booleans(),
+    "effort": st.sampled_from(["estimate", "estimate", "measure"]),
+    "seed": st.integers(0, 2**32)})
+EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "restore": restore,
+          "dealias": None, "grid": grid, "overlap_": "poll", "depth": None, "chunk": 1,
+          "source": "contiguous", "target": None, "read_only": True, "effort": "estimate",
+          "seed": 1}
+         for shape in ([1, 1, 1], [0, 3, 4, 5], [2, 3, 1, 7], [2, 40, 24, 36], [3, 2, 60, 32])
+         for dtype in ("f8", "c8") for order, restore in (("natural", False), ("transposed", True))
+         for grid in (0, 1)]
+
+
+def drawn(count):
+    """`count` cases as hypothesis draws them: all ranks of one job then run the same ones."""
+    found = []
+
+    @settings(max_examples=count, phases=[Phase.generate], database=None, deadline=None,
+              suppress_health_check=list(HealthCheck))
+    @given(CASE)
+    def collect(case):
+        found.append(case)
+
+    collect()
+    return found
+
+
+@pytest.mark.parametrize("ranks, count", [(1, 60), (2, 80), (3, 60), (4, 60), (6, 30)])
+def test_against_numpy(ranks, count):
+    jobs.run_job("fft3_cases:drawn", ranks, args={"cases": EDGES[ranks % 2::2] + drawn(count)})
+
+
+def test_against_numpy_with_two_workers():
+    jobs.run_job("fft3_cases:drawn", 2, args={"cases": drawn(40), "workers": 2})
+
+
+@pytest.mark.parametrize("ranks, grid", [(1, (1, 1)), (2, (2, 1)), (2, (1, 2)), (4, (2, 2)),
+                                         (6, (2, 3))])
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_every_step(ranks, grid, dtype):
+    jobs.run_job("fft3_cases:every_step", ranks,
+                 args={"shape": (13, 10, 36), "dtype": dtype, "grid": grid})
+
+
+SETTINGS = [(None, None), (1, 1), (3, 1), (2, 4)]
+
+
+@pytest.mark.parametrize("ranks, grid, shape, dtype, options", [
+    (1, (1, 1), (24, 20, 18), "f8", {}),
+    (2, (1, 2), (24, 32, 36), "c16", {}),
+    (2, (2, 1), (2, 24, 32, 36), "f4", {"order": "transposed"}),
+    (3, (1, 3), (3, 22, 32, 36), "f8", {}),
+    (4, (2, 2), (3, 20, 18, 36), "c16", {}),
+    (4, (2, 2), (20, 18, 36), "f8", {"dealias": "3/2"}),
+    (4, (2, 2), (12, 18, 20), "c8", {"restore": True}),
+    (2, (1, 2), (30, 4, 6, 5), "f8", {})])
+def test_every_mode_gives_the_same_bits(ranks, grid, shape, dtype, options):
+    jobs.run_job("fft3_cases:modes_agree", ranks, args={
+        "shape": shape, "dtype": dtype, "grid": grid, "settings": SETTINGS, "effort": "estimate",
+        **options})
+
+
+@pytest.mark.parametrize("mode", ["block", "poll"])
+@pytest.mark.parametrize("ranks, grid, dtype", [(2, (1, 2), "f8"), (4, (2, 2), "c16"),
+                                                (6, (3, 2), "f8")])
+def test_order_with_random_delays(ranks, grid, dtype, mode):
+    jobs.run_job("fft3_cases:delays", ranks, args={
+        "shape": (2, 12, 14, 40), "dtype": dtype, "grid": grid, "mode": mode})
+
+
+@pytest.mark.parametrize("mode", ["off", "block", "poll"])
+@pytest.mark.parametrize("ranks, grid, dtype", [(2, (1, 2), "c16"), (4, (2, 2), "f8")])
+def test_failure_at_every_site(ranks, grid, dtype, mode):
+    jobs.run_job("fft3_cases:injected", ranks, args={
+        "mode": mode, "grid": grid, "dtype": dtype, "shape": (12, 16, 64)})
+
+
+@pytest.mark.parametrize("ranks, grid, dtype, order, batch, dealias, outputs, shared, use_out", [
+    (1, (1, 1), "f8", "natural", (2,), "3/2", 1, 1, False),
+    (2, (1, 2), "f8", "natural", (3,), "3/2", 2, 0, False),
+    (2, (2, 1), "c16", "transposed", (), None, 1, 0, True),
+    (4, (2, 2), "f8", "natural", (3,), "3/2", 2, 1, True),
+    (3, (1, 3), "c8", "natural", (2, 2), None, 1, 1, False)])
+def test_pointwise(ranks, grid, dtype, order, batch, dealias, outputs, shared, use_out):
+    jobs.run_job("fft3_cases:pointwise", ranks, args={
+        "grid": grid, "dtype": dtype, "order": order, "batch": batch, "shape": (9, 10, 24),
+        "dealias": dealias, "outputs": outputs, "shared": shared, "use_out": use_out,
+        "modes": [("off", 1, None, None), ("poll", 1, 3, 1), ("block", 2, 4, 2),
+                  ("poll", 2, 7, 1), ("auto", 1, None, None)]})
+
+
+@pytest.mark.parametrize("ranks, grid, mode", [(2, (1, 2), "off"), (4, (2, 2), "poll"),
+                                               (2, (1, 2), "block")])
+def test_pointwise_failures(ranks, grid, mode):
+    jobs.run_job("fft3_cases:pointwise_failures", ranks, args={"mode": mode, "grid": grid})
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("case", ["plane_waves", "distributed_arrays", "destroyed", "bad_calls",
+                                  "bad_arguments"])
+def test_on_any_number_of_ranks(case, ranks):
+    jobs.run_job(f"fft3_cases:{case}", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_compute_and_communicate(ranks):
+    jobs.run_job("fft3_cases:compute_and_communicate", ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_chosen_grid(ranks):
+    jobs.run_job("fft3_cases:chosen_grid", ranks)
+
+
+@pytest.mark.parametrize("ranks, grid, dtype", [(2, (1, 2), "f8"), (2, (2, 1), "c16"),
+                                                (4, (2, 2), "f4")])
+@pytest.mark.parametrize("restore", [False, True])
+def test_memory_is_what_the_plan_prints(ranks, grid, dtype, restore):
+    jobs.run_job("fft3_cases:memory", ranks, args={"dtype": dtype, "grid": grid,
+                                                   "restore": restore})
+
+
+def test_many_plans():
+    jobs.run_job("fft3_cases:many_plans", 4, args={"own": 360, "shared": 1500}, deadline_s=120)
+
+
+@pytest.mark.parametrize("case, ranks, args", [
+    ("modes_agree", 4, {"shape": (2, 20, 18, 36), "dtype": "f8", "grid": (2, 2),
+                        "settings": [(3, 1)], "effort": "estimate"}),
+    ("injected", 2, {"mode": "poll", "grid": (1, 2), "dtype": "c16", "shape": (12, 16, 64)}),
+    ("many_plans", 4, {"own": 20, "shared": 50})],
+    ids=lambda value: value if isinstance(value, str) else "")
+def test_under_open_mpi(openmpi, case, ranks, args):
+    jobs.run_job(f"fft3_cases:{case}", ranks, mpi="openmpi", args=args)
