@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import model
+from ..processor import cpu_model
 
 FORMAT = "overlap-report-1"
 CONTROL_LIMIT = 0.1         # more than this must not look hidden where nothing overlaps
@@ -126,14 +127,7 @@ def new_report(command):
 
 def machine():
     """This computer: processor, cores this process may use, system."""
-    model_name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model_name = next(line.split(":", 1)[1].strip() for line in lines
-                          if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {"cpu": model_name, "cores": len(os.sched_getaffinity(0)),
+    return {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)),
             "load_average": os.getloadavg()[0],
             "system": f"{platform.system()} {platform.release()}",
             "python": platform.python_version()}

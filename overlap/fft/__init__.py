@@ -1,7 +1,7 @@
 """Local FFTW plans, and `FFT2`: batches of 2-D FFTs on slabs."""
 
 from .fft2 import FFT2
-from .transform import Settings, Transform
-from .tune import Trial
+from .settings import Settings, Trial, Tuned
+from .transform import Transform
 
-__all__ = ["FFT2", "Settings", "Transform", "Trial"]
+__all__ = ["FFT2", "Settings", "Transform", "Trial", "Tuned"]
