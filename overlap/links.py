@@ -172,7 +172,8 @@ def run(command, *, hosts=2, rate="2gbit", burst=96 * 1024, mtu=9000, ranks=None
         raise LinksUnavailable(f"MPICH's launcher is missing: expected {mpiexec} "
                                "(pip install mpich)")
     environ = {name: value for name, value in os.environ.items()
-               if not name.startswith(_LAUNCHER_VARIABLES)} | _FABRIC | (env or {})
+               if not name.startswith(_LAUNCHER_VARIABLES)}
+    environ |= _FABRIC | {"OVERLAP_LINK": f"{rate / 1e9:g}gbit"} | (env or {})
 
     status_r, status_w = os.pipe()
     spec = dict(command=list(command), hosts=hosts, rate=rate, burst=burst, mtu=mtu, ranks=ranks,

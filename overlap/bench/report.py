@@ -19,6 +19,7 @@ from pathlib import Path
 
 from .. import model
 from ..errors import InputError
+from ..processor import cpu_model
 from .cases import JOBS, MODES, Case
 
 FORMAT, SCHEMA = "overlap-report", 2
@@ -174,14 +175,7 @@ def new_report(command):
 
 def machine():
     """This computer: processor, cores this process may use, system."""
-    model_name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model_name = next(line.split(":", 1)[1].strip() for line in lines
-                          if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {"cpu": model_name, "cores": len(os.sched_getaffinity(0)),
+    return {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)),
             "load_average": os.getloadavg()[0],
             "system": f"{platform.system()} {platform.release()}",
             "python": platform.python_version()}

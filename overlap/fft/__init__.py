@@ -2,7 +2,7 @@
 
 from .fft2 import FFT2
 from .fft3 import FFT3
-from .transform import Settings, Transform
-from .tune import Trial
+from .settings import Settings, Trial, Tuned
+from .transform import Transform
 
-__all__ = ["FFT2", "FFT3", "Settings", "Transform", "Trial"]
+__all__ = ["FFT2", "FFT3", "Settings", "Transform", "Trial", "Tuned"]

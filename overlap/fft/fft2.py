@@ -13,8 +13,9 @@ from .kernels import RowSweep
 from .local import EFFORTS, complex_of, empty, zeros
 from .pointwise import Pointwise
 from .side import Side
-from .transform import Backward, Forward, Kernels
-from .tune import choose
+from .transform import Backward, Forward, Kernels, WorkersKernels
+from .tune import adopt, budget_problem, choose, tune
+from .tuning import Tuning, path_of
 
 OVERLAPS = ("auto", "off", "block", "poll")
 ORDERS = ("natural", "transposed")
@@ -51,6 +52,10 @@ class FFT2:
     effort : {None, "estimate", "measure", "patient"}
         FFTW's planning effort; None is "patient" where it pays (strided transforms of larger
         planes: one or two seconds per size and process) and "measure" elsewhere.
+    tuning : str, optional
+        A file that `tune` writes and later plans read, by default what the environment variable
+        OVERLAP_TUNING names; ``""`` for none. An entry for this plan on this machine decides what
+        was not asked for by name, FFTW's plans included: a tuned plan is the same in every run.
     runtime : Runtime, optional
         Share this one; otherwise the plan makes its own and closes it.
     deadline_s, trace
@@ -64,7 +69,8 @@ class FFT2:
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks.
+        On all ranks, when an argument is bad or differs between ranks, or the tuning file was cut
+        off, is of another version or is none.
 
     Examples
     --------
@@ -76,27 +82,32 @@ class FFT2:
 
     def __init__(self, comm, shape, dtype=complex, *, overlap="auto", workers=1, depth=None,
                  chunk=None, in_flight=None, norm=None, order="natural", effort=None,
-                 runtime=None, deadline_s=60.0, trace=None):
+                 tuning=None, runtime=None, deadline_s=60.0, trace=None):
         self._owns_runtime = runtime is None
         self.runtime = runtime or Runtime(
             comm, workers=workers, deadline_s=deadline_s, trace=trace)
         self.runtime.check_open()
+        tuning = path_of(tuning)
         try:
             self.runtime.preflight(
                 _problem(comm, self.runtime.comm, shape, dtype, overlap, depth, chunk,
-                         in_flight, norm, order, effort),
+                         in_flight, norm, order, effort, tuning),
                 plan="FFT2", shape=shape, dtype=str(dtype), overlap=overlap, depth=depth,
-                chunk=chunk, in_flight=in_flight, norm=norm, order=order, effort=effort)
+                chunk=chunk, in_flight=in_flight, norm=norm, order=order, effort=effort,
+                tuning=tuning)
+            self._shape = tuple(int(length) for length in shape)
+            self._dtype = np.dtype(dtype)
+            self._tuning = Tuning(self.runtime, tuning or None, {
+                "kind": "FFT2", "shape": list(self._shape), "dtype": str(self._dtype),
+                "order": order, "ranks": comm.size, "workers": self.runtime.workers}, self._dtype)
         except InputError:
             self._close_runtime()
             raise
         self.comm = comm
         self.destroyed = False
-        self._shape = tuple(int(length) for length in shape)
-        self._dtype = np.dtype(dtype)
         self._transposed = order == "transposed"
-        self._effort = effort
-        self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight)
+        self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight,
+                            effort=effort)
         *self._batch, ny, nx = self._shape
         points = ny * nx
         power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
@@ -104,14 +115,16 @@ class FFT2:
         self._scale_backward = float(points) ** (power - 1.0)
         self._slab = self._make_slab(ny, nx)
         self._real, self._spectrum = self._sides(self._batch)
-        kernels = self._make_kernels(self._slab)
+        self._kernels = weakref.WeakValueDictionary()  # all that are in use
+        kernels = self._kernels_for(self._slab)
         self.forward = Forward(self.runtime, self._slab, kernels, self._real, self._spectrum,
                                self._scale_forward)
         self.backward = Backward(self.runtime, self._slab, kernels, self._spectrum, self._real,
                                  self._scale_backward)
-        self._transforms = weakref.WeakSet((self.forward, self.backward))
-        choose(self.forward, **self._wishes)
-        self.backward.configure(self.forward.settings)
+        self._made = 0
+        self._transforms = weakref.WeakValueDictionary()  # by a number that is the same on all ranks
+        self._add("forward", self.forward)
+        self._add("backward", self.backward)
 
     def __enter__(self):
         return self
@@ -124,7 +137,7 @@ class FFT2:
         if not self.destroyed:
             self.destroyed = True
             self.forward = self.backward = _Destroyed()
-            for transform in self._transforms:
+            for transform in list(self._transforms.values()):
                 transform.release()
             self._close_runtime()
 
@@ -171,7 +184,76 @@ class FFT2:
         return "\n".join((
             f"FFT2 {self._shape} {self._dtype} over {self.comm.size} rank(s), "
             f"{self.runtime.workers} worker(s) each", self.forward.describe(),
-            self.backward.describe(), *map(str, self.forward.trials)))
+            self.backward.describe(), *([str(self._tuning)] if self._tuning.path else []),
+            *map(str, self.forward.trials)))
+
+    def tune(self, budget_s=30.0, progress=None):
+        """Search for the fastest settings of all transforms, use them, and keep them (collective).
+
+        See `Transform.tune`; the transforms made by `pointwise` so far share the time with `forward`
+        and `backward`. What is found goes to the plan's `tuning` file, if it has one: a plan like
+        this one made later takes it from there.
+
+        Parameters
+        ----------
+        budget_s : float
+            Seconds that all of it may take, about.
+        progress : callable, optional
+            ``progress(what, done, total)``, called on rank 0 now and then, in seconds.
+
+        Returns
+        -------
+        dict
+            Name of each transform to what was gained, a `Tuned`.
+
+        Raises
+        ------
+        InputError
+            On all ranks, when an argument is bad or the file cannot be written.
+        """
+        if self.destroyed:
+            raise ClosedError("expected a plan in use, received one that was destroyed")
+        self.runtime.preflight(budget_problem(budget_s) or self._tuning.problem(),
+                               budget_s=budget_s)
+        self._tuning.forget()
+        alive = self._alive()
+        first = {}  # transforms of one name are planned alike
+        for transform in alive:
+            first.setdefault(transform.name, transform)
+        share_s = budget_s / len(first)
+        for position, (name, transform) in enumerate(first.items()):
+            tune(transform, share_s, progress and (
+                lambda what, done, total, name=name, before_s=position * share_s: progress(
+                    f"{name}: {what}", before_s + done, budget_s)))
+        slabs = [transform.slab for transform in first.values()]
+        self._tuning.keep(first, tuple((slab.my_rows, slab.my_columns) for slab in slabs))
+        self._kernels.clear()  # made anew, as a later plan will
+        for transform in alive:
+            transform.tuned = first[transform.name].tuned
+            transform.trials = first[transform.name].trials
+            transform.configure(first[transform.name].settings)
+        return {name: transform.tuned for name, transform in first.items()}
+
+    def _alive(self):
+        """The transforms that no rank has dropped, in the order they were made in (collective)."""
+        held = dict(self._transforms)
+        here = np.array([number in held for number in range(self._made)])
+        everywhere = np.logical_and.reduce(self.runtime.comm.handle.allgather(here))
+        return [held[number] for number in np.flatnonzero(everywhere)]
+
+    def _add(self, name, transform):
+        """Plan a new transform, from the tuning file if that knows it."""
+        transform.name = name
+        self._transforms[self._made] = transform
+        self._made += 1
+        found = self._tuning.settings(name)
+        if found is not None:
+            transform.tuned = found[1]
+            adopt(transform, self._wishes, found[0])
+        elif name == "backward":
+            adopt(transform, self._wishes, self.forward.settings)
+        else:
+            choose(transform, self._wishes)
 
     def pointwise(self, function=None, *, inputs=None, outputs=1, shared=0, dealias=None):
         """Make a function of real-space fields act on spectral fields, as one pipeline.
@@ -215,11 +297,12 @@ class FFT2:
         if dealias is not None:
             slab = self._make_slab(-(-3 * ny // 2), -(-3 * nx // 2))
         transform = Pointwise(
-            self.runtime, slab, self._make_kernels(slab), self._spectrum, self._sides(())[1],
+            self.runtime, slab, self._kernels_for(slab), self._spectrum, self._sides(())[1],
             self._dtype, function, self._scale_backward,
             self._scale_forward * ny * nx / (slab.my * slab.mx))
-        self._transforms.add(transform)
-        choose(transform, **self._wishes)
+        self._add(f"pointwise: {function.inputs - function.shared} input(s), "
+                  f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
+                  transform)
         return transform
 
     def _side(self, forward_output):
@@ -243,11 +326,19 @@ class FFT2:
         ny, nx = self._shape[-2:]
         return Slab(ny, nx, self._dtype.kind == "f", self.comm.size, self.comm.rank, my, mx)
 
-    def _make_kernels(self, slab):
-        """One set of kernels per worker, of the fastest block size."""
-        rows = _block_rows(slab, self._dtype, self._effort)
-        return [Kernels(slab, self._dtype, self._transposed, rows, self._effort)
-                for _ in range(self.runtime.workers)]
+    def _kernels_for(self, slab):
+        """A function of effort and rows per block (None: the fastest), as `Transform` wants it."""
+        def kernels(effort, rows):
+            rows = rows or _block_rows(slab, self._dtype, effort)
+            key = slab.my, slab.mx, effort, rows
+            found = self._kernels.get(key)
+            if found is None:
+                with self._tuning.planning():
+                    found = self._kernels[key] = WorkersKernels(
+                        (Kernels(slab, self._dtype, self._transposed, rows, effort)
+                         for _ in range(self.runtime.workers)), rows)
+            return found
+        return kernels
 
 
 class _Destroyed:
@@ -293,7 +384,8 @@ def _sweep_seconds(slab, dtype, rows, effort):
     return min(seconds)
 
 
-def _problem(comm, own, shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort):
+def _problem(comm, own, shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort,
+             tuning):
     """What is wrong with a plan's arguments, or None."""
     if not own.same_ranks(comm):
         return f"expected a comm of the runtime's ranks in the same order, received {comm!r}"
@@ -317,4 +409,6 @@ def _problem(comm, own, shape, dtype, overlap, depth, chunk, in_flight, norm, or
     for name, value in (("depth", depth), ("chunk", chunk), ("in_flight", in_flight)):
         if value is not None and not (isinstance(value, int) and value >= 1):
             return f"expected {name} to be a positive integer or None, received {value!r}"
+    if not isinstance(tuning, str | None):
+        return f"expected tuning to be a file's name or None, received {tuning!r}"
     return None

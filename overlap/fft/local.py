@@ -4,6 +4,7 @@ Every transform is one-dimensional, unnormalised and batched. FFTW's plans are m
 thread that makes the plan; executing them releases the GIL.
 """
 
+from contextlib import contextmanager
 from time import perf_counter
 
 import numpy as np
@@ -177,6 +178,55 @@ def bare_fft_seconds(lines, length, dtype, rounds=5):
         plan.execute()
         seconds.append(perf_counter() - started)
     return sorted(seconds[1:])[rounds // 2]
+
+
+def wisdom(dtype):
+    """FFTW's wisdom of this process, for the precision of `dtype`, as text."""
+    return pyfftw.export_wisdom()[_precision(dtype)].decode("ascii")
+
+
+def joined_wisdom(dtype, texts):
+    """Wisdom of several processes in one; the first one's goes before the others'."""
+    before = learned()
+    try:
+        pyfftw.forget_wisdom()
+        for text in reversed(texts):
+            _take_wisdom(dtype, text)
+        return wisdom(dtype)
+    finally:
+        relearn(before)
+
+
+@contextmanager
+def only_wisdom(dtype, text):
+    """Meanwhile FFTW knows this wisdom and no other; yields whether it accepts that."""
+    before = learned()
+    try:
+        pyfftw.forget_wisdom()
+        yield _take_wisdom(dtype, text)
+    finally:
+        relearn(before)
+
+
+def learned():
+    """All that FFTW has learned in this process, for `relearn`."""
+    return pyfftw.export_wisdom()
+
+
+def relearn(wisdom):
+    """Know again what `learned` returned, and nothing else."""
+    pyfftw.forget_wisdom()
+    pyfftw.import_wisdom(wisdom)
+
+
+def _take_wisdom(dtype, text):
+    given = [b"", b"", b""]
+    given[_precision(dtype)] = text.encode("ascii", "replace")
+    return pyfftw.import_wisdom(tuple(given))[_precision(dtype)]
+
+
+def _precision(dtype):
+    return 0 if complex_of(dtype).itemsize == 16 else 1
 
 
 def fftw_version():

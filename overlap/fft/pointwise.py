@@ -25,9 +25,10 @@ class Pointwise(Transform):
         self._scale_forward = scale_forward
         plane = length_of(slab.rows[slab.rank]), slab.mx
         # Each worker's real-space planes of the slice it works on.
-        self._fields = [[empty(plane, dtype) for _ in range(inputs)] for _ in kernels]
+        self._fields = [[empty(plane, dtype) for _ in range(inputs)]
+                        for _ in range(runtime.workers)]
         self._results = [[empty(plane, dtype) for _ in range(outputs if function.takes_out else 0)]
-                         for _ in kernels]
+                         for _ in range(runtime.workers)]
         self._shared = [zeros(plane, dtype) for _ in range(shared)]
         self._share = None
         if shared:

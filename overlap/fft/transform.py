@@ -9,8 +9,6 @@ sweeps is its skeleton (what the other ranks wait for, if a sweep fails) and mea
 exchange it measures C.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ..decomp import Exchange, chunks, length_of
@@ -19,32 +17,7 @@ from ..runtime import worker_index
 from .kernels import ColumnSweep, RowSweep
 from .legs import BackwardLeg, ForwardLeg
 from .local import ALIGNMENT, zeros
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a transform runs.
-
-    Attributes
-    ----------
-    overlap : {"off", "block", "poll"}
-    depth : int
-        Lanes: chunks in flight.
-    chunk : int
-        Slices per message, at most.
-    in_flight : int
-        Exchanges in flight at once, with ``"poll"``.
-    """
-
-    overlap: str
-    depth: int
-    chunk: int
-    in_flight: int
-
-    def __str__(self):
-        in_flight = f", {self.in_flight} in flight" if self.overlap == "poll" else ""
-        return (f"{self.overlap}, depth {self.depth}, {self.chunk} slice(s) per message"
-                + in_flight)
+from .tune import budget_problem, tune
 
 
 class Kernels:
@@ -55,6 +28,20 @@ class Kernels:
         self.rows_backward = RowSweep(slab, dtype, False, rows, effort)
         self.columns_forward = ColumnSweep(slab, dtype, True, transposed, effort)
         self.columns_backward = ColumnSweep(slab, dtype, False, transposed, effort)
+
+
+class WorkersKernels(list):
+    """One `Kernels` per worker.
+
+    Attributes
+    ----------
+    rows : int
+        Rows per block of the sweeps along x.
+    """
+
+    def __init__(self, kernels, rows):
+        super().__init__(kernels)
+        self.rows = rows
 
 
 class Chunk:
@@ -79,7 +66,9 @@ class Transform:
     ----------
     settings : Settings
     trials : tuple of Trial
-        The measured planning run, fastest first; empty where everything was given.
+        What planning or tuning measured, fastest first; empty where everything was given.
+    tuned : Tuned or None
+        What `tune` gained, in this run or in the one whose file was read.
     nbytes_in_flight : int
         Memory of all lanes on this rank, in bytes.
     """
@@ -88,12 +77,15 @@ class Transform:
         self.runtime = runtime
         self.slab = slab
         self.slices = slices
+        self.name = type(self).__name__.lower()
         self.trials = ()
+        self.tuned = None
         self.planning = False  # arrays hold no data of the user's
-        self._kernels = kernels
+        self._make_kernels = kernels
+        self._kernels = None  # of `settings`: `WorkersKernels`
         self._memory = None  # of all lanes
 
-    # What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), the dtype of what is
+    # `kernels(effort, rows)` makes `WorkersKernels`, or finds those that are in use. What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), the dtype of what is
     # exchanged, the exchanges, its lanes, its slice program, and what of the arguments this needs.
 
     def exchanges(self, slices):
@@ -117,6 +109,7 @@ class Transform:
     def configure(self, settings, slices=None):
         """Allocate lanes and make the pipelines for `settings`."""
         self.settings = settings
+        self._kernels = self.kernels_of(settings)
         parts = [Chunk(part.start, part.stop) for part in chunks(
             self.slices if slices is None else slices, settings.chunk)]
         sizes = {length_of(part) for part in parts} or {1}
@@ -138,12 +131,16 @@ class Transform:
             program.__qualname__ = type(self).__name__
             return self.runtime.pipelined(
                 program, skeleton=skeleton, lane=iter(lanes).__next__, depth=depth, wait=wait,
-                in_flight=min(settings.in_flight, depth))
+                in_flight=min(settings.in_flight, depth), looks=settings.looks)
 
         alone = "off" if self.runtime.workers == 1 else "poll"
         self._pipelines = {"whole": pipeline(True, comm, settings.overlap),
                            "compute": pipeline(True, None, alone),
                            "exchange": pipeline(False, comm, "off")}
+
+    def kernels_of(self, settings):
+        """The sweeps for `settings`, of all workers."""
+        return self._make_kernels(settings.effort, settings.rows)
 
     @property
     def kernels(self):
@@ -179,8 +176,45 @@ class Transform:
 
     def describe(self):
         """What was chosen and what it costs, as text."""
-        return (f"{type(self).__name__.lower()}: {self.settings}; "
-                f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight")
+        tuned = f"; {self.tuned}" if self.tuned is not None else ""
+        return (f"{self.name}: {self.settings}; "
+                f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight{tuned}")
+
+    def tune(self, budget_s=30.0, progress=None):
+        """Search for the fastest settings and use them (collective).
+
+        Mode, depth, slices per message, exchanges in flight, looks per exchange and FFTW's effort are
+        searched, as far as the plan was not asked for them by name; the number of threads is the
+        runtime's. What was gained is in `tuned`, what was tried in `trials`. To keep it in a file, use
+        the plan's `tune`. Results may differ in the last bits from those before, when another
+        effort wins; not from ``overlap="off"`` with the same effort.
+
+        Parameters
+        ----------
+        budget_s : float
+            Seconds that it may take, about.
+        progress : callable, optional
+            ``progress(what, done, total)``, called on rank 0 now and then; `done` and `total` are
+            seconds.
+
+        Returns
+        -------
+        Tuned
+
+        Raises
+        ------
+        InputError
+            On all ranks, when the budget is no positive number or differs between ranks.
+        """
+        self.check_in_use()
+        self.runtime.preflight(budget_problem(budget_s), budget_s=budget_s)
+        tune(self, budget_s, progress)
+        return self.tuned
+
+    def check_in_use(self):
+        """Raise `ClosedError` after the plan was destroyed."""
+        if self._pipelines is None:
+            raise ClosedError("expected a plan in use, received one that was destroyed")
 
     def compute(self, *arrays, out=None):
         """All local work of the call and none of its communication; the result means nothing."""
@@ -232,11 +266,10 @@ class Transform:
 
     def release(self):
         """Let go of buffers and plans: they are in a cycle, which Python would find late."""
-        self._pipelines = self._kernels = self._memory = None
+        self._pipelines = self._kernels = self._make_kernels = self._memory = None
 
     def _call(self, what, arrays, out):
-        if self._pipelines is None:
-            raise ClosedError("expected a plan in use, received one that was destroyed")
+        self.check_in_use()
         results = out if isinstance(out, tuple) else (out,) * len(self.outputs)
         problem = self._problem(arrays, out, results)
         if problem is not None:

@@ -34,7 +34,7 @@ from .requests import Turn
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
-LOOKS_PER_EXCHANGE = 8
+LOOKS_PER_EXCHANGE = 8  # by default
 
 # Raised by a blocking call before anything was sent; any other error class comes after.
 ARGUMENT_ERRORS = frozenset((
@@ -216,15 +216,16 @@ class Blocking(_Waiting):
 class Polling(_Waiting):
     """Nonblocking calls, several in flight, and sleep in between: the core is given back.
 
-    The sleep follows the exchanges: an eighth of the time between two completions, so that
+    The sleep follows the exchanges: a `looks`-th of the time between two completions, so that
     looking costs little and a finished exchange waits little, between 20 and 500 us.
     """
 
     test_some = staticmethod(MPI.Request.Testsome)
 
-    def __init__(self, job, outstanding, workers, limit):
+    def __init__(self, job, outstanding, workers, limit, looks=LOOKS_PER_EXCHANGE):
         super().__init__(job, outstanding, workers)
         self._limit = limit
+        self._looks = looks
         self._in_flight = []  # (lane, label)
         self._requests = []  # the MPI requests, in the same order
         self._sleep_s = SHORTEST_SLEEP_S
@@ -276,7 +277,7 @@ class Polling(_Waiting):
         now = self.clock()
         interval = (now - self._last_completion) / len(done)
         self._last_completion = now
-        self._sleep_s = min(max(interval / LOOKS_PER_EXCHANGE, 0.5 * self._sleep_s,
+        self._sleep_s = min(max(interval / self._looks, 0.5 * self._sleep_s,
                                 SHORTEST_SLEEP_S), 2 * self._sleep_s, LONGEST_SLEEP_S)
         finished = [self._in_flight[position] for position in done]
         for position in sorted(done, reverse=True):
@@ -321,13 +322,13 @@ class Communicator:
         self.agree_every = agree_every
         self._abandoned = []  # requests that can never complete: MPI may still write their buffers
 
-    def waiting(self, wait, job, workers, in_flight):
+    def waiting(self, wait, job, workers, in_flight, looks):
         """The way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``."""
         if wait == "off":
             return Inline(job, self.outstanding, None)
         if wait == "block":
             return Blocking(job, self.outstanding, workers)
-        return Polling(job, self.outstanding, workers, in_flight)
+        return Polling(job, self.outstanding, workers, in_flight, looks)
 
     def run(self, job, waiting):
         """Issue all operations of `job`; returns the `SliceError` of all ranks, or None."""

@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from ..errors import ClosedError, InputError, ThreadLevelError
 from ..trace import Trace
-from .communicator import Bell, Communicator
+from .communicator import LOOKS_PER_EXCHANGE, Bell, Communicator
 from .lanes import Job
 from .requests import AsyncComm
 from .scheduling import take_short_slices
@@ -157,7 +157,7 @@ class Runtime:
         return wrapped
 
     def pipelined(self, program=None, *, lane=None, skeleton=None, depth=None, wait=None,
-                  in_flight=None):
+                  in_flight=None, looks=None):
         """Make a pipeline of a slice program; a decorator, with or without arguments.
 
         Parameters
@@ -172,6 +172,9 @@ class Runtime:
             it from the first slice, which costs two small reductions per operation there.
         depth, wait, in_flight
             As of the runtime, for this pipeline alone.
+        looks : int, optional
+            With ``"poll"``: looks at the exchanges per expected time of one, 8 by default. More find a
+            finished exchange sooner, and take more of the core.
 
         Returns
         -------
@@ -181,11 +184,11 @@ class Runtime:
         if program is None:
             return lambda program: self.pipelined(
                 program, lane=lane, skeleton=skeleton, depth=depth, wait=wait,
-                in_flight=in_flight)
-        if problem := _problem(depth=depth, wait=wait, in_flight=in_flight):
+                in_flight=in_flight, looks=looks)
+        if problem := _problem(depth=depth, wait=wait, in_flight=in_flight, looks=looks):
             raise InputError(problem)
         return Pipeline(self, program, lane, skeleton, depth or self.depth, wait or self.wait,
-                        in_flight or min(depth or self.depth, self.in_flight))
+                        in_flight or min(depth or self.depth, self.in_flight), looks or LOOKS_PER_EXCHANGE)
 
     def preflight(self, problem=None, **agreed):
         """Agree with all ranks that the input is good, before any work is accepted (collective).
@@ -248,7 +251,8 @@ class Runtime:
         finally:
             self._owner = None
 
-    def _run(self, interrupts, keys, coroutine, skeleton, resources, depth, wait, in_flight):
+    def _run(self, interrupts, keys, coroutine, skeleton, resources, depth, wait, in_flight,
+             looks):
         """Run one job to its end; raises what all ranks agreed on."""
         if wait != "off" and self._pool is None:
             self._start_threads()
@@ -256,7 +260,7 @@ class Runtime:
         if pool is not None:
             pool.seats = self._seats if wait == "block" else None
         job = Job(keys, coroutine, skeleton, resources, depth, pool, self.trace)
-        waiting = self._communicator.waiting(wait, job, pool, in_flight)
+        waiting = self._communicator.waiting(wait, job, pool, in_flight, looks)
         self._running = True
         try:
             interrupts.fail(job)
@@ -308,10 +312,11 @@ class Pipeline:
         The lanes' buffers, `depth` of them, or None each.
     """
 
-    def __init__(self, runtime, program, lane, skeleton, depth, wait, in_flight):
+    def __init__(self, runtime, program, lane, skeleton, depth, wait, in_flight, looks):
         self.depth = depth
         self.wait = wait
         self.in_flight = in_flight
+        self.looks = looks
         self.lanes = [lane() if lane is not None else None for _ in range(depth)]
         self._runtime = runtime
         self._program = program
@@ -345,12 +350,12 @@ class Pipeline:
             wait = self._next_wait()
             runtime.preflight(
                 problem, pipeline=self._name, slices=len(slices), depth=self.depth, wait=wait,
-                in_flight=self.in_flight, **agreed)
+                in_flight=self.in_flight, looks=self.looks, **agreed)
             started = perf_counter()
             runtime._run(
                 interrupts, slices, self._bound(self._program, args),
                 self._skeleton and self._bound(self._skeleton, args),
-                self.lanes, self.depth, wait, self.in_flight)
+                self.lanes, self.depth, wait, self.in_flight, self.looks)
             if self._trial is not None and slices:
                 self._judge(wait, (perf_counter() - started) / len(slices))
 

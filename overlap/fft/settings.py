@@ -1,0 +1,88 @@
+"""How a transform runs, and what planning and tuning measured of it: plain records."""
+
+from dataclasses import dataclass
+
+from ..runtime import LOOKS_PER_EXCHANGE
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a transform runs.
+
+    Attributes
+    ----------
+    overlap : {"off", "block", "poll"}
+    depth : int
+        Lanes: chunks in flight.
+    chunk : int
+        Slices per message, at most.
+    in_flight : int
+        Exchanges in flight at once, with ``"poll"``.
+    looks : int
+        Looks per exchange, with ``"poll"``; see `Runtime.pipelined`.
+    effort : str, optional
+        FFTW's planning effort; see `FFT2`.
+    rows : int, optional
+        Rows per block of the sweep along x; found by timing where None.
+    """
+
+    overlap: str
+    depth: int
+    chunk: int
+    in_flight: int
+    looks: int = LOOKS_PER_EXCHANGE
+    effort: str | None = None
+    rows: int | None = None
+
+    def __str__(self):
+        words = [self.overlap, f"depth {self.depth}", f"{self.chunk} slice(s) per message"]
+        if self.overlap == "poll":
+            words.append(f"{self.in_flight} in flight")
+            if self.looks != LOOKS_PER_EXCHANGE:
+                words.append(f"{self.looks} looks per exchange")
+        if self.effort is not None:
+            words.append(f"effort {self.effort}")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate that was measured.
+
+    Attributes
+    ----------
+    settings : Settings
+    seconds_per_slice, model_s : float
+        Measured (median), and as the model had it, per slice.
+    """
+
+    settings: Settings
+    seconds_per_slice: float
+    model_s: float
+
+    def __str__(self):
+        return (f"  {self.settings}: measured {self.seconds_per_slice * 1e6:.0f} us per slice, "
+                f"model {self.model_s * 1e6:.0f}")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning gained.
+
+    Attributes
+    ----------
+    default : str
+        The settings that planning alone chose.
+    gain : float
+        Their time over that of the settings found, the median of the same interleaved rounds; 1 where
+        nothing better was found.
+    tried : int
+        Settings that were measured.
+    """
+
+    default: str
+    gain: float
+    tried: int
+
+    def __str__(self):
+        return f"tuned: {self.gain:.2f}x the speed of {self.default}; {self.tried} settings tried"

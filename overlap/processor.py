@@ -1,0 +1,13 @@
+"""The name of this computer's processor."""
+
+import platform
+
+
+def cpu_model():
+    """The processor's name, as the system gives it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.split(":", 1)[1].strip() for line in file
+                        if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

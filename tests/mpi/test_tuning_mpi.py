@@ -1,0 +1,31 @@
+"""Tuning and tuning files on 1 to 3 ranks; see `tuning_cases` for what is asserted."""
+
+import jobs
+import pytest
+
+
+@pytest.mark.parametrize("ranks, workers", [(1, 2), (2, 1), (3, 2)])
+def test_a_tuned_plan_is_found_again(ranks, workers, tmp_path):
+    jobs.run_job("tuning_cases:tuned_plan_is_found_again", ranks,
+                 args={"path": str(tmp_path / "tuning.json"), "workers": workers})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tuning.json"]
+
+
+@pytest.mark.parametrize("case", ["wishes_come_first", "other_wisdom", "ranks_disagree",
+                                  "bad_files"])
+def test_files(case, tmp_path):
+    jobs.run_job(f"tuning_cases:{case}", 2, args={"path": str(tmp_path / "tuning.json")})
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_without_a_file(ranks):
+    jobs.run_job("tuning_cases:without_a_file", ranks)
+
+
+def test_looks():
+    jobs.run_job("tuning_cases:looks_change_no_bit", 2)
+
+
+def test_under_open_mpi(openmpi, tmp_path):
+    jobs.run_job("tuning_cases:tuned_plan_is_found_again", 2, mpi="openmpi",
+                 args={"path": str(tmp_path / "tuning.json"), "workers": 1})

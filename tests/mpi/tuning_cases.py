@@ -1,0 +1,192 @@
+"""What `test_tuning_mpi` runs on every rank."""
+
+import gc
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from fft2_cases import raised, random, same_bits, same_everywhere
+
+import overlap
+from overlap.fft import Settings, local
+
+SHAPE, DTYPE = (24, 12, 10), "f8"
+
+
+def product(u, v):
+    return u * v
+
+
+def tuned_plan_is_found_again(comm, path, workers):
+    """Tune, then plan anew from the file: the same settings, and the bits of `off`."""
+    rng = np.random.default_rng(1)
+    heard = []
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, workers=workers) as plan:
+        assert "not used: it has no entry" in plan.describe()
+        dropped = plan.pointwise(lambda u: u)
+        first, second = plan.pointwise(product, dealias="3/2"), plan.pointwise(product)
+        twin = plan.pointwise(lambda u, v: u - v)
+        if comm.rank > 0:  # what one rank has dropped is tuned on none
+            del dropped
+            gc.collect()
+        gains = plan.tune(1.2, progress=lambda *step: heard.append(step))
+        assert bool(heard) == (comm.rank == 0)
+        assert all(0 <= done <= total == 1.2 for _, done, total in heard)
+        transforms = [plan.forward, plan.backward, first, second, twin]
+        same_everywhere(comm, [transform.settings for transform in transforms])
+        assert twin.settings == second.settings and twin.tuned is second.tuned
+        assert len(gains) == (5 if comm.size == 1 else 4)
+        assert plan.forward.tuned == gains["forward"]
+        for transform in transforms:
+            assert transform.tuned.gain > 0 and transform.settings.rows >= 1
+            assert len(transform.trials) == transform.tuned.tried
+            assert str(transform.tuned) in transform.describe()
+        u = random(rng, SHAPE, DTYPE)[plan.local_slice()]
+        spectrum = plan.forward(u)
+        truth = [np.array(result) for result in (
+            spectrum, plan.backward(spectrum), first(spectrum, spectrum),
+            second(spectrum, spectrum))]
+        settings = [transform.settings for transform in transforms[:4]]
+        assert f"tuning: from {path}" in plan.describe()
+    comm.Barrier()
+    assert sorted(json.loads(Path(path).read_text())) == ["entries", "format", "version"]
+    disturb()
+    for overlap_ in ("auto", "off", "poll", "block"):
+        with overlap.FFT2(comm, SHAPE, DTYPE, overlap=overlap_, tuning=path,
+                          workers=workers) as plan:
+            first, second = plan.pointwise(product, dealias="3/2"), plan.pointwise(product)
+            transforms = [plan.forward, plan.backward, first, second]
+            found = [transform.settings for transform in transforms]
+            if overlap_ == "auto":
+                assert found == settings, (found, settings)
+                assert plan.forward.tuned == gains["forward"] and plan.forward.trials == ()
+            assert all(one.overlap == overlap_ or overlap_ == "auto" for one in found)
+            assert [one.rows for one in found] == [one.rows for one in settings]
+            spectrum = plan.forward(u)
+            for result, expected in zip((
+                    spectrum, plan.backward(spectrum), first(spectrum, spectrum),
+                    second(spectrum, spectrum)), truth):
+                assert same_bits(result, expected), overlap_
+
+
+def disturb():
+    """FFTW learns other plans, as if this were another process with another past."""
+    local.pyfftw.forget_wisdom()
+
+
+def wishes_come_first(comm, path):
+    """What a plan is asked for by name is not overruled by a file, nor searched."""
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, depth=3, chunk=2) as plan:
+        plan.tune(0.3)
+        for trial in plan.forward.trials:
+            assert trial.settings.chunk == 2 and trial.settings.depth in (1, 3)
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, overlap="poll", depth=5, chunk=3,
+                      in_flight=2, effort="estimate") as plan:
+        found = plan.forward.settings
+        assert (found.overlap, found.depth, found.chunk, found.in_flight, found.effort,
+                found.rows) == ("poll", 5, 3, 2, "estimate", None)
+        assert plan.forward.tune(0.2).gain > 0
+        assert {trial.settings.overlap for trial in plan.forward.trials} == {"poll"}
+
+
+def without_a_file(comm):
+    """Tuning needs no file; one transform alone can be tuned; destroyed plans cannot."""
+    for shape in ((1, 6, 5), (0, 4, 4), (9, 8, 6)):
+        with overlap.FFT2(comm, shape, DTYPE, effort="estimate") as plan:
+            before = plan.backward.settings
+            tuned = plan.forward.tune(0.2)
+            assert tuned is plan.forward.tuned and plan.backward.settings == before
+            plan.tune(0.2)
+            assert "tuning:" not in plan.describe()
+            forward = plan.forward
+        raised(overlap.ClosedError, plan.tune)
+        raised(overlap.ClosedError, forward.tune)
+
+
+def bad_files(comm, path):
+    """One clear error on every rank, whatever is wrong with the file on rank 0."""
+    good = json.dumps({"format": "overlap-tuning", "version": 1, "entries": []})
+    for text, words in ((good[:-9], "cut off"), (good.replace("1", "9"), "version 9"),
+                        ("{}", "which is none"), ("", "cut off")):
+        if comm.rank == 0:
+            Path(path).write_text(text)
+        comm.Barrier()
+        error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=path)
+        same_everywhere(comm, str(error))
+        assert words in str(error) and "received" in str(error), error
+    folder = os.path.dirname(path)
+    with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/missing/file") as plan:
+        same_everywhere(comm, str(raised(overlap.InputError, plan.tune, 1)))
+        assert "folder" in str(raised(overlap.InputError, plan.tune, 1))
+    with overlap.FFT2(comm, SHAPE, effort="estimate", tuning=f"{folder}/spoilt") as plan:
+        if comm.rank == 0:
+            Path(folder, "spoilt").write_text("not ours")
+        error = raised(overlap.InputError, plan.tune, 0.2)
+        same_everywhere(comm, str(error))
+        assert "spoilt" in str(error)
+        plan.forward(plan.empty())  # the plan is usable all the same
+
+
+def ranks_disagree(comm, path):
+    """Ranks that name different files, or budgets, get one error that says so."""
+    mine = f"{path}{comm.rank}"
+    error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=mine)
+    same_everywhere(comm, str(error))
+    assert "tuning: expected the same on all ranks" in str(error) and f"{path}1" in str(error)
+    os.environ["OVERLAP_TUNING"] = mine
+    error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE)
+    same_everywhere(comm, str(error))
+    with overlap.FFT2(comm, SHAPE, tuning="", effort="estimate") as plan:
+        for bad in (1 + comm.rank, -1, "long"):
+            same_everywhere(comm, str(raised(overlap.InputError, plan.tune, bad)))
+            same_everywhere(comm, str(raised(overlap.InputError, plan.forward.tune, bad)))
+    raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=7)
+
+
+def other_wisdom(comm, path):
+    """An entry whose wisdom FFTW does not take is refused; one of another machine not used."""
+    os.environ["OVERLAP_TUNING"] = path  # the same as tuning=path
+    with overlap.FFT2(comm, SHAPE, DTYPE) as plan:
+        plan.tune(0.3)
+    comm.Barrier()
+    whole = Path(path).read_text()
+    comm.Barrier()
+    for part, name, value in (("machine", "mpi", "another MPI"), (None, "wisdom", "(fftw-0 )")):
+        content = json.loads(whole)
+        entry, = content["entries"]
+        (entry[part] if part else entry)[name] = value
+        if comm.rank == 0:
+            Path(path).write_text(json.dumps(content))
+        comm.Barrier()
+        if part:
+            with overlap.FFT2(comm, SHAPE, DTYPE) as plan:
+                text = plan.describe()
+                assert "of another machine: mpi expected" in text and "another MPI" in text
+                assert plan.forward.tuned is None and plan.forward.trials
+        else:
+            error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, DTYPE)
+            same_everywhere(comm, str(error))
+            assert "wisdom" in str(error)
+
+
+def looks_change_no_bit(comm):
+    """How often the communicator looks changes no result."""
+    with overlap.FFT2(comm, SHAPE, DTYPE, overlap="poll", effort="estimate") as plan:
+        u = random(np.random.default_rng(2), SHAPE, DTYPE)[plan.local_slice()]
+        expected = np.array(plan.forward(u))
+        for looks in (1, 2, 64):
+            plan.forward.configure(Settings("poll", 4, 2, 4, looks=looks, effort="estimate"))
+            assert same_bits(plan.forward(u), expected)
+    with overlap.Runtime(comm) as rt:
+        for looks in (0, -1, 1.5):
+            error = raised(overlap.InputError, rt.pipelined, print, looks=looks)
+            assert "looks" in str(error)
+        pipeline = rt.pipelined(no_requests, looks=2 + comm.rank)
+        error = raised(overlap.InputError, pipeline, range(3))
+        assert "looks: expected the same on all ranks" in str(error)
+        same_everywhere(comm, str(error))
+
+
+async def no_requests(z):
+    pass
