@@ -6,8 +6,8 @@ smallest median of the slowest rank's times; a simpler one wins a near tie.
 
 from statistics import median
 
-from .transform import Settings
-from .tune import DEPTH, NEAR_TIE, SHALLOW, Trial, _agreed, _seconds
+from .settings import Settings, Trial
+from .tune import DEPTH, NEAR_TIE, SHALLOW, _agreed, _seconds
 
 MESSAGE_NBYTES = (128 * 1024, 512 * 1024, 2**21)
 FEWEST_MESSAGES = 8  # per leg
