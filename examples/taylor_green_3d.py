@@ -191,12 +191,11 @@ def arguments():
         return read
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=number(int, 4), default=PUBLISHED["points"],
-                        help="grid points per direction")
-    parser.add_argument("--steps", type=number(int, 1), default=PUBLISHED["steps"],
-                        help="time steps, from the start of the flow on")
-    parser.add_argument("--dt", type=number(float, 1e-9), default=PUBLISHED["dt"])
-    parser.add_argument("--viscosity", type=number(float, 0.0), default=PUBLISHED["viscosity"])
+    parser.set_defaults(**PUBLISHED)
+    parser.add_argument("--points", type=number(int, 4), help="grid points per direction")
+    parser.add_argument("--steps", type=number(int, 1), help="time steps, from the very start on")
+    parser.add_argument("--dt", type=number(float, 1e-9))
+    parser.add_argument("--viscosity", type=number(float, 0.0))
     parser.add_argument("--restart", default="", metavar="FILE",
                         help="continue from this file if it is there; write it")
     parser.add_argument("--every", type=number(int, 1), default=100, help="steps between writes")
