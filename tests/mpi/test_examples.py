@@ -1,9 +1,11 @@
 """The examples run, and the answers they assert hold, on any number of ranks."""
 
 import importlib.util
+import io
 import sys
 
 import jobs
+import numpy as np
 import pytest
 
 EXAMPLES = jobs.REPOSITORY / "examples"
@@ -18,9 +20,9 @@ def run_example(comm, name, arguments, missing=()):
     specification.loader.exec_module(importlib.util.module_from_spec(specification))
 
 
-def run(name, ranks, *arguments, mpi="mpich", missing=()):
+def run(name, ranks, *arguments, mpi="mpich", missing=(), **options):
     return jobs.run_job("test_examples:run_example", ranks, mpi=mpi, deadline_s=60,
-                        args={"name": name, "arguments": arguments, "missing": missing})
+                        args={"name": name, "arguments": arguments, "missing": missing}, **options)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -62,3 +64,89 @@ def test_navier_stokes_without_optional_packages():
 
 def test_quickstart_under_open_mpi(openmpi):
     run("quickstart.py", 2, mpi="openmpi")
+
+
+def flow(ranks, restart, *arguments, steps, **options):
+    return run("taylor_green_3d.py", ranks, "--points", "15", "--steps", str(steps), "--dt", "0.05",
+               "--viscosity", "0.05", "--picture", "", "--restart", str(restart), *arguments,
+               **options)
+
+
+def reference_flow(points, steps, dt, viscosity):
+    """The velocity's Fourier series ``(3, nz, ny, nx // 2 + 1)``, from u . grad u."""
+    k = np.array(np.meshgrid(*[np.fft.fftfreq(points, 1 / points)] * 3, indexing="ij"))[::-1]
+    k2 = (k**2).sum(0)
+    z, y, x = np.meshgrid(*[2 * np.pi / points * np.arange(points)] * 3, indexing="ij")
+    start = [np.sin(x) * np.cos(y) * np.cos(z), -np.cos(x) * np.sin(y) * np.cos(z), 0 * x]
+    u = np.fft.fftn(start, axes=(1, 2, 3), norm="forward")
+
+    def derivative(u):
+        velocity = np.fft.ifftn(u, axes=(1, 2, 3), norm="forward").real
+        gradient = np.fft.ifftn(1j * k[:, None] * u, axes=(2, 3, 4), norm="forward").real
+        n = -np.fft.fftn(np.einsum("j...,ji...->i...", velocity, gradient), axes=(1, 2, 3),
+                         norm="forward")
+        n -= k * (k * n).sum(0) / np.where(k2, k2, 1)
+        return (abs(k) < points / 3).all(0) * n - viscosity * k2 * u
+
+    for _ in range(steps):
+        d1 = derivative(u)
+        d2 = derivative(u + dt / 2 * d1)
+        d3 = derivative(u + dt / 2 * d2)
+        d4 = derivative(u + dt * d3)
+        u = u + dt / 6 * (d1 + 2 * d2 + 2 * d3 + d4)
+    return u[..., :points // 2 + 1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_taylor_green_continues_bit_for_bit(ranks, tmp_path):
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    flow(ranks, straight, "--every", "3", steps=5)
+    flow(ranks, broken, steps=2, missing=["rich"])
+    assert broken.read_bytes() != straight.read_bytes()
+    result = flow(ranks, broken, steps=5)
+    assert f"continued from {broken}, step 2" in result.out
+    assert broken.read_bytes() == straight.read_bytes()
+    assert sorted(tmp_path.iterdir()) == [broken, straight]
+    velocity = np.load(io.BytesIO(straight.read_bytes()[32:]))["velocity"]
+    assert abs(velocity[2]).max() > 1e-3  # the third component is not zero any more
+    assert np.allclose(velocity, reference_flow(15, 5, 0.05, 0.05), rtol=0, atol=1e-14)
+
+
+def test_taylor_green_has_the_published_energy(tmp_path):
+    picture = tmp_path / "vorticity.png"
+    result = run("taylor_green_3d.py", 2, "--picture", str(picture))
+    assert "energy 0.124953117517" in result.out and "published" in result.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("damage", ["bit", "cut", "empty"])
+def test_taylor_green_finds_a_damaged_restart_file(damage, tmp_path):
+    path = tmp_path / "restart"
+    flow(1, path, steps=1)
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes({"bit": data, "cut": path.read_bytes()[:-1], "empty": b""}[damage])
+    result = flow(2, path, steps=2, expect_failure=True)
+    assert result.err.count(f"expected {path} as this program wrote it") == 1
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--points", "3"], "--points: expected a number >= 4, received 3"),
+    (["--viscosity", "nan"], "--viscosity: expected a number >= 0.0, received nan"),
+    (["--dt", "soon"], "--dt: invalid float value: 'soon'"),
+    (["--picture", "/nowhere/at.png"], "--picture: expected a file in a folder that is there"),
+])
+def test_taylor_green_names_a_bad_argument_once(arguments, message):
+    result = run("taylor_green_3d.py", 2, *arguments, expect_failure=True)
+    assert result.err.count(message) == 1
+
+
+def test_taylor_green_names_what_differs_from_the_restart_file(tmp_path):
+    flow(2, tmp_path / "restart", steps=1)
+    result = flow(2, tmp_path / "restart", "--dt", "0.1", steps=2, expect_failure=True)
+    assert result.err.count("expected --dt 0.05, as of ") == 1
+
+
+def test_taylor_green_on_more_ranks_than_planes():
+    run("taylor_green_3d.py", 5, "--points", "4", "--steps", "2", "--picture", "",
+        "--overlap", "poll", "--workers", "2", missing=["matplotlib"])
