@@ -1,4 +1,4 @@
-"""The commands: `overlap info | links | bench | demo | trace | predict`.
+"""The commands: `overlap info | links | bench | tune | demo | trace | predict`.
 
 Exit status: 0; 1 when the work failed; 2 for arguments that make no sense; 130 after Ctrl-C; of
 `overlap links`, the command's own.
@@ -16,6 +16,7 @@ from . import launch, links, model, trace
 from .bench.cases import WORKLOADS, Case
 from .bench.commands import CommandError, bench, demo, environment, need, quick
 from .bench.report import machine, packages, place, title
+from .bench.tuning import DEFAULT_FILE, tune
 from .errors import InputError, LinksUnavailable
 
 _FAILURES = (CommandError, InputError, LinksUnavailable, launch.LaunchError, OSError)
@@ -112,12 +113,6 @@ def make_parser():
     on_links.add_argument("--deadline", type=_seconds, metavar="S")
 
     measured = add("bench", _bench, "measure one job against the model and against others")
-    measured.add_argument("workload", choices=WORKLOADS, help="forward transform, or the spectral "
-                          "operation (4 inverse transforms, product, 1 forward transform)")
-    measured.add_argument("--link", default="shm", type=lambda text: text if text == "shm"
-                          else _rate(text), help="rate of shaped links, or shm (default)")
-    measured.add_argument("--dtype", help="of real space; default: c16, and f8 for the operation")
-    measured.add_argument("--threads", type=_count, default=1, help="per rank")
     for name in ("depth", "chunk", "in-flight"):
         measured.add_argument(f"--{name}", type=_count, help="forced; default: chosen by the plan")
     measured.add_argument("--overlap", choices=("auto", "off", "block", "poll"), default="auto",
@@ -128,6 +123,11 @@ def make_parser():
     measured.add_argument("--json", metavar="FILE", help="write the report there")
     measured.add_argument("--rounds", type=_count, default=9)
 
+    tuned = add("tune", _tune, "search for the fastest settings of a job and keep them in a file")
+    tuned.add_argument("--budget", type=_seconds, default=30.0, metavar="S", help="time to take")
+    tuned.add_argument("--file", metavar="FILE", help="the tuning file; default: what "
+                       f"OVERLAP_TUNING names, else {DEFAULT_FILE}")
+
     shown = add("demo", _demo, "see communication disappear on this machine")
     shown.add_argument("--out", metavar="DIR", default="demo-report")
     shown.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
@@ -136,12 +136,23 @@ def make_parser():
     shown.add_argument("--threads", type=_count, default=1, help="per rank")
     shown.add_argument("--rounds", type=_count, default=5)
 
-    for command in (measured, shown):
+    for command in (measured, tuned):
+        command.add_argument("workload", choices=WORKLOADS, help="forward transform, or the spectral "
+                             "operation (4 inverse transforms, product, 1 forward transform)")
+        command.add_argument("--link", default="shm", type=lambda text: text if text == "shm"
+                             else _rate(text), help="rate of shaped links, or shm (default)")
+        command.add_argument("--dtype",
+                             help="of real space; default: c16, and f8 for the operation")
+        command.add_argument("--threads", type=_count, default=1, help="per rank")
+
+    for command in (measured, tuned, shown):
         command.add_argument("--slices", type=_count, default=64)
         command.add_argument("--shape", nargs=2, type=_count, default=(512, 512),
                              metavar=("NY", "NX"))
         command.add_argument("--ranks", type=_count, default=2)
         command.add_argument("--burst", type=_count, metavar="BYTES", help="as of links")
+
+    for command in (measured, shown):
         command.add_argument("--deadline", type=_seconds, default=600.0, metavar="S",
                              help="for each case")
 
@@ -232,20 +243,31 @@ def _links(options, parser):
         parser.error(str(error))
 
 
-def _bench(options, parser):
+def _case(options, parser, **settings):
+    """The case that the options describe, and the rate of its links or None."""
     link = None if options.link == "shm" else options.link
     dtype = options.dtype or {"fft2": "c16", "operation": "f8"}[options.workload]
     try:
-        case = Case(workload=options.workload, slices=options.slices, shape=options.shape,
-                    dtype=dtype, threads=options.threads, rounds=options.rounds,
-                    overlap=options.overlap, depth=options.depth, chunk=options.chunk,
-                    in_flight=options.in_flight, peer=options.peer is not None,
-                    link=link or ("mpiexec" if launch.under_mpi() else "shm"))
+        return Case(workload=options.workload, slices=options.slices, shape=options.shape,
+                    dtype=dtype, threads=options.threads, **settings,
+                    link=link or ("mpiexec" if launch.under_mpi() else "shm")), link
     except ValueError as error:
         parser.error(str(error))
+
+
+def _bench(options, parser):
+    case, link = _case(options, parser, rounds=options.rounds, overlap=options.overlap,
+                       depth=options.depth, chunk=options.chunk, in_flight=options.in_flight,
+                       peer=options.peer is not None)
     bench(case, command=["overlap", *sys.argv[1:]], ranks=options.ranks, link=link,
           burst=options.burst, deadline_s=options.deadline, with_reference=options.reference,
           json_path=options.json)
+
+
+def _tune(options, parser):
+    case, link = _case(options, parser)
+    tune(case, budget_s=options.budget, path=options.file, ranks=options.ranks, link=link,
+         burst=options.burst)
 
 
 def _demo(options, parser):

@@ -1,6 +1,7 @@
 """One rank of a benchmark: `python -m overlap.bench SPEC`, under mpiexec.
 
-SPEC is JSON, ``{"task": "case", ...fields of a Case}`` or ``{"task": "environment"}``. Rank 0
+SPEC is JSON, ``{"task": "case", ...fields of a Case}``, ``{"task": "tune", ...the same, "budget_s":
+..., "path": ...}`` or ``{"task": "environment"}``. Rank 0
 prints events, one per line, for whoever started the ranks; `run` is the same without a process.
 """
 
@@ -22,7 +23,7 @@ def run(spec, emit):
         With ``ranks``, so many are expected.
     emit : callable
         Called on rank 0 with each event: ``{"progress": [what, done, total]}``,
-        ``{"environment": {...}}``, ``{"record": {...}}``.
+        ``{"environment": {...}}``, ``{"record": {...}}``, ``{"tuned": {...}}``.
 
     Raises
     ------
@@ -44,9 +45,19 @@ def run(spec, emit):
     from .cases import Case
     from .measure import measure
     from .report import case_record
+    from .tuning import tune_case
 
     case = Case.from_dict(spec)
-    measured = measure(comm, case, lambda *step: emit({"progress": step}))
+
+    def progress(*step):
+        emit({"progress": step})
+
+    if spec["task"] == "tune":
+        tuned = tune_case(comm, case, spec["budget_s"], spec["path"], progress)
+        if comm.rank == 0:
+            emit({"tuned": tuned})
+        return
+    measured = measure(comm, case, progress)
     if comm.rank == 0:
         emit({"record": case_record(case, measured)})
 
