@@ -150,8 +150,8 @@ def table(records):
         f"`python bench/tuning.py`: {any_record['machine']['cpu']}, "
         f"{any_record['machine']['cores']} cores, {RANKS} ranks, 1 worker each, "
         f"{any_record['mpi']}; budget {BUDGET_S:.0f} s. "
-        f"Median ms of {FINAL_ROUNDS} interleaved rounds. Goal: tuned at most {TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; "
-        "what misses it is bold.", "",
+        f"Median ms of {FINAL_ROUNDS} interleaved rounds. Goal: tuned at most "
+        f"{TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; what misses it is bold.", "",
         "| case | scanned | best | auto | tuned | auto / best | tuned / best | "
         "settings: best; auto; tuned |", "|---|---|---|---|---|---|---|---|"]
     for name in CASES:

@@ -1,8 +1,18 @@
-"""`python -m overlap` is the command `overlap`."""
+"""The command `overlap`, and ``python -m overlap``."""
 
 import sys
 
-from .cli import main
+
+def main():
+    """Run the command of this process's arguments; returns its exit status."""
+    import mpi4py
+
+    from . import launch
+    if not launch.under_mpi():
+        mpi4py.rc.initialize = False  # it starts ranks, or needs none: a login node may allow no MPI
+    from . import cli
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,23 +1,26 @@
-"""The commands: `overlap info | links | bench | tune | demo | trace | predict`.
+"""The commands: `overlap info | links | bench | tune | demo | scale | trace | predict`.
 
 Exit status: 0; 1 when the work failed; 2 for arguments that make no sense; 130 after Ctrl-C; of
 `overlap links`, the command's own.
 """
 
 import argparse
-import json
 import math
 import os
 import signal
 import sys
 import traceback
 
-from . import launch, links, model, trace
-from .bench.cases import WORKLOADS, Case
-from .bench.commands import CommandError, bench, demo, environment, need, quick
-from .bench.report import machine, packages, place, title
+from . import launch, links, trace
+from .arguments import add_limits, add_link, add_size, add_workload, count, rate, seconds
+from .bench.cases import MODES, Case
+from .bench.commands import CommandError, bench, demo, environment, measure, need, quick
+from .bench.report import machine, packages, place, ranges, read, title
 from .bench.tuning import DEFAULT_FILE, tune
 from .errors import InputError, LinksUnavailable
+from .predict import closed_forms, draw, strong_scaling, table, write_json
+from .scale.commands import add_commands as add_scale
+from .simulate import WORKLOADS, Machine, Workload
 
 _FAILURES = (CommandError, InputError, LinksUnavailable, launch.LaunchError, OSError)
 
@@ -54,12 +57,14 @@ def _run(argv, rank=0):
     options = parser.parse_args(argv)
     if command is not None and options.run is not _links:
         parser.error(f"only `overlap links` takes a command after --, received {command}")
-    if rank > 0 and options.run in (_trace, _predict):
-        return 0        # one reader is enough
+    if rank > 0 and getattr(options, "one_rank", False):
+        return 0
     options.after_dashes = command
     try:
         return options.run(options, parser) or 0
     except _FAILURES as error:
+        if launch.under_mpi() and isinstance(error, OSError):
+            raise       # of this rank alone
         print(f"overlap: error: {error}", file=sys.stderr)
         return 1
 
@@ -74,10 +79,13 @@ def _as_rank(argv):
         return _run(argv, rank)
     except SystemExit:
         raise           # arguments, alike on all ranks
-    except BaseException:
-        traceback.print_exc(file=sys.__stderr__)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            print(f"overlap: error: {error}", file=sys.__stderr__, flush=True)
+        else:
+            traceback.print_exc(file=sys.__stderr__)
         MPI.COMM_WORLD.Abort(1)
-        raise
+        return 1
 
 
 def _split_command(argv):
@@ -96,105 +104,98 @@ def make_parser():
         prog="overlap", description="Hides MPI communication behind computation.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def add(name, run, words):
+    def add(name, run, words, **defaults):
         command = commands.add_parser(name, help=words, description=words)
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, **defaults)
         return command
 
     info = add("info", _info, "say what is installed here and what works")
-    info.add_argument("--ranks", type=_count, default=2)
+    info.add_argument("--ranks", type=count, default=2)
+    info.add_argument("--measure", metavar="FILE.toml",
+                      help="measure the machine for `overlap predict`, and write what was found")
+    info.add_argument("--link", type=rate, help="measure shaped links of that rate")
 
     on_links = add("links", _links, "run a command as MPI ranks on shaped links: ... -- COMMAND")
-    on_links.add_argument("--hosts", type=_count, default=2)
-    on_links.add_argument("--ranks", type=_count, help="in all; default: one per host")
-    on_links.add_argument("--rate", type=_rate, default="2gbit", help="of each host's link")
-    on_links.add_argument("--burst", type=_count, metavar="BYTES", default=96 * 1024,
+    on_links.add_argument("--hosts", type=count, default=2)
+    on_links.add_argument("--ranks", type=count, help="in all; default: one per host")
+    on_links.add_argument("--rate", type=rate, default="2gbit", help="of each host's link")
+    on_links.add_argument("--burst", type=count, metavar="BYTES", default=96 * 1024,
                           help="that an idle link lets through at once")
-    on_links.add_argument("--deadline", type=_seconds, metavar="S")
+    on_links.add_argument("--deadline", type=seconds, metavar="S")
 
     measured = add("bench", _bench, "measure one job against the model and against others")
     for name in ("depth", "chunk", "in-flight"):
-        measured.add_argument(f"--{name}", type=_count, help="forced; default: chosen by the plan")
-    measured.add_argument("--overlap", choices=("auto", "off", "block", "poll"), default="auto",
+        measured.add_argument(f"--{name}", type=count, help="forced; default: chosen by the plan")
+    measured.add_argument("--overlap", choices=MODES, default="auto",
                           help="forced for the automatic plan")
     measured.add_argument("--peer", choices=("mpi4py-fft",), help="time it too")
     measured.add_argument("--reference", action="store_true",
                           help="time the C + OpenMP program too (in a checkout)")
     measured.add_argument("--json", metavar="FILE", help="write the report there")
-    measured.add_argument("--rounds", type=_count, default=9)
+    measured.add_argument("--rounds", type=count, default=9)
 
     tuned = add("tune", _tune, "search for the fastest settings of a job and keep them in a file")
-    tuned.add_argument("--budget", type=_seconds, default=30.0, metavar="S", help="time to take")
+    tuned.add_argument("--budget", type=seconds, default=30.0, metavar="S", help="time to take")
     tuned.add_argument("--file", metavar="FILE", help="the tuning file; default: what "
                        f"OVERLAP_TUNING names, else {DEFAULT_FILE}")
 
     shown = add("demo", _demo, "see communication disappear on this machine")
     shown.add_argument("--out", metavar="DIR", default="demo-report")
     shown.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
-    shown.add_argument("--rates", nargs="*", type=_rate, default=["2gbit", "4gbit"],
+    shown.add_argument("--rates", nargs="*", type=rate, default=["2gbit", "4gbit"],
                        help="of the shaped links; none: shared memory alone")
-    shown.add_argument("--threads", type=_count, default=1, help="per rank")
-    shown.add_argument("--rounds", type=_count, default=5)
+    shown.add_argument("--threads", type=count, default=1, help="per rank")
+    shown.add_argument("--rounds", type=count, default=5)
 
     for command in (measured, tuned):
-        command.add_argument("workload", choices=WORKLOADS, help="forward transform, or the spectral "
-                             "operation (4 inverse transforms, product, 1 forward transform)")
-        command.add_argument("--link", default="shm", type=lambda text: text if text == "shm"
-                             else _rate(text), help="rate of shaped links, or shm (default)")
-        command.add_argument("--dtype",
-                             help="of real space; default: c16, and f8 for the operation")
-        command.add_argument("--threads", type=_count, default=1, help="per rank")
+        add_workload(command)
+        add_link(command)
+        command.add_argument("--threads", type=count, default=1, help="per rank")
 
     for command in (measured, tuned, shown):
-        command.add_argument("--slices", type=_count, default=64)
-        command.add_argument("--shape", nargs=2, type=_count, default=(512, 512),
-                             metavar=("NY", "NX"))
-        command.add_argument("--ranks", type=_count, default=2)
-        command.add_argument("--burst", type=_count, metavar="BYTES", help="as of links")
+        add_size(command)
+        add_limits(command)
+        command.add_argument("--ranks", type=count, default=2)
 
-    for command in (measured, shown):
-        command.add_argument("--deadline", type=_seconds, default=600.0, metavar="S",
-                             help="for each case")
+    add_scale(add("scale", None, "strong scaling: measure it here or on a cluster, and draw it"))
 
-    drawn = add("trace", _trace, "summarise and draw a timeline written before")
+    drawn = add("trace", _trace, "summarise and draw a timeline written before", one_rank=True)
     drawn.add_argument("file", metavar="FILE.json")
     drawn.add_argument("--png", metavar="OUT", help="picture; the suffix chooses the format")
     drawn.add_argument("--title", default="")
 
-    guess = add("predict", _predict, "what the timing model says, of times given or measured")
-    guess.add_argument("report", nargs="?", metavar="REPORT.json", help="of bench or demo")
+    guess = add("predict", _predict, "what the timing model says, of times given or measured",
+                one_rank=True)
+    guess.add_argument("report", nargs="?", metavar="REPORT.json", help="of bench, demo or scale")
     guess.add_argument("--compute-s", type=float, metavar="C")
     guess.add_argument("--communication-s", type=float, metavar="T")
-    guess.add_argument("--threads", type=_count, default=1, metavar="N")
-    guess.add_argument("--slices", type=_count, metavar="S", help="count pipeline fill and drain")
+    guess.add_argument("--threads", type=count, default=1, metavar="N")
+    guess.add_argument("--slices", type=count, metavar="S",
+                       help="count pipeline fill and drain; slices of the workload")
+    guess.add_argument("--workload", choices=WORKLOADS, help="simulate it on --machine")
+    guess.add_argument("--machine", metavar="FILE.toml",
+                       help="written by `overlap info --measure`, or by hand")
+    guess.add_argument("--shape", nargs=2, type=count, default=(512, 512), metavar=("NY", "NX"))
+    guess.add_argument("--dtype", help="of real space; default: c16, and f8 for the operation")
+    guess.add_argument("--ranks", nargs="+", type=count, default=[2],
+                       help="one number, or several for strong scaling")
+    guess.add_argument("--wait", choices=("off", "block", "poll"), default="poll")
+    guess.add_argument("--depth", type=count, default=16)
+    guess.add_argument("--in-flight", type=count)
+    guess.add_argument("--chunk", type=count, help="slices per message; default: the fastest")
+    guess.add_argument("--json", metavar="FILE", help="write the table there")
+    guess.add_argument("--png", metavar="FILE", help="draw it")
     return parser
-
-
-def _count(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text}")
-    return value
-
-
-def _seconds(text):
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected seconds > 0, received {text}")
-    return value
-
-
-def _rate(text):
-    try:
-        links.parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 # --- the commands ---------------------------------------------------------------------------------
 
 def _info(options, parser):
+    if options.measure:
+        measure(options.measure, ranks=options.ranks, link=options.link)
+        return 0
+    if options.link:
+        parser.error("--link: expected with --measure")
     computer, reason = machine(), None
     try:
         found = environment(options.ranks)
@@ -208,7 +209,7 @@ def _info(options, parser):
         rows.append(("FFTW", found["fftw"]))
         rows.append(("MPI", f"{found['library']} (standard {found['standard']})"))
         rows.append(("thread level", found["thread_level"]))
-        rows += [(f"rank {rank}", f"host {place['host']}, cores {_ranges(place['cores'])}")
+        rows += [(f"rank {rank}", f"host {place['host']}, cores {ranges(place['cores'])}")
                  for rank, place in enumerate(found["ranks"])]
     elif reason:
         rows.append(("MPI", f"ranks cannot be started: {reason}"))
@@ -218,17 +219,6 @@ def _info(options, parser):
     for name, value in rows:
         print(f"{name:{width}}  {value}")
     return 0 if reason is None else 1
-
-
-def _ranges(numbers):
-    """[0, 1, 2, 5] as "0-2,5"."""
-    runs = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def _links(options, parser):
@@ -244,30 +234,27 @@ def _links(options, parser):
 
 
 def _case(options, parser, **settings):
-    """The case that the options describe, and the rate of its links or None."""
-    link = None if options.link == "shm" else options.link
-    dtype = options.dtype or {"fft2": "c16", "operation": "f8"}[options.workload]
+    """The case that the options describe."""
     try:
         return Case(workload=options.workload, slices=options.slices, shape=options.shape,
-                    dtype=dtype, threads=options.threads, **settings,
-                    link=link or ("mpiexec" if launch.under_mpi() else "shm")), link
+                    dtype=options.dtype, threads=options.threads, **settings,
+                    link=options.link or ("mpiexec" if launch.under_mpi() else "shm"))
     except ValueError as error:
         parser.error(str(error))
 
 
 def _bench(options, parser):
-    case, link = _case(options, parser, rounds=options.rounds, overlap=options.overlap,
-                       depth=options.depth, chunk=options.chunk, in_flight=options.in_flight,
-                       peer=options.peer is not None)
-    bench(case, command=["overlap", *sys.argv[1:]], ranks=options.ranks, link=link,
+    case = _case(options, parser, rounds=options.rounds, overlap=options.overlap,
+                 depth=options.depth, chunk=options.chunk, in_flight=options.in_flight,
+                 peer=options.peer is not None)
+    bench(case, command=["overlap", *sys.argv[1:]], ranks=options.ranks, link=options.link,
           burst=options.burst, deadline_s=options.deadline, with_reference=options.reference,
           json_path=options.json)
 
 
 def _tune(options, parser):
-    case, link = _case(options, parser)
-    tune(case, budget_s=options.budget, path=options.file, ranks=options.ranks, link=link,
-         burst=options.burst)
+    tune(_case(options, parser), budget_s=options.budget, path=options.file,
+         ranks=options.ranks, link=options.link, burst=options.burst, deadline_s=options.deadline)
 
 
 def _demo(options, parser):
@@ -296,54 +283,47 @@ def _trace(options, parser):
 
 
 def _predict(options, parser):
+    if options.workload is not None:
+        _simulate(options, parser)
+        return
     given = options.compute_s is not None and options.communication_s is not None
     if given == (options.report is not None):
         parser.error("expected either --compute-s and --communication-s, or a report")
     if given:
         try:
-            print("\n".join(_prediction(options.compute_s, options.communication_s,
+            print("\n".join(closed_forms(options.compute_s, options.communication_s,
                                         options.threads, options.slices)))
         except ValueError as error:
             parser.error(str(error))
         return
-    for record in _read_report(options.report):
+    for record in read(options.report)["cases"]:
         items = math.ceil(record["slices"] / record["auto_choice"]["chunk"])
         print(f"{title(record)}; {place(record)}")
-        print("\n".join("  " + line for line in _prediction(
+        print("\n".join("  " + line for line in closed_forms(
             record["C_s"], record["T_s"], record["threads"], items,
-            measured={name: record[f"{name}_s"] for name in ("off", "block", "poll")})))
+            measured={mode: record[f"{mode}_s"] for mode in ("off", "block", "poll")})))
 
 
-def _prediction(C, T, threads, slices, measured=None):
-    """Lines of the model's table for C and T in seconds, on N threads."""
-    rows = [("off", "no overlap: C + T", model.no_overlap_s(C, T), model.no_overlap_s(C, T)),
-            ("block", "blocking calls: C + T/N, or T", model.block_s(C, T, threads),
-             model.block_s(C, T, threads, slices=slices)),
-            ("poll", "sleeping communicator: max(C, T)", model.poll_s(C, T),
-             model.poll_s(C, T, slices=slices, threads=threads))]
-    lines = [f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {threads}, "
-             f"T/C = {T / C if C else math.inf:.3g}"]
-    for name, words, wall_s, filled_s in rows:
-        line = f"{words:34} {1e3 * wall_s:10.2f} ms"
-        if slices is not None:
-            line += f"  with fill and drain of {slices} {1e3 * filled_s:10.2f} ms"
-        if measured is not None:
-            line += f"  measured {1e3 * measured[name]:10.2f} ms"
-        lines.append(line)
-    bound = (C + T) / max(C, T) if max(C, T) else 1.0
-    lines.append(f"{'best speed-up, sleeping':34} {bound:10.2f} x")
-    at_s = model.best_speedup_at(C, threads)
-    where = "never more" if math.isinf(at_s) else f"at T = {1e3 * at_s:.2f} ms"
-    lines.append(f"{'best speed-up, blocking: 2 - 1/N':34} {model.best_speedup(threads):10.2f} x, "
-                 f"{where}")
-    return lines
-
-
-def _read_report(path):
-    with open(path, encoding="utf-8") as file:
-        try:
-            content = json.load(file)
-            return [record for record in content["cases"] if record["C_s"] >= 0]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CommandError(f"cannot read the report {path!r}: expected JSON written by "
-                               f"`overlap bench` or `overlap demo` ({error!r})") from None
+def _simulate(options, parser):
+    if options.machine is None or options.report is not None:
+        parser.error("--workload: expected --machine, and no report")
+    if options.png:
+        need("matplotlib")
+    need("greenlet")
+    workload = Workload(
+        workload=options.workload, slices=options.slices or 64, shape=tuple(options.shape),
+        dtype=options.dtype or WORKLOADS[options.workload][-1])
+    machine = Machine.read(options.machine)
+    rows = strong_scaling(
+        workload, machine, options.ranks, threads=options.threads, wait=options.wait,
+        depth=options.depth, in_flight=options.in_flight, chunk=options.chunk,
+        compute_s=options.compute_s)
+    ny, nx = workload.shape
+    title = (f"{workload.workload}, {workload.slices} x {ny} x {nx} {workload.dtype}, "
+             f"{options.threads} thread(s) per rank, {options.wait}; {machine.name}")
+    print(f"{title}; milliseconds")
+    print("\n".join(table(rows)))
+    if options.json:
+        write_json(rows, options.json)
+    if options.png:
+        draw({options.wait: rows}, options.png, title)

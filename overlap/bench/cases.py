@@ -1,8 +1,8 @@
 """What is measured: a job, its data and the truth about its result.
 
-Two jobs. `Transforms` is the bare forward transform of a batch. `Brackets` is the nonlinear term of
-a gyrokinetic or fluid code, a_x b_y - a_y b_x per slice: four spectral fields to real space, the
-product, and back.
+`JOBS` is the table of named workloads, a class each. `Transforms` is the bare forward transform of
+a batch. `Brackets` is the nonlinear term of a gyrokinetic or fluid code, a_x b_y - a_y b_x per
+slice: four spectral fields to real space, the product, and back.
 
 Every rank can make any slice's global data by itself, so that setting up communicates nothing and
 rank 0 can compute the truth with numpy alone.
@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
-WORKLOADS = ("fft2", "operation")
-OVERLAPS = ("auto", "off", "block", "poll")
-_REAL = {"fft2": "f4 f8 c8 c16", "operation": "f4 f8"}
+from ..fft import FFT2
+
+MODES = ("off", "block", "poll", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +23,19 @@ class Case:
 
     Attributes
     ----------
-    workload : {"fft2", "operation"}
+    workload : str
+        A name in `JOBS`.
     slices : int
     shape : tuple of int
         Global ``(ny, nx)`` of a slice in real space.
     dtype : str
-        Of the real-space side; the operation's is real.
+        Of the real-space side; by default the first of the job's.
     threads : int
         Worker threads per rank.
     rounds : int
+    modes : tuple of str
+        What is timed, of `MODES`; "off", which the others are compared with, always is. C and T are
+        those of the last mode's settings: "auto", where it is not left out.
     overlap, depth, chunk, in_flight
         Of `FFT2`, forced for what is called "auto" in the record; the last three also for the
         other overlapped plans.
@@ -51,9 +55,10 @@ class Case:
     workload: str = "fft2"
     slices: int = 64
     shape: tuple = (512, 512)
-    dtype: str = "c16"
+    dtype: str | None = None
     threads: int = 1
     rounds: int = 7
+    modes: tuple = MODES
     overlap: str = "auto"
     depth: int | None = None
     chunk: int | None = None
@@ -64,10 +69,15 @@ class Case:
 
     def __post_init__(self):
         object.__setattr__(self, "shape", tuple(self.shape))
-        _one_of("workload", self.workload, WORKLOADS)
-        _one_of("overlap", self.overlap, OVERLAPS)
-        if len(self.shape) != 2:
-            raise ValueError(f"shape: expected (ny, nx), got {self.shape}")
+        _one_of("workload", self.workload, JOBS)
+        _one_of("overlap", self.overlap, MODES)
+        for mode in self.modes:
+            _one_of("modes", mode, MODES)
+        object.__setattr__(
+            self, "modes", tuple(mode for mode in MODES if mode in ("off", *self.modes)))
+        job = JOBS[self.workload]
+        if len(self.shape) != len(job.axes):
+            raise ValueError(f"shape: expected ({', '.join(job.axes)}), got {self.shape}")
         for name in ("slices", "threads", "rounds", "depth", "chunk", "in_flight"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -75,10 +85,10 @@ class Case:
         if min(self.shape) < 1:
             raise ValueError(f"shape: expected integers >= 1, got {self.shape}")
         try:
-            object.__setattr__(self, "dtype", np.dtype(self.dtype).str[1:])
+            object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
         except TypeError:
             pass        # named below
-        _one_of(f"dtype of {self.workload}", self.dtype, _REAL[self.workload].split())
+        _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
         if self.peer and self.workload != "fft2":
             raise ValueError("peer: expected workload fft2, which mpi4py-fft can do, "
                              f"got {self.workload}")
@@ -110,9 +120,25 @@ class Transforms:
 
     Attributes
     ----------
+    title : str
+        The job in words, in the plural.
+    axes, dtypes : tuple of str
+        Of a slice; the data types it can have, the usual one first.
+    transforms : int
+        Per slice.
     inputs : tuple of ndarray
         This rank's part of the input, `(slices, ny_local, nx)`.
     """
+
+    title = "forward 2-D transforms"
+    axes = ("ny", "nx")
+    dtypes = ("c16", "c8", "f8", "f4")
+    transforms = 1
+
+    @staticmethod
+    def plan(comm, case, **settings):
+        """The plan that the job runs on, of the settings' overlap. Collective."""
+        return FFT2(comm, case.global_shape, case.dtype, **settings)
 
     def __init__(self, case, plan):
         self._case = case
@@ -131,7 +157,7 @@ class Transforms:
         return _fft2(_noise(self._case, z, 0))
 
 
-class Brackets:
+class Brackets(Transforms):
     """The bracket a_x b_y - a_y b_x of a batch of fields given as spectra; box 2 pi x 2 pi.
 
     Slice 0 is two plane waves, whose bracket is known in closed form; the others are noise.
@@ -141,6 +167,10 @@ class Brackets:
     inputs : tuple of ndarray
         This rank's part of the spectra of a_x, a_y, b_x, b_y, each `(slices, ny, nxh_local)`.
     """
+
+    title = "spectral operations (4 transforms, product, 1 transform)"
+    dtypes = ("f8", "f4")
+    transforms = 5
 
     def __init__(self, case, plan):
         self._case = case

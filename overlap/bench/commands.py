@@ -15,11 +15,13 @@ from pathlib import Path
 
 from .. import launch, links, trace
 from ..errors import LinksUnavailable
+from ..simulate import Machine
 from . import report as reports
 from .__main__ import MARK, run
 from .cases import Case
 from .reference import reference
 
+LINK_BURST = 96 * 1024
 EXTRA = "pip install 'overlap-mpi[demo]'"
 
 
@@ -39,11 +41,14 @@ def need(*modules):
 def run_ranks(spec, *, ranks, on_event, threads=1, link=None, burst=None, deadline_s=None):
     """Run a rank program's spec on ranks of its own, or on those this process is one of.
 
+    There, `ranks` may be fewer than there are, or None for all.
+
     Raises
     ------
     CommandError
         The ranks failed, or did not end in time.
     """
+    spec = dict(spec, ranks=ranks)
     if launch.under_mpi():
         run(spec, on_event)
         return
@@ -54,7 +59,6 @@ def run_ranks(spec, *, ranks, on_event, threads=1, link=None, burst=None, deadli
         else:
             print(line, file=sys.stderr)
 
-    spec = dict(spec, ranks=ranks)
     # -P: a directory named overlap in the current one is not us.
     status = launch.run_ranks(
         [sys.executable, "-P", "-m", "overlap.bench", json.dumps(spec)], ranks=ranks,
@@ -68,8 +72,31 @@ def run_ranks(spec, *, ranks, on_event, threads=1, link=None, burst=None, deadli
 def environment(ranks):
     """What `overlap.bench.__main__.environment` finds on fresh ranks; None off rank 0."""
     events = {}
-    run_ranks({"task": "environment"}, ranks=ranks, on_event=events.update, deadline_s=60)
+    run_ranks({"task": "environment"}, ranks=at_hand(ranks), on_event=events.update, deadline_s=60)
     return events.get("environment")
+
+
+def at_hand(ranks):
+    """`ranks`, or None for all of those that mpiexec started already."""
+    return None if launch.under_mpi() else ranks
+
+
+def measure(path, *, ranks, link=None):
+    """Measure a machine for the simulation and write it to `path`.
+
+    Raises
+    ------
+    CommandError, LaunchError, LinksUnavailable
+    """
+    name = f"{reports.machine()['cpu']}, {f'links of {link}' if link else 'ranks at hand'}"
+    events = {}
+    run_ranks({"task": "machine", "name": name, "burst_nbytes": LINK_BURST if link else 0},
+              ranks=ranks, link=link, burst=LINK_BURST if link else None, on_event=events.update,
+              deadline_s=170)
+    if "machine" in events:
+        machine = Machine(**events["machine"])
+        machine.write(path)
+        print(f"{machine.text()}\nwritten: {path}")
 
 
 class Session:
@@ -79,14 +106,13 @@ class Session:
     ----------
     command : list of str
         For the report.
-    ranks : int
     burst, deadline_s
         As of `launch.run_ranks`, for each case.
     """
 
-    def __init__(self, command, ranks, burst=None, deadline_s=None):
+    def __init__(self, command, burst=None, deadline_s=None):
         self.report = reports.new_report(command)
-        self._options = dict(ranks=ranks, burst=burst, deadline_s=deadline_s)
+        self._options = dict(burst=burst, deadline_s=deadline_s)
         self._bar = self._task = None
 
     @contextmanager
@@ -101,8 +127,10 @@ class Session:
             yield
             bar.update(self._task, description="done", what="", completed=cases)
 
-    def measure(self, case, link):
+    def measure(self, case, link, ranks):
         """Measure one case on links of that rate (None: shared memory).
+
+        Under mpiexec it runs on the first `ranks` of those at hand (None: all).
 
         Returns
         -------
@@ -121,7 +149,7 @@ class Session:
                 self._bar.update(self._task, description=name, what=what,
                                  completed=finished + done / total)
 
-        run_ranks({"task": "case", **case.as_dict()}, on_event=on_event, link=link,
+        run_ranks({"task": "case", **case.as_dict()}, ranks=ranks, on_event=on_event, link=link,
                   threads=case.threads, **self._options)
         record = events.get("record")
         if record is not None:
@@ -164,9 +192,9 @@ def bench(case, *, command, ranks, link=None, burst=None, deadline_s=None, with_
     if link is not None and launch.under_mpi():
         raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
                            "process already: leave out one of the two")
-    session = Session(command, ranks, burst, deadline_s)
+    session = Session(command, burst, deadline_s)
     with session.progress(1):
-        record = session.measure(case, link)
+        record = session.measure(case, link, at_hand(ranks))
         if record is not None and with_reference:
             record |= ({"reference_skipped": "mpiexec started this process already"}
                        if launch.under_mpi() else reference(case, ranks, link))
@@ -185,7 +213,7 @@ def demo(case, *, command, ranks, rates, out, burst=None, deadline_s=None):
     CommandError, LaunchError
     """
     need("rich", "matplotlib")
-    session = Session(command, ranks, burst, deadline_s)
+    session = Session(command, burst, deadline_s)
     under_mpi = launch.under_mpi()
     reason = None
     if rates:
@@ -205,7 +233,7 @@ def demo(case, *, command, ranks, rates, out, burst=None, deadline_s=None):
                 try:
                     record = session.measure(
                         replace(case, link=link or ("mpiexec" if under_mpi else "shm"),
-                                trace=str(path)), link)
+                                trace=str(path)), link, at_hand(ranks))
                 except LinksUnavailable as error:
                     session.note(f"no links of {link}: {error}")
                     continue
@@ -259,4 +287,4 @@ def quick(case):
     return replace(case, slices=min(case.slices, 12), rounds=min(case.rounds, 3))
 
 
-__all__ = ["Case", "CommandError", "bench", "demo", "environment", "need", "quick"]
+__all__ = ["Case", "CommandError", "bench", "demo", "environment", "measure", "need", "quick"]

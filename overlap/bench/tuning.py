@@ -7,10 +7,9 @@ import os
 
 from .. import launch
 from .cases import JOBS
-from .commands import CommandError, need, run_ranks
+from .commands import CommandError, at_hand, need, run_ranks
 
 SHOWN = 8               # of the settings tried, the fastest
-SLACK_S = 60.0          # of a job's deadline, beyond a few times the budget
 DEFAULT_FILE = "overlap-tuning.json"
 
 
@@ -45,7 +44,7 @@ def tune_case(comm, case, budget_s, path, progress):
                        for trial in each.trials[:SHOWN]]} for name, each in transforms.items()}
 
 
-def tune(case, *, budget_s, path=None, ranks, link=None, burst=None):
+def tune(case, *, budget_s, path=None, ranks, link=None, burst=None, deadline_s=None):
     """Tune a case on ranks of its own, or on those mpiexec started; print what was tried.
 
     Raises
@@ -70,8 +69,8 @@ def tune(case, *, budget_s, path=None, ranks, link=None, burst=None):
                 bar.update(task, description=what, completed=done, total=total)
 
         run_ranks({"task": "tune", "budget_s": budget_s, "path": path, **case.as_dict()},
-                  ranks=ranks, on_event=on_event, threads=case.threads, link=link, burst=burst,
-                  deadline_s=3 * budget_s + SLACK_S)
+                  ranks=at_hand(ranks), on_event=on_event, threads=case.threads, link=link, burst=burst,
+                  deadline_s=deadline_s)
         bar.update(task, description="done", completed=budget_s, total=budget_s)
     if "tuned" in events:
         _print(events["tuned"], path)

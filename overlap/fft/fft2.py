@@ -191,8 +191,8 @@ class FFT2:
         """Search for the fastest settings of all transforms, use them, and keep them (collective).
 
         See `Transform.tune`; the transforms made by `pointwise` so far share the time with
-        `forward` and `backward`. What is found goes to the plan's `tuning` file, if it has one: a plan like
-        this one made later takes it from there.
+        `forward` and `backward`. What is found goes to the plan's `tuning` file, if it has one: a
+        plan like this one made later takes it from there.
 
         Parameters
         ----------

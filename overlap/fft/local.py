@@ -4,7 +4,6 @@ Every transform is one-dimensional, unnormalised and batched. FFTW's plans are m
 thread that makes the plan; executing them releases the GIL.
 """
 
-import mmap
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -24,18 +23,13 @@ PATIENCE_POINTS = 4096  # strided transforms of larger planes: a patient plan is
 def empty(shape, dtype):
     """An uninitialised array, aligned for FFTW.
 
-    A large one lies on huge pages where the system grants them: the elements of a column are up to a
-    page apart, and with small pages a sweep along y would miss the TLB at every one.
+    A large one lies on huge pages where the system grants them (numpy asks for them from 4 MiB on, which
+    the room for its alignment makes of every one): the elements of a column are up to a page apart,
+    and with small pages a sweep along y would miss the TLB at every one.
     """
-    dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if nbytes < HUGE_PAGE_NBYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return pyfftw.empty_aligned(shape, dtype, n=ALIGNMENT)
-    pages = mmap.mmap(-1, nbytes + HUGE_PAGE_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
-    raw = np.frombuffer(pages, np.uint8)
-    start = -raw.ctypes.data % HUGE_PAGE_NBYTES
-    return raw[start:start + nbytes].view(dtype).reshape(shape)
+    nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+    return pyfftw.empty_aligned(
+        shape, dtype, n=HUGE_PAGE_NBYTES if nbytes >= HUGE_PAGE_NBYTES else ALIGNMENT)
 
 
 def zeros(shape, dtype):

@@ -150,9 +150,10 @@ class Transform:
         """Lanes for chunks of `sizes` slices, all in one block of memory."""
         dtype = self.exchange_dtype
         exchanges = {size: self.exchanges(size) for size in sizes}
-        # Each buffer starts on a cache line.
-        line = max(1, ALIGNMENT // dtype.itemsize)
-        lengths = [-(-length // line) * line
+        # Each buffer starts on a cache line of its own, also an empty one: Open MPI takes a nonblocking
+        # exchange whose two buffers start at one address for one in place, whatever their counts.
+        line = ALIGNMENT // dtype.itemsize
+        lengths = [max(1, -(-length // line)) * line
                    for length in self.buffer_lengths(*exchanges[max(sizes)])]
         each = sum(lengths)
         self.nbytes_in_flight = depth * each * dtype.itemsize

@@ -69,8 +69,13 @@ class _Waiting:
     `outstanding` maps what MPI has not finished to its start. `_awaited` is the lane whose item the
     communicator sleeps for: it is set before the item is looked for, and a worker looks at it after
     it has posted the item, so no wake-up is lost.
+
+    `overlap.simulate` runs these classes on a virtual clock: it puts its own in place of `Bell`,
+    `clock` and `Polling.test_some`.
     """
 
+    Bell = Bell
+    clock = staticmethod(perf_counter)
     stopped = False  # the ranks have agreed to stop: lanes do not go on
 
     def __init__(self, job, outstanding, workers):
@@ -78,7 +83,7 @@ class _Waiting:
         self._outstanding = outstanding
         self._workers = workers
         self._awaited = None
-        self._bell = Bell()
+        self._bell = self.Bell()
         job.posted = self.posted
 
     def posted(self, lane):
@@ -131,13 +136,13 @@ class _Waiting:
         self._bell.sleep()
 
     def _begin(self, label):
-        self._outstanding[label] = perf_counter()
+        self._outstanding[label] = self.clock()
 
     def _end(self, label):
         started = self._outstanding.pop(label)
         trace = self._job.trace
         if trace is not None:
-            trace.add(current_thread().name, "communicate", str(label), started, perf_counter())
+            trace.add(current_thread().name, "communicate", str(label), started, self.clock())
 
     @contextmanager
     def watched(self, label):
@@ -191,6 +196,8 @@ class Polling(_Waiting):
     looking costs little and a finished exchange waits little, between 20 and 500 us.
     """
 
+    test_some = staticmethod(MPI.Request.Testsome)
+
     def __init__(self, job, outstanding, workers, limit, looks=LOOKS_PER_EXCHANGE):
         super().__init__(job, outstanding, workers)
         self._limit = limit
@@ -212,7 +219,7 @@ class Polling(_Waiting):
         label = Label(operation, lane)
         self._begin(label)
         if not self._requests:
-            self._last_completion = perf_counter()
+            self._last_completion = self.clock()
         self._in_flight.append((lane, label))
         self._requests.append(request)
 
@@ -234,7 +241,7 @@ class Polling(_Waiting):
             return
         error = None
         try:
-            done = MPI.Request.Testsome(self._requests)
+            done = self.test_some(self._requests)
         except MPI.Exception as failure:
             # MPI does not tell which has completed well and which has not: what it took is lost.
             error = failure
@@ -243,7 +250,7 @@ class Polling(_Waiting):
         if not done:
             self._bell.sleep(self._sleep_s)
             return
-        now = perf_counter()
+        now = self.clock()
         interval = (now - self._last_completion) / len(done)
         self._last_completion = now
         self._sleep_s = min(max(interval / self._looks, 0.5 * self._sleep_s,

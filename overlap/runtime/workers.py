@@ -27,8 +27,8 @@ def worker_index():
 class Seats:
     """N places for N workers and the communicator: who computes or spins holds one."""
 
-    def __init__(self, count):
-        self._free = SimpleQueue()
+    def __init__(self, count, queue=SimpleQueue):
+        self._free = queue()
         for _ in range(count):
             self._free.put(None)
 
@@ -39,35 +39,29 @@ class Seats:
         self._free.put(None)
 
 
-class Workers:
-    """A pool of `count` daemon threads.
+class ReadySteps:
+    """The ready steps, and what a worker does with them.
 
     Parameters
     ----------
-    count : int
-        Number of threads.
     on_error : callable
         Given the exception of a task that raised one. Tasks must not: their pipeline would never end.
-    nice : int
-        Added to the threads' nice value (Linux: per thread, no privilege needed). On a core that a
-        worker shares with the communicator, a lower priority lets the communicator in at once when
-        it wakes, and takes nothing from the worker while it sleeps.
+    queue : callable
+        Makes the queue on which idle workers sleep (`overlap.simulate` has its own).
+
+    Attributes
+    ----------
+    seats : Seats or None
+        Set between pipelines only.
     """
 
-    def __init__(self, count, nice, on_error):
-        self.count = count
+    def __init__(self, on_error, queue=SimpleQueue):
+        self.seats = None
         self._on_error = on_error
-        self.seats = None  # set between pipelines only
         self._ready = []
         self._lock = threading.Lock()
-        self._tokens = SimpleQueue()
+        self._tokens = queue()
         self._sequence = 0
-        self._threads = [
-            threading.Thread(target=self._work, args=(index, nice), daemon=True,
-                             name=f"worker {index}")
-            for index in range(count)]
-        for thread in self._threads:
-            thread.start()
 
     def submit(self, turn, task):
         """Make `task` ready; among ready tasks the one with the smallest `turn` goes first."""
@@ -76,19 +70,12 @@ class Workers:
             heappush(self._ready, (turn, self._sequence, task))
         self._tokens.put(True)
 
-    def close(self):
-        """Stop and join the threads. Nothing may be ready or running."""
-        for _ in self._threads:
-            self._tokens.put(False)
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+    def stop(self):
+        """Have one worker leave `work`. Nothing may be ready or running."""
+        self._tokens.put(False)
 
-    def _work(self, index, nice):
-        _here.index = index
-        be_nice(nice)
-        # OpenMP keeps its thread count per thread; it ends with this one.
-        threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
+    def work(self):
+        """Run ready tasks, one after another, until `stop`."""
         while self._tokens.get():
             with self._lock:
                 _, _, task = heappop(self._ready)
@@ -102,6 +89,47 @@ class Workers:
                 self._on_error(error)
             # A finished task's arrays must not live until the next one comes.
             del task
+
+
+class Workers(ReadySteps):
+    """A pool of `count` daemon threads.
+
+    Parameters
+    ----------
+    count : int
+        Number of threads.
+    nice : int
+        Added to the threads' nice value (Linux: per thread, no privilege needed). On a core that a
+        worker shares with the communicator, a lower priority lets the communicator in at once when
+        it wakes, and takes nothing from the worker while it sleeps.
+    on_error : callable
+        As of `ReadySteps`.
+    """
+
+    def __init__(self, count, nice, on_error):
+        super().__init__(on_error)
+        self.count = count
+        self._threads = [
+            threading.Thread(target=self._run, args=(index, nice), daemon=True,
+                             name=f"worker {index}")
+            for index in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self):
+        """Stop and join the threads. Nothing may be ready or running."""
+        for _ in self._threads:
+            self.stop()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _run(self, index, nice):
+        _here.index = index
+        be_nice(nice)
+        # OpenMP keeps its thread count per thread; it ends with this one.
+        threadpoolctl.threadpool_limits(limits=1, user_api="openmp")
+        self.work()
 
 
 # Thread pools of libraries (BLAS, OpenMP, FFTW through pyfftw) are process-wide, so the limit is

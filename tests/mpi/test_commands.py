@@ -3,42 +3,14 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-import uuid
-from contextlib import contextmanager
 
 import jobs
 import pytest
+from commands import DEADLINE_S, overlap, started
+from overlap.simulate import Machine
 
-DEADLINE_S = 120     # generous: it only turns a hang into a failure
 SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
-
-
-@contextmanager
-def started(*arguments, launcher=(), env=None):
-    """The command as a process, whose descendants carry a mark; none may be left behind."""
-    mark = uuid.uuid4().hex
-    process = subprocess.Popen(
-        [*launcher, sys.executable, "-m", "overlap", *map(str, arguments)],
-        env=os.environ | {jobs.MARK: mark} | (env or {}), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    process.mark = mark
-    try:
-        yield process
-    finally:
-        left = jobs.end_all(mark, 0 if process.poll() is None else jobs.GRACE_S)
-        process.kill()
-        process.communicate()
-    assert not left, f"left processes behind: {left}"
-
-
-def overlap(*arguments, **options):
-    """Run a command to its end; (status, stdout, stderr)."""
-    with started(*arguments, **options) as process:
-        out, err = process.communicate(timeout=DEADLINE_S)
-    return process.returncode, out, err
 
 
 def checked(path, **expected):
@@ -219,3 +191,22 @@ def test_a_rank_that_dies_ends_the_command():
         os.kill(ranks[-1], signal.SIGKILL)
         assert process.wait(DEADLINE_S) == 1
         assert "the ranks ended with status" in process.stderr.read()
+
+
+# ---- info --measure ------------------------------------------------------------------------------
+
+def test_a_machine_is_measured_and_predicted_on(tmp_path):
+    path = tmp_path / "machine.toml"
+    status, out, err = overlap("info", "--measure", path, "--ranks", 2)
+    assert status == 0, err
+    machine = Machine.read(path)
+    assert machine.ranks_per_node == 2 and machine.text() in out
+    status, out, err = overlap("predict", "--workload", "fft2", "--machine", path, *SMALL[:-2],
+                               "--ranks", 1, 2)
+    assert status == 0, err
+    assert "simulated" in out
+
+
+def test_one_rank_has_no_network_to_measure(tmp_path):
+    status, _, err = overlap("info", "--measure", tmp_path / "machine.toml", "--ranks", 1)
+    assert status == 1 and "at least 2 ranks" in err and not list(tmp_path.iterdir())

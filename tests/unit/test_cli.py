@@ -24,7 +24,8 @@ def measured(**changes):
     return {"seconds": seconds, "ranks": 2, "hosts": 2, "max_rel_error": 1e-15,
             "choice": {"overlap": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
             "nbytes_in_flight": 1 << 20, "bare_fft_s": 0.05, "peer_setting": None,
-            "peer_skipped": None} | changes
+            "peer_skipped": None,
+            "binding": [{"host": f"h{rank}", "cores": [rank]} for rank in range(2)]} | changes
 
 
 def record(case=None, **changes):
@@ -41,8 +42,8 @@ def record(case=None, **changes):
     (["bench", "fft2", "--slices", "0"], "expected an integer >= 1, received 0"),
     (["bench", "fft2", "--shape", "512"], "expected 2 arguments"),
     (["bench", "fft2", "--link", "fast"], "expected a rate above 0"),
-    (["bench", "fft2", "--dtype", "i4"], "expected one of f4, f8, c8, c16"),
-    (["bench", "operation", "--dtype", "c16"], "expected one of f4, f8"),
+    (["bench", "fft2", "--dtype", "i4"], "expected one of c16, c8, f8, f4"),
+    (["bench", "operation", "--dtype", "c16"], "expected one of f8, f4"),
     (["bench", "operation", "--peer", "mpi4py-fft"], "expected workload fft2"),
     (["bench", "fft2", "--deadline", "inf"], "expected seconds > 0"),
     (["bench", "fft2", "--", "ls"], "only `overlap links` takes a command"),
@@ -220,7 +221,8 @@ def test_peer_in_the_record_or_why_not():
 
 def test_report_says_where_it_was_made():
     made = report.new_report(["overlap", "bench", "a b"])
-    assert made["format"] == report.FORMAT and made["command"] == "overlap bench 'a b'"
+    assert (made["format"], made["schema"]) == (report.FORMAT, report.SCHEMA)
+    assert made["command"] == "overlap bench 'a b'"
     assert made["machine"]["cores"] >= 1 and made["packages"]["numpy"] == np.__version__
 
 

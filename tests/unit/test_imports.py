@@ -9,18 +9,20 @@ import pytest
 PACKAGE = Path(overlap.__file__).parent
 
 # Lowest first. `overlap` itself re-exports, so nothing inside may import from it.
-FLOORS = ("errors", "processor", "model", "trace", "runtime", "decomp", "fft", "links", "launch", "bench", "cli",
-          "__main__", "overlap")
+FLOORS = ("errors", "processor", "model", "alltoall", "trace", "runtime", "decomp", "simulate", "fft",
+          "links", "launch", "bench", "arguments", "scale", "predict", "cli", "__main__", "overlap")
 ONLY = {"links": {"errors"}, "decomp": {"errors", "decomp"}}  # stricter than the floors
 
 # Foreign packages with few importers: a module, or all modules of a floor.
 IMPORTERS = {
     "pyfftw": {"fft/local.py"},
     "threadpoolctl": {"runtime/workers.py"},
-    "mpi4py": {"runtime", "decomp/exchange.py", "fft/tune.py", "fft/tuning.py", "bench", "cli.py"},
+    "mpi4py": {"__main__.py", "runtime", "decomp/exchange.py", "fft/tune.py", "fft/tuning.py",
+               "bench", "cli.py"},
     "mpi4py_fft": {"bench/peer.py"},
+    "greenlet": {"simulate/clock.py"},
 }
-LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft"}  # extras: never at module level
+LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
 
 
 def imports(tree):

@@ -1,0 +1,133 @@
+"""All-to-alls of a distributed 3-D FFT: what they cost in a few parameters, and fits of these.
+
+Both models are sums of counts (messages, bytes) times what one of them costs, so a fit is a
+small least-squares problem in the logarithms of the times, with costs >= 0. `plain_counts` is
+Takahashi's model (volumetric parallel 3-D FFT, equations 4 and 5) in these terms:
+
+    T = messages L + bytes 1/W
+
+`node_counts` knows that `cores` ranks share a node's memory and network card,
+and that MPI sends a large message only after it has asked the receiver:
+
+    T = (small messages) l + (large messages) L + (bytes leaving a node) 1/W
+        + (bytes copied in a node) 1/M
+
+where only messages to other nodes count, and what a rank keeps for itself is a copy too. Ranks are
+numbered along the first axis of the grid first, and fill one node after another. [derived]
+"""
+
+from itertools import combinations
+from math import prod
+
+import numpy as np
+
+
+def plain_counts(points, grid, itemsize=16):
+    """Messages of a rank, and the bytes of its messages.
+
+    Parameters
+    ----------
+    points : int
+        Of the global array.
+    grid : tuple of int
+        ``(P, Q)``: one all-to-all along each axis; ``(P,)``: one among all.
+    itemsize : int
+        Bytes per point.
+
+    Returns
+    -------
+    tuple of float
+        Counts to be multiplied by L and by 1/W.
+    """
+    share = itemsize * points / prod(grid)
+    return sum(axis - 1 for axis in grid), sum(share * (axis - 1) / axis for axis in grid)
+
+
+def node_counts(points, grid, itemsize=16, cores=16, large_nbytes=8192):
+    """Small and large messages to other nodes, bytes leaving a node, and bytes copied in a node.
+
+    Parameters
+    ----------
+    points, grid, itemsize
+        As of `plain_counts`. An all-to-all along an axis of length 1 is a copy.
+    cores : int
+        Ranks of a node.
+    large_nbytes : int
+        Size from which a message is large.
+
+    Returns
+    -------
+    tuple of float
+        Counts to be multiplied by l, L, 1/W and 1/M.
+    """
+    share = itemsize * points / prod(grid)
+    active = min(cores, prod(grid))
+    small = large = leaving = copied = 0.0
+    stride = 1
+    for axis in grid:
+        near = min(axis, max(1, active // stride))  # partners in the node, itself included
+        if share / axis < large_nbytes:
+            small += axis - near
+        else:
+            large += axis - near
+        leaving += active * share * (axis - near) / axis
+        copied += active * share * near / axis
+        stride *= axis
+    return small, large, leaving, copied
+
+
+def fit_costs(counts, seconds, rounds=100):
+    """Fit the costs to measured times: least squares of log(model/measured), no cost below 0.
+
+    Parameters
+    ----------
+    counts : sequence of sequence of float
+        One row of counts per measurement.
+    seconds : sequence of float
+        Measured, > 0.
+    rounds : int
+        Gauss-Newton steps.
+
+    Returns
+    -------
+    tuple of float
+        One cost per column of `counts`.
+
+    Raises
+    ------
+    ValueError
+        There are fewer measurements than costs, or a time is not > 0.
+    """
+    counts, seconds = np.array(counts, float), np.array(seconds, float)
+    rows, columns = counts.shape
+    if rows < columns or seconds.shape != (rows,):
+        raise ValueError(f"seconds: expected one time per row of counts, at least {columns}, "
+                         f"got {seconds.shape} for {counts.shape}")
+    if not (np.isfinite(seconds).all() and (seconds > 0).all()):
+        raise ValueError("seconds: expected finite times > 0")
+    costs = _positive_least_squares(counts / seconds[:, None], np.ones(rows))
+    for _ in range(rounds):
+        # log(m/t) is about log(m0/t) + m/m0 - 1 near the model m0 so far.
+        model_s = np.maximum(counts @ costs, 1e-6 * seconds)
+        costs = (costs + _positive_least_squares(
+            counts / model_s[:, None], 1 - np.log(model_s / seconds))) / 2
+    return tuple(costs.tolist())
+
+
+def _positive_least_squares(matrix, right):
+    """The x >= 0 of least ``|matrix x - right|``, of a few unknowns.
+
+    The problem is convex: its solution is the unconstrained one of the unknowns that are above 0.
+    """
+    columns = matrix.shape[1]
+    best, least = np.zeros(columns), np.inf
+    for used in (list(some) for number in range(1, columns + 1)
+                 for some in combinations(range(columns), number)):
+        scale = np.abs(matrix[:, used]).max(axis=0)
+        scale[scale == 0] = 1.0
+        found = np.linalg.lstsq(matrix[:, used] / scale, right, rcond=None)[0] / scale
+        error = float(((matrix[:, used] @ found - right) ** 2).sum())
+        if (found >= 0).all() and error < least:
+            least, best = error, np.zeros(columns)
+            best[used] = found
+    return best

@@ -1,0 +1,146 @@
+"""The network: when an all-to-all among the simulated ranks is over.
+
+An exchange belongs to all ranks; the n-th that one rank issues is the n-th of every other (MPI
+matches collectives by call order). Bytes leave a node through its one network card, first come,
+first served: a token bucket of rate W that lets a burst through after a pause. The exchange is over
+on all ranks when the last node has sent its share, plus one latency. A message may leave before its
+receiver is there only if it is small (`Machine.eager_nbytes`).
+
+Between ranks of one node an exchange is a copy, made by the ranks' own cores (see `Rank`).
+"""
+
+from math import ceil, log2
+
+import numpy as np
+
+
+class Card:
+    """The network cards of all nodes, as arrays over the nodes."""
+
+    def __init__(self, nodes, machine):
+        self._free_s = np.full(nodes, -np.inf)  # when the bucket will be full, less its depth
+        self._burst_s = machine.burst_nbytes / machine.bandwidth_Bps
+        self._s_per_byte = 1 / machine.bandwidth_Bps
+
+    def send(self, node, start_s, nbytes):
+        """Send bytes from one node, or from all (a slice of them); when they have left."""
+        begin_s = np.maximum(self._free_s[node], start_s - self._burst_s)
+        self._free_s[node] = begin_s + nbytes * self._s_per_byte
+        return np.maximum(self._free_s[node], start_s).max()
+
+
+class Ticket:
+    """One rank's part in an exchange: what MPI calls its request."""
+
+    __slots__ = ("rank", "nbytes", "done", "mark")
+
+    def __init__(self, rank, nbytes):
+        self.rank = rank
+        self.nbytes = nbytes
+        self.done = False
+        self.mark = rank.mark()  # the rank's busy time when it was issued
+
+    def Test(self):
+        return self.done
+
+    def Wait(self):
+        while not self.done:
+            self.rank.sleep_until_completion()
+
+
+class _Meeting:
+    """One exchange, until all ranks have come."""
+
+    __slots__ = ("tickets", "signature", "sent_s", "large", "nbytes")
+
+    def __init__(self, nodes, signature):
+        self.tickets = []
+        self.signature = signature
+        self.sent_s = 0.0
+        self.large = False
+        self.nbytes = np.zeros(nodes)  # still to be sent, by node
+
+
+class Network:
+    """Joins `ranks` ranks, of which `simulated` are simulated and stand for the others, all alike.
+
+    Parameters
+    ----------
+    clock : Clock
+    machine : Machine
+    ranks, simulated : int
+        `simulated` is `ranks`, or 1.
+
+    Attributes
+    ----------
+    remote : float
+        Share of a rank's partners that are on other nodes.
+    order : list of (int, int)
+        The exchanges in issue order: slice, and which of its exchanges.
+    """
+
+    def __init__(self, clock, machine, ranks, simulated):
+        self._clock = clock
+        self._machine = machine
+        self._simulated = simulated
+        self._weight = 1  # ranks of a node that one simulated rank stands for
+        per_node = min(ranks, machine.ranks_per_node)
+        self._nodes = ceil(simulated / per_node)
+        if simulated < ranks:
+            self._weight = per_node
+        self.remote = (ranks - per_node) / (ranks - 1) if ranks > 1 else 0.0
+        self._tree_s = ceil(log2(ranks)) * (machine.latency_s + machine.message_s)
+        self._per_node = per_node
+        self._card = Card(self._nodes, machine)
+        self._meetings = {}
+        self.order = []
+
+    def exchange(self, number, rank, transfer, signature):
+        """`rank` takes part in exchange `number`; returns its `Ticket`."""
+        nbytes = self.remote * transfer.nbytes * self._weight
+        meeting = self._meeting(number, signature)
+        node = rank.number // self._per_node
+        if transfer.nbytes > self._machine.eager_nbytes * transfer.messages:
+            meeting.large = True
+            meeting.nbytes[node] += nbytes
+        elif nbytes:
+            meeting.sent_s = max(meeting.sent_s,
+                                 self._card.send(node, self._clock.now_s, nbytes))
+        ticket = Ticket(rank, self.remote * transfer.nbytes)
+        meeting.tickets.append(ticket)
+        if len(meeting.tickets) == self._simulated:
+            del self._meetings[number]
+            end_s = self._clock.now_s
+            if meeting.large:
+                end_s = self._card.send(slice(None), end_s, meeting.nbytes)
+            end_s = max(end_s, meeting.sent_s)
+            self._complete(meeting, end_s + (self._machine.latency_s if self.remote else 0.0))
+        return ticket
+
+    def reduction(self, number, rank):
+        """`rank` takes part in a small reduction: a tree of messages; returns its `Ticket`."""
+        meeting = self._meeting(-1 - number, None)
+        ticket = Ticket(rank, 0)
+        meeting.tickets.append(ticket)
+        if len(meeting.tickets) == self._simulated:
+            del self._meetings[-1 - number]
+            self._complete(meeting, self._clock.now_s + self._tree_s)
+        return ticket
+
+    def _meeting(self, number, signature):
+        meeting = self._meetings.get(number)
+        if meeting is None:
+            meeting = self._meetings[number] = _Meeting(self._nodes, signature)
+            if signature is not None:
+                self.order.append(signature)
+        elif meeting.signature != signature:
+            self._clock.fail(RuntimeError(f"exchange {number}: expected {meeting.signature} on "
+                                          f"all ranks, received {signature}"))
+        return meeting
+
+    def _complete(self, meeting, end_s):
+        def completed():
+            for ticket in meeting.tickets:
+                ticket.done = True
+                ticket.rank.completed(ticket)
+        self._clock.at(end_s, completed)

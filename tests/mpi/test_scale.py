@@ -1,0 +1,159 @@
+"""`overlap scale run` on ranks of its own, under mpiexec and from a SLURM script; then `report`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jobs
+import pytest
+from commands import DEADLINE_S, overlap, process
+
+SMALL = ["--slices", "5", "--shape", "20", "24", "--rounds", "2"]
+
+
+def points(path):
+    """(threads, ranks) of a complete report's cases, in order, and the report."""
+    content = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert content["format"] == "overlap-report" and content["complete"]
+    assert content["machine"]["cores"] and content["packages"]["mpi4py"] and content["mpi"]["fftw"]
+    assert "commit" in content and "job" in content
+    for record in content["cases"]:
+        assert record["max_rel_error"] < 1e-11
+        assert len(record["binding"]) == record["ranks"]
+        assert all(place["host"] and place["cores"] for place in record["binding"])
+        assert all(len(record["seconds"][mode]) == record["rounds"] for mode in record["modes"])
+        low, high = record["spread"]["off"]
+        assert 0 < low <= record["off_s"] <= high
+    return [(record["threads"], record["ranks"]) for record in content["cases"]], content
+
+
+def test_matrix_on_shared_memory_then_its_report(tmp_path):
+    path = tmp_path / "scale.json"
+    status, out, err = overlap(
+        "scale", "run", "operation", *SMALL, "--ranks", 1, 2, "--threads", 1, 2, "--modes", "poll",
+        "--passes", 2, "--json", path)
+    assert status == 0, err
+    found, content = points(path)
+    assert found == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for record in content["cases"]:
+        assert record["rounds"] == 4 and record["modes"] == ["off", "poll"]
+        assert record["block_s"] is record["auto_s"] is None and record["poll_s"] > 0
+        assert record["link"] == "shm"
+    assert [len(place["cores"]) for place in content["cases"][1]["binding"]] == [1, 1]
+    assert "20 x 24" in out and [entry.name for entry in tmp_path.iterdir()] == ["scale.json"]
+
+    status, out, err = overlap("scale", "report", path, path, "--out", tmp_path / "drawn")
+    assert status == 0, err
+    assert sorted(entry.name for entry in (tmp_path / "drawn").iterdir()) == [
+        "acceleration.png", "gain.png", "report.html", "time.png"]
+
+
+def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
+    path = tmp_path / "scale.json"
+    launcher, environ = jobs._launcher(mpi)
+    status, out, err = overlap("scale", "run", "fft2", *SMALL, "--ranks", 3, 1, 2, "--json", path,
+                               launcher=[*launcher, "-n", "3"],
+                               env=environ | {"PBS_JOBID": "12.head"})
+    assert status == 0, err
+    found, content = points(path)
+    assert found == [(1, 1), (1, 2), (1, 3)]
+    assert content["job"] == {"scheduler": "pbs", "id": "12.head"}
+    assert {record["link"] for record in content["cases"]} == {"mpiexec"}
+    assert out.count("ranks, N = 1 worker") == 1        # one rank prints
+    assert out.count("more worker threads than cores") == (len(os.sched_getaffinity(0)) < 3)
+
+
+def test_more_ranks_than_the_job_has(tmp_path):
+    launcher, environ = jobs._launcher("mpich")
+    status, _, err = overlap("scale", "run", "fft2", *SMALL, "--ranks", 2, 4, "--json",
+                             tmp_path / "scale.json", launcher=[*launcher, "-n", "2"], env=environ)
+    assert status == 1
+    assert err.count("expected 4 ranks, received 2") == 1 and "Traceback" not in err
+    content = json.loads((tmp_path / "scale.json").read_text())
+    assert not content["complete"] and len(content["cases"]) == 1       # what was measured stays
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_report_that_cannot_be_written(ranks, tmp_path):
+    """Rank 0 alone fails to; the others must not wait for it."""
+    launcher, environ = jobs._launcher("mpich")
+    status, out, err = overlap(
+        "scale", "run", "fft2", *SMALL, "--ranks", 1, 2, "--json", tmp_path / "no" / "where.json",
+        launcher=[*launcher, "-n", ranks] if ranks else (), env=environ)
+    assert status != 0 and err.count("overlap: error:") == 1 and "No such file" in err
+    assert "Traceback" not in err and not out
+
+
+def test_links_cannot_be_made_under_mpiexec():
+    launcher, environ = jobs._launcher("mpich")
+    status, _, err = overlap("scale", "run", "fft2", *SMALL, "--link", "2gbit",
+                             launcher=[*launcher, "-n", "2"], env=environ)
+    assert status == 1 and err.count("leave out one of the two") == 1
+
+
+def test_an_input_error_of_the_first_ranks_is_everyones():
+    jobs.run_job("scale_cases:idle_ranks_wait_and_share_errors", 3)
+
+
+SRUN = """\
+#!/bin/sh
+# As srun: so many tasks, each told its rank by the MPI library's own launcher here.
+for word in "$@"; do
+    shift
+    case $word in
+        --ntasks=*) tasks=${word#*=} ;;
+        --*) echo "$word" >> "$STUB_LOG" ;;
+        *) exec "$STUB_MPIEXEC" -n "$tasks" "$word" "$@" ;;
+    esac
+done
+"""
+
+
+def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "srun").write_text(SRUN)
+    (bin_folder / "srun").chmod(0o755)
+    status, out, err = overlap(
+        "scale", "submit", "operation", *SMALL, "--scheduler", "slurm", "--mpi", "mpich", "--nodes",
+        1, "--ranks-per-node", 2, "--cores-per-node", 4, "--dedicated-core", "--out", tmp_path)
+    assert status == 0, err
+    script = tmp_path / "scale-1.sh"
+    assert out.splitlines()[0] == f"sbatch {script}" and os.access(script, os.X_OK)
+    launcher, environ = jobs._launcher("mpich")
+    log = tmp_path / "srun.log"
+    with process("bash", script, env=environ | {
+            "PATH": f"{bin_folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77",
+            "STUB_MPIEXEC": launcher[0], "STUB_LOG": str(log)}) as job:
+        _, err = job.communicate(timeout=DEADLINE_S)
+    assert job.returncode == 0, err
+    assert "--cpus-per-task=2" in log.read_text().split()
+    found, content = points(tmp_path / "scale-1.json")
+    assert found == [(1, 2)] and content["job"] == {"scheduler": "slurm", "id": "77"}
+
+
+@pytest.mark.parametrize("script, words", [
+    ("overhead.py", ["wait", "poll", "plan call"]),
+    ("memory.py", ["as told, and nothing allocated after planning"])])
+def test_bench_scripts(script, words):
+    done = subprocess.run([sys.executable, jobs.REPOSITORY / "bench" / script, "--quick"],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in words:
+        assert word in done.stdout
+
+
+def test_peers_says_who_is_missing(tmp_path):
+    (tmp_path / "mpi4py_fft.py").write_text("raise ImportError('not here')")
+    with process(sys.executable, jobs.REPOSITORY / "bench" / "peers.py", "--only", 4, "--quick",
+                 "--rounds", 1, "--passes", 2, "--no-reference", "--out", tmp_path / "out",
+                 env={"PYTHONPATH": os.pathsep.join(filter(None, (
+                     str(tmp_path), os.environ.get("PYTHONPATH"))))}) as command:
+        out, err = command.communicate(timeout=DEADLINE_S)
+    assert command.returncode == 0, err
+    assert "mpi4py-fft was not timed" in out and "the C reference was not timed" in out
+    record, = json.loads((tmp_path / "out" / "peers.json").read_text())["cases"]
+    assert record["rounds"] == 2 and "not installed" in record["peer_skipped"]
+    assert (tmp_path / "out" / "peers.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,62 @@
+"""Counts of the all-to-all models by hand; fits against known costs; the paper's table."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from overlap import model
+from overlap.alltoall import fit_costs, node_counts, plain_counts
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import takahashi  # noqa: E402
+
+
+@pytest.mark.parametrize("P, Q", [(8, 8), (16, 8), (64, 64)])
+def test_plain_counts_are_the_papers_model(P, Q):
+    for grid, form in (((P, Q), model.alltoall_2d_s), ((P * Q,), model.alltoall_1d_s)):
+        messages, nbytes = plain_counts(256**3, grid)
+        assert messages * 1e-5 + nbytes / 1e9 == pytest.approx(form(256**3, P, Q, 1e-5, 1e9))
+
+
+def test_node_counts_by_hand():
+    # 4 x 2 ranks, 64 points of 16 B: 128 B per rank; two nodes of 4 hold one row of the grid each.
+    small, large, leaving, copied = node_counts(64, (4, 2), cores=4, large_nbytes=64)
+    assert (small, large) == (0, 1)  # along the first axis all partners are near
+    assert leaving == 4 * 64
+    assert copied == 4 * 128 + 4 * 64
+    # One all-to-all among all: 4 partners in the other node, 16 B each.
+    assert node_counts(64, (8,), cores=4, large_nbytes=64) == (4, 0, 4 * 64, 4 * 64)
+    # A rank alone copies twice.
+    assert node_counts(64, (1, 1)) == (0, 0, 0, 2 * 1024)
+
+
+def test_fit_recovers_known_costs():
+    costs = 40e-6, 180e-6, 1 / 2.2e9, 1 / 5e9
+    rows = [node_counts(256**3, takahashi.grid(n)) for n in takahashi.MEASURED_S]
+    seconds = [sum(a * b for a, b in zip(row, costs)) for row in rows]
+    assert fit_costs(rows, seconds) == pytest.approx(costs, rel=1e-6)
+
+
+def test_fit_keeps_costs_above_zero():
+    # Falling times: no cost per second count; the best constant is the geometric mean.
+    assert fit_costs([[1, 1], [1, 2], [1, 4]], [4.0, 2.0, 1.0]) == pytest.approx((2.0, 0.0))
+
+
+@pytest.mark.parametrize("counts, seconds", [
+    ([[1, 1]], [1.0]), ([[1], [2]], [1.0]), ([[1], [2]], [1.0, 0.0]),
+    ([[1], [2]], [1.0, float("nan")])])
+def test_fit_refuses(counts, seconds):
+    with pytest.raises(ValueError, match="seconds: expected"):
+        fit_costs(counts, seconds)
+
+
+def test_table_of_the_paper():
+    """The node-aware model has the paper's crossover, the plain one is a factor of two late."""
+    found = takahashi.fitted()
+    assert takahashi.first_2d(takahashi.crossover(*found["node-aware"])) == 128
+    assert takahashi.first_2d(takahashi.crossover(*found["plain"])) == 256
+    counts_of, costs = found["node-aware"]
+    for cores, seconds in takahashi.MEASURED_S.items():
+        if cores >= 16:
+            counts = counts_of(takahashi.POINTS, takahashi.grid(cores))
+            assert takahashi.modelled(counts, costs) == pytest.approx(seconds, rel=0.25)

@@ -1,0 +1,348 @@
+"""The simulation: against closed forms, itself and a recorded run; files; the command."""
+
+import json
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from overlap import cli, model
+from overlap.errors import InputError
+from overlap.predict import strong_scaling
+from overlap.simulate import Machine, Options, Program, Transfer, Workload, predict, simulate
+
+IDEAL = Machine(name="ideal", fft_flops=1e9, copy_Bps=1e12, latency_s=0.0, bandwidth_Bps=1e6)
+WAITS = ("off", "block", "poll")
+RECORDED = Path(__file__).with_name("recorded_run.json")
+
+times = st.floats(1e-4, 1.0)
+counts = st.integers(1, 24)
+
+
+def program(slices, compute_s, exchange_s, split=0.6, messages=1):
+    """`slices` slices that compute `compute_s` in two steps; an exchange takes `exchange_s`."""
+    return Program.alike(slices, (split * compute_s, (1 - split) * compute_s),
+                         (Transfer(exchange_s * IDEAL.bandwidth_Bps, messages),))
+
+
+def wall_s(what, machine=IDEAL, every_rank=False, **options):
+    return simulate(what, machine, Options(**options), every_rank=every_rank).wall_s
+
+
+# ---- closed forms --------------------------------------------------------------------------------
+
+@given(counts, times, times, st.integers(1, 20))
+def test_without_overlap_it_is_c_plus_t(slices, compute_s, exchange_s, depth):
+    assert wall_s(program(slices, compute_s, exchange_s), wait="off", depth=depth) == pytest.approx(
+        slices * (compute_s + exchange_s))
+
+
+@given(counts, times, times)
+def test_one_thread_inside_mpi_hides_nothing(slices, compute_s, exchange_s):
+    assert wall_s(program(slices, compute_s, exchange_s), wait="block", threads=1) == pytest.approx(
+        slices * (compute_s + exchange_s))
+
+
+@pytest.mark.parametrize("threads, ratio", [
+    (2, 0.5), (2, 1.5), (4, 0.8), (4, 1.2), (8, 1.0), (4, 3)])
+def test_blocking_form(threads, ratio):
+    """max(C + T/N, T); waiting for a seat until some step ends adds at most 10 % here."""
+    slices = 480
+    C, T = 1.0, ratio
+    step_s = threads * C / slices
+    simulated = wall_s(program(slices, step_s, T / slices), wait="block", threads=threads, depth=32)
+    least = model.block_s(C, T, threads)
+    assert least * (1 - 1e-9) <= simulated <= 1.1 * least
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("ratio", [0.2, 0.7, 1.0, 1.4, 5.0])
+@pytest.mark.parametrize("slices", [16, 64, 256])
+def test_polling_form(threads, ratio, slices):
+    """max(C, T) with fill and drain, up to one step, one exchange, and what a look is late."""
+    C, T = 1.0, ratio
+    step_s = threads * C / slices
+    simulated = wall_s(program(slices, step_s, T / slices), threads=threads, depth=16)
+    formula = model.poll_s(C, T, slices=slices, threads=threads)
+    assert max(C, T) * (1 - 1e-9) <= simulated
+    assert abs(simulated - formula) <= step_s + T / slices + 1e-3
+
+
+def test_fill_and_drain_by_hand():
+    # Four slices of 0.6 + 0.4 s, exchanges of 2 s: the link works from 0.6 to 8.6.
+    machine = replace(IDEAL, bandwidth_Bps=1e6)
+    assert wall_s(program(4, 1.0, 2.0), machine, depth=4) == pytest.approx(9.0, abs=1e-3)
+    # One lane: no slice starts before the last has ended.
+    assert wall_s(program(4, 1.0, 2.0), machine, depth=1) == pytest.approx(12.0, abs=4e-3)
+    # Blocking, two threads, one slice: nothing to hide it behind.
+    assert wall_s(program(1, 1.0, 2.0), wait="block", threads=2) == pytest.approx(3.0)
+
+
+def test_several_threads_leave_some_idle():
+    alone = Program.alike(5, (1.0,), ())
+    for threads in (1, 2, 4):
+        # The agreement at the end is seen at a look, 20 us later.
+        assert wall_s(alone, threads=threads) == pytest.approx(ceil(5 / threads), abs=3e-5)
+
+
+# ---- the machine ---------------------------------------------------------------------------------
+
+def test_what_each_number_costs():
+    one = program(1, 0.0, 1.0, messages=3)
+    base = dict(wait="off", ranks=4)
+    assert wall_s(one, **base) == pytest.approx(1.0)
+    assert wall_s(one, replace(IDEAL, message_s=0.1), **base) == pytest.approx(1.3 + 0.2)  # tree
+    assert wall_s(one, replace(IDEAL, operation_s=0.2), **base) == pytest.approx(1.2)
+    assert wall_s(one, replace(IDEAL, latency_s=0.1), **base) == pytest.approx(1.1 + 0.2)
+    assert wall_s(one, replace(IDEAL, burst_nbytes=5e5), **base) == pytest.approx(0.5)
+    # Two ranks share a card: twice the bytes of two thirds of the partners; a third is a copy.
+    shared = replace(IDEAL, ranks_per_node=2, copy_Bps=1e6)
+    assert wall_s(one, shared, **base) == pytest.approx(1 / 3 + 4 / 3)
+    assert wall_s(one, replace(shared, ranks_per_node=4), **base) == pytest.approx(1.0)
+
+
+def test_core_time_is_taken_from_the_worker():
+    """Ten slices of 1 s, exchanges of 0.1 s that cost half of that in core time."""
+    C, T = 10.0, 1.0
+    free = wall_s(program(10, 1.0, 0.1), depth=10)
+    costly = replace(IDEAL, byte_s=0.5 / IDEAL.bandwidth_Bps)
+    taken = wall_s(program(10, 1.0, 0.1), costly, depth=10)
+    assert free == pytest.approx(C, abs=0.15)
+    assert taken - free == pytest.approx(0.5 * T, abs=0.11)
+    # With a core that is idle, it costs nothing.
+    idle = [wall_s(program(1, 1.0, 0.1), machine, threads=2) for machine in (IDEAL, costly)]
+    assert idle[0] == idle[1]
+
+
+def test_looks_are_quantised():
+    """A look every 20 us before the first exchange has ended: two ends between two look alike."""
+    ends = [wall_s(program(1, 0.0, exchange_s)) for exchange_s in (0.500007, 0.500013, 0.500027)]
+    assert ends[0] == ends[1] == pytest.approx(0.50004) and ends[2] == pytest.approx(0.50006)
+
+
+def test_small_messages_leave_before_the_receiver_is_there():
+    programs = [program(1, compute_s, 1.0, split=1.0) for compute_s in (0.0, 5.0)]
+    programs = [replace(p, transfers=((Transfer(1e6, 1),),)) for p in programs]
+    assert wall_s(programs, wait="off") == pytest.approx(6.0)
+    programs[1] = replace(programs[1], transfers=((Transfer(1e3, 1),),))
+    assert wall_s(programs, replace(IDEAL, eager_nbytes=2e6), wait="off") == pytest.approx(5.001)
+
+
+# ---- properties ----------------------------------------------------------------------------------
+
+@given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 4), st.integers(1, 8),
+       st.integers(1, 8))
+@settings(max_examples=60)
+def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, threads, depth,
+                                     in_flight):
+    what = program(slices, compute_s, exchange_s)
+    bound = max(slices * compute_s / threads, slices * exchange_s)
+    assert wall_s(what, wait=wait, threads=threads, depth=depth,
+                  in_flight=in_flight) >= bound * (1 - 1e-9)
+
+
+@given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 8), st.floats(1.0, 10.0))
+@settings(max_examples=60)
+def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, depth, factor):
+    """Up to one look: looks are at other times then. One thread; with several, order can matter."""
+    what = program(slices, compute_s, exchange_s)
+    faster = replace(IDEAL, bandwidth_Bps=factor * IDEAL.bandwidth_Bps)
+    looks = 1e-3 * slices if wait == "poll" else 1e-9
+    slow_s = wall_s(what, wait=wait, depth=depth)
+    assert wall_s(what, faster, wait=wait, depth=depth) <= slow_s + looks
+
+
+@given(st.sampled_from(WAITS), counts, st.integers(1, 6), st.integers(1, 3), st.integers(0, 3))
+@settings(max_examples=30)
+def test_one_rank_stands_for_all(wait, slices, ranks, threads, exchanges):
+    machine = replace(IDEAL, latency_s=1e-4, message_s=1e-5, byte_s=1e-8, look_s=1e-5,
+                      ranks_per_node=2 if ranks % 2 == 0 else 1, burst_nbytes=100, wake_s=1e-5,
+                      busy_wake_s=1e-4, operation_s=1e-5, copy_Bps=1e8)
+    what = Program.alike(slices, (1e-3,) * (exchanges + 1), (Transfer(500, ranks - 1),) * exchanges)
+    options = Options(ranks=ranks, threads=threads, wait=wait, depth=4, agree_every=5)
+    one, every = (simulate(what, machine, options, every_rank=each) for each in (False, True))
+    assert one.simulated == 1 and every.simulated == ranks
+    assert one.wall_s == pytest.approx(every.wall_s, rel=1e-12)
+    assert one.order == every.order
+
+
+@pytest.mark.parametrize("depth", [1, 3, 4, 8])
+@pytest.mark.parametrize("wait", WAITS)
+def test_issue_order(wait, depth):
+    """Lane by lane, round by round, whatever the ranks' times are, as the runtime documents."""
+    slices = 10
+    machine = replace(IDEAL, jitter=1.0)
+    what = Program.alike(slices, (1e-3,) * 3, (Transfer(300, 1),) * 2)
+    lanes = [[(z, k) for z in range(lane, slices, depth) for k in range(2)]
+             for lane in range(depth)]
+    expected = [lane[turn] for turn in range(2 * slices) for lane in lanes if turn < len(lane)]
+    for seed in range(3):
+        result = simulate(what, machine, Options(
+            ranks=3, threads=2, wait=wait, depth=depth, seed=seed))
+        assert result.order == expected and result.simulated == 3
+
+
+def test_jitter_is_reproducible_and_costs():
+    machine = replace(IDEAL, jitter=0.3)
+    what = program(30, 0.01, 0.01)
+    first, again, other = (wall_s(what, machine, ranks=8, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert wall_s(what, machine, ranks=8, wait="off") > 1.05 * wall_s(what, wait="off")
+
+
+def test_ranks_with_different_programs():
+    slow, fast = program(8, 0.2, 0.01), program(8, 0.1, 0.01)
+    assert wall_s([slow, fast], wait="off") == pytest.approx(8 * 0.21)
+    with pytest.raises(InputError, match="one for each of 2 ranks"):
+        wall_s([slow])
+    with pytest.raises(InputError, match="same number of exchanges"):
+        wall_s([slow, program(9, 0.1, 0.01)])
+
+
+# ---- a recorded run ------------------------------------------------------------------------------
+
+def test_recorded_run():
+    """The simulation issues the exchanges in the order of a real run (traced, two ranks)."""
+    recorded = json.loads(RECORDED.read_text())
+    what = Program.alike(recorded["slices"], (1e-3,) * 3, (Transfer(1000, 1),) * 2)
+    for run in recorded["runs"]:
+        result = simulate(what, replace(IDEAL, jitter=0.5), Options(
+            wait=run["wait"], depth=run["depth"], threads=run["threads"]))
+        assert [z for z, _ in result.order] == run["order"]
+
+
+# ---- workloads -----------------------------------------------------------------------------------
+
+def test_program_of_a_transform():
+    what = Workload(slices=6, shape=(8, 16)).program(4, IDEAL, chunk=4)
+    assert len(what.steps) == 2  # chunks of 3
+    # 2 rows of 16 points, 4 columns of 8: 5 n log2 n each.
+    assert what.steps[0] == pytest.approx((3 * 2 * 5 * 16 * 4e-9, 3 * 4 * 5 * 8 * 3e-9))
+    assert what.transfers[0] == (Transfer(3 * 2 * 12 * 16, 3),)
+    measured = Workload(slices=6, shape=(8, 16)).program(4, IDEAL, compute_s=2.0, threads=3)
+    assert measured.compute_s == pytest.approx(6.0)
+
+
+def test_program_of_an_operation():
+    what = Workload(workload="operation", slices=1, shape=(8, 16), dtype="f8").program(8, IDEAL)
+    (steps,), (transfers,) = what.steps, what.transfers
+    columns, row = 2 * 5 * 8 * 3e-9, 5 * 16 * 4e-9 / 2  # 9 columns over 8 ranks: the first has 2
+    assert steps == pytest.approx((4 * columns, 5 * row, columns))
+    assert transfers == (Transfer(4 * 2 * 7 * 16, 7), Transfer(7 * 16, 7))
+
+
+def test_beyond_one_row_per_rank_nothing_is_sent():
+    few, many = (Workload(shape=(8, 16)).program(ranks, IDEAL) for ranks in (16, 4096))
+    assert few == many
+
+
+def test_strong_scaling_of_many_ranks():
+    rows = strong_scaling(Workload(slices=64), replace(IDEAL, bandwidth_Bps=1e9, latency_s=1e-6),
+                          [2, 64, 65536], threads=4)
+    assert [row.ranks for row in rows] == [2, 64, 65536]
+    assert rows[0].limit == "computing" and "fewer rows than ranks" in rows[2].limit
+    assert all(row.wall_s <= row.off_s for row in rows)
+
+
+# ---- machine files -------------------------------------------------------------------------------
+
+def test_machine_file_round_trip(tmp_path):
+    machine = replace(IDEAL, name='quotes " and \\', latency_s=1.25e-6, ranks_per_node=4)
+    machine.write(tmp_path / "m.toml")
+    assert Machine.read(tmp_path / "m.toml") == machine
+    assert [path.name for path in tmp_path.iterdir()] == ["m.toml"]
+
+
+@pytest.mark.parametrize("old, new, complaint", [
+    ("latency_s = 0.0", "latency_s = -1.0", "network.latency_s: expected a finite number >= 0"),
+    ("latency_s = 0.0", "latency_s = nan", "network.latency_s: expected a finite number >= 0"),
+    ("latency_s = 0.0", "latency_s = true", "received True"),
+    ("latency_s = 0.0", "", "network.latency_s: missing, expected a finite number >= 0"),
+    ("latency_s = 0.0", "lag = 1", "network.lag: unknown, expected one of name, compute.fft_flops"),
+    ("bandwidth_Bps = 1000000.0", "bandwidth_Bps = 0", "expected a finite number > 0, received 0"),
+    ("ranks_per_node = 1", "ranks_per_node = 1.5", "expected an integer >= 1, received 1.5"),
+    ("[network]", "[wires]", "wires.latency_s: unknown"),
+    ("[network]", "[network", "expected a machine as TOML"),
+    ('name = "ideal"', "name = 3", "name: expected text, received 3"),
+])
+def test_bad_machine_files(tmp_path, old, new, complaint):
+    text = IDEAL.text()
+    assert old in text
+    path = tmp_path / "bad.toml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError) as caught:
+        Machine.read(path)
+    assert complaint in str(caught.value) and "bad.toml" in str(caught.value)
+
+
+def test_all_that_is_wrong_is_named(tmp_path):
+    (tmp_path / "bad.toml").write_text("name = 'x'\nspeed = 1\n[network]\nlatency_s = -1\n")
+    with pytest.raises(InputError) as caught:
+        Machine.read(tmp_path / "bad.toml")
+    for words in ("speed: unknown", "latency_s: expected", "fft_flops: missing",
+                  "bandwidth_Bps: missing"):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("call, complaint", [
+    (lambda: Options(ranks=0), "ranks: expected an integer >= 1"),
+    (lambda: Options(wait="auto"), "wait: expected one of off, block, poll"),
+    (lambda: replace(IDEAL, jitter=-1.0), "runtime.jitter"),
+    (lambda: Program(((1.0,),), ((Transfer(1, 1),),)), "expected one more than the 1 exchanges"),
+    (lambda: Program.alike(1, (-1.0,), ()), "expected finite numbers >= 0"),
+    (lambda: Workload(workload="fft9"), "workload: expected one of fft2, operation"),
+    (lambda: Workload(shape=(0, 4)), "expected integers >= 1"),
+    (lambda: Workload(workload="operation", dtype="c16"), "expected one of f4, f8, received 'c16'"),
+])
+def test_refusals(call, complaint):
+    with pytest.raises(InputError, match=complaint):
+        call()
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+def test_predict_command(tmp_path, capsys):
+    IDEAL.write(tmp_path / "m.toml")
+    out = tmp_path / "rows.json"
+    assert cli.main([
+        "predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml"), "--slices", "8",
+        "--shape", "64", "64", "--ranks", "2", "4", "--json", str(out),
+        "--png", str(tmp_path / "s.png")]) == 0
+    shown = capsys.readouterr().out
+    assert "max(C + T/N, T)" in shown and "bandwidth" in shown
+    rows = json.loads(out.read_text())
+    assert [row["ranks"] for row in rows] == [2, 4]
+    assert rows[0]["bound_s"] == max(rows[0]["compute_s"], rows[0]["communication_s"])
+    assert (tmp_path / "s.png").stat().st_size > 1000
+
+
+def test_predict_command_with_a_measured_c(tmp_path):
+    IDEAL.write(tmp_path / "m.toml")
+    out = tmp_path / "rows.json"
+    arguments = ["predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml"),
+                 "--slices", "8", "--shape", "64", "64", "--compute-s", "3", "--chunk", "1",
+                 "--json", str(out)]
+    assert cli.main(arguments) == 0
+    assert json.loads(out.read_text())[0]["compute_s"] == pytest.approx(3.0)
+    assert cli.main([*arguments, "--ranks", "2", "4"]) == 1
+
+
+def test_predict_command_refuses(tmp_path, capsys):
+    (tmp_path / "m.toml").write_text("[wires]\n")
+    assert cli.main(["predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml")]) == 1
+    assert capsys.readouterr().err.startswith("overlap: error: ")
+    for argv in (["predict", "--workload", "fft2"], ["info", "--link", "2gbit"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(argv)
+        assert stop.value.code == 2
+        assert "expected" in capsys.readouterr().err
+
+
+def test_prediction_beside_the_model():
+    found = predict(program(64, 1e-3, 2e-3), IDEAL, Options(wait="poll", depth=16))
+    assert (found.compute_s, found.communication_s) == pytest.approx((0.064, 0.128))
+    assert found.off_s == pytest.approx(0.192) and found.bound_s == pytest.approx(0.128)
+    assert found.wall_s == pytest.approx(found.model_s, rel=0.02)
+    assert 0.95 < found.hidden <= 1 and found.gain == pytest.approx(1.5, rel=0.03)
