@@ -3,8 +3,8 @@
     python bench/tuning.py [CASE ...]       measure what is not measured yet, or the cases named
     python bench/tuning.py --table          only write the table again
 
-Each case is one job of two ranks. The plan chooses its settings (auto), then tunes itself, then every
-combination of mode, slices per message, depth and exchanges in flight runs once, and those within
+Each case is one job of two ranks. The plan chooses its settings (auto), then tunes itself, then
+every combination of mode, slices per message, depth and exchanges in flight runs once, and those within
 `CLOSE` of the best again. At last the best of the scan, auto and tuned run in turns, and their
 medians of the slowest rank's times are compared. Results: bench/results/tuning.json and .md.
 """
@@ -149,9 +149,9 @@ def table(records):
         "# Tuned and automatic settings against an exhaustive scan", "",
         f"`python bench/tuning.py`: {any_record['machine']['cpu']}, "
         f"{any_record['machine']['cores']} cores, {RANKS} ranks, 1 worker each, "
-        f"{any_record['mpi']}; budget {BUDGET_S:.0f} s. Median ms of {FINAL_ROUNDS} interleaved rounds. "
-        f"Goal: tuned at most {TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; "
-        "what misses it is bold.", "",
+        f"{any_record['mpi']}; budget {BUDGET_S:.0f} s. "
+        f"Median ms of {FINAL_ROUNDS} interleaved rounds. Goal: tuned at most "
+        f"{TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; what misses it is bold.", "",
         "| case | scanned | best | auto | tuned | auto / best | tuned / best | "
         "settings: best; auto; tuned |", "|---|---|---|---|---|---|---|---|"]
     for name in CASES:

@@ -3,6 +3,7 @@
 Layers, lowest first; each imports only from those above it in this list:
 
     errors    exception types
+    processor the name of this computer's processor
     model     the timing model C + T/N and its relatives, pure functions
     alltoall  models of all-to-alls on process grids, and their fits
     trace     spans of every thread of every rank; Chrome-trace files and timeline pictures

@@ -1,4 +1,4 @@
-"""The commands: `overlap info | links | bench | demo | scale | trace | predict`.
+"""The commands: `overlap info | links | bench | tune | demo | scale | trace | predict`.
 
 Exit status: 0; 1 when the work failed; 2 for arguments that make no sense; 130 after Ctrl-C; of
 `overlap links`, the command's own.
@@ -16,6 +16,7 @@ from .arguments import add_limits, add_link, add_size, add_workload, count, rate
 from .bench.cases import MODES, Case
 from .bench.commands import CommandError, bench, demo, environment, measure, need, quick
 from .bench.report import machine, packages, place, ranges, read, title
+from .bench.tuning import DEFAULT_FILE, tune
 from .errors import InputError, LinksUnavailable
 from .predict import closed_forms, draw, strong_scaling, table, write_json
 from .scale.commands import add_commands as add_scale
@@ -123,9 +124,6 @@ def make_parser():
     on_links.add_argument("--deadline", type=seconds, metavar="S")
 
     measured = add("bench", _bench, "measure one job against the model and against others")
-    add_workload(measured)
-    add_link(measured)
-    measured.add_argument("--threads", type=count, default=1, help="per rank")
     for name in ("depth", "chunk", "in-flight"):
         measured.add_argument(f"--{name}", type=count, help="forced; default: chosen by the plan")
     measured.add_argument("--overlap", choices=MODES, default="auto",
@@ -136,6 +134,11 @@ def make_parser():
     measured.add_argument("--json", metavar="FILE", help="write the report there")
     measured.add_argument("--rounds", type=count, default=9)
 
+    tuned = add("tune", _tune, "search for the fastest settings of a job and keep them in a file")
+    tuned.add_argument("--budget", type=seconds, default=30.0, metavar="S", help="time to take")
+    tuned.add_argument("--file", metavar="FILE", help="the tuning file; default: what "
+                       f"OVERLAP_TUNING names, else {DEFAULT_FILE}")
+
     shown = add("demo", _demo, "see communication disappear on this machine")
     shown.add_argument("--out", metavar="DIR", default="demo-report")
     shown.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
@@ -144,7 +147,12 @@ def make_parser():
     shown.add_argument("--threads", type=count, default=1, help="per rank")
     shown.add_argument("--rounds", type=count, default=5)
 
-    for command in (measured, shown):
+    for command in (measured, tuned):
+        add_workload(command)
+        add_link(command)
+        command.add_argument("--threads", type=count, default=1, help="per rank")
+
+    for command in (measured, tuned, shown):
         add_size(command)
         add_limits(command)
         command.add_argument("--ranks", type=count, default=2)
@@ -225,19 +233,28 @@ def _links(options, parser):
         parser.error(str(error))
 
 
-def _bench(options, parser):
-    link = options.link
+def _case(options, parser, **settings):
+    """The case that the options describe."""
     try:
-        case = Case(workload=options.workload, slices=options.slices, shape=options.shape,
-                    dtype=options.dtype, threads=options.threads, rounds=options.rounds,
-                    overlap=options.overlap, depth=options.depth, chunk=options.chunk,
-                    in_flight=options.in_flight, peer=options.peer is not None,
-                    link=link or ("mpiexec" if launch.under_mpi() else "shm"))
+        return Case(workload=options.workload, slices=options.slices, shape=options.shape,
+                    dtype=options.dtype, threads=options.threads, **settings,
+                    link=options.link or ("mpiexec" if launch.under_mpi() else "shm"))
     except ValueError as error:
         parser.error(str(error))
-    bench(case, command=["overlap", *sys.argv[1:]], ranks=options.ranks, link=link,
+
+
+def _bench(options, parser):
+    case = _case(options, parser, rounds=options.rounds, overlap=options.overlap,
+                 depth=options.depth, chunk=options.chunk, in_flight=options.in_flight,
+                 peer=options.peer is not None)
+    bench(case, command=["overlap", *sys.argv[1:]], ranks=options.ranks, link=options.link,
           burst=options.burst, deadline_s=options.deadline, with_reference=options.reference,
           json_path=options.json)
+
+
+def _tune(options, parser):
+    tune(_case(options, parser), budget_s=options.budget, path=options.file,
+         ranks=options.ranks, link=options.link, burst=options.burst, deadline_s=options.deadline)
 
 
 def _demo(options, parser):

@@ -1,7 +1,8 @@
 """One rank of a benchmark: `python -m overlap.bench SPEC`, under mpiexec.
 
-SPEC is JSON, ``{"task": "case", ...fields of a Case}``, ``{"task": "environment"}``, or
-``{"task": "machine", "name": ..., "burst_nbytes": ...}``. Rank 0
+SPEC is JSON, ``{"task": "case", ...fields of a Case}``, ``{"task": "tune", ...the same, "budget_s":
+..., "path": ...}``, ``{"task": "environment"}``, or ``{"task": "machine", "name": ...,
+"burst_nbytes": ...}``. Rank 0
 prints events, one per line, for whoever started the ranks; `run` is the same without a process.
 """
 
@@ -25,7 +26,8 @@ def run(spec, emit):
     spec : dict
     emit : callable
         Called on rank 0 with each event: ``{"progress": [what, done, total]}``,
-        ``{"environment": {...}}``, ``{"record": {...}}``, ``{"machine": {...}}``.
+        ``{"environment": {...}}``, ``{"record": {...}}``, ``{"tuned": {...}}``,
+        ``{"machine": {...}}``.
 
     Raises
     ------
@@ -89,9 +91,19 @@ def _run(spec, comm, emit):
     from .cases import Case
     from .measure import measure
     from .report import case_record
+    from .tuning import tune_case
 
     case = Case.from_dict(spec)
-    measured = measure(comm, case, lambda *step: emit({"progress": step}))
+
+    def progress(*step):
+        emit({"progress": step})
+
+    if spec["task"] == "tune":
+        tuned = tune_case(comm, case, spec["budget_s"], spec["path"], progress)
+        if comm.rank == 0:
+            emit({"tuned": tuned})
+        return
+    measured = measure(comm, case, progress)
     if comm.rank == 0:
         emit({"record": case_record(case, measured | {"binding": facts["ranks"]})})
 

@@ -122,7 +122,7 @@ class FFT2:
         self.backward = Backward(self.runtime, self._slab, kernels, self._spectrum, self._real,
                                  self._scale_backward)
         self._made = 0
-        self._transforms = weakref.WeakValueDictionary()  # by a number that is the same on all ranks
+        self._transforms = weakref.WeakValueDictionary()  # by a number, alike on all ranks
         self._add("forward", self.forward)
         self._add("backward", self.backward)
 
@@ -190,9 +190,9 @@ class FFT2:
     def tune(self, budget_s=30.0, progress=None):
         """Search for the fastest settings of all transforms, use them, and keep them (collective).
 
-        See `Transform.tune`; the transforms made by `pointwise` so far share the time with `forward`
-        and `backward`. What is found goes to the plan's `tuning` file, if it has one: a plan like
-        this one made later takes it from there.
+        See `Transform.tune`; the transforms made by `pointwise` so far share the time with
+        `forward` and `backward`. What is found goes to the plan's `tuning` file, if it has one: a
+        plan like this one made later takes it from there.
 
         Parameters
         ----------
@@ -216,6 +216,7 @@ class FFT2:
         self.runtime.preflight(budget_problem(budget_s) or self._tuning.problem(),
                                budget_s=budget_s)
         self._tuning.forget()
+        self._kernels.clear()  # FFTW must know by itself what the entry's wisdom told
         alive = self._alive()
         first = {}  # transforms of one name are planned alike
         for transform in alive:

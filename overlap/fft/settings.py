@@ -74,8 +74,8 @@ class Tuned:
     default : str
         The settings that planning alone chose.
     gain : float
-        Their time over that of the settings found, the median of the same interleaved rounds; 1 where
-        nothing better was found.
+        Their time over that of the settings found, the median of the same interleaved rounds; 1
+        where nothing better was found.
     tried : int
         Settings that were measured.
     """

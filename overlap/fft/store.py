@@ -7,9 +7,9 @@ A file is JSON text, ``{"format": "overlap-tuning", "version": 1, "entries": [..
     transforms  by name: the fields of `Settings`, and of `Tuned`
     wisdom      FFTW's, as text
 
-An entry is used where `plan` and `machine` are equal to the last item. The file appears whole or not
-at all: it is written beside itself and renamed, under a lock of its folder, after the entries that it
-holds by then have been read.
+An entry is used where `plan` and `machine` are equal to the last item. The file appears whole or
+not at all: it is written beside itself and renamed, under a lock of its folder, after the entries
+that it holds by then have been read.
 """
 
 import fcntl
@@ -45,14 +45,14 @@ def read(path):
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise InputError(f"expected a whole tuning file, received {path!r}, which was cut off or is "
-                         f"none: {error}") from None
+        raise InputError(f"expected a whole tuning file, received {path!r}, which was cut off or "
+                         f"is none: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"expected a tuning file of format {FORMAT!r}, received {path!r}, which is "
-                         "none")
+        raise InputError(f"expected a tuning file of format {FORMAT!r}, received {path!r}, which "
+                         "is none")
     if content.get("version") != VERSION:
-        raise InputError(f"expected a tuning file of version {VERSION}, received {path!r} of version "
-                         f"{content.get('version')!r}")
+        raise InputError(f"expected a tuning file of version {VERSION}, received {path!r} of "
+                         f"version {content.get('version')!r}")
     entries = content.get("entries")
     if not isinstance(entries, list):
         raise InputError(f"expected a list of entries, received {path!r}, which has none")
@@ -83,7 +83,8 @@ def write(path, entry):
         partial = f"{path}.{os.getpid()}.part"
         try:
             with open(partial, "w", encoding="utf-8") as file:
-                json.dump({"format": FORMAT, "version": VERSION, "entries": entries}, file, indent=1)
+                json.dump({"format": FORMAT, "version": VERSION, "entries": entries}, file,
+                          indent=1)
                 file.write("\n")
                 file.flush()
                 os.fsync(file.fileno())

@@ -85,7 +85,9 @@ class Transform:
         self._kernels = None  # of `settings`: `WorkersKernels`
         self._memory = None  # of all lanes
 
-    # `kernels(effort, rows)` makes `WorkersKernels`, or finds those that are in use. What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), the dtype of what is
+    # `kernels(effort, rows)` makes `WorkersKernels`, or finds those in use.
+    #
+    # What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), the dtype of what is
     # exchanged, the exchanges, its lanes, its slice program, and what of the arguments this needs.
 
     def exchanges(self, slices):
@@ -183,11 +185,11 @@ class Transform:
     def tune(self, budget_s=30.0, progress=None):
         """Search for the fastest settings and use them (collective).
 
-        Mode, depth, slices per message, exchanges in flight, looks per exchange and FFTW's effort are
-        searched, as far as the plan was not asked for them by name; the number of threads is the
-        runtime's. What was gained is in `tuned`, what was tried in `trials`. To keep it in a file, use
-        the plan's `tune`. Results may differ in the last bits from those before, when another
-        effort wins; not from ``overlap="off"`` with the same effort.
+        Mode, depth, slices per message, exchanges in flight, looks per exchange and FFTW's effort
+        are searched, as far as the plan was not asked for them by name; the number of threads is fixed
+        by the runtime. What was gained is in `tuned`, what was tried in `trials`. To keep it in a
+        file, use the plan's `tune`. Results may differ in the last bits from those before, when
+        another effort wins; not from ``overlap="off"`` with the same effort.
 
         Parameters
         ----------

@@ -1,16 +1,17 @@
 """The choice of settings: a model first, measured runs second.
 
-Planning (`choose`) and tuning (`tune`) are one engine. The model (`overlap.model`) is fed with what is
-measured on the plan's own messages: C per slice, latency and bandwidth of the exchange, and what a
-message costs beyond that, alone and handed from thread to thread. It drops the candidates it finds much slower than its best. The others race on trial
-arrays, in turns (`Course.race`), and all ranks keep the one with the smallest median of the slowest
-rank's times. A simpler one wins a near tie.
+Planning (`choose`) and tuning (`tune`) are one engine. The model (`overlap.model`) is fed with what
+is measured on the plan's own messages: C per slice, latency and bandwidth of the exchange, and what
+a message costs beyond that, alone and handed from thread to thread. It drops the candidates it finds
+much slower than its best. The others race on trial arrays, in turns (`Course.race`), and all ranks
+keep the one with the smallest median of the slowest rank's times. A simpler one wins a near tie.
 
 Planning lets about a dozen candidates race over one short round, and the best few over some more.
-Tuning goes on from there, within its budget: a grid of mode, slices per message and depth, of which the slower half leaves after every
-heat (successive halving; Jamieson and Talwalkar, AISTATS 2016); then, for the best, exchanges
-in flight, looks per exchange and FFTW's effort, one after the other; then a longer race against what
-planning chose.
+Tuning goes on from there, within its budget: a grid of mode, slices per message and depth, as much
+of it as the budget allows, those first that the model likes best; the slower half leaves after every
+heat (successive halving; Jamieson and Talwalkar, AISTATS 2016). Then, for the best, exchanges in
+flight, looks per exchange and FFTW's effort, one after the other; then a longer race of the best few
+against what planning chose.
 """
 
 from contextlib import contextmanager
@@ -305,7 +306,8 @@ class _Search:
     def run(self, default, present):
         """The best settings found, and how many times faster they are than `default`."""
         field = list(dict.fromkeys((default, present, *self._grid())))
-        self._count = self._course.trial_slices(field[:2], TUNING_TRIAL_SECONDS, TUNING_TRIAL_NBYTES)
+        self._count = self._course.trial_slices(
+            field[:2], TUNING_TRIAL_SECONDS, TUNING_TRIAL_NBYTES)
         survivors = self._heats(field)
         challengers = survivors[:1]
         for what, variants in (("exchanges in flight", self._in_flights), ("looks", self._looks)):

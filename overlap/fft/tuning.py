@@ -1,8 +1,8 @@
 """What one plan has from a tuning file, and keeps in it: the same on all ranks.
 
-Rank 0 alone touches the file and hands its bytes to the others. A plan made from an entry uses its
-settings and makes its FFTW plans with the entry's wisdom and no other, so that they are those of the run
-that tuned it, whatever else this process has planned.
+Rank 0 alone touches the file and hands what it read to the others. A plan made from an entry uses
+its settings and makes its FFTW plans with the entry's wisdom and no other, so that they are those of
+the run that tuned it, whatever else this process has planned.
 """
 
 import os
@@ -42,6 +42,7 @@ class Tuning:
         self._dtype = dtype
         self._plan = plan
         self._entry = self._reason = self._machine = None
+        self._known = []  # wisdom of an earlier entry, for transforms that are not tuned anew
         if path is None:
             return
         comm = runtime.comm.handle
@@ -78,7 +79,9 @@ class Tuning:
         return local.only_wisdom(self._dtype, self._entry["wisdom"])
 
     def forget(self):
-        """Plan as if there were no entry."""
+        """Plan as if there were no entry, until `keep` makes one."""
+        if self._entry is not None:
+            self._known = [self._entry["wisdom"]]
         self._entry, self._reason = None, "it has no entry for this plan"
 
     def problem(self):
@@ -107,7 +110,7 @@ class Tuning:
                 "plan": self._plan, "machine": self._machine,
                 "transforms": {name: store.record(transform.settings, transform.tuned)
                                for name, transform in transforms.items()},
-                "wisdom": local.joined_wisdom(self._dtype, [text for text in texts if text])}
+                "wisdom": local.joined_wisdom(self._dtype, [*filter(None, texts), *self._known])}
             if self.path is not None:
                 try:
                     store.write(self.path, self._entry)

@@ -173,8 +173,8 @@ class Runtime:
         depth, wait, in_flight
             As of the runtime, for this pipeline alone.
         looks : int, optional
-            With ``"poll"``: looks at the exchanges per expected time of one, 8 by default. More find a
-            finished exchange sooner, and take more of the core.
+            With ``"poll"``: looks at the exchanges per expected time of one, 8 by default. More
+            find a finished exchange sooner, and take more of the core.
 
         Returns
         -------
@@ -187,8 +187,9 @@ class Runtime:
                 in_flight=in_flight, looks=looks)
         if problem := _problem(depth=depth, wait=wait, in_flight=in_flight, looks=looks):
             raise InputError(problem)
-        return Pipeline(self, program, lane, skeleton, depth or self.depth, wait or self.wait,
-                        in_flight or min(depth or self.depth, self.in_flight), looks or LOOKS_PER_EXCHANGE)
+        depth = depth or self.depth
+        return Pipeline(self, program, lane, skeleton, depth, wait or self.wait,
+                        in_flight or min(depth, self.in_flight), looks or LOOKS_PER_EXCHANGE)
 
     def preflight(self, problem=None, **agreed):
         """Agree with all ranks that the input is good, before any work is accepted (collective).

@@ -38,6 +38,34 @@ def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
     assert "shared memory" in out and "24 x 20" in out
 
 
+def test_tune_writes_a_file_that_plans_read(tmp_path):
+    path = tmp_path / "tuning.json"
+    arguments = ["--slices", "6", "--shape", "24", "20", "--budget", "1"]
+    for workload in ("operation", "fft2"):
+        status, out, err = overlap("tune", workload, "--dtype", "f8", *arguments, "--file", path)
+        assert status == 0, err
+        assert "x the speed of the default" in out and f"written: {path}" in out
+    entry, = json.loads(path.read_text())["entries"]
+    assert entry["plan"]["shape"] == [6, 24, 20] and entry["machine"]["link"] == ""
+    assert {name.split(":")[0] for name in entry["transforms"]} == {
+        "forward", "backward", "pointwise"}
+    again = tmp_path / "report.json"
+    status, out, err = overlap("bench", "fft2", "--dtype", "f8", *SMALL, "--json", again,
+                               env={"OVERLAP_TUNING": str(path)})
+    assert status == 0, err
+    forward = entry["transforms"]["forward"]
+    checked(again, auto_choice={name: forward[name] for name in (
+        "overlap", "depth", "chunk", "in_flight")})
+
+
+def test_tune_refuses_a_file_that_is_none(tmp_path):
+    path = tmp_path / "tuning.json"
+    path.write_text("{")
+    status, _, err = overlap("tune", "fft2", *SMALL[:-2], "--budget", "1", "--file", path)
+    assert status == 1 and "expected a whole tuning file" in err
+    assert path.read_text() == "{"
+
+
 def test_forced_settings_are_used(tmp_path):
     path = tmp_path / "report.json"
     status, _, err = overlap("bench", "fft2", *SMALL, "--json", path, "--overlap", "poll",

@@ -11,8 +11,8 @@ def test_a_tuned_plan_is_found_again(ranks, workers, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["tuning.json"]
 
 
-@pytest.mark.parametrize("case", ["wishes_come_first", "other_wisdom", "ranks_disagree",
-                                  "bad_files"])
+@pytest.mark.parametrize("case", ["tuned_again", "wishes_come_first", "other_wisdom",
+                                  "ranks_disagree", "bad_files"])
 def test_files(case, tmp_path):
     jobs.run_job(f"tuning_cases:{case}", 2, args={"path": str(tmp_path / "tuning.json")})
 

@@ -3,13 +3,14 @@
 import gc
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from fft2_cases import raised, random, same_bits, same_everywhere
 
 import overlap
-from overlap.fft import Settings, local
+from overlap.fft import Settings, fft2, local
 
 SHAPE, DTYPE = (24, 12, 10), "f8"
 
@@ -24,11 +25,11 @@ def tuned_plan_is_found_again(comm, path, workers):
     heard = []
     with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, workers=workers) as plan:
         assert "not used: it has no entry" in plan.describe()
-        dropped = plan.pointwise(lambda u: u)
+        made = [plan.pointwise(lambda u: u)]
         first, second = plan.pointwise(product, dealias="3/2"), plan.pointwise(product)
         twin = plan.pointwise(lambda u, v: u - v)
         if comm.rank > 0:  # what one rank has dropped is tuned on none
-            del dropped
+            made.clear()
             gc.collect()
         gains = plan.tune(1.2, progress=lambda *step: heard.append(step))
         assert bool(heard) == (comm.rank == 0)
@@ -68,6 +69,48 @@ def tuned_plan_is_found_again(comm, path, workers):
                     spectrum, plan.backward(spectrum), first(spectrum, spectrum),
                     second(spectrum, spectrum)), truth):
                 assert same_bits(result, expected), overlap_
+
+
+def tuned_again(comm, path):
+    """Tuning on top of an entry loses neither what that knew nor what is found now."""
+    rng = np.random.default_rng(3)
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
+        plan.pointwise(product, dealias="3/2")
+        u = random(rng, SHAPE, DTYPE)[plan.local_slice()]
+    for number in range(3):
+        disturb()
+        with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
+            if number == 0:
+                kept = plan.pointwise(product, dealias="3/2")
+            plan.tune(0.4)
+            if number == 0:
+                chosen = kept.settings
+            truth = np.array(plan.forward(u))
+        for overlap_ in ("auto", "off"):
+            disturb()
+            with (kernels_need_no_planning(),
+                  overlap.FFT2(comm, SHAPE, DTYPE, overlap=overlap_, tuning=path) as plan):
+                assert same_bits(plan.forward(u), truth)
+                acting = plan.pointwise(product, dealias="3/2")
+                assert acting.settings == chosen or overlap_ == "off"
+
+
+@contextmanager
+def kernels_need_no_planning():
+    """Assert that FFTW learns nothing when kernels are made: the file told it all."""
+    made = fft2.Kernels
+
+    def watched(*args):
+        before = set(local.wisdom(DTYPE).splitlines())
+        kernels = made(*args)
+        assert set(local.wisdom(DTYPE).splitlines()) == before, args
+        return kernels
+
+    fft2.Kernels = watched
+    try:
+        yield
+    finally:
+        fft2.Kernels = made
 
 
 def disturb():

@@ -56,6 +56,9 @@ def record(case=None, **changes):
     (["predict", "report.json", "--compute-s", "1", "--communication-s", "1"], "expected either"),
     (["predict", "--compute-s", "-1", "--communication-s", "1"], "finite time >= 0"),
     (["trace"], "FILE.json"),
+    (["tune"], "workload"),
+    (["tune", "fft2", "--budget", "0"], "expected seconds > 0"),
+    (["tune", "operation", "--dtype", "c16"], "expected one of f4, f8"),
 ])
 def test_arguments_that_make_no_sense(argv, complaint, capsys):
     with pytest.raises(SystemExit) as stop:
