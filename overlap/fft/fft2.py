@@ -216,7 +216,7 @@ class FFT2:
         self.runtime.preflight(budget_problem(budget_s) or self._tuning.problem(),
                                budget_s=budget_s)
         self._tuning.forget()
-        self._kernels.clear()  # FFTW must know by itself what the entry's wisdom told
+        self._kernels.clear()  # what is measured must be what FFTW knows, and keeps
         alive = self._alive()
         first = {}  # transforms of one name are planned alike
         for transform in alive:

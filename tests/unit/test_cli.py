@@ -58,7 +58,7 @@ def record(case=None, **changes):
     (["trace"], "FILE.json"),
     (["tune"], "workload"),
     (["tune", "fft2", "--budget", "0"], "expected seconds > 0"),
-    (["tune", "operation", "--dtype", "c16"], "expected one of f4, f8"),
+    (["tune", "operation", "--dtype", "c16"], "expected one of f8, f4"),
 ])
 def test_arguments_that_make_no_sense(argv, complaint, capsys):
     with pytest.raises(SystemExit) as stop:
