@@ -10,6 +10,7 @@ Layers, lowest first; each imports only from those above it in this list:
     decomp    who holds what: partitions, slabs, distributed arrays
     simulate  the runtime's schedule on a virtual clock: any machine
     fft       local FFTW plans; FFT2, batched two-dimensional FFTs
+    compat    drop-ins for other libraries
     links     shaped links in network namespaces, for one machine
     bench     measurements: tables, reports
     scale     strong scaling: a matrix of measurements, job scripts, figures

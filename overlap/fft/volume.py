@@ -73,7 +73,7 @@ class Volume(Fields):
         self.inputs, self.outputs = (source,), (target,)
         self.exchange_dtype = passage.dtype
         self._passage = passage
-        self._scale = scale
+        self.scale = scale
 
     def release(self):
         super().release()
@@ -93,7 +93,7 @@ class Volume(Fields):
     def trial_arrays(self, fields):
         """An input (zero) and an output of some fields, as for `run_planes`."""
         def batch(side):
-            local = side.shape[-3:]
+            local = side.shape[-side.dimensions:]
             count = fields if self._passage.fields == side.slices else side.slices
             return zeros((count, *local), side.dtype)
         return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
@@ -122,7 +122,7 @@ class Volume(Fields):
                 split(natural_view(outputs[0], self.outputs[0])))
 
     async def run(self, task, lane, compute, comm, sources, targets):
-        await self.travel(self._passage, task, lane, compute, comm, sources, targets, self._scale)
+        await self.travel(self._passage, task, lane, compute, comm, sources, targets, self.scale)
 
 
 def natural_view(array, side):

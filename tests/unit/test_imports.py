@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(overlap.__file__).parent
 
 # Lowest first. `overlap` itself re-exports, so nothing inside may import from it.
-FLOORS = ("errors", "model", "alltoall", "trace", "runtime", "decomp", "simulate", "fft", "links",
+FLOORS = ("errors", "model", "alltoall", "trace", "runtime", "decomp", "simulate", "fft", "compat", "links",
           "launch", "bench", "arguments", "scale", "predict", "cli", "__main__", "overlap")
 ONLY = {"links": {"errors"}, "decomp": {"errors", "decomp"}}  # stricter than the floors
 
@@ -17,7 +17,7 @@ ONLY = {"links": {"errors"}, "decomp": {"errors", "decomp"}}  # stricter than th
 IMPORTERS = {
     "pyfftw": {"fft/local.py"},
     "threadpoolctl": {"runtime/workers.py"},
-    "mpi4py": {"runtime", "decomp/exchange.py", "fft/tune.py", "bench", "cli.py"},
+    "mpi4py": {"runtime", "decomp/exchange.py", "fft/tune.py", "bench", "compat", "cli.py"},
     "mpi4py_fft": {"bench/peer.py"},
     "greenlet": {"simulate/clock.py"},
 }
