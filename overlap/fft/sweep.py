@@ -34,15 +34,15 @@ class Line:
         Of the grid in real space, `points` or more.
     real : bool
         Data are real before the forward transform: half the modes.
-    symmetric : bool
-        On a finer grid mode ``points // 2`` is kept: it stands for itself and its negative twin there,
-        half of it for each. Sweeps of such a line transform no other axis.
+    nyquist : {"drop", "keep", "split"}
+        What becomes of mode ``points // 2`` on a finer grid. "split": there it stands for itself and
+        its negative twin, half of it for each; sweeps of such a line transform no other axis.
     """
 
     points: int
     fine: int
     real: bool = False
-    symmetric: bool = False
+    nyquist: str = "drop"
 
     def length(self, spectral):
         """Length of the axis in an array."""
@@ -54,7 +54,7 @@ class Line:
     def segments(self):
         """Pairs of ranges with the same modes: in an array, and after the FFT of the fine grid."""
         found = mode_segments(self.points, self.fine, half=self.real)
-        if self.symmetric:
+        if self.nyquist != "drop":
             kept = slice(0, self.points // 2 + 1)
             found[0] = kept, kept
         return found
@@ -216,7 +216,7 @@ class _Transformed:
         self.source, self.target = (physical, modes) if forward else (modes, physical)
         self._plans, self._gaps = [], []
         self._folds = [(line.fold if forward else line.unfold, np.moveaxis(modes, axis, 0))
-                       for axis, line in lines.items() if line.symmetric]
+                       for axis, line in lines.items() if line.nyquist == "split"]
         self._forward = forward
         if 0 in spectral:
             return

@@ -430,11 +430,15 @@ def _request(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
 
 
 def _line(points, fine, real):
-    """Of a padded axis with an even number of modes on the positive side, the last one is shared
-    between a mode and its negative twin: mpi4py-fft's rule, which asks that number and not `points`
-    where data are real."""
+    """The `Line` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
+
+    On a finer grid it is split between itself and its twin where their number is even, the number of
+    modes: for real data ``points // 2 + 1``, also where `points` is odd.
+    """
+    if fine == points:
+        return Line(points, fine, real)
     even = (points // 2 + 1 if real else points) % 2 == 0
-    return Line(points, fine, real, symmetric=fine > points and even)
+    return Line(points, fine, real, "split" if even else "keep" if real else "drop")
 
 
 def _groups(axes, count, darray):
