@@ -10,7 +10,8 @@ Layers, lowest first; each imports only from those above it in this list:
     runtime   communicator thread, worker pool, pipelines of slice programs
     decomp    who holds what: partitions, slabs, distributed arrays
     simulate  the runtime's schedule on a virtual clock: any machine
-    fft       local FFTW plans; FFT2, batched two-dimensional FFTs
+    fft       local FFTW plans; FFT2, batched two-dimensional FFTs; FFT3, volumetric ones
+    compat    drop-ins for other libraries
     links     shaped links in network namespaces, for one machine
     bench     measurements: tables, reports
     scale     strong scaling: a matrix of measurements, job scripts, figures

@@ -1,6 +1,7 @@
 """Process grids: the choice of one, and the communicators along its dimensions."""
 
 import weakref
+from math import prod
 from time import perf_counter
 
 import numpy as np
@@ -14,17 +15,18 @@ _known = weakref.WeakKeyDictionary()  # communicators of every runtime: freed wh
 def subcomms(runtime, grid):
     """The runtime's communicators along the dimensions of a grid (collective the first time).
 
-    Rank p + P q of a P x Q grid has the coordinates p and q.
+    Rank p + P q + ... of a P x Q x ... grid has the coordinates p, q, ...
     """
     of_runtime = _known.setdefault(runtime, {})
     if grid not in of_runtime:
         comm = runtime.comm
         if comm.size in grid:
-            of_runtime[grid] = (comm, comm)  # the other dimension exchanges nothing
+            of_runtime[grid] = (comm,) * len(grid)  # the other dimensions exchange nothing
         else:
-            P = grid[0]
-            of_runtime[grid] = (comm.Split(comm.rank // P, comm.rank),
-                                comm.Split(comm.rank % P, comm.rank))
+            steps = [prod(grid[:dimension]) for dimension in range(len(grid))]
+            of_runtime[grid] = tuple(
+                comm.Split(comm.rank - comm.rank // step % size * step, comm.rank)
+                for step, size in zip(steps, grid))
     return of_runtime[grid]
 
 

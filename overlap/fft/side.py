@@ -33,7 +33,7 @@ class Side:
         for axis, part in parts.items():
             where[axis] = part
         self.axes = tuple(sorted(len(where) + axis for axis in parts))
-        self._dimensions = len(shape)
+        self.dimensions = len(shape)
         self.local_slice = tuple(where)
         self.shape = tuple(length_of(part) for part in where)
 
@@ -56,4 +56,4 @@ class Side:
 
     def planes(self, array):
         """The array with its batch axes joined: a view where strides allow, else a copy."""
-        return np.asarray(array).reshape((self.slices, *self.shape[-self._dimensions:]))
+        return np.asarray(array).reshape((self.slices, *self.shape[-self.dimensions:]))

@@ -34,11 +34,15 @@ class Line:
         Of the grid in real space, `points` or more.
     real : bool
         Data are real before the forward transform: half the modes.
+    nyquist : {"drop", "keep", "split"}
+        What becomes of mode ``points // 2`` on a finer grid. "split": there it stands for itself and
+        its negative twin, half of it for each; sweeps of such a line transform no other axis.
     """
 
     points: int
     fine: int
     real: bool = False
+    nyquist: str = "drop"
 
     def length(self, spectral):
         """Length of the axis in an array."""
@@ -49,7 +53,29 @@ class Line:
     @property
     def segments(self):
         """Pairs of ranges with the same modes: in an array, and after the FFT of the fine grid."""
-        return mode_segments(self.points, self.fine, half=self.real)
+        found = mode_segments(self.points, self.fine, half=self.real)
+        if self.nyquist != "drop":
+            kept = slice(0, self.points // 2 + 1)
+            found[0] = kept, kept
+        return found
+
+    def fold(self, modes):
+        """Add the twin of mode ``points // 2`` to it, in modes of the fine grid along axis 0."""
+        nyquist = modes[self.points // 2]
+        if self.real:
+            nyquist.imag = 0
+            nyquist *= 2
+        else:
+            nyquist += modes[self.fine - self.points // 2]
+
+    def unfold(self, modes):
+        """The transpose of `fold`, halved."""
+        nyquist = modes[self.points // 2]
+        nyquist *= 0.5
+        if self.real:
+            nyquist.imag = 0
+        else:
+            modes[self.fine - self.points // 2] = nyquist
 
     @property
     def fine_modes(self):
@@ -189,6 +215,9 @@ class _Transformed:
         physical = modes if real_axis is None else empty(fine, modes.real.dtype)
         self.source, self.target = (physical, modes) if forward else (modes, physical)
         self._plans, self._gaps = [], []
+        self._folds = [(line.fold if forward else line.unfold, np.moveaxis(modes, axis, 0))
+                       for axis, line in lines.items() if line.nyquist == "split"]
+        self._forward = forward
         if 0 in spectral:
             return
         axes = list(lines)
@@ -213,8 +242,16 @@ class _Transformed:
     def execute(self):
         for where in self._gaps:
             self.source[where] = 0
+        if not self._forward:
+            self._fold()
         for one in self._plans:
             one.execute()
+        if self._forward:
+            self._fold()
+
+    def _fold(self):
+        for fold, modes in self._folds:
+            fold(modes)
 
 
 class InPlaceSweep:

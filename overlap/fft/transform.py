@@ -275,7 +275,7 @@ class Transform:
         results = out if isinstance(out, tuple) else (out,) * len(self.outputs)
         problem = self._problem(arrays, out, results)
         if problem is not None:
-            self._pipelines[what]((), problem=problem)
+            self.refuse(problem, what)
         if out is None:
             results = tuple(side.empty() for side in self.outputs)
         inputs = [side.planes(array) for side, array in zip(self.inputs, arrays)]
@@ -285,6 +285,10 @@ class Transform:
             if not np.may_share_memory(result, planes):
                 result[...] = planes.reshape(result.shape)
         return results if len(results) > 1 else results[0]
+
+    def refuse(self, problem, what="whole"):
+        """Raise `InputError` on all ranks, in place of a call (collective)."""
+        self._pipelines[what]((), problem=problem)
 
     def _problem(self, arrays, out, results):
         """What is wrong with the arguments, or None."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..decomp import mpi_type
+from ..errors import InputError
 from ..runtime import after, parallel, turn
 from .local import REQUIRED_ALIGNMENT, zeros
 from .transform import Transform
@@ -50,6 +51,10 @@ class Fields(Transform):
         self._fields = fields
         self._comms = comms
 
+    def tune(self, budget_s=30.0, progress=None):
+        """Refused, on all ranks: these transforms are planned by measuring, and no more."""
+        raise InputError("expected a transform of an FFT2 to tune, received one of an FFT3")
+
     def trial_fields(self):
         """Fields of a measured planning run: enough to see how they follow each other."""
         return min(self._fields, TRIAL_FIELDS)
@@ -58,7 +63,7 @@ class Fields(Transform):
         """Inputs (zero) and outputs of some fields, as for `run_planes`."""
         def batch(side):
             count = fields if side.slices == self._fields else side.slices
-            return zeros((count, *side.shape[-3:]), side.dtype)
+            return zeros((count, *side.shape[-side.dimensions:]), side.dtype)
         return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
 
     def run_planes(self, inputs, outputs, what="whole"):
@@ -112,7 +117,7 @@ class Volume(Fields):
         self.inputs, self.outputs = (source,), (target,)
         self.exchange_dtype = passage.dtype
         self._passage = passage
-        self._scale = scale
+        self.scale = scale
 
     def release(self):
         super().release()
@@ -141,7 +146,7 @@ class Volume(Fields):
                 split(natural_view(outputs[0], self.outputs[0])))
 
     async def run(self, task, lane, compute, comm, sources, targets):
-        await self.travel(self._passage, task, lane, compute, comm, sources, targets, self._scale)
+        await self.travel(self._passage, task, lane, compute, comm, sources, targets, self.scale)
 
 
 def natural_view(array, side):

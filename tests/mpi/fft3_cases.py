@@ -5,10 +5,9 @@ from contextlib import ExitStack
 from itertools import product
 
 import numpy as np
-from mpi4py import MPI
 
 import overlap
-from fft2_cases import (COMPLEX, MODES, Boom, failing, laid_out, nothing_fails, raised, random,
+from fft2_cases import (COMPLEX, MODES, Boom, laid_out, nothing_fails, raised, random,
                         same_bits, same_everywhere, wide)
 from overlap.decomp import mode_segments
 from overlap.fft import passage as passages

@@ -10,8 +10,8 @@ PACKAGE = Path(overlap.__file__).parent
 
 # Lowest first. `overlap` itself re-exports, so nothing inside may import from it.
 FLOORS = ("errors", "processor", "model", "alltoall", "trace", "runtime", "decomp", "simulate",
-          "fft", "links", "launch", "bench", "arguments", "scale", "predict", "cli", "__main__",
-          "overlap")
+          "fft", "compat", "links", "launch", "bench", "arguments", "scale", "predict", "cli",
+          "__main__", "overlap")
 ONLY = {"links": {"errors"}, "decomp": {"errors", "decomp"}}  # stricter than the floors
 
 # Foreign packages with few importers: a module, or all modules of a floor.
@@ -19,7 +19,7 @@ IMPORTERS = {
     "pyfftw": {"fft/local.py"},
     "threadpoolctl": {"runtime/workers.py"},
     "mpi4py": {"__main__.py", "runtime", "decomp/exchange.py", "fft/grids.py", "fft/tune.py",
-               "fft/tuning.py", "bench", "cli.py"},
+               "fft/tuning.py", "bench", "compat", "cli.py"},
     "mpi4py_fft": {"bench/peer.py"},
     "greenlet": {"simulate/clock.py"},
 }

@@ -1,0 +1,200 @@
+"""Who holds what: `Subcomm`, `Pencil`, and the exchange between two pencils, `Transfer`."""
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.util import dtlib
+
+from ...decomp import Crossing, Layout, Swap, block, box_shape, length_of
+from ...errors import InputError
+
+
+def grid_sizes(size, dims):
+    """Ranks along every axis: given numbers are kept, others (0 or less) are chosen by MPI.
+
+    Raises
+    ------
+    InputError
+        Where `size` ranks do not fit.
+    """
+    try:
+        dims = [max(0, int(count)) for count in dims]
+        rest, known = divmod(size, int(np.prod([count for count in dims if count], dtype=int)))
+    except (TypeError, ValueError):
+        raise InputError(f"expected a sequence of integers as grid, received {dims!r}") from None
+    if known or 0 not in dims and rest != 1:
+        raise InputError(f"expected a grid that holds {size} rank(s), received {dims}")
+    return tuple(MPI.Compute_dims(size, dims))
+
+
+class Subcomm(tuple):
+    """Communicators along every axis of a Cartesian grid of ranks.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        May have a Cartesian topology, then without `dims`.
+    dims : None, int or sequence of int
+        Ranks along every axis, 0 where MPI shall choose. An int: so many axes. None: one axis.
+    reorder : bool
+        Without effect: the last axis' coordinate always runs fastest with the rank.
+
+    Attributes
+    ----------
+    parent : mpi4py.MPI.Intracomm
+        `comm`.
+    """
+
+    def __new__(cls, comm, dims=None, reorder=True):
+        if not isinstance(comm, MPI.Intracomm):
+            raise InputError(f"expected an mpi4py.MPI.Intracomm, received {comm!r}")
+        given = comm.Get_topology() == MPI.CART
+        if given and dims is not None:
+            raise InputError(f"expected no dims with a Cartesian communicator, received {dims!r}")
+        if given:
+            grid = comm
+        else:
+            dims = [0] if dims is None else dims if np.ndim(dims) else [0] * dims
+            grid = comm.Create_cart(grid_sizes(comm.size, dims), reorder=False)
+        count = grid.Get_dim()
+        found = super().__new__(cls, (grid.Sub([axis == other for other in range(count)])
+                                      for axis in range(count)))
+        if not given:
+            grid.Free()
+        found.parent = comm
+        return found
+
+    def destroy(self):
+        """Free the communicators (collective)."""
+        for comm in self:
+            if comm:
+                comm.Free()
+
+
+class Comms(tuple):
+    """Communicators along every axis of some pencil, and the `parent` of them all, where known."""
+
+    def __new__(cls, comms, parent):
+        found = super().__new__(cls, comms)
+        found.parent = parent
+        return found
+
+
+class Pencil:
+    """The distribution of a global array, whole along one axis at least.
+
+    Parameters
+    ----------
+    subcomm : Subcomm or sequence of mpi4py.MPI.Comm
+        Along every axis; missing ones are `MPI.COMM_SELF`.
+    shape : tuple of int
+        Global.
+    axis : int
+        The axis along which pencils are aligned.
+
+    Attributes
+    ----------
+    subcomm : Comms
+    subshape, substart : tuple of int
+        Shape and start of the local part.
+    """
+
+    def __init__(self, subcomm, shape, axis=-1):
+        shape = tuple(int(length) for length in shape)
+        count = len(shape)
+        if count < 2 or min(shape) < 1 or not -count <= axis < count or not (
+                1 <= len(subcomm) <= count):
+            raise InputError("expected a shape of two or more axes, one of them as axis, and at "
+                             f"most one communicator per axis, received shape {shape}, axis "
+                             f"{axis} and {len(subcomm)} communicators")
+        axis %= count
+        comms = list(subcomm)
+        if len(comms) < count:
+            comms += [MPI.COMM_SELF] * (count - 1 - len(comms))
+            comms.insert(axis, MPI.COMM_SELF)
+        if comms[axis].size != 1:
+            raise InputError(f"expected one rank along axis {axis}, received {comms[axis].size}")
+        parts = [block(length, comm.size)[comm.rank] for length, comm in zip(shape, comms)]
+        self.shape, self.axis = shape, int(axis)
+        self.subcomm = Comms(comms, getattr(subcomm, "parent", None))
+        self.subshape = tuple(map(length_of, parts))
+        self.substart = tuple(part.start for part in parts)
+
+    @property
+    def local_slice(self):
+        return tuple(slice(start, start + length)
+                     for start, length in zip(self.substart, self.subshape))
+
+    def pencil(self, axis):
+        """The pencil aligned along `axis`: its ranks and those of the present axis change places."""
+        axis = axis + len(self.shape) if axis < 0 else axis
+        comms = list(self.subcomm)
+        comms[axis], comms[self.axis] = comms[self.axis], comms[axis]
+        return Pencil(Comms(comms, self.subcomm.parent), self.shape, axis)
+
+    def transfer(self, pencil, dtype):
+        """The `Transfer` of arrays of `dtype` from this pencil to another of the same array."""
+        there = self.pencil(pencil.axis)
+        if self.axis == pencil.axis or (there.shape, there.subshape, there.substart) != (
+                pencil.shape, pencil.subshape, pencil.substart):
+            raise InputError(
+                f"expected a pencil of global shape {self.shape} and local part "
+                f"{there.local_slice}, received {pencil.shape} and {pencil.local_slice}")
+        shape = list(self.subshape)
+        shape[pencil.axis] = self.shape[pencil.axis]
+        return Transfer(self.subcomm[pencil.axis], shape, dtype, self.subshape, self.axis,
+                        pencil.subshape, pencil.axis)
+
+
+class Transfer:
+    """An exchange between two pencils over one communicator.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    shape : sequence of int
+        Of what the ranks of `comm` hold together.
+    dtype : dtype
+    subshapeA, subshapeB : tuple of int
+        Local shapes before and after.
+    axisA, axisB : int
+        The axis that is whole before and after.
+    """
+
+    def __init__(self, comm, shape, dtype, subshapeA, axisA, subshapeB, axisB):
+        splits = [None] * len(shape)
+        splits[axisB] = 0
+        crossing = Crossing(Layout(tuple(splits), (comm.size,)), Swap(axisB, axisA), tuple(shape),
+                            (comm.rank,), axisB, 1)
+        self.comm, self.shape, self.dtype = comm, tuple(shape), np.dtype(dtype)
+        self.subshapeA, self.axisA = tuple(subshapeA), axisA
+        self.subshapeB, self.axisB = tuple(subshapeB), axisB
+        message = crossing.message(slice(0, 1))
+        self._boxes = message.sent, message.received
+        self._type = dtlib.from_numpy_dtype(self.dtype)
+
+    def forward(self, arrayA, arrayB):
+        """Exchange from `arrayA` to `arrayB` (collective)."""
+        self._exchange((self.subshapeA, arrayA), (self.subshapeB, arrayB), *self._boxes)
+
+    def backward(self, arrayB, arrayA):
+        """Exchange from `arrayB` to `arrayA` (collective)."""
+        self._exchange((self.subshapeB, arrayB), (self.subshapeA, arrayA), *self._boxes[::-1])
+
+    def destroy(self):
+        """Nothing: it holds nothing of MPI's."""
+
+    def _exchange(self, source, target, sent, received):
+        for shape, array in (source, target):
+            if array.shape != shape or array.dtype != self.dtype:
+                raise InputError(f"expected a local array of shape {shape} and dtype {self.dtype}, "
+                                 f"received {array.shape} and {array.dtype}")
+        source, target = np.asarray(source[1]), np.asarray(target[1])
+        send = np.concatenate([source[box].reshape(-1) for box in sent])
+        receive = np.empty(target.size, self.dtype)
+        counts = [[int(np.prod(box_shape(box))) for box in boxes] for boxes in (sent, received)]
+        self.comm.Alltoallv([send, counts[0], None, self._type],
+                            [receive, counts[1], None, self._type])
+        start = 0
+        for box, count in zip(received, counts[1]):
+            target[box] = receive[start:start + count].reshape(box_shape(box))
+            start += count

@@ -1,0 +1,29 @@
+"""`overlap.compat.mpi4py_fft` on 1 to 6 ranks; see `compat_cases` for what is asserted."""
+
+import jobs
+import pytest
+
+OTHERS = ",".join(("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names",
+                   "two_plans_and_none_destroyed"))
+
+
+@pytest.mark.parametrize("ranks, sparse", [(1, 5), (2, 3), (3, 7), (4, 5), (6, 11)])
+def test_against_numpy(ranks, sparse):
+    jobs.run_job("compat_cases:against_numpy", ranks,
+                 args={"dimensions": [2, 3, 4], "sparse": sparse})
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_arrays_calls_and_refusals(ranks):
+    jobs.run_job("compat_cases:" + OTHERS, ranks)
+
+
+def test_under_open_mpi(openmpi):
+    jobs.run_job("compat_cases:" + OTHERS, 2, mpi="openmpi")
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("ranks, sparse", [(1, 7), (2, 5), (4, 7)])
+def test_against_mpi4py_fft(ranks, sparse):
+    jobs.run_job("compat_cases:against_peer", ranks,
+                 args={"dimensions": [2, 3, 4], "sparse": sparse})
