@@ -92,7 +92,7 @@ def backward_truth(spectrum, axes, shape, fine, real):
 
 
 def assert_close(comm, found, truth, tolerance):
-    largest = np.abs(truth).max()
+    largest = comm.allreduce(np.abs(truth).max(initial=0), MPI.MAX)
     error = comm.allreduce(np.abs(found - truth).max(initial=0), MPI.MAX) if (
         found.shape == truth.shape) else np.inf
     assert error <= tolerance * max(largest, 1), (error, largest)
@@ -165,16 +165,19 @@ def against_peer(comm, dimensions, sparse=1):
         try:
             peer = mpi4py_fft.PFFT(comm, shape, axes=axes, dtype=kind, **given)
             a = mpi4py_fft.newDistArray(peer, False)
-        except AssertionError:  # fewer points than ranks, among others
+        except (AssertionError, AttributeError):  # fewer points than ranks, among others
             continue
         try:
             plan = PFFT(comm, shape, axes=axes, dtype=kind, **options, **FAST)
         except InputError as error:  # a group that is split there, and transformed in parts
             assert "to be whole" in str(error), error
             continue
+        if kind in "fd" and plan.global_shape()[plan.axes[-1][-1]] < 3:
+            continue  # real data stay real there when two points become two modes
         for side in (False, True):
             for name in ("shape", "local_slice", "global_shape", "dtype"):
-                assert getattr(plan, name)(side) == getattr(peer, name)(side), (name, side)
+                assert getattr(plan, name)(side) == getattr(peer, name)(side), (
+                    name, side, shape, axes, kind, options)
         assert plan.axes == peer.axes and plan.dimensions == peer.dimensions
         assert [one.axis for one in plan.pencil] == [one.axis for one in peer.pencil]
         rng = np.random.default_rng(comm.rank)
@@ -182,10 +185,7 @@ def against_peer(comm, dimensions, sparse=1):
         b = newDistArray(plan, False)
         b[...] = a
         assert a.local_slice() == b.local_slice() and a.global_shape == b.global_shape
-        try:
-            truth = np.array(peer.forward(a))
-        except AssertionError:  # its real transforms of one or two points
-            continue
+        truth = np.array(peer.forward(a))
         tolerance = TOLERANCE[kind.lower()]
         assert_close(comm, plan.forward(b), truth, tolerance)
         spectrum = random(rng, truth.shape, truth.dtype.name)
