@@ -1,4 +1,4 @@
-"""Local FFTW plans, `FFT2`: batches of 2-D FFTs on slabs, and `FFT3`: 3-D FFTs on slabs and pencils."""
+"""Local FFTW plans; `FFT2`, batches of 2-D FFTs on slabs; `FFT3`, 3-D FFTs on slabs and pencils."""
 
 from .fft2 import FFT2
 from .fft3 import FFT3

@@ -5,5 +5,5 @@ from .core import Pipeline, Runtime
 from .requests import AsyncComm, after, barrier, parallel, turn
 from .workers import worker_index
 
-__all__ = ["LOOKS_PER_EXCHANGE", "AsyncComm", "Pipeline", "Runtime", "after", "barrier", "parallel", "turn",
-           "worker_index"]
+__all__ = ["LOOKS_PER_EXCHANGE", "AsyncComm", "Pipeline", "Runtime", "after", "barrier",
+           "parallel", "turn", "worker_index"]
