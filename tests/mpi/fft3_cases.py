@@ -154,7 +154,7 @@ def every_step(comm, shape, dtype, grid):
                 for axis in (*way.first, *way.then):
                     whole = _along(whole, axis, dtype, side, shape)
                 where = leg.layout.local_slice(whole.shape, passage.coordinates)
-                whole_scale = transform._scale if leg is passage.legs[0] else 1.0
+                whole_scale = transform.scale if leg is passage.legs[0] else 1.0
                 whole = whole * whole_scale
                 np.testing.assert_allclose(found, whole[where], rtol=0,
                                            atol=1e-12 * np.abs(whole).max())
