@@ -176,7 +176,7 @@ class Passage:
         room = _points(_after(local, rest, lines, forward)) * itemsize if natural else 0
         sizes = [max((_points(leg.target) for leg in self.legs
                       if leg.place and leg.place % 2 == odd), default=0) for odd in (0, 1)]
-        self._borrows = sizes[0] * spectral.itemsize <= room
+        self._borrows = 0 < sizes[0] * spectral.itemsize <= room
         self._work = [zeros((self.ring, 0 if self._borrows and not odd else size), spectral)
                       for odd, size in enumerate(sizes)]
         self.nbytes = sum(work.nbytes for work in self._work)
