@@ -32,6 +32,9 @@ EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "restore
          for shape in ([1, 1, 1], [0, 3, 4, 5], [2, 3, 1, 7], [2, 40, 24, 36], [3, 2, 60, 32])
          for dtype in ("f8", "c8") for order, restore in (("natural", False), ("transposed", True))
          for grid in (0, 1)]
+# Ranks without points, and a target that is no contiguous line: once taken for work memory.
+EDGES += [EDGES[0] | {"shape": shape, "order": "transposed", "grid": grid, "target": "strided"}
+          for shape in ([1, 5, 1], [5, 1, 2]) for grid in (0, 1, 2) for _ in range(2)]
 
 
 def drawn(count):
