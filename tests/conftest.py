@@ -1,7 +1,12 @@
 """What all tests share: jobs under either MPI library, with the orphan check of `jobs.run_job`."""
 
+import signal
+
 import jobs
 import pytest
+
+# A shell's background job starts with SIGINT ignored, and so would every job of the tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
