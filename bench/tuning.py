@@ -17,7 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from overlap import launch
-from overlap.bench.cases import JOBS, Case
+from overlap.bench.cases import Case
+from overlap.bench.jobs import JOBS
 from overlap.bench.report import commit, machine
 
 RESULTS = Path(__file__).parent / "results" / "tuning"

@@ -4,7 +4,8 @@ import argparse
 import math
 
 from . import links
-from .bench.cases import JOBS
+from .bench.cases import ORDERS
+from .bench.jobs import JOBS
 
 
 def count(text):
@@ -37,17 +38,25 @@ def link(text):
     return None if text == "shm" else rate(text)
 
 
-def add_workload(parser):
+def add_workload(parser, jobs=tuple(JOBS)):
     """``workload`` and ``--dtype``."""
-    parser.add_argument("workload", choices=JOBS, help="; ".join(
-        f"{name}: {job.title}" for name, job in JOBS.items()))
+    parser.add_argument("workload", choices=jobs, help="; ".join(
+        f"{name}: {JOBS[name].title}{JOBS[name].detail}" for name in jobs))
     parser.add_argument("--dtype", help="of real space; default: c16, and f8 for the operation")
 
 
 def add_size(parser):
     """``--slices`` and ``--shape``."""
-    parser.add_argument("--slices", type=count, default=64)
-    parser.add_argument("--shape", nargs=2, type=count, default=(512, 512), metavar=("NY", "NX"))
+    parser.add_argument("--slices", type=count, help="planes, or fields; default: 64, or 1")
+    parser.add_argument("--shape", nargs="+", type=count, metavar="N",
+                        help="NY NX of a plane (default: 512 512), or NZ NY NX of a field")
+
+
+def add_layout(parser):
+    """``--order`` and ``--grid``."""
+    parser.add_argument("--order", choices=ORDERS, default="natural", help="of the spectrum")
+    parser.add_argument("--grid", nargs=2, type=count, metavar=("P", "Q"),
+                        help="of the ranks, for fft3; default: chosen by the plan")
 
 
 def add_link(parser):

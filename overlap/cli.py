@@ -12,11 +12,13 @@ import sys
 import traceback
 
 from . import launch, links, trace
-from .arguments import add_limits, add_link, add_size, add_workload, count, rate, seconds
+from .arguments import (add_layout, add_limits, add_link, add_size, add_workload, count, rate,
+                        seconds)
 from .bench.cases import MODES, Case
 from .bench.commands import CommandError, bench, demo, environment, measure, need, quick
+from .bench.jobs import JOBS
 from .bench.report import machine, packages, place, ranges, read, title
-from .bench.tuning import DEFAULT_FILE, tune
+from .bench.tuning import DEFAULT_FILE, TUNABLE, tune
 from .errors import InputError, LinksUnavailable
 from .predict import closed_forms, draw, strong_scaling, table, write_json
 from .scale.commands import add_commands as add_scale
@@ -132,7 +134,10 @@ def make_parser():
     measured.add_argument("--reference", action="store_true",
                           help="time the C + OpenMP program too (in a checkout)")
     measured.add_argument("--json", metavar="FILE", help="write the report there")
-    measured.add_argument("--rounds", type=count, default=9)
+    measured.add_argument("--rounds", type=count, help="default: 9, or 3 of fft3")
+    measured.add_argument("--calls", type=count, help="that follow each other and are timed as "
+                          "one; default: 1, or 10 of fft3")
+    add_layout(measured)
 
     tuned = add("tune", _tune, "search for the fastest settings of a job and keep them in a file")
     tuned.add_argument("--budget", type=seconds, default=30.0, metavar="S", help="time to take")
@@ -147,8 +152,9 @@ def make_parser():
     shown.add_argument("--threads", type=count, default=1, help="per rank")
     shown.add_argument("--rounds", type=count, default=5)
 
+    add_workload(measured)
+    add_workload(tuned, TUNABLE)
     for command in (measured, tuned):
-        add_workload(command)
         add_link(command)
         command.add_argument("--threads", type=count, default=1, help="per rank")
 
@@ -236,18 +242,20 @@ def _links(options, parser):
 def _case(options, parser, **settings):
     """The case that the options describe."""
     try:
-        return Case(workload=options.workload, slices=options.slices, shape=options.shape,
-                    dtype=options.dtype, threads=options.threads, **settings,
+        return Case(workload=options.workload, slices=options.slices, dtype=options.dtype,
+                    threads=options.threads, **{"shape": options.shape} | settings,
                     link=options.link or ("mpiexec" if launch.under_mpi() else "shm"))
     except ValueError as error:
         parser.error(str(error))
 
 
 def _bench(options, parser):
-    case = _case(options, parser, rounds=options.rounds, overlap=options.overlap,
-                 depth=options.depth, chunk=options.chunk, in_flight=options.in_flight,
-                 peer=options.peer is not None)
-    bench(case, command=["overlap", *sys.argv[1:]], ranks=options.ranks, link=options.link,
+    shapes = [options.shape] if options.shape else JOBS[options.workload].shapes
+    cases = [_case(options, parser, shape=shape, rounds=options.rounds, calls=options.calls,
+                   order=options.order, grid=options.grid, overlap=options.overlap,
+                   depth=options.depth, chunk=options.chunk, in_flight=options.in_flight,
+                   peer=options.peer is not None) for shape in shapes]
+    bench(cases, command=["overlap", *sys.argv[1:]], ranks=options.ranks, link=options.link,
           burst=options.burst, deadline_s=options.deadline, with_reference=options.reference,
           json_path=options.json)
 

@@ -180,9 +180,9 @@ def _print(session):
     return console
 
 
-def bench(case, *, command, ranks, link=None, burst=None, deadline_s=None, with_reference=False,
+def bench(cases, *, command, ranks, link=None, burst=None, deadline_s=None, with_reference=False,
           json_path=None):
-    """Measure one case, print its table, write its report.
+    """Measure cases, print their table, write their report.
 
     Raises
     ------
@@ -193,12 +193,13 @@ def bench(case, *, command, ranks, link=None, burst=None, deadline_s=None, with_
         raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
                            "process already: leave out one of the two")
     session = Session(command, burst, deadline_s)
-    with session.progress(1):
-        record = session.measure(case, link, at_hand(ranks))
-        if record is not None and with_reference:
-            record |= ({"reference_skipped": "mpiexec started this process already"}
-                       if launch.under_mpi() else reference(case, ranks, link))
-    if record is None:
+    with session.progress(len(cases)):
+        for case in cases:
+            record = session.measure(case, link, at_hand(ranks))
+            if record is not None and with_reference:
+                record |= ({"reference_skipped": "mpiexec started this process already"}
+                           if launch.under_mpi() else reference(case, ranks, link))
+    if not session.report["cases"]:
         return
     _print(session)
     if json_path is not None:

@@ -15,11 +15,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import OverlapError
-from ..fft.local import bare_fft_seconds
 from ..runtime import Runtime
 from ..trace import write_chrome
 from . import peer as peer_module
-from .cases import JOBS, error_limit, max_rel_error
+from .jobs import JOBS, error_limit, max_rel_error
 
 TRACED_SLICES = 32      # enough to see how a pipeline fills and drains
 
@@ -64,13 +63,13 @@ def measure(comm, case, progress=None):
         plans = {mode: plan("off", chunk=case.chunk) if mode == "off" else
                  plan(case.overlap if mode == "auto" else mode, **forced) for mode in case.modes}
         if hosts > 1:
-            plans["control"] = plan("off", chunk=1)
+            plans["control"] = plan("off", chunk=kind.control_chunk)
         job = kind(case, plans["off"])
         runs = {name: job.transform(plan) for name, plan in plans.items()}
 
         steps.next("checking results")
         result, out = plans["off"].empty(True), plans["off"].empty(True)
-        error = _check(comm, case, job, runs, result, out)
+        error = _check(comm, case, job, plans["off"], runs, result, out)
 
         best = runs[case.modes[-1]]
         columns = {mode: _call(runs[mode], job.inputs, out) for mode in case.modes}
@@ -80,15 +79,16 @@ def measure(comm, case, progress=None):
         peers = _peers(comm, case, stack) if case.peer else {}
         for name, prepared in peers.get("columns", {}).items():
             columns[name] = prepared.refill, prepared.forward
-        seconds = _rounds(comm, columns, case.rounds, steps)
+        seconds = _rounds(comm, columns, case.rounds, case.calls, steps)
         seconds |= {name: seconds[other] for name, other in same.items()}
 
         steps.next("bare FFTs" + (", timeline" if case.trace else ""))
-        bare_fft_s = _bare_fft_s(comm, case)
+        bare_fft_s = comm.allreduce(kind.bare_fft_s(case, plans["off"]), MPI.MAX)
         if case.trace:
             _trace(comm, case, job, best.settings, out)
         return {
             "seconds": seconds, "ranks": comm.size, "hosts": hosts, "max_rel_error": error,
+            "grid": list(plans["off"].grid) if kind is JOBS["fft3"] else None,
             "choice": {name: getattr(best.settings, name)
                        for name in ("overlap", "depth", "chunk", "in_flight")},
             "nbytes_in_flight": comm.allreduce(best.nbytes_in_flight, MPI.MAX),
@@ -132,10 +132,10 @@ def _control(columns, runs, case, job, out):
     return {name: other for name, (_, other, same) in alike.items() if same}
 
 
-def _check(comm, case, job, runs, result, out):
+def _check(comm, case, job, plan, runs, result, out):
     """Run everything once; the error of the result without overlap."""
     runs["off"](*job.inputs, out=result)
-    error = max_rel_error(comm, job, case, result)
+    error = max_rel_error(comm, job, case, plan, result)
     if not error <= error_limit(case):
         raise WrongResult(f"{case.workload}: expected a relative error of at most "
                           f"{error_limit(case):.1e}, got {error:.1e}")
@@ -153,8 +153,8 @@ def _check(comm, case, job, runs, result, out):
     return error
 
 
-def _rounds(comm, columns, rounds, steps):
-    """Seconds of the slowest rank, by column, one per round."""
+def _rounds(comm, columns, rounds, calls, steps):
+    """Seconds of the slowest rank per call, by column, one per round."""
     for prepare, run in columns.values():       # what `_check` has not run yet
         if prepare is not None:
             prepare()
@@ -170,8 +170,9 @@ def _rounds(comm, columns, rounds, steps):
                 prepare()
             comm.Barrier()
             started_s = perf_counter()
-            run()
-            seconds[name].append(comm.allreduce(perf_counter() - started_s, MPI.MAX))
+            for _ in range(calls):
+                run()
+            seconds[name].append(comm.allreduce(perf_counter() - started_s, MPI.MAX) / calls)
     return seconds
 
 
@@ -180,27 +181,15 @@ def _peers(comm, case, stack):
     reasons = [reason for reason in comm.allgather(peer_module.available()) if reason]
     if reasons:
         return {"skipped": reasons[0]}
-    best = peer_module.prepare(comm, case.global_shape, case.dtype)
+    settings = tuple(peer_module.SETTINGS[case.workload])
+    best = peer_module.prepare(comm, case, settings)
     stack.callback(best.destroy)
     default = best
-    if best.setting != peer_module.DEFAULT:
-        default = peer_module.prepare(comm, case.global_shape, case.dtype,
-                                      settings=(peer_module.DEFAULT,))
+    if best.setting != settings[0]:
+        default = peer_module.prepare(comm, case, settings[:1])
         stack.callback(default.destroy)
     return {"columns": {"peer_mpi4py_fft": best, "peer_mpi4py_fft_default": default},
             "setting": best.setting}
-
-
-def _bare_fft_s(comm, case):
-    """Time of nothing but the job's 1-D FFTs, contiguous and in order."""
-    ny, nx = case.shape
-    rows = (ny + comm.size - 1) // comm.size        # of the rank that holds most
-    columns = nx if case.dtype.startswith("c") else nx // 2 + 1
-    columns = (columns + comm.size - 1) // comm.size
-    spectral = np.result_type(case.dtype, "c8")
-    one = (bare_fft_seconds(case.slices * rows, nx, case.dtype)
-           + bare_fft_seconds(case.slices * columns, ny, spectral))
-    return comm.allreduce(one, MPI.MAX) * JOBS[case.workload].transforms
 
 
 def _trace(comm, case, job, settings, out):

@@ -1,23 +1,33 @@
-"""mpi4py-fft on our job: forward 2-D transforms of a batch, rows distributed in, columns out.
+"""mpi4py-fft on our job: forward transforms of a batch of planes, or of a field.
 
 The peer gets its best setting: `prepare` plans every candidate below, times a few transforms of
 each and keeps the fastest. It also gets nothing to do that our plan does not do: it transforms its
 own input array into its own output array (`forward(u, uh)` would copy both), and it does not scale
-(`normalize=False`). Its grid has to put all ranks on the y axis, which makes the result
-`(nz, ny, nx_local)` in natural order, like ours.
+(`normalize=False`). For planes its grid has to put all ranks on the y axis, which makes the result
+`(nz, ny, nx_local)` in natural order, like ours; of a field it may split what it likes.
 """
 
 import numpy as np
 from mpi4py import MPI
 
+# By workload: what differs between settings, the one that the peer has by itself first.
 # Not here: FFTW_PATIENT, which plans for minutes on a batch of 64 x 512 x 512; FFTW_ESTIMATE,
 # always slower; scipy, as fast as numpy and without real input.
-CANDIDATES = {
-    "fftw, FFTW_MEASURE": {"backend": "fftw", "planner_effort": "FFTW_MEASURE"},    # its default
-    "pyfftw, FFTW_MEASURE": {"backend": "pyfftw", "planner_effort": "FFTW_MEASURE"},
-    "numpy": {"backend": "numpy"},
+_PLANES = {"axes": (1, 2), "grid": (1, -1, 1)}
+_FIELD = {"backend": "fftw", "planner_effort": "FFTW_MEASURE"}
+SETTINGS = {
+    "fft2": {
+        "fftw, FFTW_MEASURE": _PLANES | {"backend": "fftw", "planner_effort": "FFTW_MEASURE"},
+        "pyfftw, FFTW_MEASURE": _PLANES | {"backend": "pyfftw", "planner_effort": "FFTW_MEASURE"},
+        "numpy": _PLANES | {"backend": "numpy"}},
+    "fft3": {
+        "as it comes": _FIELD,
+        "slab": _FIELD | {"slab": True},
+        "collapse": _FIELD | {"collapse": True},
+        "slab, collapse": _FIELD | {"slab": True, "collapse": True},
+        "grid over z": _FIELD | {"grid": (-1,)},
+        "grid over y": _FIELD | {"grid": (1, -1)}},
 }
-DEFAULT = "fftw, FFTW_MEASURE"
 
 
 def available():
@@ -41,17 +51,22 @@ class Prepared:
     Attributes
     ----------
     input, output : ndarray
-        Local arrays, `(nz, ny_local, nx)` and `(nz, ny, nx_local)`, with half as many plus one
-        columns for real input. A transform may destroy the input.
+        Local arrays with their batch, half as long plus one in x for real input. A transform may destroy the input.
+    local_slice : callable
+        Where the input lies in the global array, or with True the output.
     setting : str
         The candidate kept.
     """
 
-    def __init__(self, plan, setting):
+    def __init__(self, plan, setting, field):
         self._plan = plan
         self.setting = setting
         self.input = plan.forward.input_array
         self.output = plan.forward.output_array
+        self.local_slice = plan.local_slice
+        if field:
+            self.input, self.output = self.input[None], self.output[None]
+            self.local_slice = lambda output: (slice(0, 1), *plan.local_slice(output))
 
     def refill(self):
         """Put finite values into `input`, which the last transform may have destroyed."""
@@ -67,20 +82,17 @@ class Prepared:
         self._plan.destroy()
 
 
-def prepare(comm, shape, dtype, *, settings=tuple(CANDIDATES), trials=3):
+def prepare(comm, case, settings, *, trials=3):
     """Plan the peer's fastest transform. Collective.
 
     Parameters
     ----------
     comm : MPI.Comm
-    shape : tuple of int
-        Global shape ``(nz, ny, nx)`` of the input.
-    dtype : dtype
-        Of the input; real input means a half spectrum in x.
+    case : Case
     settings : sequence of str
-        The names in `CANDIDATES` to choose from.
+        The names in `SETTINGS` to choose from.
     trials : int
-        Transforms timed per candidate.
+        Transforms timed per setting.
 
     Returns
     -------
@@ -89,15 +101,15 @@ def prepare(comm, shape, dtype, *, settings=tuple(CANDIDATES), trials=3):
     Raises
     ------
     RuntimeError
-        If no candidate can be planned, or if the kept one gives a wrong result.
+        If nothing can be planned, or if what is kept gives a wrong result.
     """
     best, best_s, refusals = None, np.inf, []
     for setting in settings:
-        plan, refusal = _plan(comm, shape, dtype, CANDIDATES[setting])
+        plan, refusal = _plan(comm, case, SETTINGS[case.workload][setting])
         if plan is None:
             refusals.append(f"{setting}: {refusal}")
             continue
-        candidate = Prepared(plan, setting)
+        candidate = Prepared(plan, setting, case.workload == "fft3")
         wall_s = min(_rounds(comm, candidate, trials + 1)[1:])
         if wall_s < best_s:
             best, candidate, best_s = candidate, best, wall_s
@@ -105,16 +117,17 @@ def prepare(comm, shape, dtype, *, settings=tuple(CANDIDATES), trials=3):
             candidate.destroy()
     if best is None:
         raise RuntimeError("mpi4py-fft plans nothing here:\n" + "\n".join(refusals))
-    _check(comm, best, shape)
+    _check(comm, best, case.global_shape)
     return best
 
 
-def _plan(comm, shape, dtype, options):
+def _plan(comm, case, options):
     """A plan, or None and the reason, alike on all ranks."""
     from mpi4py_fft import PFFT
     plan, reason = None, None
     try:
-        plan = PFFT(comm, shape, axes=(1, 2), dtype=np.dtype(dtype), grid=(1, -1, 1), **options)
+        shape = case.shape if case.workload == "fft3" else case.global_shape
+        plan = PFFT(comm, shape, dtype=np.dtype(case.dtype), **options)
     except Exception as error:    # whatever a backend raises, the others may work
         reason = f"{type(error).__name__}: {error}"
     reasons = comm.allgather(reason)
@@ -136,31 +149,36 @@ def _rounds(comm, prepared, rounds):
 
 def _check(comm, prepared, shape):
     """Every slice a plane wave of its own: one mode in its place, nothing elsewhere."""
-    nz, ny, nx = shape
     here, there = prepared.input, prepared.output
-    y0 = comm.exscan(here.shape[1]) or 0
-    x0 = comm.exscan(there.shape[2]) or 0
-    z = np.arange(nz)
-    mode_y, mode_x = (1 + z) % max(1, ny // 3), (2 + z // 2) % max(1, nx // 3)
-    y, x = y0 + np.arange(here.shape[1]), np.arange(nx)
+    where, modes_here = prepared.local_slice(False), prepared.local_slice(True)
     real = here.dtype.kind == "f"
-    for i in range(nz):
-        wave = np.exp(2j * np.pi * (mode_y[i] * y[:, None] / ny + mode_x[i] * x / nx))
+    worst = 0.0
+    for z in range(*where[0].indices(shape[0])):
+        i = z - where[0].start
+        phase = sum(np.ix_(*(np.arange(n)[part] * mode / n for n, mode, part in zip(
+            shape[1:], _modes(z, shape), where[1:]))))
+        wave = np.exp(2j * np.pi * phase)
         here[i] = wave.real if real else wave
     prepared.forward()
-    worst = 0.0
-    for i in range(nz):
+    for z in range(*modes_here[0].indices(shape[0])):
         expected = np.zeros(there.shape[1:], there.dtype)
-        modes = [(mode_y[i], mode_x[i])]
+        modes = [_modes(z, shape)]
         if real:
-            modes.append((-mode_y[i] % ny, -mode_x[i] % nx))
-        for my, mx in modes:
-            if x0 <= mx < x0 + expected.shape[1]:
-                expected[my, mx - x0] += ny * nx / len(modes)
+            modes.append([-mode % n for mode, n in zip(modes[0], shape[1:])])
+        for wave in modes:
+            if all(part.start <= mode < part.stop for part, mode in zip(modes_here[1:], wave)):
+                place = tuple(mode - part.start for part, mode in zip(modes_here[1:], wave))
+                expected[place] += 1.0 / len(modes)
         if expected.size:
-            worst = max(worst, np.abs(there[i] - expected).max() / (ny * nx))
+            found = there[z - modes_here[0].start] / np.prod(shape[1:])
+            worst = max(worst, np.abs(found - expected).max())
     worst = comm.allreduce(worst, MPI.MAX)
     limit = 100 * np.finfo(there.dtype).eps
     if not worst < limit:
         raise RuntimeError(f"mpi4py-fft ({prepared.setting}): expected a relative error below "
                            f"{limit:.1e}, got {worst:.1e}")
+
+
+def _modes(z, shape):
+    """A mode per transformed axis, other ones for every slice."""
+    return [(axis + 1 + z) % max(1, n // 3) for axis, n in enumerate(shape[1:])]

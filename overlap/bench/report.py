@@ -20,7 +20,8 @@ from pathlib import Path
 from .. import model
 from ..errors import InputError
 from ..processor import cpu_model
-from .cases import JOBS, MODES, Case
+from .cases import MODES, Case
+from .jobs import JOBS
 
 FORMAT, SCHEMA = "overlap-report", 2
 CONTROL_LIMIT = 0.1         # more than this must not look hidden where nothing overlaps
@@ -47,7 +48,7 @@ def case_record(case, measured):
         ``off_s``, ``block_s``, ``poll_s``, ``auto_s`` with ``auto_choice``; ``model_block_s`` and
         ``model_poll_s`` (`overlap.model`, without fill and drain); ``hidden`` of auto;
         ``gain`` = off/auto, with its bounds ``gain_bound`` = (C + T)/max(C, T) and
-        ``gain_bound_block`` = 2 - 1/N; ``max_rel_error``; ``control_hidden`` and ``control_ok``,
+        ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N; ``max_rel_error``; ``control_hidden`` and ``control_ok``,
         None on shared memory; the peer's times, where it ran. Without auto among the modes, its
         place in ``auto_choice``, ``hidden`` and ``gain`` is taken by the last of them.
     """
@@ -57,13 +58,15 @@ def case_record(case, measured):
     record = {
         "link": case.link, "ranks": measured["ranks"], "hosts": measured["hosts"],
         "threads": case.threads, "slices": case.slices, "shape": list(case.shape),
-        "dtype": case.dtype, "workload": case.workload, "modes": list(case.modes),
+        "dtype": case.dtype, "order": case.order, "grid": measured.get("grid"), "calls": case.calls,
+        "workload": case.workload, "modes": list(case.modes),
         "rounds": len(seconds["off"]), "seconds": seconds,
         "C_s": C, "T_s": T, "T_over_C": _finite(T / C if C else math.inf),
         "bare_fft_s": measured["bare_fft_s"],
         **{f"{mode}_s": median.get(mode) for mode in MODES},
         "auto_choice": measured["choice"],
         "model_block_s": model.block_s(C, T, case.threads), "model_poll_s": model.poll_s(C, T),
+        "gflops": 1e-9 * _flops(case) / best,
         "gain": _finite(median["off"] / best),
         "gain_bound": _finite((C + T) / max(C, T)),
         "gain_bound_block": model.best_speedup(case.threads),
@@ -82,6 +85,13 @@ def case_record(case, measured):
                    "peer_mpi4py_fft_setting": measured["peer_setting"],
                    "peer_skipped": measured["peer_skipped"]}
     return record
+
+
+def _flops(case):
+    """Operations of the transforms as the field counts them: 5 N log2 N, half of it for real data."""
+    points = math.prod(case.shape)
+    each = (5.0 if case.dtype.startswith("c") else 2.5) * points * math.log2(max(points, 2))
+    return each * case.slices * JOBS[case.workload].transforms
 
 
 def _finite(value):
@@ -288,6 +298,10 @@ def _choice(record):
     return f"{choice['overlap']}, depth {choice['depth']}\n{chunk}{flying}"
 
 
+def _grid(record):
+    return " x ".join(map(str, record.get("grid") or "-"))
+
+
 def _control(record):
     if record["control_hidden"] is None:
         return "-"
@@ -309,10 +323,12 @@ ROWS = (
     ("   model: max(C, T)", _ms("model_poll"), False),
     ("[bold]overlap, automatic[/bold]", _ms("auto"), True),
     ("   what it chose", _choice, False),
+    ("   on a process grid of", _grid, True),
     None,
     ("[bold]gain over no overlap[/bold]", _number("gain", 2, "x"), False),
     ("   bound: (C + T)/max(C, T)", _number("gain_bound", 2, "x"), False),
     ("   blocking: 2 - 1/N", _number("gain_bound_block", 2, "x"), False),
+    ("GFlop/s, of 5 N log2 N", _number("gflops", 1), False),
     ("[bold]hidden, of min(C, T)[/bold]", _number("hidden"), False),
     ("   control, no overlap", _control, True),
     ("largest relative error", lambda record: f"{record['max_rel_error']:.1e}", False),
@@ -325,7 +341,9 @@ ROWS = (
 
 def heading(records):
     """What a table holds, for the line above it."""
-    return f"{title(records[0])}: times in ms, median of {records[0]['rounds']} rounds (range)"
+    first = records[0]
+    calls = f" of {first['calls']} calls" if first.get("calls", 1) > 1 else ""
+    return f"{title(first)}: times in ms, median of {first['rounds']} rounds{calls} (range)"
 
 
 def title(record):
@@ -336,8 +354,15 @@ def title(record):
 
 def work(record):
     """The whole of the work, in words, however many ranks share it."""
-    shape = " x ".join(map(str, record["shape"]))
-    return f"{record['slices']} {JOBS[record['workload']].title} of {shape} {record['dtype']}"
+    job, count = JOBS[record["workload"]], record["slices"]
+    order = "" if record.get("order", "natural") == "natural" else f", {record['order']} order"
+    return (f"{count} {job.title}{'' if count == 1 else 's'}{job.detail} of {shape(record)} "
+            f"{record['dtype']}{order}")
+
+
+def shape(record):
+    """Shape of a slice, in words."""
+    return " x ".join(map(str, record["shape"]))
 
 
 def place(record):
@@ -351,8 +376,10 @@ def table(records):
     from rich.table import Table
     table = Table()
     table.add_column("")
+    several = len({shape(record) for record in records}) > 1
     for record in records:
-        table.add_column(place(record), justify="right")
+        table.add_column(f"{place(record)}\n{shape(record)}" if several else place(record),
+                         justify="right")
     for row in ROWS:
         if row is None:
             table.add_section()

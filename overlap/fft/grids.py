@@ -10,6 +10,7 @@ from mpi4py import MPI
 from ..model import alltoall_1d_s, alltoall_2d_s, fit_message_time
 
 _known = weakref.WeakKeyDictionary()  # communicators of every runtime: freed when it closes
+_links = weakref.WeakKeyDictionary()  # latency and bandwidth of every runtime's all-to-all
 
 
 def subcomms(runtime, grid):
@@ -38,7 +39,9 @@ def choose_grid(runtime, shape, dtype):
     """
     size = runtime.comm.size
     nz, ny, nx = shape[-3:]
-    link = _measured(runtime.comm, dtype)
+    if runtime not in _links:
+        _links[runtime] = _measured(runtime.comm)
+    link = _links[runtime]
     points, itemsize = nz * ny * nx, np.dtype(dtype).itemsize
 
     def cost(grid):
@@ -50,7 +53,7 @@ def choose_grid(runtime, shape, dtype):
     return min(((P, size // P) for P in range(1, size + 1) if size % P == 0), key=cost)
 
 
-def _measured(comm, dtype):
+def _measured(comm):
     """Latency and bandwidth of an all-to-all, alike on all ranks."""
     if comm.size == 1:
         return 0.0, 1.0

@@ -19,7 +19,7 @@ from .local import (REQUIRED_ALIGNMENT, barely_aligned, complex_of, empty, plan,
 
 BLOCK_NBYTES = 256 * 1024
 NARROWEST = 4  # points of a block along the array's last axis, if that is not transformed
-COLUMNS = 64
+COLUMNS = 128
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def test_demo_shows_links_and_writes_three_files(tmp_path):
 
 def test_links_runs_a_command_on_hosts_of_their_own():
     done = overlap("links", "--hosts", 2, "--rate", "1gbit", "--deadline", 60, "--",
-                   sys.executable, "-c", "import socket; print(socket.gethostname())")
+                   sys.executable, "-c", "import os, socket; os.write(1, f'{socket.gethostname()}\\n'.encode())")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == ["h0", "h1"]
 

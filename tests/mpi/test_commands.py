@@ -1,6 +1,7 @@
 """The commands as a person runs them: with ranks of their own, under mpiexec, interrupted."""
 
 import json
+import math
 import os
 import signal
 import time
@@ -36,6 +37,20 @@ def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
                         link="shm", control_hidden=None, rounds=2, threads=1)
     assert "MPI" in report["mpi"]["library"] or "MPICH" in report["mpi"]["library"]
     assert "shared memory" in out and "24 x 20" in out
+
+
+@pytest.mark.parametrize("dtype, order, grid", [("c16", "natural", (2, 1)), ("f4", "transposed", (1, 2))])
+def test_bench_of_volumes(dtype, order, grid, tmp_path):
+    path = tmp_path / "report.json"
+    status, out, err = overlap(
+        "bench", "fft3", "--dtype", dtype, "--shape", 8, 10, 12, "--slices", 2, "--rounds", 2,
+        "--calls", 2, "--order", order, "--grid", *grid, "--json", path)
+    assert status == 0, err
+    _, record = checked(path, workload="fft3", dtype=dtype, shape=[8, 10, 12], slices=2, rounds=2,
+                        calls=2, order=order, grid=list(grid))
+    transform = (5 if dtype == "c16" else 2.5) * 960 * math.log2(960)
+    assert record["gflops"] == pytest.approx(2 * transform * 1e-9 / record["auto_s"])
+    assert "2 forward 3-D transforms of 8 x 10 x 12" in out
 
 
 def test_tune_writes_a_file_that_plans_read(tmp_path):
@@ -101,9 +116,12 @@ def test_links_cannot_be_made_under_mpiexec():
 
 
 @pytest.mark.peer
-def test_peer(tmp_path):
+@pytest.mark.parametrize("job", [
+    ("fft2", *SMALL), ("fft3", "--shape", "8", "12", "10", "--rounds", "2"),
+    ("fft3", "--shape", "8", "12", "10", "--rounds", "2", "--dtype", "f8")])
+def test_peer(job, tmp_path):
     path = tmp_path / "report.json"
-    status, _, err = overlap("bench", "fft2", *SMALL, "--peer", "mpi4py-fft", "--json", path)
+    status, _, err = overlap("bench", *job, "--peer", "mpi4py-fft", "--json", path)
     assert status == 0, err
     _, record = checked(path, peer_skipped=None)
     assert 0 < record["peer_mpi4py_fft_s"] and 0 < record["peer_mpi4py_fft_default_s"]

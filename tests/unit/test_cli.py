@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from overlap import cli, launch, model, trace
-from overlap.bench import cases, commands, report
+from overlap.bench import commands, jobs, report
 from overlap.bench.cases import Case
 
 
@@ -38,9 +38,14 @@ def record(case=None, **changes):
     ([], "COMMAND"),
     (["fly"], "invalid choice"),
     (["bench"], "workload"),
-    (["bench", "fft3"], "invalid choice"),
+    (["bench", "fft4"], "invalid choice"),
     (["bench", "fft2", "--slices", "0"], "expected an integer >= 1, received 0"),
-    (["bench", "fft2", "--shape", "512"], "expected 2 arguments"),
+    (["bench", "fft2", "--shape", "512"], "shape: expected (ny, nx), got (512,)"),
+    (["bench", "fft3", "--shape", "8", "8"], "shape: expected (nz, ny, nx), got (8, 8)"),
+    (["bench", "fft2", "--grid", "1", "2"], "grid: expected workload fft3, got fft2"),
+    (["bench", "fft3", "--slices", "2", "--peer", "mpi4py-fft"], "got 2 of fft3 in natural order"),
+    (["bench", "fft2", "--order", "transposed", "--peer", "mpi4py-fft"], "in transposed order"),
+    (["tune", "fft3"], "invalid choice"),
     (["bench", "fft2", "--link", "fast"], "expected a rate above 0"),
     (["bench", "fft2", "--dtype", "i4"], "expected one of c16, c8, f8, f4"),
     (["bench", "operation", "--dtype", "c16"], "expected one of f8, f4"),
@@ -134,7 +139,7 @@ def test_dtype_by_any_name():
 
 
 @pytest.mark.parametrize("changes", [
-    {"workload": "fft3"}, {"shape": (4,)}, {"shape": (0, 4)}, {"chunk": 0}, {"overlap": "on"},
+    {"workload": "fft4"}, {"order": "odd"}, {"calls": 0}, {"shape": (4,)}, {"shape": (0, 4)}, {"chunk": 0}, {"overlap": "on"},
     {"dtype": "nonsense"}])
 def test_case_refuses(changes):
     with pytest.raises(ValueError, match="expected"):
@@ -143,12 +148,12 @@ def test_case_refuses(changes):
 
 def test_plane_waves_bracket_is_what_the_pseudo_spectral_formula_gives():
     case = Case(workload="operation", dtype="f8", shape=(16, 12))
-    job = cases.Brackets.__new__(cases.Brackets)
+    job = jobs.Brackets.__new__(jobs.Brackets)
     job._case = case
     closed_form = job.truth(0)
     job._waves = lambda z: True
 
-    class Numerically(cases.Brackets):
+    class Numerically(jobs.Brackets):
         def __init__(self):
             self._case = case
 
@@ -156,7 +161,7 @@ def test_plane_waves_bracket_is_what_the_pseudo_spectral_formula_gives():
             return False
 
         def _field(self, z, which):
-            return np.sin(cases._phase(case.shape, (cases._P, cases._R)[which]))
+            return np.sin(jobs._phase(case.shape, (jobs._P, jobs._R)[which]))
 
     np.testing.assert_allclose(Numerically().truth(0), closed_form, atol=1e-11)
     assert np.abs(closed_form).max() > 1
