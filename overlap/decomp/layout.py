@@ -138,13 +138,68 @@ class Crossing:
             there[self.along] = _run(ranges, part)
             if self.swap is not None:
                 here[self.swap.split] = self._split[rank]
-                start = self._joined[rank].start
                 run = there[self.along] if self.along == self.swap.joined else slice(
                     0, length_of(self._joined[rank]))
-                there[self.swap.joined] = slice(start + run.start, start + run.stop)
+                there[self.swap.joined] = _moved(run, self._joined[rank].start)
             sent.append(tuple(here))
             received.append(tuple(there))
         return Message(sent, received)
+
+
+class Remainder:
+    """What a crossing, cut along its joined axis, still has to exchange after its first units.
+
+    Now cut along the axis that it splits, into the receivers' units: what is received of one is all
+    that was missing there.
+
+    Parameters
+    ----------
+    crossing : Crossing
+    done : int
+        Units that need no exchange any more.
+    units : int
+        How many there shall be along the split axis, at most.
+
+    Attributes
+    ----------
+    before : tuple of int
+        Shape of what remains of the rank's local array before.
+    """
+
+    def __init__(self, crossing, done, units):
+        self._crossing = crossing
+        self.done = done
+        left = slice(done, crossing.units)
+        self._left = [_run(ranges, left) for ranges in crossing._ranges]
+        self._joined, self._split = crossing.swap.joined, crossing.swap.split
+        lengths = [length_of(part) for part in crossing._split]
+        self.units = max(1, min(units, max(lengths)))
+        self._ranges = [block(length, self.units) for length in lengths]
+        shape = list(crossing.before)
+        shape[self._joined] = length_of(self._left[crossing.rank])
+        self.before = tuple(shape)
+
+    def unit(self, number):
+        """Local range, along the axis that is split, of one unit of this rank."""
+        return self._ranges[self._crossing.rank][number]
+
+    def message(self, part):
+        """The message of a run of units; what is sent, in the index ranges of what remains."""
+        sent, received = [], []
+        crossing = self._crossing
+        for rank, ranges in enumerate(self._ranges):
+            here = [slice(0, length) for length in self.before]
+            there = [slice(0, length) for length in crossing.after]
+            here[self._split] = _moved(_run(ranges, part), crossing._split[rank].start)
+            there[self._split] = _run(self._ranges[crossing.rank], part)
+            there[self._joined] = _moved(self._left[rank], crossing._joined[rank].start)
+            sent.append(tuple(here))
+            received.append(tuple(there))
+        return Message(sent, received)
+
+
+def _moved(part, by):
+    return slice(part.start + by, part.stop + by)
 
 
 def _run(ranges, part):

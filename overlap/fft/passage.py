@@ -16,15 +16,21 @@ issued in the order of the tasks, and a task may wait for any earlier ones (`aft
 memory right: a leg's tasks load when the leg before has ended (`Task.gate`); they store after their
 own operation, hence after all earlier tasks have loaded; and where the rest is made out of work
 memory, they wait for that too before it is used again (`Task.hold`).
+
+What waits for all units is hidden behind the next field's exchanges, but the last field's is not. So
+a share of its units may be put aside when their first FFTs are made ("stow"), and be exchanged "late":
+in another order, cut along the axis that the exchange splits, so that every late task can complete
+what it receives. Only the first units are sent at once, to keep the link busy meanwhile.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..decomp import Crossing, block, box_shape, chunks, contiguous, legs, length_of, offset
+from ..decomp import (Crossing, Remainder, block, box_shape, chunks, contiguous, legs, length_of,
+                      offset)
 from ..runtime import worker_index
-from .local import complex_of, zeros
+from .local import REQUIRED_ALIGNMENT, complex_of, zeros
 from .sweep import InPlaceSweep, Sweep
 
 UNIT_NBYTES = 64 * 1024
@@ -48,6 +54,9 @@ class Task:
         Its place in the order.
     completes : bool
         The last task of its field, which waits for all others and makes the rest.
+    phase : {"", "stow", "late"}
+    begin : int
+        Tasks before this one need not have ended before it loads.
     """
 
     field: int
@@ -57,9 +66,12 @@ class Task:
     hold: int
     number: int
     completes: bool
+    phase: str = ""
+    begin: int = 0
 
     def __str__(self):
-        return (f"field {self.field}, leg {self.leg}, units {self.part.start} to "
+        phase = f"{self.phase} " if self.phase else ""
+        return (f"field {self.field}, leg {self.leg}, {phase}units {self.part.start} to "
                 f"{self.part.stop}")
 
 
@@ -169,9 +181,25 @@ class Passage:
         self._rest_axes = rest
         self._rest = []
         local = layout.local_shape(shape, coordinates)
+        cuts = None
+        if able and len(rest) == 1 and not whole and ways[-1].swap is not None and (
+                ways[-1].along == ways[-1].swap.joined == rest[0] and not ways[-1].then):
+            # Units along the split axis, of this rank's part of it.
+            split, (axis,) = ways[-1].swap.split, rest
+            # Alike on all ranks; rows of odd length are less aligned than FFTW requires.
+            if split == axis + 1 and (spectral.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
+                longest = max(map(length_of, layout.parts(shape, split)))
+                self._late_count = max(1, min(longest, -(-_nbytes(layout, shape, spectral)
+                                                         // UNIT_NBYTES)))
+                inner = _points(local[split + 1:])
+                cuts = [slice(part.start * inner, part.stop * inner)
+                        for part in block(local[split], self._late_count)]
         if rest:
-            self._rest = [_make_rest(local, rest, lines, dtype, forward, effort, able)
+            self._rest = [_make_rest(local, rest, lines, dtype, forward, effort, able, cuts,
+                                     self.fields)
                           for _ in range(workers)]
+        self.can_be_late = cuts is not None
+        self._remainder = self._stowed = None
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
         room = _points(_after(local, rest, lines, forward)) * itemsize if natural else 0
         sizes = [max((_points(leg.target) for leg in self.legs
@@ -179,18 +207,51 @@ class Passage:
         self._borrows = 0 < sizes[0] * spectral.itemsize <= room
         self._work = [zeros((self.ring, 0 if self._borrows and not odd else size), spectral)
                       for odd, size in enumerate(sizes)]
-        self.nbytes = sum(work.nbytes for work in self._work)
         self.units = sum(leg.crossing.units for leg in self.legs)  # of one field
 
-    def tasks(self, chunk, fields=None):
-        """The passage's slices, of at most `chunk` units each; by default for all fields."""
-        return schedule([leg.crossing.units for leg in self.legs],
-                        self.fields if fields is None else fields, chunk, self.ring, self.holds)
+    @property
+    def nbytes(self):
+        """Bytes of work memory."""
+        arrays = [*self._work, self._stowed]
+        return sum(work.nbytes for work in arrays if work is not None)
+
+    def tasks(self, chunk, fields=None, late=0.0):
+        """The passage's slices, of at most `chunk` units each; by default for all fields.
+
+        With `late`, that share of the last field is exchanged late, if that `can_be_late`.
+        """
+        tasks = schedule([leg.crossing.units for leg in self.legs],
+                         self.fields if fields is None else fields, chunk, self.ring, self.holds)
+        self._remainder = self._stowed = None
+        if not late or not self.can_be_late or not tasks:
+            return tasks
+        last = len(self.legs) - 1
+        own = [task.number for task in tasks
+               if task.field == tasks[-1].field and task.leg == last]
+        stowed = own[max(1, len(own) - round(late * len(own))):]
+        if not stowed:
+            return tasks
+        begin, end = stowed[0], len(tasks)
+        crossing = self.legs[-1].crossing
+        self._remainder = Remainder(crossing, tasks[begin].part.start, self._late_count)
+        self._stowed = zeros(self._remainder.before, self.dtype)
+        tasks[begin:] = [replace(task, phase="stow", completes=False) for task in tasks[begin:]]
+        return tasks + [
+            Task(tasks[-1].field, last, part, end, begin, end + number, False, "late", begin)
+            for number, part in enumerate(chunks(self._remainder.units, chunk))]
 
     def messages(self, chunk):
-        """All messages of one field."""
-        return [leg.message(part) for leg in self.legs
-                for part in chunks(leg.crossing.units, chunk)]
+        """All messages of one field, as of the last `tasks`."""
+        found = [leg.message(part) for leg in self.legs
+                 for part in chunks(leg.crossing.units, chunk)]
+        if self._remainder is not None:
+            found += [self._late_message(part)
+                      for part in chunks(self._remainder.units, chunk)]
+        return found
+
+    def _late_message(self, part):
+        leg = self.legs[-1]
+        return _Message(self._remainder.message(part), leg.crossing.rank, leg.target, True, False)
 
     def split(self, array):
         """The fields of a local batch, in natural order: what `flight` and `rest` expect."""
@@ -203,7 +264,15 @@ class Passage:
         leg = self.legs[task.leg]
         source = (sources[task.field] if task.leg == 0 else
                   self._target(self.legs[task.leg - 1], task.field, targets))
-        return _Flight(leg, task.part, lane, source, self._target(leg, task.field, targets))
+        target = self._target(leg, task.field, targets)
+        if task.phase == "stow":
+            return _Stow(leg, task.part, source, self._stowed,
+                         leg.crossing.unit(self._remainder.done).start)
+        if task.phase == "late":
+            groups = self._rest[0].groups[task.part]
+            return _Late(leg, self._late_message(task.part), lane, self._stowed, target,
+                         self._completion(slice(groups[0].start, groups[-1].stop), target, target))
+        return _Flight(leg, leg.message(task.part), lane, source, target, task.part)
 
     def rest(self, field, targets):
         """Functions that make together what had to wait for all units of a field."""
@@ -211,16 +280,17 @@ class Passage:
             return []
         source, target = self._target(self.legs[-1], field, targets), targets[field]
         count = len(self._rest[0].blocks)
+        return [self._completion(part, source, target)
+                for part in block(count, min(count, PARTS))] if count else []
 
-        def of(part):
-            def run():
-                sweep = self._rest[worker_index()]
-                sources, targets = sweep.views(source), sweep.views(target)
-                for one in sweep.blocks[part]:
-                    one(sources, targets, 1.0)
-            return run
-
-        return [of(part) for part in block(count, min(count, PARTS))] if count else []
+    def _completion(self, part, source, target):
+        """A function that makes some blocks of the rest."""
+        def run():
+            sweep = self._rest[worker_index()]
+            sources, targets = sweep.views(source), sweep.views(target)
+            for one in sweep.blocks[part]:
+                one(sources, targets, 1.0)
+        return run
 
     def describe(self):
         """The way, as text."""
@@ -292,7 +362,9 @@ class _Leg:
         """The message of some units."""
         key = part.start, part.stop
         if key not in self._messages:
-            self._messages[key] = _Message(self, part)
+            crossing = self.crossing
+            self._messages[key] = _Message(crossing.message(part), crossing.rank, self.target,
+                                           self.straight, self.direct)
         return self._messages[key]
 
     def units(self, part):
@@ -306,26 +378,24 @@ class _Leg:
 class _Message:
     """Where the pieces of a message lie in a lane's buffers, or in the target."""
 
-    def __init__(self, leg, part):
-        boxes = leg.crossing.message(part)
-        self.received = boxes.received
-        rank = leg.crossing.rank
+    def __init__(self, boxes, rank, target, straight, direct):
+        self.sent, self.received = boxes.sent, boxes.received
         self.shapes_sent = [box_shape(box) for box in boxes.sent]
         self.shapes_received = [box_shape(box) for box in boxes.received]
         sent = [_points(shape) for shape in self.shapes_sent]
         received = [_points(shape) for shape in self.shapes_received]
         sent[rank] = 0
-        if leg.straight:
+        if straight:
             received[rank] = 0
         self.counts_sent = sent
         self.starts_sent = _starts(sent)
         self.send_size = sum(sent)
         self.starts_received = _starts(received)
-        self.direct = leg.direct and all(
-            contiguous(box, leg.target) for number, box in enumerate(boxes.received)
+        self.direct = direct and all(
+            contiguous(box, target) for number, box in enumerate(boxes.received)
             if number != rank)
         if self.direct:
-            self.starts_received = [offset(box, leg.target) for box in boxes.received]
+            self.starts_received = [offset(box, target) for box in boxes.received]
         self.receive_size = 0 if self.direct else sum(received)
         self.counts_received = received[:rank] + [0] + received[rank + 1:]
 
@@ -333,12 +403,12 @@ class _Message:
 class _Flight:
     """A task under way: its arrays and its lane's buffers, cut into pieces."""
 
-    def __init__(self, leg, part, lane, source, target):
+    def __init__(self, leg, message, lane, source, target, part=None):
         self.dimension = leg.crossing.dimension
         self._leg, self._part = leg, part
         self._source, self._target = source, target
         self._lane = lane
-        self._message = message = leg.message(part)
+        self._message = message
         rank = leg.crossing.rank
         own = target[message.received[rank]] if leg.straight else None
         if message.direct:
@@ -380,9 +450,49 @@ class _Flight:
                                     [target[(*where, here)]])
 
 
-def _make_rest(local, axes, lines, dtype, forward, effort, in_target):
-    if in_target and len(axes) == 1:
-        sweep = InPlaceSweep(local, axes[0], dtype, forward, effort)
+class _Stow:
+    """A task that makes the first FFTs of some units, and puts the result aside."""
+
+    dimension = None
+
+    def __init__(self, leg, part, source, memory, start):
+        self._leg, self._part, self._source = leg, part, source
+        self._memory, self._start = memory, start
+
+    def load(self, scale):
+        leg, along = self._leg, self._leg.crossing.along
+        sweeps, where = leg._first[worker_index()], (slice(None),) * along
+        boxes = leg.message(self._part).sent
+        for here, _ in leg.units(self._part):
+            there = slice(here.start - self._start, here.stop - self._start)
+            sweeps[length_of(here)](
+                [self._source[(*where, here)]],
+                [self._memory[_with(box, along, there)] for box in boxes], scale)
+
+    def store(self):
+        pass
+
+
+class _Late(_Flight):
+    """A task that exchanges late what was put aside, and completes what it receives."""
+
+    def __init__(self, leg, message, lane, memory, target, complete):
+        super().__init__(leg, message, lane, memory, target)
+        self._complete = complete
+
+    def load(self, scale):
+        for piece, box in zip(self._pack, self._message.sent):
+            np.copyto(piece, self._source[box])
+
+    def store(self):
+        super().store()
+        self._complete()
+
+
+def _make_rest(local, axes, lines, dtype, forward, effort, in_target, cuts, fields):
+    if in_target and len(axes) == 1 and (
+            fields == 1 or _points(local) * dtype.itemsize % REQUIRED_ALIGNMENT == 0):
+        sweep = InPlaceSweep(local, axes[0], dtype, forward, effort, cuts)
         if sweep.aligned:
             return sweep
     there = list(local)

@@ -24,6 +24,9 @@ class Settings:
         FFTW's planning effort; see `FFT2`.
     rows : int, optional
         Rows per block of the sweep along x; found by timing where None.
+    late : float
+        Of `FFT3`: the share of the last field that is exchanged in the order in which it can be
+        completed. This needs work memory, and leaves little to do after the last exchange.
     """
 
     overlap: str
@@ -33,6 +36,7 @@ class Settings:
     looks: int = LOOKS_PER_EXCHANGE
     effort: str | None = None
     rows: int | None = None
+    late: float = 0.0
 
     def __str__(self):
         words = [self.overlap, f"depth {self.depth}", f"{self.chunk} slice(s) per message"]
@@ -40,6 +44,8 @@ class Settings:
             words.append(f"{self.in_flight} in flight")
             if self.looks != LOOKS_PER_EXCHANGE:
                 words.append(f"{self.looks} looks per exchange")
+        if self.late:
+            words.append(f"{100 * self.late:.0f} % late")
         if self.effort is not None:
             words.append(f"effort {self.effort}")
         return ", ".join(words)
@@ -52,17 +58,19 @@ class Trial:
     Attributes
     ----------
     settings : Settings
-    seconds_per_slice, model_s : float
-        Measured (median), and as the model had it, per slice.
+    seconds_per_slice : float
+        Measured (median).
+    model_s : float or None
+        As the model had it, per slice, where it was asked.
     """
 
     settings: Settings
     seconds_per_slice: float
-    model_s: float
+    model_s: float | None = None
 
     def __str__(self):
-        return (f"  {self.settings}: measured {self.seconds_per_slice * 1e6:.0f} us per slice, "
-                f"model {self.model_s * 1e6:.0f}")
+        model = "" if self.model_s is None else f", model {self.model_s * 1e6:.0f}"
+        return f"  {self.settings}: measured {self.seconds_per_slice * 1e6:.0f} us per slice{model}"
 
 
 @dataclass(frozen=True)

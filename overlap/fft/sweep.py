@@ -263,27 +263,37 @@ class InPlaceSweep:
     axis : int
     dtype, forward, effort
         As of `Sweep`.
+    cuts : list of slice, optional
+        Ranges of the axes after `axis`, taken as one, in which blocks shall begin and end.
 
     Attributes
     ----------
+    blocks : list of callable
+    groups : list of slice
+        The blocks of each of `cuts`.
     aligned : bool
         Whether FFTW's plans fit all blocks; if not, the sweep can't be used.
     """
 
-    def __init__(self, shape, axis, dtype, forward, effort):
+    def __init__(self, shape, axis, dtype, forward, effort, cuts=None):
         inner = int(np.prod(shape[axis + 1:], dtype=int))
         outer = int(np.prod(shape[:axis], dtype=int))
+        self.groups = []
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
         if inner == 1:
             self._shape = (1, outer, length)
             size = 2 * max(1, BLOCK_NBYTES // (2 * length * itemsize))
-            wheres = [(0, rows) for rows in _runs(outer, size)]
+            wheres = [(0, rows) for rows in _runs(slice(0, outer), size)]
         else:
             self._shape = (outer, length, inner)
-            wheres = [(i, slice(None), columns) for i in range(outer)
-                      for columns in _runs(inner, COLUMNS)]
-        self.aligned = self._shape[0] == 1 or (
-            length * inner * itemsize % REQUIRED_ALIGNMENT == 0)
+            wheres = []
+            for cut in cuts or [slice(0, inner)]:
+                first = len(wheres)
+                wheres += [(i, slice(None), columns) for i in range(outer)
+                           for columns in _runs(cut, COLUMNS)]
+                self.groups.append(slice(first, len(wheres)))
+        self.aligned = (outer == 1 or length * inner * itemsize % REQUIRED_ALIGNMENT == 0) and all(
+            cut.start * itemsize % REQUIRED_ALIGNMENT == 0 for cut in cuts or ())
         memory = barely_aligned(self._shape[1:], dtype) if self.aligned and 0 not in shape else None
         made = {}
         self.blocks = []
@@ -310,5 +320,6 @@ class _InPlaceBlock:
         self._plan.execute()
 
 
-def _runs(length, size):
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+def _runs(part, size):
+    return [slice(start, min(start + size, part.stop))
+            for start in range(part.start, part.stop, size)]

@@ -1,6 +1,7 @@
-"""The choice of mode, depth and units per message for a `Volume`: measured, the slow ones dropped.
+"""The choice of mode, depth and units per message for a transform of fields: measured.
 
-All candidates run once; those that are near the best run twice more. All ranks keep the one with the
+C and T alone, measured once, tell what could be hidden, and with it which candidates are worth a run.
+Those run once; what comes near the best runs twice more. All ranks keep the candidate with the
 smallest median of the slowest rank's times; a simpler one wins a near tie.
 """
 
@@ -9,9 +10,11 @@ from statistics import median
 from .settings import Settings, Trial
 from .tune import DEPTH, NEAR_TIE, SHALLOW, _agreed, _seconds
 
-MESSAGE_NBYTES = (128 * 1024, 512 * 1024, 2**21)
+MESSAGE_NBYTES = (128 * 1024, 2**20, 2**21)
 FEWEST_MESSAGES = 8  # per leg
-PROMISING = 1.25  # times the best's: worth another run
+LATE = (0.25, 0.5)
+LITTLE = 0.1  # of C + T: not worth the threads
+PROMISING = 1.15  # times the best's: worth another run
 ROUNDS = 2  # more of these
 
 
@@ -29,49 +32,49 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
     comm = transform.runtime.comm
     units = max(1, transform.units)
     unit_nbytes = max(1, _agreed(comm, transform.message_nbytes(1)))
-    sizes = sorted({max(1, min(nbytes // unit_nbytes, units // FEWEST_MESSAGES))
+    sizes = sorted({chunk or max(1, min(nbytes // unit_nbytes, units // FEWEST_MESSAGES))
                     for nbytes in MESSAGE_NBYTES})
+    middle = sizes[len(sizes) // 2]
 
-    def settings(overlap, chunk, depth=depth):
+    def settings(overlap, chunk=middle, depth=depth, late=0.0):
         depth = 1 if overlap == "off" else depth or DEPTH
-        return Settings(overlap, depth, chunk, min(in_flight or depth, depth))
+        return Settings(overlap, depth, chunk, min(in_flight or depth, depth), late=late)
 
     if overlap != "auto":
-        return settings(overlap, chunk or sizes[len(sizes) // 2])
+        return settings(overlap)
     fields = transform.trial_fields()
     if units == 1 or fields == 0:
-        alone = "off" if transform.runtime.workers == 1 else "poll"
-        return settings(alone, chunk or 1)
-    sizes = [chunk] if chunk else sizes
-    candidates = list(dict.fromkeys((
-        *(settings("off", size) for size in sizes),
-        *(settings("block", size, depth or SHALLOW) for size in sizes[:2]),
-        *(settings("poll", size) for size in sizes),
-        settings("poll", sizes[0], depth or SHALLOW))))
+        return settings("off" if transform.runtime.workers == 1 else "poll")
     arrays = transform.trial_arrays(fields)
-    seconds = {candidate: [] for candidate in candidates}
 
-    def run(candidates):
-        for candidate in candidates:
-            transform.configure(candidate, fields)
-            seconds[candidate].append(
-                _agreed(comm, _seconds(comm, transform, "whole", arrays)))
+    def seconds(candidate, what="whole"):
+        transform.configure(candidate, fields)
+        return _agreed(comm, _seconds(comm, transform, what, arrays))
 
-    run(candidates[:1])
-    seconds[candidates[0]].clear()  # the first run touches new memory
-    run(candidates)
-    best = min(min(values) for values in seconds.values())
-    promising = [candidate for candidate in candidates
-                 if seconds[candidate][0] <= PROMISING * best]
-    for _ in range(ROUNDS):
-        run(promising)
+    off = settings("off")
+    seconds(off)  # the first run touches new memory
+    compute_s, exchange_s = seconds(off, "compute"), seconds(off, "exchange")
+    candidates = [settings("off", size) for size in sizes]
+    if transform.runtime.workers > 1 or (
+            min(compute_s, exchange_s) > LITTLE * (compute_s + exchange_s)):
+        lates = LATE if transform.can_be_late else ()
+        candidates = [off, settings("block", middle, depth or SHALLOW),
+                      *(settings("poll", size) for size in sizes),
+                      settings("poll", sizes[0], depth or SHALLOW),
+                      *(settings("poll", size, late=late) for size in sizes[-2:] for late in lates)]
+    measured = {candidate: [seconds(candidate)] for candidate in candidates}
+    best = min(values[0] for values in measured.values())
+    promising = [candidate for candidate, values in measured.items()
+                 if values[0] <= PROMISING * best]
+    for _ in range(ROUNDS if len(promising) > 1 else 0):
+        for candidate in promising:
+            measured[candidate].append(seconds(candidate))
     chosen = promising[0]
     for candidate in promising[1:]:
-        if median(seconds[candidate]) < NEAR_TIE * median(seconds[chosen]):
+        if median(measured[candidate]) < NEAR_TIE * median(measured[chosen]):
             chosen = candidate
-    slices = units * fields
     transform.trials = tuple(sorted(
-        (Trial(candidate, median(values) / slices, 0.0)
-         for candidate, values in seconds.items()),
+        (Trial(candidate, median(values) / (units * fields))
+         for candidate, values in measured.items()),
         key=lambda trial: trial.seconds_per_slice))
     return chosen

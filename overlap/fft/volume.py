@@ -43,7 +43,11 @@ class Fields(Transform):
     Attributes
     ----------
     units : int
+    can_be_late : bool
+        Whether `Settings.late` means anything.
     """
+
+    can_be_late = False
 
     def __init__(self, runtime, comms, units, fields):
         super().__init__(runtime, None, None, units * fields)
@@ -94,7 +98,7 @@ class Fields(Transform):
             The passage starts when so many slices have ended; `sources` may be filled until then.
         """
         if compute:
-            await after(first + task.gate if task.gate else start)
+            await (after(first + task.gate, first + task.begin) if task.gate else after(start))
         flight = passage.flight(task, lane, sources, targets)
         if compute:
             flight.load(scale if task.leg == 0 else 1.0)
@@ -116,6 +120,7 @@ class Volume(Fields):
         super().__init__(runtime, comms, passage.units, passage.fields)
         self.inputs, self.outputs = (source,), (target,)
         self.exchange_dtype = passage.dtype
+        self.can_be_late = passage.can_be_late
         self._passage = passage
         self.scale = scale
 
@@ -126,7 +131,7 @@ class Volume(Fields):
     def configure(self, settings, fields=None):
         """Allocate lanes and make the pipelines for `settings`; by default for all fields."""
         self.settings = settings
-        tasks = self._passage.tasks(settings.chunk, fields)
+        tasks = self._passage.tasks(settings.chunk, fields, settings.late)
         self._make_pipelines(tasks, self.make_lanes(
             max(1, min(settings.depth, len(tasks))), self._passage.messages(settings.chunk)))
 

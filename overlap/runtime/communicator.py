@@ -108,14 +108,15 @@ class _Waiting:
 
     def _check_gate(self, lane):
         """Fail a wait that could never end: for a slice whose operation comes after `lane`'s."""
-        count = lane.gate
-        if count is None:
+        gate = lane.gate
+        if gate is None:
             return
         for other in self._job.lanes:
             run = other.current
-            if other.item is not None and run is not None and run.ordinal < count:
+            if (other.item is not None and run is not None
+                    and gate.start <= run.ordinal < gate.stop):
                 self._job.fail(lane.current.key, RuntimeError(
-                    f"after({count}) waits for slice {run.key}, whose operation comes later in the "
+                    f"{gate} waits for slice {run.key}, whose operation comes later in the "
                     "issue order: expected one operation, or turn(), in every slice"))
                 return
 

@@ -45,7 +45,7 @@ class Lane:
         self.resources = resources
         # Posted for the communicator: an Operation or Turn, END, AT_BARRIER or FAILED.
         self.item = None
-        self.gate = None  # the number of slices that the current one waits for, while it does
+        self.gate = None  # the `After` that the current slice waits for, while it does
         self.taken = 0  # items the communicator has taken
         self.busy = False  # a worker has it, or will have
         self.current = None
@@ -95,7 +95,7 @@ class Lane:
                 if not self._job.split(self, request):
                     return
             elif isinstance(request, After):
-                if not self._job.passes(self, request.count):
+                if not self._job.passes(self, request):
                     return
             else:
                 self.post(request)
@@ -140,10 +140,10 @@ class Lane:
                 f"received {request!r}"))
             return self._drain(run)
         if isinstance(request, After):
-            if request.count > run.ordinal:
+            if request.stop > run.ordinal:
                 job.fail(run.key, RuntimeError(
                     f"expected slice number {run.ordinal} to wait for earlier ones, received "
-                    f"after({request.count})"))
+                    f"{request}"))
                 return self._drain(run)
         elif not isinstance(request, Parallel):
             run.awaited += 1
@@ -244,9 +244,8 @@ class Job:
         self._workers = workers
         self._lock = RLock()  # a signal handler may fail the job as well
         self._recorded = []
-        self._ended = [False] * len(keys)
-        self._ended_count = 0  # all slices before this one have ended
-        self._gates = {}  # lanes that wait until it is large enough; None: they stay
+        self._ended = bytearray(len(keys))  # which slices have
+        self._gates = {}  # lanes that wait for some of them; None: they stay
         numbered = list(enumerate(keys))
         self.lanes = [Lane(self, index, resources[index], numbered[index::depth])
                       for index in range(min(depth, len(keys)))]
@@ -265,16 +264,14 @@ class Job:
             self.first_ended = True
         with self._lock:
             self._ended[ordinal] = True
-            while self._ended_count < self.slices and self._ended[self._ended_count]:
-                self._ended_count += 1
             self._open_gates()
 
-    def passes(self, lane, count):
-        """Whether the first `count` slices have ended; if not, the lane is resumed when they have."""
+    def passes(self, lane, gate):
+        """Whether the slices of an `After` have ended; if not, the lane is resumed when they have."""
         with self._lock:
-            if self.stopping or self._ended_count >= count:
+            if self._is_open(gate):
                 return True
-            lane.gate = count
+            lane.gate = gate
             lane.busy = False
             if self._gates is not None:
                 self._gates[lane] = True
@@ -286,10 +283,13 @@ class Job:
         with self._lock:
             self._gates = None
 
+    def _is_open(self, gate):
+        return self.stopping or self._ended.find(0, gate.start, gate.stop) < 0
+
     def _open_gates(self):
         for lane in tuple(self._gates or ()):
             # A signal handler that fails the job may have opened it meanwhile.
-            if (self.stopping or lane.gate <= self._ended_count) and self._gates.pop(lane, False):
+            if self._is_open(lane.gate) and self._gates.pop(lane, False):
                 lane.gate = None
                 self.resume(lane)
 

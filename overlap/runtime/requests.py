@@ -112,16 +112,19 @@ def parallel(function, parts):
 
 
 class After(_Request):
-    """The first `count` slices of the call have ended on this rank."""
+    """Slices `start` to `stop` - 1 of the call have ended on this rank."""
 
-    __slots__ = ("count",)
+    __slots__ = ("stop", "start")
 
-    def __init__(self, count):
-        self.count = count
+    def __init__(self, stop, start):
+        self.stop, self.start = stop, start
+
+    def __str__(self):
+        return f"after({self.stop}, start={self.start})"
 
 
-def after(count):
-    """Wait, inside a slice program, until the first `count` slices of the call have ended.
+def after(stop, start=0):
+    """Wait, inside a slice program, until the call's slices `start` to ``stop - 1`` have ended.
 
     The slice keeps its lane but no worker. If a slice has failed, nothing is waited for.
 
@@ -132,7 +135,7 @@ def after(count):
     operation comes after everything that earlier slices do before theirs. And a wait for
     a later slice, or for an earlier one whose operation comes later, ends with a `SliceError`.
     """
-    return After(count)
+    return After(stop, start)
 
 
 class Turn(_Request):
