@@ -15,6 +15,7 @@ FEWEST_MESSAGES = 8  # per leg
 LATE = (0.25, 0.5)
 LITTLE = 0.1  # of C + T: not worth the threads
 PROMISING = 1.15  # times the best's: worth another run
+LANES_SHARE = 4  # of an input and an output: lanes are to be smaller, where `SHALLOW` allows
 ROUNDS = 2  # more of these
 
 
@@ -37,7 +38,11 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
     middle = sizes[len(sizes) // 2]
 
     def settings(overlap, chunk=middle, depth=depth, late=0.0):
-        depth = 1 if overlap == "off" else depth or DEPTH
+        if overlap == "off":
+            depth = 1
+        elif depth is None:
+            lanes = transform.nbytes_of_arrays() // (LANES_SHARE * transform.lane_nbytes(chunk))
+            depth = _agreed(comm, min(DEPTH, max(SHALLOW, lanes)))
         return Settings(overlap, depth, chunk, min(in_flight or depth, depth), late=late)
 
     if overlap != "auto":

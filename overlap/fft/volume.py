@@ -70,6 +70,29 @@ class Fields(Transform):
             return zeros((count, *side.shape[-side.dimensions:]), side.dtype)
         return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
 
+    def nbytes_of_arrays(self):
+        """Bytes of one field's inputs and outputs on this rank."""
+        return sum(int(np.prod(side.shape[-3:])) * side.dtype.itemsize
+                   for side in (*self.inputs, *self.outputs))
+
+    def messages(self, chunk):
+        """All messages with at most `chunk` units."""
+        raise NotImplementedError
+
+    def message_nbytes(self, chunk):
+        """Bytes of the largest piece that leaves this rank."""
+        return max(max(message.counts_sent) for message in self.messages(
+            chunk)) * self.exchange_dtype.itemsize
+
+    def lane_nbytes(self, chunk):
+        """Bytes of one lane's buffers, at least 1."""
+        return max(1, sum(self._lane_lengths(chunk)) * self.exchange_dtype.itemsize)
+
+    def _lane_lengths(self, chunk):
+        messages = self.messages(chunk)
+        return (max(message.send_size for message in messages),
+                max(message.receive_size for message in messages))
+
     def run_planes(self, inputs, outputs, what="whole"):
         """Run on lists of batches of fields that are known to fit (collective)."""
         targets = [out if not side.natural or _fits(out) else zeros(out.shape, out.dtype)
@@ -79,12 +102,13 @@ class Fields(Transform):
             if target is not out:
                 out[...] = target
 
-    def make_lanes(self, depth, messages):
-        """Lanes for any of some messages."""
-        lengths = (max((message.send_size for message in messages), default=0),
-                   max((message.receive_size for message in messages), default=0))
+    def make_pipelines(self, tasks):
+        """The pipelines of some tasks, and lanes for any of their messages."""
+        depth = max(1, min(self.settings.depth, len(tasks)))
         kind = mpi_type(self.exchange_dtype)
-        return [VolumeLane(*buffers, kind) for buffers in self._allocate(depth, lengths)]
+        self._make_pipelines(tasks, [
+            VolumeLane(*buffers, kind)
+            for buffers in self._allocate(depth, self._lane_lengths(self.settings.chunk))])
 
     async def travel(self, passage, task, lane, compute, comm, sources, targets, scale, first=0,
                      start=0):
@@ -131,14 +155,10 @@ class Volume(Fields):
     def configure(self, settings, fields=None):
         """Allocate lanes and make the pipelines for `settings`; by default for all fields."""
         self.settings = settings
-        tasks = self._passage.tasks(settings.chunk, fields, settings.late)
-        self._make_pipelines(tasks, self.make_lanes(
-            max(1, min(settings.depth, len(tasks))), self._passage.messages(settings.chunk)))
+        self.make_pipelines(self._passage.tasks(settings.chunk, fields, settings.late))
 
-    def message_nbytes(self, chunk):
-        """Bytes of the largest piece that leaves this rank."""
-        return max((max(message.counts_sent) for message in self._passage.messages(chunk)),
-                   default=0) * self._passage.dtype.itemsize
+    def messages(self, chunk):
+        return self._passage.messages(chunk)
 
     def describe(self):
         """What was chosen and what it costs, as text."""

@@ -80,14 +80,10 @@ class VolumePointwise(Fields):
             add("back", entry, self._back.tasks(chunk, function.inputs))
             add("apply", entry, [None])
             add("forth", entry, self._forth.tasks(chunk, function.outputs))
-        self._make_pipelines(steps, self.make_lanes(
-            max(1, min(settings.depth, len(steps))),
-            self._back.messages(chunk) + self._forth.messages(chunk)))
+        self.make_pipelines(steps)
 
-    def message_nbytes(self, chunk):
-        """Bytes of the largest piece that leaves this rank."""
-        return max(max(message.counts_sent) for passage in (self._back, self._forth)
-                   for message in passage.messages(chunk)) * self.exchange_dtype.itemsize
+    def messages(self, chunk):
+        return self._back.messages(chunk) + self._forth.messages(chunk)
 
     def describe(self):
         """What was chosen and what it costs, as text."""
