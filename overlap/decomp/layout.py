@@ -140,7 +140,7 @@ class Crossing:
                 here[self.swap.split] = self._split[rank]
                 run = there[self.along] if self.along == self.swap.joined else slice(
                     0, length_of(self._joined[rank]))
-                there[self.swap.joined] = _moved(run, self._joined[rank].start)
+                there[self.swap.joined] = moved(run, self._joined[rank].start)
             sent.append(tuple(here))
             received.append(tuple(there))
         return Message(sent, received)
@@ -190,15 +190,16 @@ class Remainder:
         for rank, ranges in enumerate(self._ranges):
             here = [slice(0, length) for length in self.before]
             there = [slice(0, length) for length in crossing.after]
-            here[self._split] = _moved(_run(ranges, part), crossing._split[rank].start)
+            here[self._split] = moved(_run(ranges, part), crossing._split[rank].start)
             there[self._split] = _run(self._ranges[crossing.rank], part)
-            there[self._joined] = _moved(self._left[rank], crossing._joined[rank].start)
+            there[self._joined] = moved(self._left[rank], crossing._joined[rank].start)
             sent.append(tuple(here))
             received.append(tuple(there))
         return Message(sent, received)
 
 
-def _moved(part, by):
+def moved(part, by):
+    """The range, some places further on."""
     return slice(part.start + by, part.stop + by)
 
 

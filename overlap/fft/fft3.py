@@ -49,6 +49,11 @@ class FFT3:
     depth, chunk, in_flight : int, optional
         Lanes, units per message and exchanges in flight; see `Settings`. A unit is what
         `describe` tells: one plane, or some.
+    late : float, optional
+        Share of the last field, 0 to 1, whose exchange waits until all is transformed that it
+        needs, so that little is left to do when it ends; forward on slabs (P = 1)
+        in natural order; elsewhere it means nothing. It takes work memory. By default ``"auto"``
+        finds it.
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`.
     order : {"natural", "transposed"}
@@ -78,8 +83,9 @@ class FFT3:
     """
 
     def __init__(self, comm, shape, dtype=complex, *, grid=None, overlap="auto", workers=1,
-                 depth=None, chunk=None, in_flight=None, norm=None, order="natural", restore=False,
-                 dealias=None, effort=None, runtime=None, deadline_s=60.0, trace=None):
+                 depth=None, chunk=None, in_flight=None, late=None, norm=None, order="natural",
+                 restore=False, dealias=None, effort=None, runtime=None, deadline_s=60.0,
+                 trace=None):
         self._owns_runtime = runtime is None
         self.runtime = runtime or Runtime(
             comm, workers=workers, deadline_s=deadline_s, trace=trace)
@@ -87,9 +93,9 @@ class FFT3:
         try:
             self.runtime.preflight(
                 _problem(comm, self.runtime.comm, shape, dtype, grid, overlap, depth, chunk,
-                         in_flight, norm, order, restore, dealias, effort),
+                         in_flight, late, norm, order, restore, dealias, effort),
                 plan="FFT3", shape=shape, dtype=str(dtype), grid=grid, overlap=overlap,
-                depth=depth, chunk=chunk, in_flight=in_flight, norm=norm, order=order,
+                depth=depth, chunk=chunk, in_flight=in_flight, late=late, norm=norm, order=order,
                 restore=restore, dealias=dealias, effort=effort)
         except InputError:
             self._close_runtime()
@@ -101,7 +107,8 @@ class FFT3:
         self._natural = order == "natural"
         self._restore = restore
         self._effort = effort
-        self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight)
+        self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight,
+                            late=late)
         self._power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         self.grid = (tuple(map(int, grid)) if grid is not None else
                      choose_grid(self.runtime, self._shape, complex_of(self._dtype)))
@@ -307,8 +314,8 @@ def _route(grid, real, forward, restore):
     return route
 
 
-def _problem(comm, own, shape, dtype, grid, overlap, depth, chunk, in_flight, norm, order, restore,
-             dealias, effort):
+def _problem(comm, own, shape, dtype, grid, overlap, depth, chunk, in_flight, late, norm, order,
+             restore, dealias, effort):
     """What is wrong with a plan's arguments, or None."""
     if not own.same_ranks(comm):
         return f"expected a comm of the runtime's ranks in the same order, received {comm!r}"
@@ -337,6 +344,8 @@ def _problem(comm, own, shape, dtype, grid, overlap, depth, chunk, in_flight, no
     for name, value in (("depth", depth), ("chunk", chunk), ("in_flight", in_flight)):
         if value is not None and not (isinstance(value, int) and value >= 1):
             return f"expected {name} to be a positive integer or None, received {value!r}"
+    if late is not None and not (isinstance(late, (int, float)) and 0 <= late <= 1):
+        return f"expected late to be a share, 0 to 1, or None, received {late!r}"
     return None
 
 

@@ -8,12 +8,13 @@ Blocks and their FFTW plans depend on the box alone: its result has the same bit
 depth and chunk. Sweeps belong to one worker.
 """
 
+from copy import copy as copy_of
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from ..decomp import chunks, complement, intersect, length_of, mode_segments
+from ..decomp import block, chunks, complement, intersect, length_of, mode_segments
 from .kernels import copy
 from .local import (REQUIRED_ALIGNMENT, barely_aligned, complex_of, empty, plan, strided_effort)
 
@@ -117,16 +118,27 @@ class Sweep:
             cuts[axis] = chunks(shape[axis], size)
             budget //= size
         made = {}
-        self.blocks = []
+        self._parts = []
         for ranges in product(*cuts) if axes else ():
             key = tuple(map(length_of, ranges))
             if key not in made:
                 made[key] = _Transformed(key, used, dtype, forward, effort)
-            self.blocks.append(_Block(made[key], ranges, used, forward, sources, targets))
-        self._moves = [] if axes else [
+            self._parts.append((made[key], ranges, used, forward))
+        self._sources = sources
+        self._set_targets(targets)
+
+    def _set_targets(self, targets):
+        self.blocks = [_Block(*part, self._sources, targets) for part in self._parts]
+        self._moves = [] if self._parts else [
             (i, here, j, there)
-            for (i, source), (j, target) in product(enumerate(sources), enumerate(targets))
+            for (i, source), (j, target) in product(enumerate(self._sources), enumerate(targets))
             for here, there in _common(source, target)]
+
+    def retargeted(self, targets):
+        """The same sweep, with the same scratch memory and plans, to other views."""
+        other = copy_of(self)
+        other._set_targets(targets)
+        return other
 
     @staticmethod
     def views(array):
@@ -137,8 +149,8 @@ class Sweep:
         """Transform from the views `sources` to the views `targets`."""
         for i, here, j, there in self._moves:
             copy(targets[j][there], sources[i][here], scale)
-        for block in self.blocks:
-            block(sources, targets, scale)
+        for one in self.blocks:
+            one(sources, targets, scale)
 
 
 def _common(source, target):
@@ -290,7 +302,7 @@ class InPlaceSweep:
             for cut in cuts or [slice(0, inner)]:
                 first = len(wheres)
                 wheres += [(i, slice(None), columns) for i in range(outer)
-                           for columns in _runs(cut, COLUMNS)]
+                           for columns in _even_runs(cut, COLUMNS)]
                 self.groups.append(slice(first, len(wheres)))
         self.aligned = (outer == 1 or length * inner * itemsize % REQUIRED_ALIGNMENT == 0) and all(
             cut.start * itemsize % REQUIRED_ALIGNMENT == 0 for cut in cuts or ())
@@ -318,6 +330,13 @@ class _InPlaceBlock:
         block = targets[0][self._where]
         self._plan.update_arrays(block, block)
         self._plan.execute()
+
+
+def _even_runs(part, size):
+    """Runs of about `size`, alike in length, each at an even distance from the start."""
+    length = length_of(part)
+    return [slice(part.start + 2 * pairs.start, min(part.start + 2 * pairs.stop, part.stop))
+            for pairs in block(-(-length // 2), max(1, round(length / size)))]
 
 
 def _runs(part, size):

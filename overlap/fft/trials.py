@@ -8,28 +8,29 @@ smallest median of the slowest rank's times; a simpler one wins a near tie.
 from statistics import median
 
 from .settings import Settings, Trial
-from .tune import DEPTH, NEAR_TIE, SHALLOW, _agreed, _seconds
+from .tune import DEPTH, SHALLOW, _agreed, _seconds
 
-MESSAGE_NBYTES = (128 * 1024, 2**20, 2**21)
+MESSAGE_NBYTES = (2**18, 2**19, 2**20, 2**21)
 FEWEST_MESSAGES = 8  # per leg
-LATE = (0.25, 0.5)
-LITTLE = 0.1  # of C + T: not worth the threads
+RESERVE = 1.2  # what goes early must keep the link busy for so many times C
+LITTLE = 0.1  # of C + T: not worth the threads; or of a field: not worth its work memory
+NEAR_TIE = 0.99
 PROMISING = 1.15  # times the best's: worth another run
 LANES_SHARE = 4  # of an input and an output: lanes are to be smaller, where `SHALLOW` allows
 ROUNDS = 2  # more of these
 
 
-def choose_volume(transform, *, overlap, depth, chunk, in_flight):
+def choose_volume(transform, overlap, depth=None, chunk=None, in_flight=None, late=None):
     """Configure `transform` with the settings asked for, and the best ones where None or "auto"."""
     transform.planning = True
     try:
-        chosen = _chosen(transform, overlap, depth, chunk, in_flight)
+        chosen = _chosen(transform, overlap, depth, chunk, in_flight, late)
     finally:
         transform.planning = False
     transform.configure(chosen)
 
 
-def _chosen(transform, overlap, depth, chunk, in_flight):
+def _chosen(transform, overlap, depth, chunk, in_flight, late):
     comm = transform.runtime.comm
     units = max(1, transform.units)
     unit_nbytes = max(1, _agreed(comm, transform.message_nbytes(1)))
@@ -37,7 +38,7 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
                     for nbytes in MESSAGE_NBYTES})
     middle = sizes[len(sizes) // 2]
 
-    def settings(overlap, chunk=middle, depth=depth, late=0.0):
+    def settings(overlap, chunk=middle, depth=depth, late=late or 0.0):
         if overlap == "off":
             depth = 1
         elif depth is None:
@@ -62,11 +63,12 @@ def _chosen(transform, overlap, depth, chunk, in_flight):
     candidates = [settings("off", size) for size in sizes]
     if transform.runtime.workers > 1 or (
             min(compute_s, exchange_s) > LITTLE * (compute_s + exchange_s)):
-        lates = LATE if transform.can_be_late else ()
         candidates = [off, settings("block", middle, depth or SHALLOW),
                       *(settings("poll", size) for size in sizes),
-                      settings("poll", sizes[0], depth or SHALLOW),
-                      *(settings("poll", size, late=late) for size in sizes[-2:] for late in lates)]
+                      settings("poll", sizes[0], depth or SHALLOW)]
+        share = round(1.0 - RESERVE * compute_s / exchange_s, 2) if exchange_s else 0.0
+        if transform.can_be_late and late is None and share > LITTLE:
+            candidates += [settings("poll", size, late=share) for size in sizes[-2:]]
     measured = {candidate: [seconds(candidate)] for candidate in candidates}
     best = min(values[0] for values in measured.values())
     promising = [candidate for candidate, values in measured.items()

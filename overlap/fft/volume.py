@@ -75,23 +75,22 @@ class Fields(Transform):
         return sum(int(np.prod(side.shape[-3:])) * side.dtype.itemsize
                    for side in (*self.inputs, *self.outputs))
 
-    def messages(self, chunk):
-        """All messages with at most `chunk` units."""
+    def passages(self):
+        """The passages that its tasks are of."""
         raise NotImplementedError
 
     def message_nbytes(self, chunk):
         """Bytes of the largest piece that leaves this rank."""
-        return max(max(message.counts_sent) for message in self.messages(
-            chunk)) * self.exchange_dtype.itemsize
+        return max(max(message.counts_sent) for passage in self.passages()
+                   for message in passage.messages(chunk)) * self.exchange_dtype.itemsize
 
     def lane_nbytes(self, chunk):
         """Bytes of one lane's buffers, at least 1."""
         return max(1, sum(self._lane_lengths(chunk)) * self.exchange_dtype.itemsize)
 
     def _lane_lengths(self, chunk):
-        messages = self.messages(chunk)
-        return (max(message.send_size for message in messages),
-                max(message.receive_size for message in messages))
+        return [max(lengths) for lengths in zip(
+            *(passage.lane_lengths(chunk) for passage in self.passages()))]
 
     def run_planes(self, inputs, outputs, what="whole"):
         """Run on lists of batches of fields that are known to fit (collective)."""
@@ -157,8 +156,8 @@ class Volume(Fields):
         self.settings = settings
         self.make_pipelines(self._passage.tasks(settings.chunk, fields, settings.late))
 
-    def messages(self, chunk):
-        return self._passage.messages(chunk)
+    def passages(self):
+        return (self._passage,)
 
     def describe(self):
         """What was chosen and what it costs, as text."""

@@ -82,8 +82,8 @@ class VolumePointwise(Fields):
             add("forth", entry, self._forth.tasks(chunk, function.outputs))
         self.make_pipelines(steps)
 
-    def messages(self, chunk):
-        return self._back.messages(chunk) + self._forth.messages(chunk)
+    def passages(self):
+        return self._back, self._forth
 
     def describe(self):
         """What was chosen and what it costs, as text."""

@@ -11,6 +11,8 @@ from fft2_cases import (COMPLEX, MODES, Boom, laid_out, nothing_fails, raised, r
                         same_bits, same_everywhere, wide)
 from overlap.decomp import mode_segments
 from overlap.fft import passage as passages
+from overlap.fft import tail
+from overlap.fft.flights import UnitsFlight
 from overlap.fft.sweep import Sweep
 from overlap.runtime.requests import Operation
 
@@ -89,13 +91,13 @@ def drawn(comm, cases, workers=1):
 
 
 def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, overlap_, depth, chunk,
-           seed, source, target, read_only, effort):
+           late, seed, source, target, read_only, effort):
     rng = np.random.default_rng(seed)
     grid = None if grid is None else grids(comm.size)[grid % len(grids(comm.size))]
     u = random(rng, [*shape[:-3], *fine_lengths(shape, dealias)], dtype)
     with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=overlap_, depth=depth, chunk=chunk,
-                      norm=norm, order=order, restore=restore, dealias=dealias, effort=effort,
-                      runtime=rt) as plan:
+                      late=late, norm=norm, order=order, restore=restore, dealias=dealias,
+                      effort=effort, runtime=rt) as plan:
         assert grid in (None, plan.grid)
         spectrum = random(rng, plan.global_shape(True), COMPLEX[dtype])
         for transform, given, truth, side in (
@@ -230,9 +232,10 @@ def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="meas
         back = plan.backward(spectrum)
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
-            for mode, (depth, chunk) in product(MODES, settings):
+            for mode, (depth, chunk, late) in product(MODES, settings):
                 with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=depth,
-                                  chunk=chunk, runtime=rt, effort=effort, **options) as plan:
+                                  chunk=chunk, late=late, runtime=rt, effort=effort,
+                                  **options) as plan:
                     label = f"{count} worker(s), {mode}: {plan.forward.settings}"
                     same_everywhere(comm, (plan.forward.settings, plan.backward.settings))
                     for _ in range(2):
@@ -258,7 +261,7 @@ def compute_and_communicate(comm):
             assert_close(comm, plan.backward(spectrum), u, plan.local_slice())
 
 
-def delays(comm, shape, dtype, grid, mode, batch=False):
+def delays(comm, shape, dtype, grid, mode, late):
     """Ranks that compute at random speeds issue the same operations in the order of the tasks."""
     rng = np.random.default_rng(comm.rank)
     u = random(np.random.default_rng(6), shape, dtype)
@@ -276,7 +279,8 @@ def delays(comm, shape, dtype, grid, mode, batch=False):
     with overlap.Runtime(comm, workers=2) as rt:
         for depth, chunk in ((1, 1), (2, 1), (5, 1), (7, 2)):
             with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=depth, chunk=chunk,
-                              runtime=rt, effort="estimate") as plan:
+                              late=late, runtime=rt, effort="estimate") as plan:
+                assert any(task.phase == "late" for task in plan.forward._parts) == bool(late)
                 for transform, given, expected in ((plan.forward, real, truth),
                                                    (plan.backward, truth, back)):
                     issued = []
@@ -294,7 +298,8 @@ def delays(comm, shape, dtype, grid, mode, batch=False):
                     comms, legs = transform._comms, transform._passage.legs
                     assert issued == [comms[legs[task.leg].crossing.dimension]
                                       for task in transform._parts
-                                      if legs[task.leg].crossing.dimension is not None]
+                                      if legs[task.leg].crossing.dimension is not None
+                                      and task.phase != "pause"]
 
 
 # ---- pointwise -------------------------------------------------------------------------------
@@ -373,10 +378,10 @@ def pointwise_failures(comm, mode, grid):
 
 # ---- errors ----------------------------------------------------------------------------------
 
-def injected(comm, mode, grid, dtype, shape, workers=1):
+def injected(comm, mode, grid, dtype, shape, late, workers=1):
     """A failure at each site, leg and rank is told on all; then all is right again."""
     u = random(np.random.default_rng(9), shape, dtype)
-    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=3, chunk=1,
+    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=3, chunk=1, late=late,
                       workers=workers, effort="estimate") as plan:
         real = np.array(u[plan.local_slice()])
         spectrum = plan.forward(real)
@@ -386,8 +391,8 @@ def injected(comm, mode, grid, dtype, shape, workers=1):
                                            (plan.backward, spectrum, back)):
             legs = len(transform._passage.legs)
             reached = set()
-            for site, leg, origin in product(("load", "store", "exchanged", "MPI", "rest"),
-                                             range(legs), range(comm.size)):
+            sites = "load", "store", "exchanged", "MPI", "rest", "stow", "late"
+            for site, leg, origin in product(sites, range(legs), range(comm.size)):
                 out = np.empty_like(np.asarray(expected))
                 label = f"{site}, leg {leg}, rank {origin}"
                 with ExitStack() as stack:
@@ -408,15 +413,18 @@ def injected(comm, mode, grid, dtype, shape, workers=1):
                     reached.add((site, leg))
                 assert same_bits(transform(given, out=out), expected), label
             assert len(reached) >= 4 * legs, reached
+            was_late = any(task.phase == "late" for task in transform._parts)
+            assert was_late == (late > 0 and transform is plan.forward)
+            assert was_late == ({"stow", "late"} <= {site for site, _ in reached})
 
 
 def _failing(transform, site, leg):
     """Make the task in the middle of a leg fail at some site, once."""
-    parts = [task.part for task in transform._parts if task.leg == leg]
+    parts = [task.part for task in transform._parts if task.leg == leg and not task.phase]
 
     def middle(flight):
         return (flight._leg is transform._passage.legs[leg]
-                and flight._part == parts[len(parts) // 2])
+                and flight._units == flight._leg.units(parts[len(parts) // 2]))
 
     if site == "MPI":
         name = "start" if transform.settings.overlap == "poll" else "call"
@@ -431,7 +439,11 @@ def _failing(transform, site, leg):
         return _method(Operation, name, when)
     if site == "rest":
         return _method(passages.Passage, "rest", lambda number, *_: True)
-    return _method(passages._Flight, site, lambda number, flight, *_: middle(flight))
+    if site == "stow":
+        return _method(tail.Tail, "stow", lambda number, *_: True)
+    if site == "late":
+        return _method(tail._Late, "store", lambda number, *_: number == 1)
+    return _method(UnitsFlight, site, lambda number, flight, *_: middle(flight))
 
 
 def _method(kind, name, when):
@@ -462,9 +474,10 @@ BAD_ARGUMENTS = (
     {"shape": (4, 4, 4.5)}, {"dtype": "i4"}, {"grid": 2}, {"grid": (1,)}, {"grid": (0, 1)},
     {"grid": (7, 7)}, {"grid": (1, 1.5)}, {"grid": "ab"}, {"overlap": "on"}, {"norm": 1},
     {"order": "zyx"}, {"restore": 1}, {"dealias": "2/3"}, {"dealias": 1.5}, {"effort": "none"},
-    {"depth": 0}, {"chunk": -1}, {"in_flight": 0})
+    {"depth": 0}, {"chunk": -1}, {"in_flight": 0}, {"late": 1.5}, {"late": "half"})
 OTHER_ARGUMENTS = ({"shape": (4, 4, 5)}, {"dtype": "c8"}, {"norm": "ortho"}, {"restore": True},
-                   {"order": "transposed"}, {"dealias": "3/2"}, {"chunk": 2}, {"depth": 3})
+                   {"order": "transposed"}, {"dealias": "3/2"}, {"chunk": 2}, {"depth": 3},
+                   {"late": 0.5})
 
 
 def bad_arguments(comm):

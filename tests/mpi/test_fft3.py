@@ -20,13 +20,14 @@ CASE = st.fixed_dictionaries({
     "overlap_": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
     "depth": st.none() | st.integers(1, 6),
     "chunk": st.none() | st.integers(1, 5),
+    "late": st.none() | st.sampled_from([0.3, 0.7, 1.0]),
     "source": st.sampled_from(LAYOUTS),
     "target": st.sampled_from([None, *LAYOUTS, "contiguous"]),
     "read_only": st.booleans(),
     "effort": st.sampled_from(["estimate", "estimate", "measure"]),
     "seed": st.integers(0, 2**32)})
 EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "restore": restore,
-          "dealias": None, "grid": grid, "overlap_": "poll", "depth": None, "chunk": 1,
+          "dealias": None, "grid": grid, "overlap_": "poll", "depth": None, "chunk": 1, "late": grid / 2,
           "source": "contiguous", "target": None, "read_only": True, "effort": "estimate",
           "seed": 1}
          for shape in ([1, 1, 1], [0, 3, 4, 5], [2, 3, 1, 7], [2, 40, 24, 36], [3, 2, 60, 32])
@@ -68,7 +69,7 @@ def test_every_step(ranks, grid, dtype):
                  args={"shape": (13, 10, 36), "dtype": dtype, "grid": grid})
 
 
-SETTINGS = [(None, None), (1, 1), (3, 1), (2, 4)]
+SETTINGS = [(None, None, None), (1, 1, None), (3, 1, 0.5), (2, 4, 1.0), (2, 1, 1.0)]
 
 
 @pytest.mark.parametrize("ranks, grid, shape, dtype, options", [
@@ -87,18 +88,20 @@ def test_every_mode_gives_the_same_bits(ranks, grid, shape, dtype, options):
 
 
 @pytest.mark.parametrize("mode", ["block", "poll"])
-@pytest.mark.parametrize("ranks, grid, dtype", [(2, (1, 2), "f8"), (4, (2, 2), "c16"),
-                                                (6, (3, 2), "f8")])
-def test_order_with_random_delays(ranks, grid, dtype, mode):
+@pytest.mark.parametrize("ranks, grid, dtype, late", [
+    (2, (1, 2), "f8", 0), (2, (1, 2), "f8", 0.7), (4, (2, 2), "f8", 0), (4, (1, 4), "c16", 1.0),
+    (6, (3, 2), "f8", 0)])
+def test_order_with_random_delays(ranks, grid, dtype, late, mode):
     jobs.run_job("fft3_cases:delays", ranks, args={
-        "shape": (2, 12, 14, 40), "dtype": dtype, "grid": grid, "mode": mode})
+        "shape": (2, 24, 40, 60), "dtype": dtype, "grid": grid, "late": late, "mode": mode})
 
 
 @pytest.mark.parametrize("mode", ["off", "block", "poll"])
-@pytest.mark.parametrize("ranks, grid, dtype", [(2, (1, 2), "c16"), (4, (2, 2), "f8")])
-def test_failure_at_every_site(ranks, grid, dtype, mode):
+@pytest.mark.parametrize("ranks, grid, dtype, late", [
+    (2, (1, 2), "c16", 0), (4, (2, 2), "f8", 0), (2, (1, 2), "f8", 0.7), (3, (1, 3), "c16", 0.7)])
+def test_failure_at_every_site(ranks, grid, dtype, late, mode):
     jobs.run_job("fft3_cases:injected", ranks, args={
-        "mode": mode, "grid": grid, "dtype": dtype, "shape": (12, 16, 64)})
+        "mode": mode, "grid": grid, "dtype": dtype, "late": late, "shape": (16, 24, 96)})
 
 
 @pytest.mark.parametrize("ranks, grid, dtype, order, batch, dealias, outputs, shared, use_out", [
@@ -152,8 +155,9 @@ def test_many_plans():
 
 @pytest.mark.parametrize("case, ranks, args", [
     ("modes_agree", 4, {"shape": (2, 20, 18, 36), "dtype": "f8", "grid": (2, 2),
-                        "settings": [(3, 1)], "effort": "estimate"}),
-    ("injected", 2, {"mode": "poll", "grid": (1, 2), "dtype": "c16", "shape": (12, 16, 64)}),
+                        "settings": [(3, 1, 0.5)], "effort": "estimate"}),
+    ("injected", 2, {"mode": "poll", "grid": (1, 2), "dtype": "c16", "late": 0.5,
+                     "shape": (16, 24, 96)}),
     ("many_plans", 4, {"own": 20, "shared": 50})],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_under_open_mpi(openmpi, case, ranks, args):

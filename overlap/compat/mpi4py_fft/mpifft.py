@@ -148,7 +148,7 @@ class PFFT:
                 source.global_shape, coordinates, source.dtype, forward, True, runtime.workers,
                 effort)
             volumes.append(Volume(runtime, comms, passage, source, target, 1.0))
-            choose_volume(volumes[-1], overlap=overlap, depth=None, chunk=None, in_flight=None)
+            choose_volume(volumes[-1], overlap)
         points = np.prod([float(line.fine) for line in request.lines.values()])
         arrays = _Arrays(sides)
         self.forward = Transform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True)
