@@ -266,7 +266,7 @@ class FFT3:
             _route(self.grid, real, forward, self._restore),
             self._here if forward else self._there, lines, batch, shape, self._coordinates,
             self._dtype if forward else complex_of(self._dtype), forward,
-            not forward or self._natural, self.runtime.workers, self._effort, joined, reused)
+            None if self._natural else Z, self.runtime.workers, self._effort, joined, reused)
 
     def _sides(self, batch):
         """Both sides of the plan, for some batch axes."""

@@ -19,7 +19,7 @@ class Leg:
     """One leg on this rank: geometry, messages, and the sweeps of every worker."""
 
     def __init__(self, way, layout, lines, shape, coordinates, dtype, forward, workers, effort,
-                 place, fresh, natural):
+                 place, fresh, natural, turned):
         self.place = place
         self._way = way
         spectral = complex_of(dtype)
@@ -55,11 +55,11 @@ class Leg:
             for worker in range(workers):
                 self.first[worker][length] = Sweep(
                     box_shape(unit(source)), way.first, lines, dtype, forward, [unit(source)],
-                    tiles, effort)
+                    tiles, effort, None if forward else turned)
                 if way.then:
                     self.then[worker][length] = Sweep(
                         box_shape(unit(self.crossing.after)), way.then, lines, spectral, forward,
-                        pieces, [unit(self.target)], effort)
+                        pieces, [unit(self.target)], effort, turned if forward else None)
 
     def __str__(self):
         return f"{self._way}, {self.crossing.units} units"

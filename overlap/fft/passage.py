@@ -145,8 +145,8 @@ class Passage:
     dtype : dtype
         Of the source.
     forward : bool
-    natural : bool
-        The target's axes are in natural order: it can hold what is not complete yet.
+    turned : int or None
+        The axis that the arrays of the spectral side have last in memory, if not the last one.
     workers : int
     effort : str
         FFTW planning effort.
@@ -156,8 +156,9 @@ class Passage:
         The same targets serve again and again: nothing is written there early.
     """
 
-    def __init__(self, route, layout, lines, batch, shape, coordinates, dtype, forward, natural,
+    def __init__(self, route, layout, lines, batch, shape, coordinates, dtype, forward, turned,
                  workers, effort, joined=True, reused=False):
+        natural = turned is None or not forward  # the target can hold what is not complete yet
         spectral = complex_of(dtype)
         real = next((axis for axis, line in lines.items() if line.real), None)
         whole = batch > 1 and joined and largest_nbytes(layout, (1, *shape), spectral) <= UNIT_NBYTES
@@ -180,7 +181,7 @@ class Passage:
             fresh = not reused and (
                 place == 0 or self.fields <= self.ring and len(ways) <= 2)
             leg = Leg(way, layout, lines, shape, coordinates, dtype, forward, workers, effort,
-                      place, fresh, natural)
+                      place, fresh, natural, turned if (place == 0 if forward else number == 0) else None)
             self.legs.append(leg)
             layout, shape, dtype = leg.layout, leg.shape, spectral
         self.dtype = spectral
@@ -202,7 +203,7 @@ class Passage:
                         for part in block(local[split], self._late_count)]
         if rest:
             self._rest = [_make_rest(local, rest, lines, dtype, forward, effort, able, cuts,
-                                     self.fields)
+                                     self.fields, turned if forward else None)
                           for _ in range(workers)]
         self.can_be_late = cuts is not None and self.legs[-1].straight
         self._tail = None
@@ -318,7 +319,7 @@ class Passage:
         return work.reshape(leg.target)
 
 
-def _make_rest(local, axes, lines, dtype, forward, effort, in_target, cuts, fields):
+def _make_rest(local, axes, lines, dtype, forward, effort, in_target, cuts, fields, turned):
     if in_target and len(axes) == 1 and (
             fields == 1 or points(local) * dtype.itemsize % REQUIRED_ALIGNMENT == 0):
         sweep = InPlaceSweep(local, axes[0], dtype, forward, effort, cuts)
@@ -327,7 +328,8 @@ def _make_rest(local, axes, lines, dtype, forward, effort, in_target, cuts, fiel
     there = list(local)
     for axis in axes:
         there[axis] = lines[axis].length(forward)
-    return Sweep(local, axes, lines, dtype, forward, [_whole(local)], [_whole(there)], effort)
+    return Sweep(local, axes, lines, dtype, forward, [_whole(local)], [_whole(there)], effort,
+                 turned)
 
 
 def _whole(shape):

@@ -101,9 +101,12 @@ class Sweep:
         Which part of the box goes in, or comes out, where: a box for every view.
     effort : str
         FFTW planning effort.
+    turned : int or None
+        The axis that the views of the spectral side have last in memory, if not the last one.
     """
 
-    def __init__(self, shape, axes, lines, dtype, forward, sources, targets, effort):
+    def __init__(self, shape, axes, lines, dtype, forward, sources, targets, effort,
+                 turned=None):
         used = {axis: lines[axis] for axis in axes}
         itemsize = complex_of(dtype).itemsize
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
@@ -122,7 +125,7 @@ class Sweep:
         for ranges in product(*cuts) if axes else ():
             key = tuple(map(length_of, ranges))
             if key not in made:
-                made[key] = _Transformed(key, used, dtype, forward, effort)
+                made[key] = _Transformed(key, used, dtype, forward, effort, turned)
             self._parts.append((made[key], ranges, used, forward))
         self._sources = sources
         self._set_targets(targets)
@@ -216,7 +219,7 @@ class _Transformed:
     axes nor, going backward, ever anything but zero.
     """
 
-    def __init__(self, shape, lines, dtype, forward, effort):
+    def __init__(self, shape, lines, dtype, forward, effort, turned):
         spectral = list(shape)
         fine = list(shape)
         for axis, line in lines.items():
@@ -224,7 +227,14 @@ class _Transformed:
         dtype = complex_of(dtype)
         modes = empty(spectral, dtype)
         real_axis = next((axis for axis, line in lines.items() if line.real), None)
-        physical = modes if real_axis is None else empty(fine, modes.real.dtype)
+        apart = real_axis  # the axis whose FFT is out of place
+        if list(lines) == [turned] and real_axis is None and spectral == fine:
+            # FFTW turns a block that is hot far faster than numpy copies it with strides.
+            apart = turned
+            modes = np.moveaxis(empty([*fine[:apart], *fine[apart + 1:], fine[apart]], dtype), -1,
+                                apart)
+        physical = modes if apart is None else empty(
+            fine, dtype if real_axis is None else modes.real.dtype)
         self.source, self.target = (physical, modes) if forward else (modes, physical)
         self._plans, self._gaps = [], []
         self._folds = [(line.fold if forward else line.unfold, np.moveaxis(modes, axis, 0))
@@ -241,7 +251,7 @@ class _Transformed:
             strided = axis != len(shape) - 1
             pains = strided_effort(effort, modes.size) if strided else effort
             for where in product(*bounds):
-                ends = [physical[where], modes[where]] if axis == real_axis else [modes[where]] * 2
+                ends = [physical[where], modes[where]] if axis == apart else [modes[where]] * 2
                 self._plans.append(plan(*(ends if forward else ends[::-1]), axis, forward, pains))
         for axis, line in () if forward else lines.items():
             for gap in complement([pair[1] for pair in line.segments], line.fine_modes):

@@ -1,7 +1,7 @@
 """The choice of mode, depth and units per message for a transform of fields: measured.
 
-C and T alone, measured once, tell what could be hidden, and with it which candidates are worth a run.
-Those run once; what comes near the best runs twice more. All ranks keep the candidate with the
+C and T alone, measured once, tell which candidates are worth a run. Those run once; what comes near
+the best runs again, and again. All ranks keep the candidate with the
 smallest median of the slowest rank's times; a simpler one wins a near tie.
 """
 
@@ -13,11 +13,11 @@ from .tune import DEPTH, SHALLOW, _agreed, _seconds
 MESSAGE_NBYTES = (2**18, 2**19, 2**20, 2**21)
 FEWEST_MESSAGES = 8  # per leg
 RESERVE = 1.2  # what goes early must keep the link busy for so many times C
-LITTLE = 0.1  # of C + T: not worth the threads; or of a field: not worth its work memory
+LITTLE = 0.1  # of a field: not worth the work memory that late exchanges take
 NEAR_TIE = 0.99
 PROMISING = 1.15  # times the best's: worth another run
 LANES_SHARE = 4  # of an input and an output: lanes are to be smaller, where `SHALLOW` allows
-ROUNDS = 2  # more of these
+ROUNDS = 4  # more of these
 
 
 def choose_volume(transform, overlap, depth=None, chunk=None, in_flight=None, late=None):
@@ -60,15 +60,15 @@ def _chosen(transform, overlap, depth, chunk, in_flight, late):
     off = settings("off")
     seconds(off)  # the first run touches new memory
     compute_s, exchange_s = seconds(off, "compute"), seconds(off, "exchange")
-    candidates = [settings("off", size) for size in sizes]
-    if transform.runtime.workers > 1 or (
-            min(compute_s, exchange_s) > LITTLE * (compute_s + exchange_s)):
-        candidates = [off, settings("block", middle, depth or SHALLOW),
-                      *(settings("poll", size) for size in sizes),
-                      settings("poll", sizes[0], depth or SHALLOW)]
-        share = round(1.0 - RESERVE * compute_s / exchange_s, 2) if exchange_s else 0.0
-        if transform.can_be_late and late is None and share > LITTLE:
-            candidates += [settings("poll", size, late=share) for size in sizes[-2:]]
+    if exchange_s > compute_s:  # a pause between two exchanges costs more than one in computing
+        shallow = [settings("poll", sizes[0], depth or SHALLOW)]
+    else:
+        shallow = [settings("block", size, depth or SHALLOW) for size in sizes if size != middle]
+    candidates = [off, settings("block", middle, depth or SHALLOW), *shallow,
+                  *(settings("poll", size) for size in sizes)]
+    share = round(1.0 - RESERVE * compute_s / exchange_s, 2) if exchange_s else 0.0
+    if transform.can_be_late and late is None and share > LITTLE:
+        candidates += [settings("poll", size, late=share) for size in sizes[-2:]]
     measured = {candidate: [seconds(candidate)] for candidate in candidates}
     best = min(values[0] for values in measured.values())
     promising = [candidate for candidate, values in measured.items()

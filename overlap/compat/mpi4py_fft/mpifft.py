@@ -145,7 +145,7 @@ class PFFT:
             source, target = sides[::1 if forward else -1]
             passage = Passage(
                 _for_legs(route, real, forward), layouts[not forward], request.lines, 1,
-                source.global_shape, coordinates, source.dtype, forward, True, runtime.workers,
+                source.global_shape, coordinates, source.dtype, forward, None, runtime.workers,
                 effort)
             volumes.append(Volume(runtime, comms, passage, source, target, 1.0))
             choose_volume(volumes[-1], overlap)
