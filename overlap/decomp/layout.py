@@ -256,7 +256,7 @@ class Leg:
     along: int
 
 
-def legs(route, axes, last=None):
+def legs(route, axes, last=None, in_place=False):
     """Split a way through exchanges into legs.
 
     Parameters
@@ -268,6 +268,9 @@ def legs(route, axes, last=None):
         The axes along which a leg may be cut, the best ones first. Axis 0 is never transformed.
     last : int, optional
         The axis that is transformed last of all: that of a real result.
+    in_place : bool
+        The best axis to cut along may wait until the last leg is complete, if that joins it and
+        nothing else is left: then it is transformed where it is.
 
     Returns
     -------
@@ -287,7 +290,8 @@ def legs(route, axes, last=None):
                 waits = {along, last} if along in group else {along}
                 then = tuple(axis for axis in group if axis not in waits)
             choices.append(Leg(pending, link, then, along))
-        leg = max(choices, key=lambda leg: len(leg.then))
+        waits = in_place and group is route[-1] and group == (axes[0],)
+        leg = choices[0] if waits else max(choices, key=lambda leg: len(leg.then))
         found.append(leg)
         pending = tuple(axis for axis in group if axis not in leg.then)
     return found, pending

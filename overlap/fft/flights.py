@@ -19,16 +19,17 @@ class Leg:
     """One leg on this rank: geometry, messages, and the sweeps of every worker."""
 
     def __init__(self, way, layout, lines, shape, coordinates, dtype, forward, workers, effort,
-                 place, fresh, natural, turned):
+                 place, fresh, natural, turned, units=None):
         self.place = place
         self._way = way
         spectral = complex_of(dtype)
         crossed = transformed(shape, way.first, lines, forward)
-        longest = max(map(length_of, layout.parts(crossed, way.along)))
-        least = NARROWEST_UNIT if way.along == len(shape) - 1 else 1
-        units = -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)
-        self.crossing = Crossing(layout, way.swap, crossed, coordinates, way.along,
-                                 max(1, min(longest // least, units)))
+        if units is None:
+            longest = max(map(length_of, layout.parts(crossed, way.along)))
+            least = NARROWEST_UNIT if way.along == len(shape) - 1 else 1
+            units = max(1, min(longest // least,
+                               -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)))
+        self.crossing = Crossing(layout, way.swap, crossed, coordinates, way.along, units)
         self.layout = layout if way.swap is None else layout.swapped(way.swap)
         self.shape = transformed(crossed, way.then, lines, forward)
         self.target = self.layout.local_shape(self.shape, coordinates)

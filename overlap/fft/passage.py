@@ -15,7 +15,8 @@ Every task is one slice of the pipeline, with exactly one operation (or `turn`).
 issued in the order of the tasks, and a task may wait for any earlier ones (`after`). That keeps work
 memory right: a leg's tasks load when the leg before has ended (`Task.gate`); they store after their
 own operation, hence after all earlier tasks have loaded; and where the rest is made out of work
-memory, they wait for that too before it is used again (`Task.hold`).
+memory, they wait for that too before it is used again (`Task.hold`). Where both legs of a pencil are
+cut along the same axis, a field streams through them: a task waits for one of the leg before alone.
 
 What waits for all units is hidden behind the next field's exchanges, but the last field's is not. So
 a share of its units may be exchanged late: cut along the axis that the exchange splits, so that every
@@ -81,7 +82,7 @@ class Task:
                 f"{self.part.stop}")
 
 
-def schedule(units, fields, chunk, ring, holds):
+def schedule(units, fields, chunk, ring, holds, streams=False):
     """The tasks of some fields, in order.
 
     Parameters
@@ -96,11 +97,15 @@ def schedule(units, fields, chunk, ring, holds):
         turns with the next field's first one: the exchanges do not pause between the two.
     holds : bool
         The rest is made out of work memory.
+    streams : bool
+        Two legs have the same units: one of the second leg needs that of the first one alone.
 
     Returns
     -------
     list of Task
     """
+    if streams:
+        return _streamed(chunks(units[0], chunk), fields)
     parts = [chunks(count, chunk) for count in units]
     last = len(parts) - 1
     if last == 1 and ring > 1:
@@ -120,6 +125,20 @@ def schedule(units, fields, chunk, ring, holds):
                               completes))
             if completes:
                 ends.append(len(found))
+    return found
+
+
+def _streamed(parts, fields):
+    """The tasks of two legs that a field streams through."""
+    found, crossed = [], {}
+    count = len(parts)
+    turns = sorted((field * count + i + LEAD * leg, leg, field, i) for field in range(fields)
+                   for leg in (0, 1) for i in range(count))
+    for number, (_, leg, field, i) in enumerate(turns):
+        before = crossed.pop((field, i)) if leg else None
+        crossed[field, i] = number
+        found.append(Task(field, leg, parts[i], before + 1 if leg else 0, 0, number,
+                          leg == 1 and i == count - 1, begin=before or 0))
     return found
 
 
@@ -168,11 +187,14 @@ class Passage:
         self.ring = min(2, self.fields)
         shape = (batch if whole else 1, *shape)
         ways, rest = legs(route, (0,) if whole else range(1, len(shape)),
-                          None if forward else real)
+                          None if forward else real, natural and forward)
         # The rest is made in the target, if that can hold what is not complete yet.
         able = natural and (forward or real is None) and all(
             lines[axis].fine == lines[axis].points for axis in rest)
         self.holds = bool(rest) and not able
+        # The second leg has the units of the first one: nothing that it joins is cut there.
+        self._streams = (len(ways) == 2 and ways[0].along == ways[1].along and not self.holds and (
+            ways[0].swap is None or ways[0].swap.joined != ways[0].along))
         self.legs = []
         for number, way in enumerate(ways):
             # Targets are the user's array (place 0), or work memory; with more than one work array
@@ -181,7 +203,9 @@ class Passage:
             fresh = not reused and (
                 place == 0 or self.fields <= self.ring and len(ways) <= 2)
             leg = Leg(way, layout, lines, shape, coordinates, dtype, forward, workers, effort,
-                      place, fresh, natural, turned if (place == 0 if forward else number == 0) else None)
+                      place, fresh, natural,
+                      turned if (place == 0 if forward else number == 0) else None,
+                      self.legs[0].crossing.units if self._streams and number else None)
             self.legs.append(leg)
             layout, shape, dtype = leg.layout, leg.shape, spectral
         self.dtype = spectral
@@ -205,7 +229,7 @@ class Passage:
             self._rest = [_make_rest(local, rest, lines, dtype, forward, effort, able, cuts,
                                      self.fields, turned if forward else None)
                           for _ in range(workers)]
-        self.can_be_late = cuts is not None and self.legs[-1].straight
+        self.can_be_late = cuts is not None and self.legs[-1].straight and not self._streams
         self._tail = None
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
         room = points(transformed(local, rest, lines, forward)) * itemsize if natural else 0
@@ -228,7 +252,8 @@ class Passage:
         With `late`, that share of the last field is exchanged late, if that `can_be_late`.
         """
         tasks = schedule([leg.crossing.units for leg in self.legs],
-                         self.fields if fields is None else fields, chunk, self.ring, self.holds)
+                         self.fields if fields is None else fields, chunk, self.ring, self.holds,
+                         self._streams)
         self._tail = None
         if not late or not self.can_be_late or not tasks:
             return tasks
