@@ -101,8 +101,8 @@ class Case:
         _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
         able = self.workload == "fft2" or self.workload == "fft3" and self.slices == 1
         if self.peer and not (able and self.order == "natural"):
-            raise ValueError("peer: expected workload fft2, or fft3 of one field, in natural order, "
-                             f"which mpi4py-fft can do, got {self.slices} of {self.workload} in "
+            raise ValueError("peer: expected workload fft2, or fft3 of one field, in natural "
+                             f"order, which mpi4py-fft can do, got {self.slices} of {self.workload} in "
                              f"{self.order} order")
 
     @property

@@ -7,6 +7,8 @@ own input array into its own output array (`forward(u, uh)` would copy both), an
 `(nz, ny, nx_local)` in natural order, like ours; of a field it may split what it likes.
 """
 
+from importlib import import_module
+
 import numpy as np
 from mpi4py import MPI
 
@@ -39,7 +41,7 @@ def available():
         The reason, or None where it can.
     """
     try:
-        import mpi4py_fft    # noqa: F401
+        import_module("mpi4py_fft")
     except ImportError as error:
         return f"mpi4py-fft is not installed ({error}): pip install mpi4py-fft"
     return None

@@ -48,7 +48,8 @@ def case_record(case, measured):
         ``off_s``, ``block_s``, ``poll_s``, ``auto_s`` with ``auto_choice``; ``model_block_s`` and
         ``model_poll_s`` (`overlap.model`, without fill and drain); ``hidden`` of auto;
         ``gain`` = off/auto, with its bounds ``gain_bound`` = (C + T)/max(C, T) and
-        ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N; ``max_rel_error``; ``control_hidden`` and ``control_ok``,
+        ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N; ``max_rel_error``;
+        ``control_hidden`` and ``control_ok``,
         None on shared memory; the peer's times, where it ran. Without auto among the modes, its
         place in ``auto_choice``, ``hidden`` and ``gain`` is taken by the last of them.
     """
@@ -88,7 +89,7 @@ def case_record(case, measured):
 
 
 def _flops(case):
-    """Operations of the transforms as the field counts them: 5 N log2 N, half of it for real data."""
+    """Operations as the field counts them: 5 N log2 N per transform, half of it for real data."""
     points = math.prod(case.shape)
     each = (5.0 if case.dtype.startswith("c") else 2.5) * points * math.log2(max(points, 2))
     return each * case.slices * JOBS[case.workload].transforms

@@ -9,17 +9,18 @@ from ..errors import ClosedError, InputError
 from ..runtime import Runtime
 from .fft2 import DTYPES, NORMS, ORDERS, OVERLAPS, _Destroyed
 from .function import Function
-from .grids import choose_grid, subcomms
+from .grids import near_grids, subcomms
 from .local import EFFORTS, complex_of
 from .passage import Passage
 from .side import Side
 from .sweep import Line
-from .trials import choose_volume
+from .trials import choose_volume, seconds_of
 from .volume import Volume
 from .volume_pointwise import VolumePointwise
 
 Z, Y, X = 1, 2, 3  # axes of a field, after the batch's
 DEALIAS = (None, "3/2")
+_grids = weakref.WeakKeyDictionary()  # those chosen by measuring, by runtime and plan
 
 
 class FFT3:
@@ -40,7 +41,8 @@ class FFT3:
         half the spectrum, ``nx // 2 + 1`` modes along x.
     grid : (int, int), optional
         P and Q. By default what the volumetric FFT's equation (7) finds, with the latency and the
-        bandwidth of `comm`, measured where it is close.
+        bandwidth of `comm`; where a slab and a pencil come close, the faster forward transform.
+        Plans of one shape and runtime then have the same.
     overlap : {"auto", "off", "block", "poll"}
         How exchanges are hidden; see `Runtime`. ``"off"`` is the reference, to the last bit, of
         the others. ``"auto"`` takes what a short measured run finds the fastest.
@@ -110,8 +112,8 @@ class FFT3:
         self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight,
                             late=late)
         self._power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
-        self.grid = (tuple(map(int, grid)) if grid is not None else
-                     choose_grid(self.runtime, self._shape, complex_of(self._dtype)))
+        self.grid = tuple(map(int, grid)) if grid is not None else self._choose_grid(
+            overlap, order=order, restore=restore, dealias=dealias, effort=effort)
         P, Q = self.grid
         rank = self.runtime.comm.rank
         self._coordinates = rank % P, rank // P
@@ -248,6 +250,23 @@ class FFT3:
         self._transforms.add(transform)
         choose_volume(transform, **self._wishes)
         return transform
+
+    def _choose_grid(self, overlap, **options):
+        """The grid that the model finds, or where it can't tell, a measurement."""
+        chosen = _grids.setdefault(self.runtime, {})
+        key = self._shape, self._dtype, tuple(options.items())
+        if key not in chosen:
+            grids = near_grids(self.runtime, self._shape, complex_of(self._dtype))
+            seconds = [0.0]
+            if len(grids) > 1 and 0 not in self._shape:
+                seconds.clear()
+                for grid in grids:
+                    with FFT3(self.comm, self._shape, self._dtype, grid=grid,
+                              overlap="poll" if overlap == "auto" else overlap,
+                              runtime=self.runtime, **options) as plan:
+                        seconds.append(seconds_of(plan.forward))
+            chosen[key] = grids[seconds.index(min(seconds))]
+        return chosen[key]
 
     def _of(self, forward_output):
         return self._spectrum if forward_output else self._real

@@ -11,6 +11,7 @@ from ..model import alltoall_1d_s, alltoall_2d_s, fit_message_time
 
 _known = weakref.WeakKeyDictionary()  # communicators of every runtime: freed when it closes
 _links = weakref.WeakKeyDictionary()  # latency and bandwidth of every runtime's all-to-all
+CLOSE = 1.5  # a slab's or a pencil's time over the other's, by a model that knows no computing
 
 
 def subcomms(runtime, grid):
@@ -31,11 +32,17 @@ def subcomms(runtime, grid):
     return of_runtime[grid]
 
 
-def choose_grid(runtime, shape, dtype):
-    """The P x Q grid with the smallest modelled time of its exchanges.
+def near_grids(runtime, shape, dtype):
+    """The P x Q grid with the smallest modelled time of its exchanges; with it, if there is one that
+    comes close, a pencil beside a slab, or a slab beside a pencil.
 
     Takahashi's equations (4) and (5), of which (7) is the comparison, with latency and bandwidth as
     measured. Slabs split z. A grid that leaves ranks empty comes last.
+
+    Returns
+    -------
+    list of (int, int)
+        One or two, the best first; the same on all ranks.
     """
     size = runtime.comm.size
     nz, ny, nx = shape[-3:]
@@ -50,7 +57,11 @@ def choose_grid(runtime, shape, dtype):
         model = alltoall_1d_s if 1 in grid else alltoall_2d_s
         return empty, model(points, P, Q, *link, itemsize=itemsize), P
 
-    return min(((P, size // P) for P in range(1, size + 1) if size % P == 0), key=cost)
+    best, *others = sorted(((P, size // P) for P in range(1, size + 1) if size % P == 0), key=cost)
+    others = [grid for grid in others if (1 in grid) != (1 in best)]
+    (empty, best_s, _), (also_empty, other_s, _) = cost(best), cost(others[0] if others else best)
+    close = others and empty == also_empty and other_s <= CLOSE * best_s
+    return [best, others[0]] if close else [best]
 
 
 def _measured(comm):

@@ -30,6 +30,13 @@ def choose_volume(transform, overlap, depth=None, chunk=None, in_flight=None, la
     transform.configure(chosen)
 
 
+def seconds_of(transform):
+    """Median time of a transform as it is configured, on trial arrays; the same on all ranks."""
+    comm, arrays = transform.runtime.comm, transform.trial_arrays(transform.trial_fields())
+    return median(_agreed(comm, _seconds(comm, transform, "whole", arrays))
+                  for _ in range(1 + ROUNDS))
+
+
 def _chosen(transform, overlap, depth, chunk, in_flight, late):
     comm = transform.runtime.comm
     units = max(1, transform.units)

@@ -396,7 +396,7 @@ def input_errors(comm):
                          f"rank {comm.size - 1}: my shape is odd")]
             if comm.size > 1:
                 attempts += [
-                    (pipeline, range(5 if last else 4), {}, f"slices: .*4 (rank 0).*5 (rank "),
+                    (pipeline, range(5 if last else 4), {}, "slices: .*4 (rank 0).*5 (rank "),
                     (rt.pipelined(program, depth=4 if last else 3), range(4), {}, "depth: "),
                     (pipeline, range(4), {"shape": (2, comm.rank)}, "shape: "),
                 ]

@@ -11,7 +11,7 @@ from fft2_cases import (COMPLEX, MODES, Boom, laid_out, nothing_fails, raised, r
                         same_bits, same_everywhere, wide)
 from overlap.decomp import mode_segments
 from overlap.fft import passage as passages
-from overlap.fft import tail
+from overlap.fft import fft3, tail
 from overlap.fft.flights import UnitsFlight
 from overlap.fft.sweep import Sweep
 from overlap.runtime.requests import Operation
@@ -570,10 +570,31 @@ def many_plans(comm, own, shared):
 
 def chosen_grid(comm):
     """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
-    from overlap.fft.grids import choose_grid
+    from overlap.fft import grids as module
     with overlap.FFT3(comm, (8, 8, 8), overlap="off", effort="estimate") as plan:
         same_everywhere(comm, plan.grid)
         assert plan.grid[0] * plan.grid[1] == comm.size
         # More ranks than planes: a pencil, where the number of ranks allows one.
-        grid = choose_grid(plan.runtime, (2, 64, 64), np.dtype("c16"))
+        grid = module.near_grids(plan.runtime, (2, 64, 64), np.dtype("c16"))[0]
         assert grid[1] <= 2 and grid[0] * grid[1] == comm.size
+        # Slow links of no latency: one exchange. A latency that rules: few partners.
+        for link, slab in (((0.0, 1e6), True), ((1.0, 1e12), comm.size < 6)):
+            module._links[plan.runtime] = link
+            found = module.near_grids(plan.runtime, (64, 64, 64), np.dtype("c16"))
+            same_everywhere(comm, found)
+            assert (1 in found[0]) == slab or len(found) == 2, (link, found)
+    # A slab and a pencil come close: the faster one, alike on all ranks, and for all plans.
+    original = fft3.near_grids
+    fft3.near_grids = lambda *_: grids(comm.size)[:2]
+    try:
+        with overlap.Runtime(comm) as rt:
+            found = []
+            for mode in ("off", "poll"):
+                with overlap.FFT3(comm, (8, 12, 10), overlap=mode, effort="estimate",
+                                  runtime=rt) as plan:
+                    found.append(plan.grid)
+                    same_everywhere(comm, plan.grid)
+                    assert plan.grid in grids(comm.size)[:2]
+            assert found[0] == found[1]
+    finally:
+        fft3.near_grids = original

@@ -39,7 +39,8 @@ def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
     assert "shared memory" in out and "24 x 20" in out
 
 
-@pytest.mark.parametrize("dtype, order, grid", [("c16", "natural", (2, 1)), ("f4", "transposed", (1, 2))])
+@pytest.mark.parametrize("dtype, order, grid", [
+    ("c16", "natural", (2, 1)), ("f4", "transposed", (1, 2))])
 def test_bench_of_volumes(dtype, order, grid, tmp_path):
     path = tmp_path / "report.json"
     status, out, err = overlap(

@@ -3,32 +3,24 @@
 A plan is a tuple of layouts with local FFTs in between: groups of axes, transformed from the last
 group to the first, and before each group an exchange, if need be, that makes its last axis whole by
 splitting that of the group before. This is what `overlap.fft.passage` runs for `FFT3`; here the way
-(`_route`) follows from any axes on any grid.
+(see `way`) follows from any axes on any grid.
 """
-
-from dataclasses import dataclass
-from itertools import permutations
 
 import numpy as np
 from mpi4py import MPI
 
-from ...decomp import Layout, Swap
+from ...decomp import Layout
 from ...errors import InputError
-from ...fft.fft2 import DTYPES, OVERLAPS
 from ...fft.grids import subcomms
 from ...fft.local import complex_of, zeros
 from ...fft.passage import Passage
 from ...fft.side import Side
-from ...fft.sweep import Line
 from ...fft.trials import choose_volume
 from ...fft.volume import Volume
 from ...runtime import Runtime
-from .pencil import Pencil, Subcomm, grid_sizes
-
-EFFORTS = {None: None, "FFTW_ESTIMATE": "estimate", "FFTW_MEASURE": "measure",
-           "FFTW_PATIENT": "patient", "FFTW_EXHAUSTIVE": "patient"}
-BACKENDS = ("fftw", "pyfftw")
-PADDED = 1 + 1e-6  # smaller factors mean none
+from .pencil import Pencil, Subcomm
+from .request import EFFORTS, check_supported, understood
+from .way import dimensions_of, for_legs, way_of
 
 
 class PFFT:
@@ -93,8 +85,8 @@ class PFFT:
             raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {comm!r}")
         request = problem = None
         try:
-            _check_supported(backend, transforms, planner_effort, overlap, dtype, unknown)
-            request = _request(comm, shape, axes, dtype, grid, padding, collapse, darray, slab)
+            check_supported(backend, transforms, planner_effort, overlap, dtype, unknown)
+            request = understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab)
         except InputError as error:
             problem = str(error)
         except (TypeError, ValueError, IndexError, OverflowError) as error:
@@ -121,12 +113,12 @@ class PFFT:
             self.subcomm = comm if isinstance(comm, Subcomm) else Subcomm(comm, request.dims)
         self.axes = request.axes
         runtime = self.runtime
-        order, grid, coordinates = _dimensions(runtime, self.subcomm)
+        order, grid, coordinates = dimensions_of(runtime, self.subcomm)
         comms = subcomms(runtime, grid)
         splits = [order.index(axis) if axis in order else None
                   for axis in range(len(request.fine))]
         layouts = [Layout((None, *splits), grid)]
-        route, ends = _route(request.axes, layouts[0], request.padded)
+        route, ends = way_of(request.axes, layouts[0], request.padded)
         layouts.append(ends)
         modes = list(request.fine)
         for axis, line in request.lines.items():
@@ -144,7 +136,7 @@ class PFFT:
         for forward in (True, False):
             source, target = sides[::1 if forward else -1]
             passage = Passage(
-                _for_legs(route, real, forward), layouts[not forward], request.lines, 1,
+                for_legs(route, real, forward), layouts[not forward], request.lines, 1,
                 source.global_shape, coordinates, source.dtype, forward, None, runtime.workers,
                 effort)
             volumes.append(Volume(runtime, comms, passage, source, target, 1.0))
@@ -341,255 +333,3 @@ class _Shared:
         if entry[1] == 0:
             del self._used[workers]
             entry[0].close()
-
-
-# ---- what is asked for -----------------------------------------------------------------------
-
-@dataclass(frozen=True)
-class _Request:
-    """A plan's arguments, understood.
-
-    Attributes
-    ----------
-    fine : tuple of int
-        Global shape of the input.
-    axes : tuple of tuple of int
-    dtype : numpy.dtype
-        Of the input.
-    dims : tuple of int
-        Ranks along every axis.
-    lines : dict
-        The `Line` of every transformed axis, counted from 1: axis 0 is a passage's batch.
-    """
-
-    fine: tuple
-    axes: tuple
-    dtype: np.dtype
-    dims: tuple
-    lines: dict
-
-    @property
-    def padded(self):
-        return {axis for axis, line in self.lines.items() if line.fine > line.points}
-
-
-def _check_supported(backend, transforms, planner_effort, overlap, dtype, unknown):
-    if unknown:
-        raise InputError(f"expected no options beyond those of PFFT, received {sorted(unknown)}")
-    if backend not in BACKENDS:
-        raise InputError(f"backend {backend!r} is not supported: expected one of {BACKENDS}")
-    if transforms:
-        raise InputError("transforms are not supported (cosine, sine or own serial transforms): "
-                         f"expected None, received them for axes {list(transforms)}")
-    if planner_effort not in EFFORTS:
-        raise InputError(f"expected planner_effort to be one of {list(EFFORTS)[1:]}, received "
-                         f"{planner_effort!r}")
-    if overlap not in OVERLAPS:
-        raise InputError(f"expected overlap to be one of {OVERLAPS}, received {overlap!r}")
-    if np.dtype(dtype).char in "gG":
-        raise InputError(f"dtype {np.dtype(dtype)} (long double) is not supported: expected one of "
-                         f"{', '.join(map(str, DTYPES))}")
-
-
-def _request(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
-    """A `_Request`, or an `InputError`."""
-    if darray is not None:
-        if getattr(darray, "pencil", None) is None:
-            raise InputError("expected darray to be a DistArray of two or more axes, received "
-                             f"{type(darray).__name__}")
-        shape, dtype = darray.pencil.shape, darray.dtype
-    if shape is None:
-        raise InputError("expected shape or darray, received neither")
-    dtype = np.dtype(dtype)
-    if dtype not in DTYPES:
-        raise InputError(f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype}")
-    given, shape = shape, tuple(int(length) for length in shape)
-    if len(shape) < 2 or min(shape) < 1 or shape != tuple(given):
-        raise InputError(f"expected a shape of two or more positive integers, received {given!r}")
-    groups = _groups(axes, len(shape), darray)
-    factors = _factors(padding, len(shape))
-    flat = [axis for group in groups for axis in group]
-    for group in groups:
-        if len(group) > 1 and any(factors[axis] > PADDED for axis in group):
-            raise InputError(f"expected padded axes in groups of their own, received {group}")
-    points, fine = list(shape), list(shape)
-    for axis in flat:
-        if factors[axis] > PADDED:
-            if darray is None:
-                fine[axis] = int(np.floor(shape[axis] * factors[axis]))
-            else:
-                points[axis] = int(np.round(shape[axis] / factors[axis]))
-    dims = _dims(comm, groups, len(shape), grid, slab, darray)
-    if collapse:
-        groups = _collapsed(groups, dims, factors)
-    real = groups[-1][-1] if dtype.kind == "f" else None
-    lines = {axis + 1: _line(points[axis], fine[axis], axis == real) for axis in flat}
-    request = _Request(tuple(fine), tuple(map(tuple, groups)), dtype, dims, lines)
-    _check_whole(request.axes, dims)
-    return request
-
-
-def _line(points, fine, real):
-    """The `Line` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
-
-    On a finer grid it is split between itself and its twin where their number is even, the number of
-    modes: for real data ``points // 2 + 1``, also where `points` is odd.
-    """
-    if fine == points:
-        return Line(points, fine, real)
-    even = (points // 2 + 1 if real else points) % 2 == 0
-    return Line(points, fine, real, "split" if even else "keep" if real else "drop")
-
-
-def _groups(axes, count, darray):
-    """The groups of axes, each a list of axes from 0 to count - 1."""
-    if axes is None:
-        axes = range(count)
-        if darray is not None:  # the aligned axis comes last, to be transformed first
-            axes = np.roll(axes, count - 1 - darray.alignment)
-    groups = []
-    for group in [axes] if isinstance(axes, (int, np.integer)) else axes:
-        group = list(group) if isinstance(group, (list, tuple)) else [group]
-        if not group or not all(isinstance(axis, (int, np.integer)) and -count <= axis < count
-                                for axis in group):
-            raise InputError(f"expected axes from {-count} to {count - 1}, received {axes!r}")
-        groups.append([int(axis) % count for axis in group])
-    flat = [axis for group in groups for axis in group]
-    if not flat or len(set(flat)) < len(flat):
-        raise InputError(f"expected axes, each once, received {axes!r}")
-    return groups
-
-
-def _factors(padding, count):
-    """Padding factors of all axes."""
-    if padding is False or padding is None:
-        return [1.0] * count
-    factors = [float(factor) for factor in (padding if np.ndim(padding) else [padding] * count)]
-    if len(factors) != count or not all(1 <= factor < np.inf for factor in factors):
-        raise InputError(f"expected padding to be False, a number, or {count} numbers of 1 or more, "
-                         f"received {padding!r}")
-    return factors
-
-
-def _dims(comm, groups, count, grid, slab, darray):
-    """Ranks along every axis."""
-    if darray is not None or isinstance(comm, Subcomm):
-        if grid is not None or slab is not False and slab is not None:
-            raise InputError("expected neither grid nor slab with a Subcomm or a darray, received "
-                             f"grid={grid!r}, slab={slab!r}")
-        comms = comm if darray is None else darray.pencil.subcomm
-        if len(comms) != count:
-            raise InputError(f"expected a Subcomm of {count} axes, received {len(comms)}")
-        return tuple(one.size for one in comms)
-    if grid is not None:
-        if slab is not False and slab is not None:
-            raise InputError(f"expected grid or slab, received {grid!r} and {slab!r}")
-        dims = list(grid) + [1] * (count - len(tuple(grid)))
-        if len(dims) > count:
-            raise InputError(f"expected a grid of at most {count} axes, received {grid!r}")
-        return grid_sizes(comm.size, dims)
-    if slab is False or slab is None:
-        dims = [1 if axis in groups[-1] else 0 for axis in range(count)]
-        if 0 in dims or comm.size == 1:
-            return grid_sizes(comm.size, dims)
-        raise InputError(f"expected an axis to split over {comm.size} ranks outside of the last "
-                         f"group, received {groups}")
-    axis = (groups[-1][-1] + 1) % count if slab is True else slab
-    if not -count <= axis < count:
-        raise InputError(f"expected slab to be a bool or an axis, received {slab!r}")
-    dims = [1] * count
-    dims[axis] = comm.size
-    return tuple(dims)
-
-
-def _collapsed(groups, dims, factors):
-    """Groups joined with the next one where no rank divides them."""
-    if any(factor > PADDED for factor in factors):
-        raise InputError("expected no padding with collapse=True, received "
-                         f"{factors}: padded axes are groups of their own")
-    found = [[]]
-    for group in reversed(groups):
-        if all(dims[axis] == 1 for axis in group):
-            found[0] = group + found[0]
-        else:
-            found.insert(0, group)
-    return found
-
-
-def _check_whole(axes, dims):
-    """Every group is whole when its turn comes."""
-    dims = list(dims)
-    aligned = axes[-1][-1]
-    for group in reversed(axes):
-        dims[aligned], dims[group[-1]] = dims[group[-1]], dims[aligned]
-        aligned = group[-1]
-        if any(dims[axis] > 1 for axis in group):
-            raise InputError(f"expected every group of axes to be whole when it is transformed, "
-                             f"received {axes}, with {dims} ranks per axis at group {group}")
-
-
-# ---- the way through the exchanges -----------------------------------------------------------
-
-def _dimensions(runtime, comms):
-    """The dimensions of the ranks' grid (collective).
-
-    Returns
-    -------
-    axes, grid, coordinates : tuple of int
-        Axis and size of every dimension of more than one rank, and this rank's coordinate; the first
-        dimension's runs fastest with the rank.
-    """
-    split = [axis for axis, comm in enumerate(comms) if comm.size > 1]
-    sizes = [comm.size for comm in comms]
-    everyone = runtime.comm.handle.allgather([comm.rank for comm in comms])
-    for order in permutations(split):
-        grid = tuple(sizes[axis] for axis in order)
-        if all(rank == sum(where[axis] * int(np.prod(grid[:dimension], dtype=int))
-                           for dimension, axis in enumerate(order))
-               for rank, where in enumerate(everyone)):
-            here = everyone[runtime.comm.rank]
-            return order, grid, tuple(here[axis] for axis in order)
-    raise InputError(f"expected communicators of a Cartesian grid of {runtime.comm.size} ranks, "
-                     f"received {sizes} ranks per axis")
-
-
-def _route(groups, layout, padded):
-    """The forward way, as `decomp.legs` wants it, and the layout at its end.
-
-    A padded axis is alone in its group. None separates groups without an exchange.
-    """
-    route = [()]
-    aligned = groups[-1][-1] + 1
-    for group in reversed(groups):
-        axis = group[-1] + 1
-        if layout.splits[axis] is not None:
-            swap = Swap(axis, aligned)
-            layout = layout.swapped(swap)
-            route += [swap, ()]
-        aligned = axis
-        for axis in (axis + 1 for axis in reversed(group)):
-            if route[-1] and padded & {axis, *route[-1]}:
-                route += [None, ()]
-            route[-1] += (axis,)
-    return route, layout
-
-
-def _for_legs(route, real, forward):
-    """The way in one direction, so cut that a pipeline can run along some axis."""
-    if len(route) == 1:
-        *first, last = route[0]
-        if not first:
-            return [(last,), None, ()]
-        return ([(last,), None, tuple(first[::-1])] if real and not forward else
-                [tuple(first), None, (last,)])
-    if forward:
-        return route
-    route = [step.reversed() if isinstance(step, Swap) else
-             step if step is None else step[::-1] for step in route[::-1]]
-    if isinstance(route[1], Swap) and len(route[0]) > 1:
-        kept = tuple(axis for axis in route[0] if axis == route[1].split)
-        others = tuple(axis for axis in route[0] if axis not in kept)
-        if real:  # its axis comes last
-            return [others, None, kept, *route[1:]]
-        return [kept, route[1], (*route[2], *others), *route[3:]]
-    return route

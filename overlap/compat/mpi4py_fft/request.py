@@ -1,0 +1,199 @@
+"""What is asked for: the arguments of a `PFFT`, checked and understood."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import InputError
+from ...fft.fft2 import DTYPES, OVERLAPS
+from ...fft.sweep import Line
+from .pencil import Subcomm, grid_sizes
+
+EFFORTS = {None: None, "FFTW_ESTIMATE": "estimate", "FFTW_MEASURE": "measure",
+           "FFTW_PATIENT": "patient", "FFTW_EXHAUSTIVE": "patient"}
+BACKENDS = ("fftw", "pyfftw")
+PADDED = 1 + 1e-6  # smaller factors mean none
+
+
+@dataclass(frozen=True)
+class Request:
+    """A plan's arguments, understood.
+
+    Attributes
+    ----------
+    fine : tuple of int
+        Global shape of the input.
+    axes : tuple of tuple of int
+    dtype : numpy.dtype
+        Of the input.
+    dims : tuple of int
+        Ranks along every axis.
+    lines : dict
+        The `Line` of every transformed axis, counted from 1: axis 0 is a passage's batch.
+    """
+
+    fine: tuple
+    axes: tuple
+    dtype: np.dtype
+    dims: tuple
+    lines: dict
+
+    @property
+    def padded(self):
+        return {axis for axis, line in self.lines.items() if line.fine > line.points}
+
+
+def check_supported(backend, transforms, planner_effort, overlap, dtype, unknown):
+    """Refuse, by name, what mpi4py-fft has and this has not."""
+    if unknown:
+        raise InputError(f"expected no options beyond those of PFFT, received {sorted(unknown)}")
+    if backend not in BACKENDS:
+        raise InputError(f"backend {backend!r} is not supported: expected one of {BACKENDS}")
+    if transforms:
+        raise InputError("transforms are not supported (cosine, sine or own serial transforms): "
+                         f"expected None, received them for axes {list(transforms)}")
+    if planner_effort not in EFFORTS:
+        raise InputError(f"expected planner_effort to be one of {list(EFFORTS)[1:]}, received "
+                         f"{planner_effort!r}")
+    if overlap not in OVERLAPS:
+        raise InputError(f"expected overlap to be one of {OVERLAPS}, received {overlap!r}")
+    if np.dtype(dtype).char in "gG":
+        raise InputError(f"dtype {np.dtype(dtype)} (long double) is not supported: expected one of "
+                         f"{', '.join(map(str, DTYPES))}")
+
+
+def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
+    """The `Request`, or an `InputError`."""
+    if darray is not None:
+        if getattr(darray, "pencil", None) is None:
+            raise InputError("expected darray to be a DistArray of two or more axes, received "
+                             f"{type(darray).__name__}")
+        shape, dtype = darray.pencil.shape, darray.dtype
+    if shape is None:
+        raise InputError("expected shape or darray, received neither")
+    dtype = np.dtype(dtype)
+    if dtype not in DTYPES:
+        raise InputError(f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype}")
+    given, shape = shape, tuple(int(length) for length in shape)
+    if len(shape) < 2 or min(shape) < 1 or shape != tuple(given):
+        raise InputError(f"expected a shape of two or more positive integers, received {given!r}")
+    groups = _groups(axes, len(shape), darray)
+    factors = _factors(padding, len(shape))
+    flat = [axis for group in groups for axis in group]
+    for group in groups:
+        if len(group) > 1 and any(factors[axis] > PADDED for axis in group):
+            raise InputError(f"expected padded axes in groups of their own, received {group}")
+    points, fine = list(shape), list(shape)
+    for axis in flat:
+        if factors[axis] > PADDED:
+            if darray is None:
+                fine[axis] = int(np.floor(shape[axis] * factors[axis]))
+            else:
+                points[axis] = int(np.round(shape[axis] / factors[axis]))
+    dims = _dims(comm, groups, len(shape), grid, slab, darray)
+    if collapse:
+        groups = _collapsed(groups, dims, factors)
+    real = groups[-1][-1] if dtype.kind == "f" else None
+    lines = {axis + 1: _line(points[axis], fine[axis], axis == real) for axis in flat}
+    request = Request(tuple(fine), tuple(map(tuple, groups)), dtype, dims, lines)
+    _check_whole(request.axes, dims)
+    return request
+
+
+def _line(points, fine, real):
+    """The `Line` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
+
+    On a finer grid it is split between itself and its twin where their number is even, the number of
+    modes: for real data ``points // 2 + 1``, also where `points` is odd.
+    """
+    if fine == points:
+        return Line(points, fine, real)
+    even = (points // 2 + 1 if real else points) % 2 == 0
+    return Line(points, fine, real, "split" if even else "keep" if real else "drop")
+
+
+def _groups(axes, count, darray):
+    """The groups of axes, each a list of axes from 0 to count - 1."""
+    if axes is None:
+        axes = range(count)
+        if darray is not None:  # the aligned axis comes last, to be transformed first
+            axes = np.roll(axes, count - 1 - darray.alignment)
+    groups = []
+    for group in [axes] if isinstance(axes, (int, np.integer)) else axes:
+        group = list(group) if isinstance(group, (list, tuple)) else [group]
+        if not group or not all(isinstance(axis, (int, np.integer)) and -count <= axis < count
+                                for axis in group):
+            raise InputError(f"expected axes from {-count} to {count - 1}, received {axes!r}")
+        groups.append([int(axis) % count for axis in group])
+    flat = [axis for group in groups for axis in group]
+    if not flat or len(set(flat)) < len(flat):
+        raise InputError(f"expected axes, each once, received {axes!r}")
+    return groups
+
+
+def _factors(padding, count):
+    """Padding factors of all axes."""
+    if padding is False or padding is None:
+        return [1.0] * count
+    factors = [float(factor) for factor in (padding if np.ndim(padding) else [padding] * count)]
+    if len(factors) != count or not all(1 <= factor < np.inf for factor in factors):
+        raise InputError(f"expected padding to be False, a number, or {count} numbers of 1 or more, "
+                         f"received {padding!r}")
+    return factors
+
+
+def _dims(comm, groups, count, grid, slab, darray):
+    """Ranks along every axis."""
+    if darray is not None or isinstance(comm, Subcomm):
+        if grid is not None or slab is not False and slab is not None:
+            raise InputError("expected neither grid nor slab with a Subcomm or a darray, received "
+                             f"grid={grid!r}, slab={slab!r}")
+        comms = comm if darray is None else darray.pencil.subcomm
+        if len(comms) != count:
+            raise InputError(f"expected a Subcomm of {count} axes, received {len(comms)}")
+        return tuple(one.size for one in comms)
+    if grid is not None:
+        if slab is not False and slab is not None:
+            raise InputError(f"expected grid or slab, received {grid!r} and {slab!r}")
+        dims = list(grid) + [1] * (count - len(tuple(grid)))
+        if len(dims) > count:
+            raise InputError(f"expected a grid of at most {count} axes, received {grid!r}")
+        return grid_sizes(comm.size, dims)
+    if slab is False or slab is None:
+        dims = [1 if axis in groups[-1] else 0 for axis in range(count)]
+        if 0 in dims or comm.size == 1:
+            return grid_sizes(comm.size, dims)
+        raise InputError(f"expected an axis to split over {comm.size} ranks outside of the last "
+                         f"group, received {groups}")
+    axis = (groups[-1][-1] + 1) % count if slab is True else slab
+    if not -count <= axis < count:
+        raise InputError(f"expected slab to be a bool or an axis, received {slab!r}")
+    dims = [1] * count
+    dims[axis] = comm.size
+    return tuple(dims)
+
+
+def _collapsed(groups, dims, factors):
+    """Groups joined with the next one where no rank divides them."""
+    if any(factor > PADDED for factor in factors):
+        raise InputError("expected no padding with collapse=True, received "
+                         f"{factors}: padded axes are groups of their own")
+    found = [[]]
+    for group in reversed(groups):
+        if all(dims[axis] == 1 for axis in group):
+            found[0] = group + found[0]
+        else:
+            found.insert(0, group)
+    return found
+
+
+def _check_whole(axes, dims):
+    """Every group is whole when its turn comes."""
+    dims = list(dims)
+    aligned = axes[-1][-1]
+    for group in reversed(axes):
+        dims[aligned], dims[group[-1]] = dims[group[-1]], dims[aligned]
+        aligned = group[-1]
+        if any(dims[axis] > 1 for axis in group):
+            raise InputError(f"expected every group of axes to be whole when it is transformed, "
+                             f"received {axes}, with {dims} ranks per axis at group {group}")

@@ -1,0 +1,73 @@
+"""The way of a `PFFT` through its exchanges."""
+
+from itertools import permutations
+
+import numpy as np
+
+from ...decomp import Swap
+from ...errors import InputError
+
+
+def dimensions_of(runtime, comms):
+    """The dimensions of the ranks' grid (collective).
+
+    Returns
+    -------
+    axes, grid, coordinates : tuple of int
+        Axis and size of every dimension of more than one rank, and this rank's coordinate; the first
+        dimension's runs fastest with the rank.
+    """
+    split = [axis for axis, comm in enumerate(comms) if comm.size > 1]
+    sizes = [comm.size for comm in comms]
+    everyone = runtime.comm.handle.allgather([comm.rank for comm in comms])
+    for order in permutations(split):
+        grid = tuple(sizes[axis] for axis in order)
+        if all(rank == sum(where[axis] * int(np.prod(grid[:dimension], dtype=int))
+                           for dimension, axis in enumerate(order))
+               for rank, where in enumerate(everyone)):
+            here = everyone[runtime.comm.rank]
+            return order, grid, tuple(here[axis] for axis in order)
+    raise InputError(f"expected communicators of a Cartesian grid of {runtime.comm.size} ranks, "
+                     f"received {sizes} ranks per axis")
+
+
+def way_of(groups, layout, padded):
+    """The forward way, as `decomp.legs` wants it, and the layout at its end.
+
+    A padded axis is alone in its group. None separates groups without an exchange.
+    """
+    route = [()]
+    aligned = groups[-1][-1] + 1
+    for group in reversed(groups):
+        axis = group[-1] + 1
+        if layout.splits[axis] is not None:
+            swap = Swap(axis, aligned)
+            layout = layout.swapped(swap)
+            route += [swap, ()]
+        aligned = axis
+        for axis in (axis + 1 for axis in reversed(group)):
+            if route[-1] and padded & {axis, *route[-1]}:
+                route += [None, ()]
+            route[-1] += (axis,)
+    return route, layout
+
+
+def for_legs(route, real, forward):
+    """The way in one direction, so cut that a pipeline can run along some axis."""
+    if len(route) == 1:
+        *first, last = route[0]
+        if not first:
+            return [(last,), None, ()]
+        return ([(last,), None, tuple(first[::-1])] if real and not forward else
+                [tuple(first), None, (last,)])
+    if forward:
+        return route
+    route = [step.reversed() if isinstance(step, Swap) else
+             step if step is None else step[::-1] for step in route[::-1]]
+    if isinstance(route[1], Swap) and len(route[0]) > 1:
+        kept = tuple(axis for axis in route[0] if axis == route[1].split)
+        others = tuple(axis for axis in route[0] if axis not in kept)
+        if real:  # its axis comes last
+            return [others, None, kept, *route[1:]]
+        return [kept, route[1], (*route[2], *others), *route[3:]]
+    return route
