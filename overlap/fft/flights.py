@@ -11,7 +11,7 @@ from ..runtime import worker_index
 from .local import complex_of
 from .sweep import Sweep
 
-UNIT_NBYTES = 64 * 1024
+UNIT_NBYTES = 256 * 1024
 NARROWEST_UNIT = 16  # points, along the array's last axis
 
 

@@ -10,13 +10,14 @@ import overlap
 from fft2_cases import (COMPLEX, MODES, Boom, laid_out, nothing_fails, raised, random,
                         same_bits, same_everywhere, wide)
 from overlap.decomp import mode_segments
+from overlap.fft import fft3, flights, tail
 from overlap.fft import passage as passages
-from overlap.fft import fft3, tail
 from overlap.fft.flights import UnitsFlight
 from overlap.fft.sweep import Sweep
 from overlap.runtime.requests import Operation
 
 AXES = (-3, -2, -1)
+flights.UNIT_NBYTES = passages.UNIT_NBYTES = 2**16  # small arrays have several units
 
 
 # ---- truth -----------------------------------------------------------------------------------
