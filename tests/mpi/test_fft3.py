@@ -150,7 +150,7 @@ def test_memory_is_what_the_plan_prints(ranks, grid, dtype, restore):
 
 
 def test_many_plans():
-    jobs.run_job("fft3_cases:many_plans", 4, args={"own": 360, "shared": 1500}, deadline_s=120)
+    jobs.run_job("fft3_cases:many_plans", 4, args={"own": 2000, "shared": 8000}, deadline_s=300)
 
 
 @pytest.mark.parametrize("case, ranks, args", [
