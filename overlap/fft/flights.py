@@ -1,7 +1,7 @@
 """Legs of a passage on one rank: geometry, messages, sweeps, and the flights that use them.
 
-A leg goes from one array to another (see `overlap.decomp.legs`). Some of its units at a time travel in
-one message; a flight is such a task under way, on a lane's buffers.
+A leg goes from one array to another (see `overlap.decomp.legs`). Some of its units at a time travel
+in one message; a flight is such a task under way, on a lane's buffers.
 """
 
 import numpy as np

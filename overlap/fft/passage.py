@@ -12,17 +12,19 @@ straight to the target where no FFT follows, and so does what is received where 
 one piece.
 
 Every task is one slice of the pipeline, with exactly one operation (or `turn`). So operations are
-issued in the order of the tasks, and a task may wait for any earlier ones (`after`). That keeps work
-memory right: a leg's tasks load when the leg before has ended (`Task.gate`); they store after their
-own operation, hence after all earlier tasks have loaded; and where the rest is made out of work
-memory, they wait for that too before it is used again (`Task.hold`). Where both legs of a pencil are
-cut along the same axis, a field streams through them: a task waits for one of the leg before alone.
+issued in the order of the tasks, and a task may wait for any earlier ones (`after`). That keeps
+work memory right: a leg's tasks load when the leg before has ended (`Task.gate`); they store after
+their own operation, hence after all earlier tasks have loaded; and where the rest is made out of
+work memory, they wait for that too before it is used again (`Task.hold`). Where both legs of a
+pencil are cut along the same axis, a field streams through them: a task waits for one of the leg
+before alone.
 
-What waits for all units is hidden behind the next field's exchanges, but the last field's is not. So
-a share of its units may be exchanged late: cut along the axis that the exchange splits, so that every
-late task can complete what it receives. Until then they are put aside (stowed) when their first FFTs
-are made: by the tasks before, one after the other, whose messages keep the link busy meanwhile. The
-late ones load when these have loaded; a task between the two (the pause) tells that by its turn.
+What waits for all units is hidden behind the next field's exchanges, but the last field's is not.
+So a share of its units may be exchanged late: cut along the axis that the exchange splits, so that
+every late task can complete what it receives. Until then they are put aside (stowed, see `tail`)
+when their first FFTs are made: by the tasks before, one after the other, whose messages keep the
+link busy meanwhile. The late ones load when these have loaded; a task between the two (the pause)
+tells that by its turn.
 """
 
 from dataclasses import dataclass, replace
@@ -180,7 +182,8 @@ class Passage:
         natural = turned is None or not forward  # the target can hold what is not complete yet
         spectral = complex_of(dtype)
         real = next((axis for axis, line in lines.items() if line.real), None)
-        whole = batch > 1 and joined and largest_nbytes(layout, (1, *shape), spectral) <= UNIT_NBYTES
+        nbytes = largest_nbytes(layout, (1, *shape), spectral)
+        whole = batch > 1 and joined and nbytes <= UNIT_NBYTES
         self._whole = whole
         self.coordinates = coordinates
         self.fields = 1 if whole else batch

@@ -1,8 +1,8 @@
 """The choice of mode, depth and units per message for a transform of fields: measured.
 
 C and T alone, measured once, tell which candidates are worth a run. Those run once; what comes near
-the best runs again, and again. All ranks keep the candidate with the
-smallest median of the slowest rank's times; a simpler one wins a near tie.
+the best runs again, and again. All ranks keep the candidate with the smallest median of the slowest
+rank's times; a simpler one wins a near tie.
 """
 
 from statistics import median
