@@ -4,8 +4,8 @@ import argparse
 import math
 
 from . import links
-from .bench.cases import ORDERS
 from .bench.jobs import JOBS
+from .fft.plan import ORDERS
 
 
 def count(text):

@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
+from ..fft.plan import ORDERS
 from .jobs import JOBS
 
-ORDERS = ("natural", "transposed")
 MODES = ("off", "block", "poll", "auto")
 
 

@@ -11,19 +11,16 @@ from ..runtime import Runtime
 from .function import Function
 from .kernels import RowSweep
 from .local import EFFORTS, complex_of, empty, zeros
+from .plan import (NORMS, ORDERS, OVERLAPS, Plan, choice_problem, comm_problem, count_problem,
+                   dtype_problem, integers)
 from .pointwise import Pointwise
 from .side import Side
 from .transform import Backward, Forward, Kernels, WorkersKernels
 from .tune import adopt, budget_problem, choose, tune
 from .tuning import Tuning, path_of
 
-OVERLAPS = ("auto", "off", "block", "poll")
-ORDERS = ("natural", "transposed")
-NORMS = (None, "backward", "ortho", "forward")
-DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))
 
-
-class FFT2:
+class FFT2(Plan):
     """A plan for 2-D FFTs of the last two axes of arrays ``(..., ny, nx)`` over MPI ranks.
 
     In real space the rows (y) are split over the ranks, in spectral space the columns (x): the first
@@ -126,44 +123,8 @@ class FFT2:
         self._add("forward", self.forward)
         self._add("backward", self.backward)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.destroy()
-
-    def destroy(self):
-        """Free what the plan holds (collective); closes the runtime if the plan made it."""
-        if not self.destroyed:
-            self.destroyed = True
-            self.forward = self.backward = _Destroyed()
-            for transform in list(self._transforms.values()):
-                transform.release()
-            self._close_runtime()
-
-    def _close_runtime(self):
-        if self._owns_runtime:
-            self.runtime.close()
-
-    def global_shape(self, forward_output=False):
-        """Global shape in real space, or of the spectrum."""
-        return self._side(forward_output).global_shape
-
-    def shape(self, forward_output=False):
-        """This rank's local shape in real space, or of the spectrum."""
-        return self._side(forward_output).shape
-
-    def local_slice(self, forward_output=False):
-        """Where this rank's part lies in the global array, a tuple of slices."""
-        return self._side(forward_output).local_slice
-
-    def dtype(self, forward_output=False):
-        """Data type in real space, or of the spectrum."""
-        return self._side(forward_output).dtype
-
-    def empty(self, forward_output=False):
-        """An uninitialised, aligned `DistArray` for real space, or for the spectrum."""
-        return self._side(forward_output).empty()
+    def _living(self):
+        return list(self._transforms.values())
 
     def wavenumbers(self):
         """Mode numbers of this rank's part of the spectrum.
@@ -306,9 +267,6 @@ class FFT2:
                   transform)
         return transform
 
-    def _side(self, forward_output):
-        return self._spectrum if forward_output else self._real
-
     def _sides(self, batch):
         """Both sides of the plan's grid, for some batch axes."""
         slab = self._slab
@@ -340,16 +298,6 @@ class FFT2:
                          for _ in range(self.runtime.workers)), rows)
             return found
         return kernels
-
-
-class _Destroyed:
-    """Stands for the transforms of a destroyed plan."""
-
-    def __call__(self, *args, **kwargs):
-        raise ClosedError("expected a plan in use, received one that was destroyed")
-
-    def __getattr__(self, name):
-        self()
 
 
 BLOCK_NBYTES = (32 * 1024, 128 * 1024, 512 * 1024)
@@ -388,28 +336,15 @@ def _sweep_seconds(slab, dtype, rows, effort):
 def _problem(comm, own, shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort,
              tuning):
     """What is wrong with a plan's arguments, or None."""
-    if not own.same_ranks(comm):
-        return f"expected a comm of the runtime's ranks in the same order, received {comm!r}"
-    try:
-        lengths = tuple(int(length) for length in shape)
-        fits = lengths == tuple(shape) and len(lengths) >= 2
-    except (TypeError, ValueError, OverflowError):
-        fits = False
-    if not fits or min(lengths[-2:]) < 1 or min(lengths) < 0:
-        return f"expected a shape (..., ny, nx) of integers with ny, nx >= 1, received {shape!r}"
-    try:
-        known = np.dtype(dtype) in DTYPES
-    except Exception:  # a bad text can be a SyntaxError, among others
-        known = False
-    if not known:
-        return (f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype!r}")
-    for name, value, allowed in (("overlap", overlap, OVERLAPS), ("norm", norm, NORMS),
-                                 ("order", order, ORDERS), ("effort", effort, EFFORTS)):
-        if not isinstance(value, str | None) or value not in allowed:
-            return f"expected {name} to be one of {allowed}, received {value!r}"
-    for name, value in (("depth", depth), ("chunk", chunk), ("in_flight", in_flight)):
-        if value is not None and not (isinstance(value, int) and value >= 1):
-            return f"expected {name} to be a positive integer or None, received {value!r}"
-    if not isinstance(tuning, str | None):
-        return f"expected tuning to be a file's name or None, received {tuning!r}"
-    return None
+    lengths = integers(shape)
+    return (
+        comm_problem(own, comm) or (
+            None if lengths is not None and len(lengths) >= 2 and min(lengths[-2:]) >= 1
+            and min(lengths) >= 0 else
+            f"expected a shape (..., ny, nx) of integers with ny, nx >= 1, received {shape!r}")
+        or dtype_problem(dtype)
+        or choice_problem(overlap=(overlap, OVERLAPS), norm=(norm, NORMS), order=(order, ORDERS),
+                          effort=(effort, EFFORTS))
+        or count_problem(depth=depth, chunk=chunk, in_flight=in_flight)
+        or (None if isinstance(tuning, str | None) else
+            f"expected tuning to be a file's name or None, received {tuning!r}"))

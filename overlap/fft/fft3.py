@@ -7,11 +7,12 @@ import numpy as np
 from ..decomp import Layout, Swap
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
-from .fft2 import DTYPES, NORMS, ORDERS, OVERLAPS, _Destroyed
 from .function import Function
 from .grids import near_grids, subcomms
 from .local import EFFORTS, complex_of
 from .passage import Passage
+from .plan import (NORMS, ORDERS, OVERLAPS, Plan, choice_problem, comm_problem, count_problem,
+                   dtype_problem, integers)
 from .side import Side
 from .sweep import Line
 from .trials import choose_volume, seconds_of
@@ -23,7 +24,7 @@ DEALIAS = (None, "3/2")
 _grids = weakref.WeakKeyDictionary()  # those chosen by measuring, by runtime and plan
 
 
-class FFT3:
+class FFT3(Plan):
     """A plan for 3-D FFTs of the last three axes of arrays ``(..., nz, ny, nx)`` over MPI ranks.
 
     The ranks form a P x Q grid. In real space y is split over P and z over Q, in spectral space x
@@ -134,44 +135,8 @@ class FFT3:
         for transform in (self.forward, self.backward):
             choose_volume(transform, **self._wishes)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.destroy()
-
-    def destroy(self):
-        """Free what the plan holds (collective); closes the runtime if the plan made it."""
-        if not self.destroyed:
-            self.destroyed = True
-            self.forward = self.backward = _Destroyed()
-            for transform in self._transforms:
-                transform.release()
-            self._close_runtime()
-
-    def _close_runtime(self):
-        if self._owns_runtime:
-            self.runtime.close()
-
-    def global_shape(self, forward_output=False):
-        """Global shape in real space, or of the spectrum."""
-        return self._of(forward_output).global_shape
-
-    def shape(self, forward_output=False):
-        """Shape of this rank's part in real space, or of the spectrum."""
-        return self._of(forward_output).shape
-
-    def local_slice(self, forward_output=False):
-        """Where this rank's part lies in the global array, a tuple of slices."""
-        return self._of(forward_output).local_slice
-
-    def dtype(self, forward_output=False):
-        """Data type in real space, or of the spectrum."""
-        return self._of(forward_output).dtype
-
-    def empty(self, forward_output=False):
-        """An uninitialised, aligned `DistArray` for real space, or for the spectrum."""
-        return self._of(forward_output).empty()
+    def _living(self):
+        return list(self._transforms)
 
     def wavenumbers(self):
         """Mode numbers of this rank's part of the spectrum.
@@ -268,9 +233,6 @@ class FFT3:
             chosen[key] = grids[seconds.index(min(seconds))]
         return chosen[key]
 
-    def _of(self, forward_output):
-        return self._spectrum if forward_output else self._real
-
     def _scale(self, forward, lines):
         points = float(np.prod(self._shape[-3:], dtype=object))
         if not forward:
@@ -336,42 +298,24 @@ def _route(grid, real, forward, restore):
 def _problem(comm, own, shape, dtype, grid, overlap, depth, chunk, in_flight, late, norm, order,
              restore, dealias, effort):
     """What is wrong with a plan's arguments, or None."""
-    if not own.same_ranks(comm):
-        return f"expected a comm of the runtime's ranks in the same order, received {comm!r}"
-    lengths = _integers(shape)
-    if lengths is None or len(lengths) < 3 or min(lengths[-3:]) < 1 or min(lengths) < 0:
-        return ("expected a shape (..., nz, ny, nx) of integers with nz, ny, nx >= 1, "
-                f"received {shape!r}")
-    try:
-        known = np.dtype(dtype) in DTYPES
-    except Exception:  # a bad text can be a SyntaxError, among others
-        known = False
-    if not known:
-        return (f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype!r}")
-    if grid is not None:
-        sizes = _integers(grid)
+    lengths = integers(shape)
+    problem = comm_problem(own, comm) or (
+        None if lengths is not None and len(lengths) >= 3 and min(lengths[-3:]) >= 1
+        and min(lengths) >= 0 else
+        "expected a shape (..., nz, ny, nx) of integers with nz, ny, nx >= 1, "
+        f"received {shape!r}") or dtype_problem(dtype)
+    if problem is None and grid is not None:
+        sizes = integers(grid)
         if sizes is None or len(sizes) != 2 or min(sizes) < 1 or sizes[0] * sizes[1] != own.size:
-            return (f"expected grid to be two integers whose product is {own.size}, the number of "
-                    f"ranks, or None, received {grid!r}")
-    for name, value, allowed in (("overlap", overlap, OVERLAPS), ("norm", norm, NORMS),
-                                 ("order", order, ORDERS), ("dealias", dealias, DEALIAS),
-                                 ("effort", effort, EFFORTS)):
-        if not isinstance(value, str | None) or value not in allowed:
-            return f"expected {name} to be one of {allowed}, received {value!r}"
-    if not isinstance(restore, bool):
-        return f"expected restore to be True or False, received {restore!r}"
-    for name, value in (("depth", depth), ("chunk", chunk), ("in_flight", in_flight)):
-        if value is not None and not (isinstance(value, int) and value >= 1):
-            return f"expected {name} to be a positive integer or None, received {value!r}"
-    if late is not None and not (isinstance(late, (int, float)) and 0 <= late <= 1):
-        return f"expected late to be a share, 0 to 1, or None, received {late!r}"
-    return None
-
-
-def _integers(values):
-    """A sequence of integers as a tuple, or None."""
-    try:
-        found = tuple(int(value) for value in values)
-        return found if found == tuple(values) else None
-    except (TypeError, ValueError, OverflowError):
-        return None
+            problem = (f"expected grid to be two integers whose product is {own.size}, the number "
+                       f"of ranks, or None, received {grid!r}")
+    problem = problem or choice_problem(
+        overlap=(overlap, OVERLAPS), norm=(norm, NORMS), order=(order, ORDERS),
+        dealias=(dealias, DEALIAS), effort=(effort, EFFORTS))
+    if problem is None and not isinstance(restore, bool):
+        problem = f"expected restore to be True or False, received {restore!r}"
+    problem = problem or count_problem(depth=depth, chunk=chunk, in_flight=in_flight)
+    if problem is None and late is not None and not (
+            isinstance(late, (int, float)) and 0 <= late <= 1):
+        problem = f"expected late to be a share, 0 to 1, or None, received {late!r}"
+    return problem

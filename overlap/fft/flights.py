@@ -4,6 +4,8 @@ A leg goes from one array to another (see `overlap.decomp.legs`). Some of its un
 in one message; a flight is such a task under way, on a lane's buffers.
 """
 
+from math import prod
+
 import numpy as np
 
 from ..decomp import Crossing, box_shape, contiguous, length_of, offset
@@ -189,7 +191,7 @@ class Pause:
 
 def points(shape):
     """Elements of an array of `shape`."""
-    return int(np.prod(shape, dtype=int))
+    return prod(shape)
 
 
 def pieces_of(buffer, starts, shapes, rank, own):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import InputError
-from ...fft.fft2 import DTYPES, OVERLAPS
+from ...fft.plan import DTYPES, OVERLAPS
 from ...fft.sweep import Line
 from .pencil import Subcomm, grid_sizes
 
