@@ -76,6 +76,13 @@ def environment(ranks):
     return events.get("environment")
 
 
+def refuse_links_under_mpi(link):
+    """Fail where links are asked for, and mpiexec started this process."""
+    if link is not None and launch.under_mpi():
+        raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
+                           "process already: leave out one of the two")
+
+
 def at_hand(ranks):
     """`ranks`, or None for all of those that mpiexec started already."""
     return None if launch.under_mpi() else ranks
@@ -189,9 +196,7 @@ def bench(cases, *, command, ranks, link=None, burst=None, deadline_s=None, with
     CommandError, LaunchError, LinksUnavailable
     """
     need("rich")
-    if link is not None and launch.under_mpi():
-        raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
-                           "process already: leave out one of the two")
+    refuse_links_under_mpi(link)
     session = Session(command, burst, deadline_s)
     with session.progress(len(cases)):
         for case in cases:

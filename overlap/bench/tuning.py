@@ -5,8 +5,7 @@
 
 import os
 
-from .. import launch
-from .commands import CommandError, at_hand, need, run_ranks
+from .commands import at_hand, need, refuse_links_under_mpi, run_ranks
 from .jobs import JOBS
 
 SHOWN = 8               # of the settings tried, the fastest
@@ -54,9 +53,7 @@ def tune(case, *, budget_s, path=None, ranks, link=None, burst=None, deadline_s=
     """
     need("rich")
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    if link is not None and launch.under_mpi():
-        raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
-                           "process already: leave out one of the two")
+    refuse_links_under_mpi(link)
     path = os.path.abspath(path or os.environ.get("OVERLAP_TUNING") or DEFAULT_FILE)
     events = {}
     with Progress(TextColumn("tuning"), BarColumn(), TimeElapsedColumn(),

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from .. import launch
 from ..bench import report as reports
-from ..bench.commands import CommandError, Session, need
+from ..bench.commands import Session, need, refuse_links_under_mpi
 from .report import pool, show
 
 _JOB_IDS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "pjm": "PJM_JOBID"}
@@ -46,10 +46,8 @@ def run(case, *, command, ranks, threads, path, link=None, passes=1, burst=None,
     CommandError, LaunchError, LinksUnavailable
     """
     need("rich")
+    refuse_links_under_mpi(link)
     under_mpi = launch.under_mpi()
-    if link is not None and under_mpi:
-        raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
-                           "process already: leave out one of the two")
     if ranks is None and not under_mpi:
         ranks = range(1, len(os.sched_getaffinity(0)) + 1)
     points = [(here, each) for each in threads for here in ranks or (None,)]

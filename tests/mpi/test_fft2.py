@@ -35,13 +35,13 @@ EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "overlap
          for target in (None, "reversed")]
 
 
-def drawn(count):
-    """`count` cases as hypothesis draws them: all ranks of one job then run the same ones."""
+def drawn(case, count):
+    """`count` of a strategy's cases as hypothesis draws them: all ranks of one job then run the same ones."""
     found = []
 
     @settings(max_examples=count, phases=[Phase.generate], database=None, deadline=None,
               suppress_health_check=list(HealthCheck))
-    @given(CASE)
+    @given(case)
     def collect(case):
         found.append(case)
 
@@ -51,11 +51,11 @@ def drawn(count):
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_against_numpy(ranks):
-    jobs.run_job("fft2_cases:drawn", ranks, args={"cases": EDGES[ranks % 2::2] + drawn(80)})
+    jobs.run_job("fft2_cases:drawn", ranks, args={"cases": EDGES[ranks % 2::2] + drawn(CASE, 80)})
 
 
 def test_against_numpy_with_two_workers():
-    jobs.run_job("fft2_cases:drawn", 2, args={"cases": drawn(40), "workers": 2})
+    jobs.run_job("fft2_cases:drawn", 2, args={"cases": drawn(CASE, 40), "workers": 2})
 
 
 BATCHES = [((19, 12, 10), "f8", "natural"), ((13, 7, 11), "c8", "natural"),
@@ -162,4 +162,4 @@ def test_under_open_mpi(openmpi, case, ranks, args):
 
 
 def test_against_numpy_under_open_mpi(openmpi):
-    jobs.run_job("fft2_cases:drawn", 3, mpi="openmpi", args={"cases": EDGES[::3] + drawn(20)})
+    jobs.run_job("fft2_cases:drawn", 3, mpi="openmpi", args={"cases": EDGES[::3] + drawn(CASE, 20)})

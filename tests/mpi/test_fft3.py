@@ -2,9 +2,8 @@
 
 import jobs
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_fft2 import LAYOUTS
+from test_fft2 import LAYOUTS, drawn
 
 LENGTHS = st.integers(1, 8) | st.sampled_from([1, 2, 11, 13, 16, 20, 30])
 CASE = st.fixed_dictionaries({
@@ -38,27 +37,13 @@ EDGES += [EDGES[0] | {"shape": shape, "order": "transposed", "grid": grid, "targ
           for shape in ([1, 5, 1], [5, 1, 2]) for grid in (0, 1, 2) for _ in range(2)]
 
 
-def drawn(count):
-    """`count` cases as hypothesis draws them: all ranks of one job then run the same ones."""
-    found = []
-
-    @settings(max_examples=count, phases=[Phase.generate], database=None, deadline=None,
-              suppress_health_check=list(HealthCheck))
-    @given(CASE)
-    def collect(case):
-        found.append(case)
-
-    collect()
-    return found
-
-
 @pytest.mark.parametrize("ranks, count", [(1, 60), (2, 80), (3, 60), (4, 60), (6, 30)])
 def test_against_numpy(ranks, count):
-    jobs.run_job("fft3_cases:drawn", ranks, args={"cases": EDGES[ranks % 2::2] + drawn(count)})
+    jobs.run_job("fft3_cases:drawn", ranks, args={"cases": EDGES[ranks % 2::2] + drawn(CASE, count)})
 
 
 def test_against_numpy_with_two_workers():
-    jobs.run_job("fft3_cases:drawn", 2, args={"cases": drawn(40), "workers": 2})
+    jobs.run_job("fft3_cases:drawn", 2, args={"cases": drawn(CASE, 40), "workers": 2})
 
 
 @pytest.mark.parametrize("ranks, grid", [(1, (1, 1)), (2, (2, 1)), (2, (1, 2)), (4, (2, 2)),
