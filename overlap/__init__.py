@@ -24,9 +24,9 @@ from importlib import import_module
 from .errors import (ClosedError, InputError, LinksUnavailable, OverlapError, SliceError,
                      ThreadLevelError)
 
-_LAYER_OF = {"DistArray": "decomp", "FFT2": "fft", "FFT3": "fft", "Runtime": "runtime",
-             "after": "runtime", "barrier": "runtime", "parallel": "runtime", "turn": "runtime",
-             "worker_index": "runtime"}
+_LAYER_OF = {"Bracket": "fft", "DistArray": "decomp", "FFT2": "fft", "FFT3": "fft",
+             "Runtime": "runtime", "after": "runtime", "barrier": "runtime", "parallel": "runtime",
+             "turn": "runtime", "worker_index": "runtime"}
 
 __all__ = [
     "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "SliceError",

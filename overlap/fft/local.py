@@ -56,15 +56,20 @@ def strided_effort(effort, points):
     return effort or ("patient" if points >= PATIENCE_POINTS else "measure")
 
 
-def _flags(effort):
+def _flags(effort, keep=False):
     effort = effort or "measure"
-    return (f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT")
+    return (f"FFTW_{effort.upper()}", *(() if keep else ("FFTW_DESTROY_INPUT",)))
 
 
-def plan(source, target, axis, forward, effort):
-    """FFTW's plan for one axis of `source`, whose contents are lost, into `target`."""
-    return pyfftw.FFTW(source, target, axes=(axis,), flags=_flags(effort),
+def plan(source, target, axis, forward, effort, keep=False):
+    """FFTW's plan for one axis of `source` into `target`; without `keep`, `source` is lost."""
+    return pyfftw.FFTW(source, target, axes=(axis,), flags=_flags(effort, keep),
                        direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
+
+
+def fast_length(length):
+    """The next length that FFTW is fast at: small prime factors only."""
+    return pyfftw.next_fast_len(length)
 
 
 class Scratch:

@@ -1,0 +1,170 @@
+"""One worker's part of `Bracket`: from modes of whole planes to modes of their brackets.
+
+The only module that knows numba: three loops between FFTs that NumPy would take in twenty passes,
+which cost as much as the FFTs. They run without the GIL, and are compiled once per machine.
+
+M and K are the largest ky and kx in units of their spacing. What the FFTs read and do not write (out of
+place) keeps its zeros: the padding of the 2/3 rule is written once.
+"""
+
+import numpy as np
+from numba import njit
+
+from .local import plan as fftw_plan
+from .local import zeros
+
+
+class Planes:
+    """Work arrays and FFTW plans for blocks of plane pairs.
+
+    Parameters
+    ----------
+    pairs : int
+        Plane pairs per block.
+    modes : (int, int)
+        M + 1 and 2 K + 1: ky = 0 ... M, kx = -K ... K.
+    spacing : (float, float)
+        dky, dkx.
+    points : (int, int)
+        Of the real-space grid, ``(ny, nx)``.
+    rows : list of slice
+        The ky that come together in one piece.
+    effort : str
+        FFTW's.
+    """
+
+    def __init__(self, pairs, modes, spacing, points, rows, effort):
+        nky, _ = modes
+        ny, nx = points
+        self._spacing, self._rows = spacing, rows
+        self._modes = zeros((2 * pairs, 2 * nky - 1, nx), complex)  # ky = -M ... M
+        self._spectra = zeros((pairs, 2 * nky - 1, nx), complex)  # ky = 0 ... M, -M ... -1
+        # Of one pair, which stay in the cache:
+        self._columns = zeros((2, ny, nx), complex)
+        self._gradients = zeros((2, ny, nx), complex)
+        self._brackets = zeros((ny, nx), complex)
+        self._lines = zeros((ny, nx), complex)
+
+        def planned(source, target, axis, forward):
+            return fftw_plan(source, target, axis, forward, effort, keep=True).execute
+
+        self._to_columns = [
+            planned(self._modes[2 * pair:2 * pair + 2], self._columns[:, :2 * nky - 1], 2, False)
+            for pair in range(pairs)]
+        self._to_gradients = planned(self._columns, self._gradients, 1, False)
+        self._to_lines = planned(self._brackets, self._lines, 0, True)
+        ends = [(slice(0, nky), slice(0, nky))]
+        if nky > 1:
+            ends.append((slice(ny - nky + 1, ny), slice(nky, None)))
+        self._to_spectra = [[planned(self._lines[here], self._spectra[pair, there], 1, True)
+                             for here, there in ends] for pair in range(pairs)]
+
+    def load(self, pieces):
+        """Take the modes of some planes, at most a block.
+
+        Parameters
+        ----------
+        pieces : list of ndarray
+            ``(planes, rows, nkx)``, one per entry of `rows`.
+        """
+        for rows, piece in zip(self._rows, pieces):
+            if piece.size:
+                _spread(piece, rows.start, *self._spacing, self._modes)
+
+    def transform(self, pair):
+        """Bring f_x + i f_y of a pair of the planes that were loaded to real space.
+
+        The modes are laid out from the most negative one on, not in FFTW's order: that gives all
+        fields the same phase, on which the bracket does not depend.
+
+        Returns
+        -------
+        ndarray of complex
+            ``(2, ny, nx)``; overwritten by the next call.
+        """
+        self._to_columns[pair]()
+        self._to_gradients()
+        return self._gradients
+
+    def bracket(self, pair, advecting):
+        """Bring the brackets of the fields that were transformed last to Fourier space.
+
+        Parameters
+        ----------
+        pair : int
+        advecting : ndarray of complex
+            a_x + i a_y of the pair, ``(2, ny, nx)``, or ``(1, ny, nx)`` of a single plane.
+        """
+        _multiply(advecting, self._gradients, self._brackets)
+        self._to_lines()
+        for execute in self._to_spectra[pair]:
+            execute()
+
+    def store(self, pieces):
+        """Write the modes of the brackets of the planes, as in `load`."""
+        for rows, piece in zip(self._rows, pieces):
+            if piece.size:
+                _separate(self._spectra, rows.start, 0.5 / self._brackets.size, piece)
+
+
+@njit(nogil=True, cache=True)
+def _spread(piece, first, dky, dkx, modes):
+    """Modes of f_x + i f_y, of both signs of ky, from those of f at ky >= 0.
+
+    Their factor is i (kx + i ky), and f(-k) = conj f(k).
+    """
+    planes, rows, nkx = piece.shape
+    last = modes.shape[1] // 2
+    for plane in range(planes):
+        for row in range(rows):
+            number = first + row
+            ky = number * dky
+            above, below = modes[plane, last + number], modes[plane, last - number]
+            for column in range(nkx):
+                kx = (column - nkx // 2) * dkx
+                f = piece[plane, row, column]
+                x_re, x_im = -kx * f.imag, kx * f.real
+                y_re, y_im = ky * f.real, ky * f.imag
+                if number:
+                    below[nkx - 1 - column] = complex(x_re + y_re, -x_im - y_im)
+                above[column] = complex(x_re - y_re, x_im - y_im)
+
+
+@njit(nogil=True, cache=True)
+def _multiply(advecting, gradients, brackets):
+    """a_x f_y - a_y f_x of the first plane, plus i times that of the second one, if there is."""
+    ny, nx = brackets.shape
+    for y in range(ny):
+        for x in range(nx):
+            a, f = advecting[0, y, x], gradients[0, y, x]
+            first = a.real * f.imag - a.imag * f.real
+            second = 0.0
+            if len(advecting) > 1:
+                a, f = advecting[1, y, x], gradients[1, y, x]
+                second = a.real * f.imag - a.imag * f.real
+            brackets[y, x] = complex(first, second)
+
+
+@njit(nogil=True, cache=True)
+def _separate(spectra, first, scale, piece):
+    """Modes of b and d from those of c = b + i d, real b and d being planes of a pair.
+
+    2 b_k = c_k + conj c_(-k), 2 d_k = -i (c_k - conj c_(-k)).
+    """
+    planes, rows, nkx = piece.shape
+    lines, nx = spectra.shape[1:]
+    for plane in range(planes):
+        for row in range(rows):
+            number = first + row
+            c = spectra[plane // 2, number]
+            mirrored = spectra[plane // 2, lines - number if number else 0]
+            for column in range(nkx):
+                kx = column - nkx // 2
+                k = c[kx if kx >= 0 else nx + kx]
+                opposite = mirrored[-kx if kx <= 0 else nx - kx]
+                if plane % 2:
+                    piece[plane, row, column] = complex(scale * (k.imag + opposite.imag),
+                                                        scale * (opposite.real - k.real))
+                else:
+                    piece[plane, row, column] = complex(scale * (k.real + opposite.real),
+                                                        scale * (k.imag - opposite.imag))
