@@ -122,7 +122,7 @@ class Start:
     ----------
     form : {"ballooning", "zonal", "noise"}
         0.01 F (1 + v + z)^2 exp(-z^2 / (0.2 pi)^2) at kx = 0; F at the smallest kx > 0; the first
-        with random phases at all modes.
+        with random phases at all kx, and ky > 0.
     amplitude : float
         Of f / F.
     seed : int
@@ -285,7 +285,7 @@ CASES = {
     "zonal": Config(
         plasma=Plasma(R_LT=0.0, R_Ln=0.0, nu=0.0),
         grid=Grid(nx=1, ny=0, nz=32, nv=64, nmu=24, turns=1, kx_min=0.05),
-        time=Time(end=60.0, dt_max=0.02, sample_every=5),
+        time=Time(end=56.0, dt_max=0.02, sample_every=5),
         start=Start(form="zonal")),
     # GKV's sample of nonlinear ITG turbulence, on a smaller grid.
     "turbulence": Config(

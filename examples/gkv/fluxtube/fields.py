@@ -60,8 +60,8 @@ class Fields:
     def add_density(self, f, part):
         """This rank's share of n at some z."""
         self.density[part] = 0
-        loops.add_moment(_real(f), self._ones, self.weights, part.start, part.stop,
-                         _real(self.density))
+        loops.add_moment(loops.real(f), self._ones, self.weights, part.start, part.stop,
+                         loops.real(self.density))
 
     async def sum_density(self, part):
         """Add up all ranks' shares of n at some z."""
@@ -94,8 +94,3 @@ class Fields:
             if at_end:
                 incoming = ghosts.copy()[None]
                 loops.continue_field_line(incoming, self._shift, incoming, False, end, ghosts[None])
-
-
-def _real(array):
-    """A C-contiguous complex array with planes as rows of real and imaginary parts."""
-    return array.reshape(*array.shape[:-2], -1).view(float)

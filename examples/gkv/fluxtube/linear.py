@@ -182,8 +182,8 @@ class Linear:
                 for j in number + NEAR]
         v = self._v[number]
         loops.add_linear(
-            _real(out), float(sign), *map(_real, near), _real(lane.z_below), _real(lane.z_above),
-            _real(lane.mu_below), _real(lane.mu_above), _real(self._potential),
+            loops.real(out), float(sign), *map(loops.real, near), loops.real(lane.z_below), loops.real(lane.z_above),
+            loops.real(lane.mu_below), loops.real(lane.mu_above), loops.real(self._potential),
             self._drift.reshape(len(self._drift), -1), self._damping.reshape(len(self._damping), -1),
             self._z_taps[number], self._v_taps[number], self._mirror, self._mu_taps,
             v**2 + self._muB, self._weights[number])
@@ -197,8 +197,3 @@ def _perpendicular(w, dw, B):
     w, B = w[:, None, None], B[:, None]
     slope_over_w = np.where(w == 0, SECOND / dw**2, FIRST / dw / np.where(w == 0, 1, w))
     return (SECOND / dw**2 + slope_over_w) / B + w * FIRST / dw
-
-
-def _real(array):
-    """A C-contiguous complex array with planes as rows of real and imaginary parts."""
-    return array.reshape(*array.shape[:-2], -1).view(float)

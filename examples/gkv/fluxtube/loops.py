@@ -9,6 +9,11 @@ from numba import njit
 compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
+def real(array):
+    """A C-contiguous complex array ``(..., ky, kx)`` as rows of real and imaginary parts."""
+    return array.reshape(*array.shape[:-2], -1).view(float)
+
+
 @compiled
 def add_linear(out, sign, below2, below, here, above, above2, z_below, z_above, mu_below, mu_above,
                potential, drift, damping, z_taps, v_taps, mirror, mu_taps, energy, weights):
@@ -150,3 +155,30 @@ def gill(f, slope, carry, dt, a, b, c):
         r = a * (k - b * carry[i])
         f[i] += r
         carry[i] += 3 * r - c * k
+
+
+@compiled
+def entropy_product(a, b, v_weights, weights, sums):
+    """Add ``v_weights[v] weights[mu, z] Re(conj(a) b)``, summed over all but ky, to `sums`.
+
+    Parameters
+    ----------
+    a, b : (v, mu, z, plane)
+        Real and imaginary parts.
+    v_weights : (v,)
+    weights : (mu, z)
+    sums : (ky,)
+    """
+    vs, mus, zs, length = a.shape
+    kys = len(sums)
+    row = length // max(1, kys)
+    for v in range(vs):
+        for m in range(mus):
+            for z in range(zs):
+                p, q = a[v, m, z], b[v, m, z]
+                weight = v_weights[v] * weights[m, z]
+                for ky in range(kys):
+                    total = 0.0
+                    for i in range(ky * row, (ky + 1) * row):
+                        total += p[i] * q[i]
+                    sums[ky] += weight * total

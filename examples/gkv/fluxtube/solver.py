@@ -181,4 +181,17 @@ class Solver:
         speed = self.comm.allreduce(self.nonlinear.speed, MPI.MAX)
         return min(time.dt_max, time.courant * STABLE / (self._fastest + speed * k))
 
+    @property
+    def copies(self):
+        """Memory held on this rank, in copies of its part of the state."""
+        lanes = [lane for both in self._advance.lanes for lane in both if lane is not None]
+        held = {}
+        for thing in (self, self.state, self.fields, self.linear, *lanes):
+            for array in vars(thing).values():
+                if isinstance(array, np.ndarray):
+                    owner = array if array.base is None else array.base
+                    held[id(owner)] = owner.nbytes
+        return (sum(held.values()) + self.nonlinear.nbytes) / max(1, self.state.f.nbytes)
+
+
 _OFF = Off()

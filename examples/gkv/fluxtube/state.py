@@ -65,7 +65,7 @@ def _shape(form, geometry, v, z, ky, kx):
         return along * ((kx == 0) & (ky[:, None] > 0))
     phases = np.random.default_rng(form.seed).random((len(geometry.ky), len(geometry.kx)))
     factors = np.exp(2j * np.pi * phases)
-    factors[0] += np.conj(factors[0, ::-1])  # a real field
+    factors[0] = 0  # zonal flows are to grow by themselves
     factors /= 1 + (geometry.kx**2 + geometry.ky[:, None]**2) / 0.1
     rows = np.isin(geometry.ky, ky)
     return along * factors[rows]

@@ -1,0 +1,214 @@
+"""A gyrokinetic flux tube: linear growth, zonal flows, turbulence.
+
+    python examples/gkv/run.py cyclone
+    mpiexec -n 2 python examples/gkv/run.py turbulence --config small.toml --out run1
+    mpiexec -n 2 python examples/gkv/run.py turbulence --config small.toml --out run1 --restart
+
+cyclone     GKV's linear benchmark: growth rates and frequencies of the Cyclone base case
+zonal       residual of a zonal flow, geodesic acoustic mode
+turbulence  ion temperature gradient turbulence
+
+The folder of a run holds output.h5 (xarray opens it), figures.json, a picture and the last two
+checkpoints. A TOML file replaces keys of the case's configuration, by section:
+
+    [grid]
+    nx = 31
+    [time]
+    end = 60.0
+    [parallel]
+    ky = 2
+    overlap = "poll"
+
+`--show` prints all sections and keys. Needs the extra "gkv" (numba, scipy, h5py, rich, matplotlib).
+"""
+
+import argparse
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from fluxtube import cases, files
+from fluxtube.config import CASES, ConfigError, read
+from fluxtube.diagnostics import Diagnostics, growth
+from fluxtube.solver import Solver
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--config", metavar="FILE.toml")
+    parser.add_argument("--out", metavar="DIR", help="default: gkv-CASE")
+    parser.add_argument("--restart", action="store_true",
+                        help="go on from the newest checkpoint in the folder")
+    parser.add_argument("--show", action="store_true", help="print the configuration and end")
+    options = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    try:
+        config = CASES[options.case]
+        if options.config:
+            config = read(options.config, config)
+        if options.show:
+            if comm.rank == 0:
+                print(toml(config))
+            return
+        run(comm, options.case, config, Path(options.out or f"gkv-{options.case}"),
+            options.restart)
+    except (ConfigError, files.CheckpointError) as error:
+        # Raised on all ranks.
+        if comm.rank == 0:
+            print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        comm.Barrier()
+        sys.exit(2)
+
+
+def run(comm, case, config, folder, restart=False):
+    """Run a case from its start, or from a checkpoint, to its end (collective)."""
+    say = print if comm.rank == 0 else _nothing
+    if comm.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+    with Solver(comm, config) as solver:
+        diagnostics = Diagnostics(solver)
+        state, history, remarks = solver.state, {}, []
+        if restart:
+            history, remarks = files.read_checkpoint(folder, solver)
+        for remark in remarks:
+            say(f"passed over {remark}")
+        ranks = ", ".join(f"{count} along {axis}"
+                          for axis, count in solver.decomposition.ranks.items() if count > 1)
+        say(f"{case}: {' x '.join(map(str, state.global_shape))} points (v, mu, z, ky, kx), "
+            f"{comm.size} rank(s){': ' + ranks if ranks else ''}, "
+            f"{config.parallel.workers} worker(s) each; memory of {solver.copies:.1f} copies of the "
+            f"state; from t = {state.time:g} to {config.time.end:g}")
+
+        def sample():
+            for name, value in diagnostics.sample().items():
+                history.setdefault(name, []).append(value)
+
+        if not restart:
+            sample()
+        started_s, first = perf_counter(), state.step
+        with progress(comm, case, config.time.end, state.time) as show:
+            while state.time < config.time.end - 1e-9:
+                solver.step(config.time.end - state.time)
+                if state.step % config.time.sample_every == 0:
+                    sample()
+                if state.step % config.time.checkpoint_every == 0:
+                    files.write_checkpoint(folder, solver, history)
+                show(state, solver.dt, _latest(case, config, history) if comm.rank == 0 else "")
+        steps, wall_s = state.step - first, perf_counter() - started_s
+        if steps and history["time"][-1] != state.time:
+            sample()
+        if steps:
+            files.write_checkpoint(folder, solver, history)
+        files.write_output(folder / "output.h5", solver, history)
+        finish(comm, case, config, solver, history, folder, steps, wall_s)
+
+
+def finish(comm, case, config, solver, history, folder, steps, wall_s):
+    """Print and write the figures, draw the picture."""
+    if comm.rank:
+        return
+    found = cases.figures(case, config, history)
+    points = int(np.prod(solver.state.global_shape))
+    cost = {"steps": steps, "wall_s": wall_s, "ranks": comm.size,
+            "ranks_along": solver.decomposition.ranks, "copies_of_state": solver.copies}
+    if steps:
+        cost["core_ns"] = 1e9 * wall_s * comm.size * config.parallel.workers / (4 * steps * points)
+    print_table(case, found)
+    if steps:
+        print(f"{steps} steps in {wall_s:.1f} s: {cost['core_ns']:.1f} core-ns per point and "
+              "right-hand side, diagnostics and files among them")
+    (folder / "figures.json").write_text(json.dumps(
+        {"case": case, "config": config.as_dict(), "time": solver.state.time, "cost": cost,
+         "figures": found}, indent=1) + "\n")
+    written = ["output.h5", "figures.json"]
+    try:
+        from fluxtube.pictures import draw
+    except ImportError as error:
+        print(f"no picture: {error}")
+    else:
+        import h5py
+        with h5py.File(folder / "output.h5") as file:
+            phi = file["phi"][config.grid.nz // 2]
+        draw(case, config, history, found, phi, folder / f"{case}.png")
+        written.append(f"{case}.png")
+    print(f"written: {', '.join(str(folder / name) for name in written)}")
+
+
+def print_table(case, found):
+    """The figures, beside the published ones."""
+    from rich.console import Console
+    from rich.table import Table
+    table = Table(title=case)
+    for name in ("figure", "here", "published", "difference", "asked for"):
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for one in found:
+        spread = f" +- {one['spread']:.2g}" if "spread" in one else ""
+        known = "published" in one
+        theirs = f"{one['published']:.4g}" if known else ""
+        if "published_range" in one:
+            theirs = "{} to {}".format(*one["published_range"])
+        table.add_row(
+            one["name"] + ("" if one.get("converged", True) else " (still changing)"),
+            f"{one['measured']:.4g}{spread}", theirs,
+            f"{100 * one['difference']:+.1f} %" if known else "",
+            f"{100 * one['within']:.0f} %: {'met' if one['ok'] else 'MISSED'}"
+            if "within" in one else "")
+    console = Console()
+    (console if console.is_terminal else Console(width=100)).print(table)
+
+
+@contextmanager
+def progress(comm, case, end, begun):
+    """Yields what shows the state; on rank 0 of a terminal a bar."""
+    if comm.rank:
+        yield _nothing
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    console = Console(stderr=True)
+    with Progress(TextColumn(case), BarColumn(), TextColumn("{task.fields[words]}"),
+                  TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=end, completed=begun, words="")
+
+        def show(state, dt, latest):
+            bar.update(task, completed=state.time,
+                       words=f"t = {state.time:.2f}, step {state.step}, dt = {dt:.4f}{latest}")
+        yield show
+
+
+def _latest(case, config, history):
+    """The case's figure so far, in words."""
+    if case == "turbulence":
+        return f", heat flux {history['heat_flux'][-1].sum():.3g}"
+    if case == "zonal":
+        values = np.array(history["zonal"])[:, config.grid.nx + 1].real
+        return f", <phi>/<phi>(0) = {values[-1] / values[0]:.4f}"
+    if len(history["time"]) < 10:
+        return ""
+    _, gamma, _ = growth(history["time"][-9:], history["phi_middle"][-9:], 0.0)
+    return f", largest growth rate {np.nanmax(gamma[1:], initial=-np.inf):.3f}"
+
+
+def toml(config):
+    """A configuration as a TOML file."""
+    lines = []
+    for section, keys in config.as_dict().items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def _nothing(*_):
+    pass
+
+
+if __name__ == "__main__":
+    main()
