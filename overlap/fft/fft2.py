@@ -8,7 +8,7 @@ import numpy as np
 from ..decomp import Slab, length_of
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
-from .function import Function
+from .function import Function, fine_points
 from .kernels import RowSweep
 from .local import EFFORTS, complex_of, empty, zeros
 from .plan import (NORMS, ORDERS, OVERLAPS, Plan, choice_problem, comm_problem, count_problem,
@@ -237,10 +237,11 @@ class FFT2(Plan):
         shared : int
             The last `shared` inputs have no batch axes: they are transformed once per call and
             given to all slices.
-        dealias : {None, "3/2"}
+        dealias : {None, "3/2"} or (int, int)
             ``"3/2"``: real space has ceil(3 n / 2) points per direction, so that products of two
-            resolved fields are exact in the resolved modes; only those are exchanged. The Nyquist
-            modes of even n count as not resolved: they are dropped.
+            resolved fields are exact in the resolved modes; only those are exchanged. Or the points
+            ``(ny, nx)`` themselves, where others are faster. The Nyquist modes of even n count as not
+            resolved: they are dropped.
 
         Returns
         -------
@@ -252,12 +253,12 @@ class FFT2(Plan):
                 function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
         if self.destroyed:
             raise ClosedError("expected a plan in use, received one that was destroyed")
-        function = Function(function, inputs, outputs, shared, dealias)
-        self.runtime.preflight(function.problem, **function.agreed)
         ny, nx = self._shape[-2:]
+        function = Function(function, inputs, outputs, shared, dealias, (ny, nx))
+        self.runtime.preflight(function.problem, **function.agreed)
         slab = self._slab
         if dealias is not None:
-            slab = self._make_slab(-(-3 * ny // 2), -(-3 * nx // 2))
+            slab = self._make_slab(*fine_points((ny, nx), dealias))
         transform = Pointwise(
             self.runtime, slab, self._kernels_for(slab), self._spectrum, self._sides(())[1],
             self._dtype, function, self._scale_backward,

@@ -7,7 +7,7 @@ import numpy as np
 from ..decomp import Layout, Swap
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
-from .function import Function
+from .function import Function, fine_points
 from .grids import near_grids, subcomms
 from .local import EFFORTS, complex_of
 from .passage import Passage
@@ -186,8 +186,8 @@ class FFT3(Plan):
         shared : int
             The last `shared` inputs have no batch axes: they are transformed once per call and
             given to all entries.
-        dealias : {None, "3/2"}
-            ``"3/2"``: as of the plan, for these fields alone. A plan that de-aliases does it here
+        dealias : {None, "3/2"} or (int, int, int)
+            As of `FFT2.pointwise`, for these fields alone. A plan that de-aliases does it here
             as well.
 
         Returns
@@ -200,7 +200,7 @@ class FFT3(Plan):
                 function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
         if self.destroyed:
             raise ClosedError("expected a plan in use, received one that was destroyed")
-        function = Function(function, inputs, outputs, shared, dealias)
+        function = Function(function, inputs, outputs, shared, dealias, self._shape[-3:])
         self.runtime.preflight(function.problem, **function.agreed)
         lines = self._lines
         if dealias is not None:
@@ -266,7 +266,7 @@ class FFT3(Plan):
 
 def _lines(points, dtype, dealias):
     """The axes to transform, of a resolved grid."""
-    fine = points if dealias is None else [-(-3 * n // 2) for n in points]
+    fine = fine_points(points, dealias)
     return {axis: Line(n, m, axis == X and dtype.kind == "f")
             for axis, n, m in zip((Z, Y, X), points, fine)}
 

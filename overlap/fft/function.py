@@ -4,6 +4,28 @@ import inspect
 
 import numpy as np
 
+from .plan import integers
+
+
+def fine_points(points, dealias):
+    """Points of the real-space grid, per direction; see `FFT2.pointwise`."""
+    if dealias is None:
+        return tuple(points)
+    if dealias == "3/2":
+        return tuple(-(-3 * n // 2) for n in points)
+    return integers(dealias)
+
+
+def _dealias_problem(points, dealias):
+    """What is wrong with `dealias`, or None."""
+    if dealias is None or isinstance(dealias, str) and dealias == "3/2":
+        return None
+    fine = None if isinstance(dealias, str) else integers(dealias)
+    if fine is None or len(fine) != len(points) or any(m < n for m, n in zip(fine, points)):
+        return (f"expected dealias to be None, '3/2' or at least {tuple(points)} points, "
+                f"received {dealias!r}")
+    return None
+
 
 class Function:
     """A function made to act on slices.
@@ -16,7 +38,10 @@ class Function:
     inputs : int or None
         By default the function's positional parameters.
     outputs, shared : int
-    dealias : {None, "3/2"}
+    dealias
+        As of `FFT2.pointwise`.
+    points : tuple of int
+        Of the resolved grid in real space.
 
     Attributes
     ----------
@@ -27,21 +52,19 @@ class Function:
     takes_out : bool
     """
 
-    def __init__(self, function, inputs, outputs, shared, dealias):
+    def __init__(self, function, inputs, outputs, shared, dealias, points):
         parameters = inspect.signature(function).parameters
         if inputs is None:
             inputs = sum(name not in ("out", "index") and parameter.default is parameter.empty
                          for name, parameter in parameters.items())
-        self.problem = None
+        self.problem = _dealias_problem(points, dealias)
         self.agreed = dict(inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
-        if dealias not in (None, "3/2"):
-            self.problem = f"expected dealias to be None or '3/2', received {dealias!r}"
-        elif not (isinstance(inputs, int) and isinstance(outputs, int) and isinstance(shared, int)
+        if self.problem is None and not (isinstance(inputs, int) and isinstance(outputs, int) and isinstance(shared, int)
                   and 0 <= shared < inputs and outputs >= 1):
             self.problem = (
                 f"expected inputs > shared >= 0 and outputs >= 1, received inputs={inputs}, "
                 f"shared={shared}, outputs={outputs}")
-        else:
+        elif self.problem is None:
             self.inputs = inputs - shared
         self.outputs, self.shared = outputs, shared
         self.takes_out = "out" in parameters

@@ -158,8 +158,8 @@ def growth(times, phi, since):
         return (logarithm[part][-1] - logarithm[part][0]) / (times[part][-1] - times[part][0])
 
     half = len(times) // 2
-    whole, early, late = rate(slice(None)), rate(slice(0, half + 1)), rate(slice(half, None))
-    omega, gamma = -whole.imag, whole.real
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # modes that are 0
+        whole, early, late = rate(slice(None)), rate(slice(0, half + 1)), rate(slice(half, None))
+        omega, gamma = -whole.imag, whole.real
         change = np.maximum(abs((late - early).imag / omega), abs((late - early).real / gamma))
     return omega, gamma, change

@@ -6,6 +6,7 @@ the directions of the FFTs.
 """
 
 import numpy as np
+from scipy.fft import next_fast_len
 
 import overlap
 
@@ -62,9 +63,93 @@ class ByPlanes(Off):
         self._bracket.destroy()
 
 
+class BySlab(Off):
+    """Exchange of rows and columns: one call of `overlap.FFT2.pointwise` for the whole batch.
+
+    FFT2's half-spectrum is along its last axis, which is y here, with x first: in transposed order its
+    spectra are ``(..., ky, kx)``, kx in FFTW's order. The gradients of J0 phi are brought to real space once,
+    by a function that keeps them.
+    """
+
+    sign = -1
+
+    def __init__(self, state, geometry, decomposition, runtime, config):
+        vs, mus, zs, _, _ = state.f.shape
+        grid, parallel = config.grid, config.parallel
+        self._runtime = overlap.Runtime(decomposition.ky, workers=parallel.workers)
+        nx, ny = 2 * grid.nx + 1, 2 * grid.ny + 1
+        fine = tuple(grid.points[::-1]) or tuple(
+            next_fast_len(3 * most + 1) for most in (grid.nx, grid.ny))
+
+        def plan(*batch):
+            return overlap.FFT2(decomposition.ky, (*batch, nx, ny), "f8", norm="forward",
+                                order="transposed", overlap=parallel.overlap,
+                                depth=parallel.depth, runtime=self._runtime)
+
+        self._plan, self._potential_plan = plan(vs, mus * zs), plan(mus * zs)
+        self._ky = grid.ky_min * np.arange(grid.ny + 1)[decomposition.parts["ky"], None]
+        self._kx = geometry.kx
+        self._gradient = None
+        self._inputs = [self._plan.empty(True) for _ in range(2)]
+        self._result = self._plan.empty(True)
+        self.speed = 0.0
+
+        @self._potential_plan.pointwise(dealias=fine)
+        def keep(psi_x, psi_y, index):
+            if self._gradient is None:
+                self._gradient = np.zeros((2, mus * zs, *psi_x.shape))
+            self._gradient[:, index] = psi_x, psi_y
+            return psi_x
+
+        @self._plan.pointwise(dealias=fine)
+        def bracket(f_x, f_y, out, index):
+            psi_x, psi_y = self._gradient[:, index[1]]
+            np.multiply(psi_x, f_y, out=out)
+            out -= psi_y * f_x
+
+        self._keep, self._bracket = keep, bracket
+        self._psi_inputs = [self._potential_plan.empty(True) for _ in range(2)]
+        self._psi_result = self._potential_plan.empty(True)
+
+    @property
+    def nbytes(self):
+        arrays = (*self._inputs, self._result, *self._psi_inputs, self._psi_result)
+        held = sum(array.nbytes for array in arrays) + self._bracket.nbytes_in_flight
+        return held + (0 if self._gradient is None else self._gradient.nbytes)
+
+    def advect(self, psi):
+        self._derive(psi.reshape(self._psi_result.shape), self._psi_inputs)
+        self._keep(*self._psi_inputs, out=self._psi_result)
+        psi_x, psi_y = self._gradient
+        self.speed = float(np.sqrt((psi_x**2 + psi_y**2).max(initial=0.0)))
+
+    def whole(self, f, out):
+        self._derive(f.reshape(self._result.shape), self._inputs)
+        self._bracket(*self._inputs, out=self._result)
+        out = out.reshape(self._result.shape)
+        for mine, theirs in self._halves():
+            out[..., mine] = self._result[..., theirs]
+
+    def _derive(self, field, gradient):
+        """Gradients of a field, in FFTW's order of kx."""
+        for mine, theirs in self._halves():
+            np.multiply(1j * self._kx[mine], field[..., mine], out=gradient[0][..., theirs])
+            np.multiply(1j * self._ky, field[..., mine], out=gradient[1][..., theirs])
+
+    def _halves(self):
+        """kx < 0 and kx >= 0: where they are here, and in FFTW's order."""
+        most = len(self._kx) // 2
+        return ((slice(0, most), slice(most + 1, None)), (slice(most, None), slice(0, most + 1)))
+
+    def destroy(self):
+        for plan in (self._plan, self._potential_plan):
+            plan.destroy()
+        self._runtime.close()
+
+
 def _planes(field):
     """``(mu, z, ky, kx)`` as ``(planes, ky, kx)``."""
     return field.reshape(-1, *field.shape[2:])
 
 
-FORMS = {"planes": ByPlanes}
+FORMS = {"planes": ByPlanes, "slab": BySlab}

@@ -1,0 +1,185 @@
+"""Cases of `Bracket`: direct sums over modes, invariants, equal bits, errors."""
+
+import numpy as np
+import overlap
+import pytest
+
+SPACING = 0.3, 0.7
+
+
+def modes(shape, seed):
+    """Global random modes ``(..., nky, nkx)`` of real fields."""
+    random = np.random.default_rng(seed)
+    f = random.standard_normal(shape) + 1j * random.standard_normal(shape)
+    f[..., 0, :] += np.conj(f[..., 0, ::-1])
+    return f
+
+
+def whole(f):
+    """All modes ``(..., -M ... M, -K ... K)``."""
+    return np.concatenate([np.conj(f[..., :0:-1, ::-1]), f], axis=-2)
+
+
+def direct(a, f):
+    """The bracket by a direct sum over pairs of modes: -(k'_x k''_y - k'_y k''_x) a_k' f_k''."""
+    nky, nkx = a.shape[-2:]
+    ky = SPACING[0] * np.arange(1 - nky, nky)
+    kx = SPACING[1] * np.arange(-(nkx // 2), nkx // 2 + 1)
+    a, f = whole(a), whole(f)
+    total = np.zeros((4 * nky - 3, 2 * nkx - 1), complex)
+    for i in range(2 * nky - 1):
+        for j in range(nkx):
+            cross = kx[j] * ky[:, None] - ky[i] * kx
+            total[i:i + 2 * nky - 1, j:j + nkx] -= cross * a[i, j] * f
+    middle, most = 2 * nky - 2, nkx // 2
+    return total[middle:middle + nky, nkx - 1 - most:nkx + most]
+
+
+def run(comm, a, f, **options):
+    """The global brackets, as the ranks of `comm` find them together; None elsewhere."""
+    with overlap.Bracket(comm, f.shape, SPACING, **options) as bracket:
+        bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+        mine = np.ascontiguousarray(f[:, :, bracket.rows])
+        parts = comm.gather(bracket(mine))
+        assert np.array_equal(mine, f[:, :, bracket.rows])
+    return np.concatenate(parts, axis=2) if comm.rank == 0 else None
+
+
+def direct_sum(comm, mode, shape=(2, 3, 9, 17), points=None):
+    """Every plane against the sum over all pairs of a 17 x 17 mode set."""
+    a, f = modes(shape[1:], 1), modes(shape, 2)
+    found = run(comm, a, f, overlap=mode, points=points)
+    if comm.rank == 0:
+        truth = np.array([[direct(a[p], f[z, p]) for p in range(shape[1])]
+                          for z in range(shape[0])])
+        assert abs(found - truth).max() <= 1e-13 * abs(truth).max()
+
+
+def invariants(comm):
+    """mean {a, f}, mean a {a, f} and mean f {a, f} vanish; {a, a} = 0; {a, f} = -{f, a}."""
+    shape = (1, 4, 8, 21)
+    a, f = modes(shape[1:], 3), modes(shape, 4)
+    b = run(comm, a, f)
+    c = run(comm, f[0], a[None])
+    nothing = run(comm, a, a[None])
+    if comm.rank == 0:
+        size = abs(b).max()
+        assert abs(b[0, :, 0, 10]).max() <= 1e-13 * size
+        assert abs(nothing).max() <= 1e-13 * size
+        assert abs(b + c).max() <= 1e-13 * size
+        for other in (a, f[0]):
+            products = whole(b[0]) * np.conj(whole(other))
+            assert abs(products.sum(axis=(1, 2))).max() <= 1e-13 * abs(products).sum()
+
+
+def same_bits(comm):
+    """Any ranks, workers, depth and mode give the bits of one rank without overlap."""
+    for shape in ((5, 6, 7, 9), (3, 5, 3, 5), (4, 2, 5, 7), (2, 3, 1, 3), (2, 3, 3, 1)):
+        a, f = modes(shape[1:], 5), modes(shape, 6)
+        alone = comm.Split(comm.rank)
+        truth = run(alone, a, f, overlap="off")
+        alone.Free()
+        for ranks in range(1, comm.size + 1):
+            part = comm.Split(int(comm.rank < ranks))
+            if comm.rank < ranks:
+                for mode, workers, depth in (("off", 1, 1), ("poll", 1, 2), ("poll", 3, 4),
+                                             ("block", 2, 3), ("auto", 1, 4)):
+                    found = run(part, a, f, overlap=mode, workers=workers, depth=depth)
+                    if comm.rank == 0:
+                        assert np.array_equal(found, truth), (shape, ranks, mode, workers)
+            part.Free()
+
+
+def speed(comm):
+    """The largest gradient of a plane wave."""
+    shape = (1, 2, 4, 9)
+    a = np.zeros(shape[1:], complex)
+    a[1, 2, 6] = 0.5  # cos(2 dkx x + 2 dky y)
+    with overlap.Bracket(comm, shape, SPACING) as bracket:
+        bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+        largest = max(comm.allgather(bracket.speed))
+    k = np.hypot(2 * SPACING[0], 2 * SPACING[1])
+    assert abs(largest - k) <= 0.05 * k  # the crest lies between points of the grid
+
+
+def own_program(comm):
+    """`of` inside a slice program with other awaits."""
+    shape = (6, 4, 5, 7)
+    a, f = modes(shape[1:], 7), modes(shape, 8)
+    with overlap.Runtime(comm, workers=2) as runtime, \
+            overlap.Bracket(comm, shape, SPACING, runtime=runtime) as bracket:
+        bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+        mine = np.ascontiguousarray(f[:, :, bracket.rows])
+        expected, found = bracket(mine), bracket.empty()
+        sums = np.zeros((shape[0], 1))
+
+        @runtime.pipelined(lane=bracket.lane, depth=3, wait="poll")
+        async def program(z, lane):
+            await runtime.comm.Allreduce(np.ones(1), sums[z])
+            await bracket.of(mine[z], found[z], lane)
+
+        program(range(shape[0]))
+        assert np.array_equal(found, expected)
+        assert (sums == comm.size).all()
+
+
+def bad_input(comm):
+    """One clear error on every rank, and the plan goes on."""
+    for arguments, words in (
+            ({"shape": (2, 3, 4)}, "expected shape (slices, planes, nky, nkx)"),
+            ({"shape": (2, 3, 4, 6)}, "with an odd nkx"),
+            ({"spacing": (1.0, 0.0)}, "expected spacing (dky, dkx) of two positive numbers"),
+            ({"spacing": 1.0}, "expected spacing (dky, dkx)"),
+            ({"points": (9, 7)}, "at least 3 K + 1 for modes up to K, (10, 7)"),
+            ({"overlap": "maybe"}, "expected overlap to be one of"),
+            ({"effort": None}, "expected effort to be one of"),
+            ({"depth": 0}, "expected depth to be a positive integer"),
+            ({"depth": 1 + comm.rank}, "depth: expected the same on all ranks")):
+        if arguments.get("depth") == 1 and comm.size == 1:
+            continue
+        arguments = {"shape": (2, 3, 4, 5), "overlap": "poll"} | arguments
+        with pytest.raises(overlap.InputError) as caught:
+            overlap.Bracket(comm, arguments.pop("shape"), **arguments)
+        assert words in str(caught.value)
+    last = comm.size - 1
+    with overlap.Bracket(comm, (2, 3, 4, 5)) as bracket:
+        good = bracket.empty()
+        good[...] = 0
+        wrong = {"shape": good[:1], "dtype": good.real, "strides": good[..., ::-1]}
+        for what, array in wrong.items():
+            with pytest.raises(overlap.InputError) as caught:
+                bracket(array if comm.rank == last else good)
+            assert f"rank {last}: expected f of local shape" in str(caught.value), what
+        with pytest.raises(overlap.InputError, match="expected out to share no memory"):
+            bracket(good, out=good)
+        with pytest.raises(overlap.InputError, match="expected a of local shape"):
+            bracket.advect(good if comm.rank == last else good[0])
+        bracket.advect(good[0])
+        assert not bracket(good).any()
+    with pytest.raises(overlap.ClosedError):
+        bracket(good)
+
+
+def failure(comm, mode):
+    """A slice that fails on one rank raises on all; then the plan is usable."""
+    shape = (5, 6, 5, 7)  # a pair of planes for each of three ranks
+    a, f = modes(shape[1:], 9), modes(shape, 10)
+    last = comm.size - 1
+    with overlap.Bracket(comm, shape, SPACING, overlap=mode) as bracket:
+        bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+        mine = np.ascontiguousarray(f[:, :, bracket.rows])
+        expected = bracket(mine)
+        work, calls = bracket._bracket, []
+
+        def fail(*arguments):
+            calls.append(None)
+            if len(calls) == 2:
+                raise ValueError("on purpose")
+            work(*arguments)
+
+        if comm.rank == last:
+            bracket._bracket = fail
+        with pytest.raises(overlap.SliceError, match="on purpose"):
+            bracket(mine)
+        bracket._bracket = work
+        assert np.array_equal(bracket(mine), expected)
