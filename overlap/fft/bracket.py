@@ -81,10 +81,11 @@ class Bracket:
         self.runtime = runtime or Runtime(comm, workers=workers, deadline_s=deadline_s, trace=trace)
         self.runtime.check_open()
         try:
+            # Other ranks of the runtime may work on other shapes.
             self.runtime.preflight(
-                _problem(shape, spacing, points, overlap, depth, effort), plan="Bracket",
-                shape=shape, spacing=spacing, points=points, overlap=overlap, depth=depth,
-                effort=effort)
+                _problem(shape, spacing, points, overlap, depth, effort)
+                or _disagreement(comm.allgather(shape)), plan="Bracket", spacing=spacing,
+                points=points, overlap=overlap, depth=depth, effort=effort)
         except InputError:
             self._close_runtime()
             raise
@@ -352,6 +353,13 @@ def _pairs(part):
     """Number and planes of each pair in a block of planes; the last one may be a single plane."""
     for number, first in enumerate(range(part.start, part.stop, 2)):
         yield number, slice(first, min(first + 2, part.stop))
+
+
+def _disagreement(shapes):
+    """What is wrong with the shapes of all ranks, or None."""
+    if any(shape != shapes[0] for shape in shapes):
+        return f"shape: expected the same on all ranks, received {', '.join(map(repr, shapes))}"
+    return None
 
 
 def _problem(shape, spacing, points, overlap, depth, effort):

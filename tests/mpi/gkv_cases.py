@@ -270,14 +270,14 @@ def boundary(comm):
         async def solve(_):
             await fields.solve()
 
-        fields.zonal = False
-        fields.density[...] = wave(z[2:-2]) / fields._inverse
-        fields.density[:, 0, len(geometry.kx) // 2] = 0
+        fields.zonal = False  # no average over the flux surface
+        inverse = fields._inverse
+        fields.density[...] = wave(z[2:-2]) / np.where(inverse == 0, np.inf, inverse)
         solve((0,))
         expected = wave(z)
         expected[:, 0, len(geometry.kx) // 2] = 0
         steps = np.rint(2 * np.pi * shear * geometry.ky / geometry.dkx).astype(int)
-        assert (steps == config.grid.m_j * np.arange(len(steps))).all() or config.grid.m_j != 1
+        assert steps[1] == 1
         number = np.arange(len(geometry.kx))
         for plane, at in enumerate(z):
             outside = -1 if at < geometry.z[0] - 1e-9 else (
@@ -290,8 +290,17 @@ def boundary(comm):
 
 
 def quasi_neutrality(comm):
-    """f = F J0 a(z) at ky > 0, where phi is Gamma0 a / (1 - Gamma0 + tau); and the zonal average."""
-    grid = BOX | {"nz": 16, "nv": 32, "nmu": 31, "vmax": 6.0}
+    """f = F J0 a(z), of which the density is Gamma0 a and, at ky > 0, phi Gamma0 a / (1 - Gamma0 + tau).
+
+    The velocity integral is of fourth order at least in the step of v_perp.
+    """
+    errors = np.array([_quasi_neutrality(comm, nmu) for nmu in (15, 30)])
+    assert (errors[1] < 3e-5).all() and (errors[0] > 16 * errors[1]).all(), errors
+
+
+def _quasi_neutrality(comm, nmu):
+    """Largest errors of density and phi; the zonal part is checked in passing."""
+    grid = BOX | {"nz": 16, "nv": 32, "nmu": nmu, "vmax": 6.0, "ky_min": 0.05}
     config = configured(grid=grid, plasma={"tau": 0.7}, parallel={"nonlinear": "off"})
     with Solver(comm, config) as solver:
         geometry, state, fields = solver.geometry, solver.state, solver.fields
@@ -308,10 +317,10 @@ def quasi_neutrality(comm):
         gamma = i0e(kperp2 / B**2)
         density = gamma * a
         density[:, ky == 0, len(kx) // 2] = 0
-        assert abs(fields.density - density).max(initial=0) <= 2e-4
         truth = density / (1 - gamma + 0.7)
         rows = ky > 0
-        assert abs(fields.inner - truth)[:, rows].max(initial=0) <= 2e-4
+        errors = [abs(fields.density - density).max(initial=0),
+                  abs(fields.inner - truth)[:, rows].max(initial=0)]
         # At ky = 0: the equation itself, with the average of the solution.
         whole = comm.gather((state.where[2], state.where[3], fields.inner, fields.density))
         if comm.rank == 0:
@@ -327,6 +336,7 @@ def quasi_neutrality(comm):
             assert abs(left - n[:, 0])[:, other].max() <= 1e-13 * abs(n[:, 0]).max()
             assert (phi[:, 0, ~other] == 0).all()
             assert abs(average).max() > 1
+        return comm.allreduce(np.array(errors), MPI.MAX)
 
 
 def nonlinear_conserves(comm):

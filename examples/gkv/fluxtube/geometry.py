@@ -10,6 +10,7 @@ All arrays here are global along z, v and mu, which are short; modes are given b
 """
 
 import numpy as np
+from scipy.fft import next_fast_len
 from scipy.special import i0e, j0
 
 # Fourth-order central differences at -2 ... 2 steps, per step and per step squared.
@@ -31,6 +32,8 @@ class Geometry:
     kx, ky : ndarray
         Modes: kx ascending from -nx dkx, ky from 0.
     dz, dv, dw, dkx : float
+    points : (int, int)
+        Points of the nonlinear term's real-space grid, in y and x.
     shift : ndarray of int
         By ky: steps in kx from one end of the field line to its continuation at the other.
     """
@@ -48,6 +51,8 @@ class Geometry:
         self.dkx = grid.kx_min or 2 * np.pi * plasma.shear * grid.ky_min / grid.m_j
         self.kx = self.dkx * np.arange(-grid.nx, grid.nx + 1)
         self.ky = grid.ky_min * np.arange(grid.ny + 1)
+        self.points = tuple(grid.points) or tuple(
+            next_fast_len(3 * most + 1) for most in (grid.ny, grid.nx))
         self.shift = grid.m_j * grid.turns * np.arange(grid.ny + 1)
 
     def field(self, z):

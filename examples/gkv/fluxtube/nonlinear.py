@@ -6,7 +6,6 @@ the directions of the FFTs.
 """
 
 import numpy as np
-from scipy.fft import next_fast_len
 
 import overlap
 
@@ -41,7 +40,7 @@ class ByPlanes(Off):
         vs, mus, zs, _, _ = state.f.shape
         self._bracket = overlap.Bracket(
             decomposition.ky, (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
-            (config.grid.ky_min, geometry.dkx), points=config.grid.points or None,
+            (config.grid.ky_min, geometry.dkx), points=geometry.points,
             overlap=config.parallel.overlap, depth=config.parallel.depth, runtime=runtime)
         self.lane = self._bracket.lane
 
@@ -78,8 +77,7 @@ class BySlab(Off):
         grid, parallel = config.grid, config.parallel
         self._runtime = overlap.Runtime(decomposition.ky, workers=parallel.workers)
         nx, ny = 2 * grid.nx + 1, 2 * grid.ny + 1
-        fine = tuple(grid.points[::-1]) or tuple(
-            next_fast_len(3 * most + 1) for most in (grid.nx, grid.ny))
+        fine = geometry.points[::-1]
 
         def plan(*batch):
             return overlap.FFT2(decomposition.ky, (*batch, nx, ny), "f8", norm="forward",
