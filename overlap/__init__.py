@@ -26,7 +26,7 @@ from .errors import (ClosedError, InputError, LinksUnavailable, OverlapError, Sl
 
 _LAYER_OF = {"Bracket": "fft", "DistArray": "decomp", "FFT2": "fft", "FFT3": "fft",
              "Runtime": "runtime", "after": "runtime", "barrier": "runtime", "parallel": "runtime",
-             "turn": "runtime", "worker_index": "runtime"}
+             "stagger": "runtime", "turn": "runtime", "worker_index": "runtime"}
 
 __all__ = [
     "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "SliceError",

@@ -42,14 +42,15 @@ def add_workload(parser, jobs=tuple(JOBS)):
     """``workload`` and ``--dtype``."""
     parser.add_argument("workload", choices=jobs, help="; ".join(
         f"{name}: {JOBS[name].title}{JOBS[name].detail}" for name in jobs))
-    parser.add_argument("--dtype", help="of real space; default: c16, and f8 for the operation")
+    parser.add_argument("--dtype", help="of real space; default: c16 of transforms, else f8")
 
 
 def add_size(parser):
     """``--slices`` and ``--shape``."""
-    parser.add_argument("--slices", type=count, help="planes, or fields; default: 64, or 1")
+    parser.add_argument("--slices", type=count, help="planes, fields, or points in v; default: 64, 1, 32")
     parser.add_argument("--shape", nargs="+", type=count, metavar="N",
-                        help="NY NX of a plane (default: 512 512), or NZ NY NX of a field")
+                        help="NY NX of a plane (default: 512 512), NZ NY NX of a field, or "
+                        "PLANES NKY NKX of the nonlinear term")
 
 
 def add_layout(parser):

@@ -134,7 +134,7 @@ def make_parser():
     measured.add_argument("--reference", action="store_true",
                           help="time the C + OpenMP program too (in a checkout)")
     measured.add_argument("--json", metavar="FILE", help="write the report there")
-    measured.add_argument("--rounds", type=count, help="default: 9, or 3 of fft3")
+    measured.add_argument("--rounds", type=count, help="default: 9, 3 of fft3, 7 of nonlinear")
     measured.add_argument("--calls", type=count, help="that follow each other and are timed as "
                           "one; default: 1, or 10 of fft3")
     add_layout(measured)

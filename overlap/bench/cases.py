@@ -20,7 +20,8 @@ class Case:
         A name in `JOBS`; it has the defaults of what is None here.
     slices : int
     shape : tuple of int
-        Global ``(ny, nx)`` or ``(nz, ny, nx)`` of a slice in real space.
+        Global, of a slice: ``(ny, nx)`` or ``(nz, ny, nx)`` in real space; of the nonlinear term
+        ``(planes, nky, nkx)``, modes.
     dtype : str
         Of the real-space side; by default the first of the job's.
     order : {"natural", "transposed"}
@@ -94,6 +95,12 @@ class Case:
                 raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
         if min(self.shape) < 1:
             raise ValueError(f"shape: expected integers >= 1, got {self.shape}")
+        if self.workload == "nonlinear":
+            if self.shape[2] % 2 == 0:
+                raise ValueError(f"shape: expected an odd nkx, got {self.shape}")
+            if self.chunk is not None or self.in_flight is not None:
+                raise ValueError("chunk, in_flight: expected none with workload nonlinear, got "
+                                 f"{self.chunk}, {self.in_flight}")
         try:
             object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
         except TypeError:

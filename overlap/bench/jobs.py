@@ -3,15 +3,17 @@
 `JOBS` is the table of named workloads, a class each. `Transforms` is the forward transform of a
 batch of planes, `Volumes` that of three-dimensional fields. `Brackets` is the nonlinear term of a
 gyrokinetic or fluid code, a_x b_y - a_y b_x per slice: four spectral fields to real space, the
-product, and back.
+product, and back. `NonlinearTerm` is the same with whole planes exchanged, as modes.
 
 Every rank can make any slice's global data by itself, so that setting up communicates nothing and
 rank 0 can compute the truth with numpy alone.
 """
 
+import math
+
 import numpy as np
 
-from ..fft import FFT2, FFT3
+from ..fft import FFT2, FFT3, Bracket
 from ..fft.local import bare_fft_seconds, sweep_seconds
 
 class Transforms:
@@ -63,6 +65,11 @@ class Transforms:
     def truth(self, z):
         """Global spectrum of slice `z` in natural order, in double precision."""
         return _spectrum(_noise(self._case, z, 0))
+
+    @classmethod
+    def flops(cls, case):
+        """Operations as the field counts them: 5 N log2 N per transform, half of it for real data."""
+        return case.slices * cls.transforms * _flops(case.shape, case.dtype)
 
     @classmethod
     def bare_fft_s(cls, case, plan):
@@ -172,6 +179,93 @@ class Brackets(Transforms):
         return _noise(self._case, z, which)
 
 
+class NonlinearTerm(Transforms):
+    """The nonlinear term of a gyrokinetic code as GKV computes it: `Bracket` of {J0 phi, f}.
+
+    A slice is a point in the parallel velocity, its planes are those of z and mu. The usual size is
+    the grid B on which GKV was measured (GKV collection, section 7). Modes are noise.
+
+    Attributes
+    ----------
+    inputs : tuple of ndarray
+        This rank's modes, `(slices, planes, nky_local, nkx)`, all slices alike but for a factor.
+    """
+
+    title, detail = "nonlinear term", " (redistribution of whole planes, bracket, and back)"
+    axes = ("planes", "nky", "nkx")
+    dtypes = ("f8",)
+    slices, rounds, calls = 32, 7, 1
+    shapes = ((256, 16, 63),)
+    transforms = 3
+
+    @staticmethod
+    def plan(comm, case, *, chunk=None, in_flight=None, depth=None, **settings):
+        """The plan that the job runs on, of the settings' overlap. Collective."""
+        given = {} if depth is None else {"depth": depth}
+        return Bracket(comm, case.global_shape, **given, **settings)
+
+    def __init__(self, case, plan):
+        self._case = case
+        self._advecting, self._advected = (_modes(case.shape, seed) for seed in range(2))
+        field = plan.empty()
+        here = plan.local_slice()[1:]
+        for z in range(case.slices):
+            field[z] = (1 + z) * self._advected[here]
+        self.inputs = (field,)
+
+    def transform(self, plan):
+        """The job as `plan` runs it."""
+        plan.advect(np.ascontiguousarray(self._advecting[plan.local_slice()[1:]]))
+        return plan
+
+    def truth(self, z):
+        """Global modes of slice `z`, by numpy from both fields' gradients on the same grid."""
+        _, nky, nkx = self._case.shape
+        most = nkx // 2
+        ky, kx = np.arange(nky)[:, None], np.arange(-most, most + 1)
+        grid = 3 * nky, 3 * most + 3
+
+        def real(modes):
+            spectra = np.zeros((len(modes), grid[0] // 2 + 1, grid[1]), complex)
+            spectra[:, :nky, kx] = modes
+            return np.fft.irfft(np.fft.ifft(spectra, axis=2, norm="forward"), n=grid[0], axis=1,
+                                norm="forward")
+
+        a, f = self._advecting, (1 + z) * self._advected
+        product = real(1j * kx * a) * real(1j * ky * f) - real(1j * ky * a) * real(1j * kx * f)
+        spectra = np.fft.fft(np.fft.rfft(product, axis=1, norm="forward"), axis=2, norm="forward")
+        return spectra[:, :nky, kx]
+
+    @classmethod
+    def flops(cls, case):
+        """Of two gradients and a bracket per plane on the smallest grid of the 2/3 rule, real."""
+        planes, nky, nkx = case.shape
+        points = 3 * nky - 2, 3 * (nkx // 2) + 1
+        return case.slices * planes * cls.transforms * _flops(points, case.dtype)
+
+    @classmethod
+    def bare_fft_s(cls, case, plan):
+        """Time of nothing but this rank's FFTs, at their fastest: of complex planes, three per pair."""
+        ny, nx = plan.points
+        planes = 1.5 * case.shape[0] / plan.ranks
+        lines = max(1, round(planes * (2 * case.shape[1] - 1))), max(1, round(planes * nx))
+        return case.slices * sum(bare_fft_seconds(count, length, "c16")
+                                 for count, length in zip(lines, (nx, ny)))
+
+
+def _flops(shape, dtype):
+    points = math.prod(shape)
+    return (5.0 if dtype.startswith("c") else 2.5) * points * math.log2(max(points, 2))
+
+
+def _modes(shape, seed):
+    """Random modes of real fields."""
+    random = np.random.default_rng(seed)
+    modes = random.random(shape) - 0.5 + 1j * (random.random(shape) - 0.5)
+    modes[:, 0] += np.conj(modes[:, 0, ::-1])
+    return modes
+
+
 _P, _R = (1, 2), (3, -1)        # wave vectors (x, y) of the plane waves
 
 
@@ -201,7 +295,7 @@ def _spectrum(field):
     return transform(field.astype("c16" if np.iscomplexobj(field) else "f8"))
 
 
-JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes}
+JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear": NonlinearTerm}
 
 
 def max_rel_error(comm, job, case, plan, result):
@@ -235,4 +329,5 @@ def error_limit(case):
     The derivatives amplify rounding errors by up to the largest wave number.
     """
     eps = np.finfo(np.dtype(case.dtype)).eps
-    return float(50 * eps * (max(case.shape) if case.workload == "operation" else 1))
+    derived = {"operation": max(case.shape), "nonlinear": max(case.shape[1:])}
+    return float(50 * eps * derived.get(case.workload, 1))

@@ -67,7 +67,7 @@ def case_record(case, measured):
         **{f"{mode}_s": median.get(mode) for mode in MODES},
         "auto_choice": measured["choice"],
         "model_block_s": model.block_s(C, T, case.threads), "model_poll_s": model.poll_s(C, T),
-        "gflops": 1e-9 * _flops(case) / best,
+        "gflops": 1e-9 * JOBS[case.workload].flops(case) / best,
         "gain": _finite(median["off"] / best),
         "gain_bound": _finite((C + T) / max(C, T)),
         "gain_bound_block": model.best_speedup(case.threads),
@@ -86,13 +86,6 @@ def case_record(case, measured):
                    "peer_mpi4py_fft_setting": measured["peer_setting"],
                    "peer_skipped": measured["peer_skipped"]}
     return record
-
-
-def _flops(case):
-    """Operations as the field counts them: 5 N log2 N per transform, half of it for real data."""
-    points = math.prod(case.shape)
-    each = (5.0 if case.dtype.startswith("c") else 2.5) * points * math.log2(max(points, 2))
-    return each * case.slices * JOBS[case.workload].transforms
 
 
 def _finite(value):

@@ -22,13 +22,13 @@ import numpy as np
 
 from ..decomp import block, chunks, length_of, mpi_type
 from ..errors import ClosedError, InputError
-from ..runtime import Runtime, parallel, worker_index
+from ..runtime import Runtime, parallel, stagger, worker_index
 from .local import EFFORTS, empty, fast_length, zeros
 from .plan import OVERLAPS, choice_problem, count_problem, integers
 from .settings import Settings
 
-PAIRS = 2  # per block: all its arrays stay in the cache
-DEPTH = 4
+PAIRS = 4  # per block: its modes stay in the cache
+DEPTH = 8
 EXTRA = "pip install 'overlap-mpi[gkv]'"
 
 
@@ -51,7 +51,7 @@ class Bracket:
         Points of the real-space grid in y and x, at least 3 K + 1 for modes up to K; by default
         the next lengths that FFTW is fast at.
     overlap : {"auto", "off", "block", "poll"}
-        As `Runtime`'s `wait`.
+        As `Runtime`'s `wait`; with ``"auto"`` the first call runs all ways.
     depth : int
         Slices in flight.
     effort : {"estimate", "measure", "patient"}
@@ -64,6 +64,7 @@ class Bracket:
     Attributes
     ----------
     points : (int, int)
+    ranks : int
     rows : slice
         This rank's ky.
     speed : float
@@ -91,6 +92,7 @@ class Bracket:
             raise
         same = self.runtime.comm.same_ranks(comm)
         self._comm = self.runtime.comm if same else self.runtime.wrap(comm)
+        self.ranks = comm.size
         self.shape = tuple(map(int, shape))
         self.slices, self.planes, nky, nkx = self.shape
         self.points = tuple(map(int, points or (fast_length(3 * (nky - 1) + 1),
@@ -143,7 +145,7 @@ class Bracket:
 
     @property
     def settings(self):
-        """What runs a call, a `Settings`; "auto" as long as calls are being compared."""
+        """How a call runs, a `Settings`; "auto" before the first one."""
         wait = self._overlap if self._pipelines is None else self._pipelines["whole"].wait
         depth = 1 if wait == "off" else self._depth
         return Settings(wait, depth, 1, depth)
@@ -163,9 +165,13 @@ class Bracket:
         """Memory of the advecting field's gradient on this rank, in bytes."""
         return self._advecting.nbytes
 
-    def empty(self):
-        """An uninitialised, aligned array for this rank's part of a batch."""
+    def empty(self, forward_output=True):
+        """An uninitialised, aligned array for this rank's modes, on either side."""
         return empty(self.local_shape, complex)
+
+    def local_slice(self, forward_output=True):
+        """Where this rank's modes lie in the global array, a tuple of slices."""
+        return (slice(0, self.slices), slice(0, self.planes), self.rows, slice(0, self.shape[3]))
 
     def describe(self):
         """The plan's choices and memory, as text."""
@@ -227,7 +233,10 @@ class Bracket:
             problem = "expected out to share no memory with f, received arrays that do"
         if self._pipelines is None:
             self._make_pipelines()
-        self._pipelines[what](range(self.slices), f, out, problem=problem)
+        pipeline = self._pipelines[what]
+        pipeline(range(self.slices), f, out, problem=problem)
+        while pipeline.wait == "auto":  # again, until all ways have been compared
+            pipeline(range(self.slices), f, out)
         return out
 
     def _make_pipelines(self):
@@ -236,9 +245,11 @@ class Bracket:
 
         def pipeline(wait, compute, exchange):
             async def program(z, lane, f, out):
+                await stagger(z, depth)
                 await self.of(f[z], out[z], lane, compute, exchange)
 
             async def skeleton(z, lane, f, out):
+                await stagger(z, depth)
                 await self.of(f[z], out[z], lane, False, exchange)
 
             program.__qualname__ = "Bracket"
@@ -270,7 +281,7 @@ class Bracket:
         return _Lane(self._worked)
 
     async def of(self, f, out, lane, compute=True, exchange=True):
-        """One slice's bracket, for slice programs: it awaits two all-to-alls.
+        """One slice's bracket, for slice programs: it awaits two all-to-alls; see `stagger`.
 
         Parameters
         ----------

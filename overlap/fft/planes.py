@@ -43,7 +43,7 @@ class Planes:
         self._columns = zeros((2, ny, nx), complex)
         self._gradients = zeros((2, ny, nx), complex)
         self._brackets = zeros((ny, nx), complex)
-        self._lines = zeros((ny, nx), complex)
+        lines = self._gradients[0]  # free again once the brackets are taken
 
         def planned(source, target, axis, forward):
             return fftw_plan(source, target, axis, forward, effort, keep=True).execute
@@ -52,11 +52,11 @@ class Planes:
             planned(self._modes[2 * pair:2 * pair + 2], self._columns[:, :2 * nky - 1], 2, False)
             for pair in range(pairs)]
         self._to_gradients = planned(self._columns, self._gradients, 1, False)
-        self._to_lines = planned(self._brackets, self._lines, 0, True)
+        self._to_lines = planned(self._brackets, lines, 0, True)
         ends = [(slice(0, nky), slice(0, nky))]
         if nky > 1:
             ends.append((slice(ny - nky + 1, ny), slice(nky, None)))
-        self._to_spectra = [[planned(self._lines[here], self._spectra[pair, there], 1, True)
+        self._to_spectra = [[planned(lines[here], self._spectra[pair, there], 1, True)
                              for here, there in ends] for pair in range(pairs)]
 
     def load(self, pieces):

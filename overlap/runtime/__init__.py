@@ -2,8 +2,8 @@
 
 from .communicator import LOOKS_PER_EXCHANGE
 from .core import Pipeline, Runtime
-from .requests import AsyncComm, after, barrier, parallel, turn
+from .requests import AsyncComm, after, barrier, parallel, stagger, turn
 from .workers import worker_index
 
 __all__ = ["LOOKS_PER_EXCHANGE", "AsyncComm", "Pipeline", "Runtime", "after", "barrier",
-           "parallel", "turn", "worker_index"]
+           "parallel", "stagger", "turn", "worker_index"]

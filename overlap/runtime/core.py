@@ -41,8 +41,8 @@ class Runtime:
         Lanes: slices in flight, which bounds the memory in flight.
     wait : {"auto", "block", "poll", "off"}
         How the communicator waits: the blocking call (takes one worker's seat), nonblocking calls
-        with sleep in between, or no overlap at all. ``"auto"`` runs each pipeline both ways
-        at first and then keeps the faster one.
+        with sleep in between, or no overlap at all. ``"auto"`` runs each pipeline every way at
+        first and then keeps the fastest; with several workers ``"off"``, which has one, is none.
     in_flight : int, optional
         With ``"poll"``: exchanges in flight at once; `depth` by default.
     deadline_s : float
@@ -324,7 +324,8 @@ class Pipeline:
         self._skeleton = skeleton
         self._has_buffers = lane is not None
         self._name = getattr(program, "__qualname__", repr(program))
-        self._trial = {"poll": [], "block": []} if wait == "auto" else None
+        ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
+        self._trial = {way: [] for way in ways} if wait == "auto" else None
 
     def __call__(self, slices, *args, problem=None, **agreed):
         """Run all slices to their end (collective).
@@ -371,13 +372,13 @@ class Pipeline:
         return min(self._trial, key=lambda wait: len(self._trial[wait]))
 
     def _judge(self, wait, seconds_per_slice):
-        """After two calls either way, all ranks keep the way whose better call was the faster."""
+        """After two calls every way, all ranks keep the way whose better call was the fastest."""
         self._trial[wait].append(seconds_per_slice)
         if all(len(seconds) == 2 for seconds in self._trial.values()):
-            best = np.array([min(self._trial["poll"]), min(self._trial["block"])])
+            best = np.array([min(seconds) for seconds in self._trial.values()])
             with self._runtime._watched("the choice of the way to wait"):
                 self._runtime._control.Allreduce(MPI.IN_PLACE, best, MPI.MAX)
-            self.wait = "poll" if best[0] <= best[1] else "block"
+            self.wait = list(self._trial)[int(np.argmin(best))]
             self._trial = None
 
 

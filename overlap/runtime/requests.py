@@ -152,6 +152,24 @@ def turn():
     return Turn()
 
 
+async def stagger(number, depth):
+    """Start every second lane one operation late: first thing in a slice program, to be awaited.
+
+    Lanes that run slices of two operations each in step issue all first ones, then all second ones,
+    and the link falls silent in between. So the two alternate. The program needs a `skeleton` that
+    awaits this too, as slices await differently often.
+
+    Parameters
+    ----------
+    number : int
+        The slice's place in the call, from 0.
+    depth : int
+        Lanes of the pipeline.
+    """
+    if number < depth and number % 2:
+        await turn()
+
+
 class AsyncComm:
     """An MPI communicator whose upper-case calls are awaited inside slice programs.
 

@@ -336,7 +336,7 @@ def _quasi_neutrality(comm, nmu):
             assert abs(left - n[:, 0])[:, other].max() <= 1e-13 * abs(n[:, 0]).max()
             assert (phi[:, 0, ~other] == 0).all()
             assert abs(average).max() > 1
-        return comm.allreduce(np.array(errors), MPI.MAX)
+        return np.max(comm.allgather(errors), axis=0)
 
 
 def nonlinear_conserves(comm):

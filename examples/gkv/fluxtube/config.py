@@ -157,7 +157,7 @@ class Parallel:
     mu: int = count(0)
     workers: int = count(1, 1)
     overlap: str = choice("auto", "auto", "off", "block", "poll")
-    depth: int = count(4, 1)
+    depth: int = count(8, 1)
     nonlinear: str = choice("off", "off", "planes", "slab")
 
 

@@ -117,12 +117,14 @@ class Solver:
             await overlap.parallel(linear.potential_terms, range(mus))
 
         async def advance(number, lane, f, out, linear, nonlinear):
+            await overlap.stagger(number, depth)
             halos, exchange = lane
             await linear.halos(f, number, halos)
             await nonlinear.of(f[number], out[number], exchange)
             linear.add(f, number, halos, nonlinear.sign, out[number])
 
         async def advance_skeleton(number, lane, f, out, linear, nonlinear):
+            await overlap.stagger(number, depth)
             halos, exchange = lane
             await linear.halos(f, number, halos, False)
             await nonlinear.of(f[number], out[number], exchange, False)
