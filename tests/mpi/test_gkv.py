@@ -171,3 +171,35 @@ def test_a_missing_file_and_a_missing_checkpoint(tmp_path):
 def test_under_open_mpi(openmpi):
     jobs.run_job("gkv_cases:operator", 2, mpi="openmpi", args={"ranks": {"z": 2}}, deadline_s=120)
     jobs.run_job("gkv_cases:nonlinear_conserves,boundary", 2, mpi="openmpi")
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+@pytest.mark.physics
+@pytest.mark.parametrize("case, count", [("cyclone", 12), ("zonal", 2)])
+def test_published_figures(case, count, tmp_path):
+    result = command(2, case, "--out", tmp_path, deadline_s=1800)
+    print(result.out)
+    figures = json.loads((tmp_path / "figures.json").read_text())["figures"]
+    asked = [figure for figure in figures if "within" in figure]
+    assert len(asked) == count
+    assert all(figure["ok"] for figure in asked), asked
+    for figure in figures:
+        name, _, by_balance = figure["name"].partition(" from the balance")
+        if by_balance and any(one["name"] == name for one in asked):
+            fitted = next(one["measured"] for one in figures if one["name"] == name)
+            assert abs(figure["measured"] / fitted - 1) <= 0.02, figure
+
+
+@pytest.mark.physics
+def test_turbulence_saturates_through_zonal_flows(tmp_path):
+    config = tmp_path / "coarse.toml"
+    config.write_text("[grid]\nnx = 12\nny = 8\nnz = 16\nnv = 16\nnmu = 5\n[time]\nend = 80.0\n")
+    result = command(2, "turbulence", "--config", config, "--out", tmp_path, deadline_s=3000)
+    print(result.out)
+    figures = {one["name"]: one for one in json.loads(
+        (tmp_path / "figures.json").read_text())["figures"]}
+    low, high = figures["chi_i L_n / (rho_i^2 v_ti)"]["published_range"]
+    assert low / 3 < figures["chi_i L_n / (rho_i^2 v_ti)"]["measured"] < 3 * high
+    assert figures["zonal share of <phi^2>"]["measured"] > 0.1
+    assert figures["balance of entropy, median imbalance"]["measured"] < 0.01
