@@ -202,7 +202,7 @@ class NonlinearTerm(Transforms):
     def plan(comm, case, *, chunk=None, in_flight=None, depth=None, **settings):
         """The plan that the job runs on, of the settings' overlap. Collective."""
         given = {} if depth is None else {"depth": depth}
-        return Bracket(comm, case.global_shape, **given, **settings)
+        return Bracket(comm, case.global_shape, effort="patient", **given, **settings)
 
     def __init__(self, case, plan):
         self._case = case

@@ -13,6 +13,8 @@ from numba import njit
 from .local import plan as fftw_plan
 from .local import zeros
 
+compiled = njit(nogil=True, cache=True, fastmath={"contract"})
+
 
 class Planes:
     """Work arrays and FFTW plans for blocks of plane pairs.
@@ -95,7 +97,8 @@ class Planes:
         advecting : ndarray of complex
             a_x + i a_y of the pair, ``(2, ny, nx)``, or ``(1, ny, nx)`` of a single plane.
         """
-        _multiply(advecting, self._gradients, self._brackets)
+        _multiply(advecting.reshape(len(advecting), -1), self._gradients.reshape(2, -1),
+                  self._brackets.reshape(-1))
         self._to_lines()
         for execute in self._to_spectra[pair]:
             execute()
@@ -107,7 +110,7 @@ class Planes:
                 _separate(self._spectra, rows.start, 0.5 / self._brackets.size, piece)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _spread(piece, first, dky, dkx, modes):
     """Modes of f_x + i f_y, of both signs of ky, from those of f at ky >= 0.
 
@@ -130,22 +133,21 @@ def _spread(piece, first, dky, dkx, modes):
                 above[column] = complex(x_re - y_re, x_im - y_im)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _multiply(advecting, gradients, brackets):
     """a_x f_y - a_y f_x of the first plane, plus i times that of the second one, if there is."""
-    ny, nx = brackets.shape
-    for y in range(ny):
-        for x in range(nx):
-            a, f = advecting[0, y, x], gradients[0, y, x]
-            first = a.real * f.imag - a.imag * f.real
-            second = 0.0
-            if len(advecting) > 1:
-                a, f = advecting[1, y, x], gradients[1, y, x]
-                second = a.real * f.imag - a.imag * f.real
-            brackets[y, x] = complex(first, second)
+    if len(advecting) == 1:
+        for x in range(len(brackets)):
+            a, f = advecting[0, x], gradients[0, x]
+            brackets[x] = a.real * f.imag - a.imag * f.real
+        return
+    for x in range(len(brackets)):
+        a, f = advecting[0, x], gradients[0, x]
+        b, g = advecting[1, x], gradients[1, x]
+        brackets[x] = complex(a.real * f.imag - a.imag * f.real, b.real * g.imag - b.imag * g.real)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _separate(spectra, first, scale, piece):
     """Modes of b and d from those of c = b + i d, real b and d being planes of a pair.
 
@@ -153,18 +155,22 @@ def _separate(spectra, first, scale, piece):
     """
     planes, rows, nkx = piece.shape
     lines, nx = spectra.shape[1:]
-    for plane in range(planes):
+    most = nkx // 2
+    for pair in range((planes + 1) // 2):
         for row in range(rows):
             number = first + row
-            c = spectra[plane // 2, number]
-            mirrored = spectra[plane // 2, lines - number if number else 0]
-            for column in range(nkx):
-                kx = column - nkx // 2
-                k = c[kx if kx >= 0 else nx + kx]
-                opposite = mirrored[-kx if kx <= 0 else nx - kx]
-                if plane % 2:
-                    piece[plane, row, column] = complex(scale * (k.imag + opposite.imag),
-                                                        scale * (opposite.real - k.real))
-                else:
-                    piece[plane, row, column] = complex(scale * (k.real + opposite.real),
-                                                        scale * (k.imag - opposite.imag))
+            here, mirrored = spectra[pair, number], spectra[pair, (lines - number) % lines]
+            # Of a single plane, what is written to d is overwritten by b.
+            b, d = piece[2 * pair, row], piece[min(2 * pair + 1, planes - 1), row]
+            for kx in range(most + 1):
+                c, opposite = here[kx], mirrored[(nx - kx) % nx]
+                d[most + kx] = complex(scale * (c.imag + opposite.imag),
+                                       scale * (opposite.real - c.real))
+                b[most + kx] = complex(scale * (c.real + opposite.real),
+                                       scale * (c.imag - opposite.imag))
+            for kx in range(1, most + 1):
+                c, opposite = here[nx - kx], mirrored[kx]
+                d[most - kx] = complex(scale * (c.imag + opposite.imag),
+                                       scale * (opposite.real - c.real))
+                b[most - kx] = complex(scale * (c.real + opposite.real),
+                                       scale * (c.imag - opposite.imag))
