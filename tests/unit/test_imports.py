@@ -1,6 +1,8 @@
 """Who imports whom inside `overlap`: downwards only, and each foreign package from few places."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import overlap
@@ -22,6 +24,7 @@ IMPORTERS = {
                "fft/tuning.py", "bench", "compat", "cli.py"},
     "mpi4py_fft": {"bench/peer.py"},
     "greenlet": {"simulate/clock.py"},
+    "numba": {"fft/planes.py"},
 }
 LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
 
@@ -134,3 +137,8 @@ def test_the_checker_is_content(tmp_path, module, source):
         (root / name).touch()
     (root / module).write_text(source)
     assert violations(root) == []
+
+
+def test_numba_is_not_needed_until_a_bracket_is_made():
+    code = "import sys, overlap.fft.bracket; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
