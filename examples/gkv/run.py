@@ -38,6 +38,10 @@ from fluxtube.diagnostics import Diagnostics, growth
 from fluxtube.solver import Solver
 
 
+class Divergence(RuntimeError):
+    """The state has left the range of numbers."""
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -59,7 +63,7 @@ def main():
             return
         run(comm, options.case, config, Path(options.out or f"gkv-{options.case}"),
             options.restart)
-    except (ConfigError, files.CheckpointError) as error:
+    except (ConfigError, files.FileError, Divergence) as error:
         # Raised on all ranks.
         if comm.rank == 0:
             print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
@@ -70,8 +74,7 @@ def main():
 def run(comm, case, config, folder, restart=False):
     """Run a case from its start, or from a checkpoint, to its end (collective)."""
     say = print if comm.rank == 0 else _nothing
-    if comm.rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(comm, folder)
     with Solver(comm, config) as solver:
         diagnostics = Diagnostics(solver)
         state, history, remarks = solver.state, {}, []
@@ -89,6 +92,9 @@ def run(comm, case, config, folder, restart=False):
         def sample():
             for name, value in diagnostics.sample().items():
                 history.setdefault(name, []).append(value)
+            if not np.isfinite(history["S"][-1]).all():
+                raise Divergence(f"expected a finite state at step {state.step}, t = {state.time:g}, "
+                                 "received infinities: a smaller time.courant may help")
 
         if not restart:
             sample()

@@ -18,6 +18,8 @@ Planes are paired by their number, and FFTW plans are for one pair and by defaul
 same in every process: results are the same to the last bit on any number of ranks.
 """
 
+from importlib.util import find_spec
+
 import numpy as np
 
 from ..decomp import block, chunks, length_of, mpi_type
@@ -375,10 +377,8 @@ def _disagreement(shapes):
 
 def _problem(shape, spacing, points, overlap, depth, effort):
     """What is wrong with the arguments or the installation, or None."""
-    try:
-        from . import planes  # noqa: F401
-    except ImportError as error:
-        return f"Bracket needs numba ({error}): {EXTRA}"
+    if find_spec("numba") is None:
+        return f"expected numba to be installed, found none: {EXTRA}"
     sizes = integers(shape)
     if sizes is None or len(sizes) != 4 or min(sizes) < 1 or sizes[3] % 2 == 0:
         return ("expected shape (slices, planes, nky, nkx) of positive integers with an odd nkx, "

@@ -7,7 +7,6 @@ M and K are the largest ky and kx in units of their spacing. What the FFTs read 
 place) keeps its zeros: the padding of the 2/3 rule is written once.
 """
 
-import numpy as np
 from numba import njit
 
 from .local import plan as fftw_plan

@@ -185,7 +185,7 @@ def eigenvalue(comm):
 # ---- ranks ---------------------------------------------------------------------------------------
 
 def any_ranks(comm, layouts):
-    """All ways to share the work: equal bits of the nonlinear term, linear runs within 1e-12."""
+    """All ways to share the work: equal bits of the nonlinear term, all else within 1e-12."""
     results = []
     for layout in layouts:
         ranks = int(np.prod(layout[:4]))
@@ -196,16 +196,19 @@ def any_ranks(comm, layouts):
                 grid=BOX, plasma={"nu": 0.01}, parallel=parallel | {"nonlinear": "planes"})))
         part.Free()
     if comm.rank == 0:
-        bracket, state = results[0]
+        bracket, state, sample = results[0]
         assert np.isfinite(state).all() and np.isfinite(bracket).all()
-        for layout, (other_bracket, other_state) in zip(layouts, results):
+        for layout, (other_bracket, other_state, other_sample) in zip(layouts, results):
             assert np.array_equal(other_bracket, bracket), layout
             error = abs(other_state - state).max() / abs(state).max()
             assert error <= 1e-12, (layout, error)
+            for name, value in sample.items():
+                error = np.max(abs(other_sample[name] - value)) / np.max(abs(value))
+                assert error <= 1e-12, (layout, name, error)
 
 
 def _both(comm, config):
-    """The bracket of two rough fields, and the state after linear steps from a rough start."""
+    """The bracket of two rough fields; state and diagnostics after linear steps from a rough start."""
     with Solver(comm, config) as solver:
         set_random(solver)
         psi = random_modes(solver.state.global_shape[1:], 2)[solver.state.where[1:]].copy()
@@ -218,7 +221,7 @@ def _both(comm, config):
         set_random(solver)
         for _ in range(3):
             solver.step(0.01)
-        return found, gathered(solver, solver.state.f)
+        return found, gathered(solver, solver.state.f), Diagnostics(solver).sample()
 
 
 def slab(comm):
@@ -422,7 +425,7 @@ def restart(comm, folder, parallel):
     if comm.rank == 0:
         paths[1].write_bytes(b"x" * 3000)
     comm.Barrier()
-    with Solver(comm, config) as solver, pytest.raises(files.CheckpointError) as caught:
+    with Solver(comm, config) as solver, pytest.raises(files.FileError) as caught:
         files.read_checkpoint(folder, solver)
     assert all(path.name in str(caught.value) for path in paths)
 
@@ -443,7 +446,7 @@ def other_run(comm, folder):
 def cannot_write(comm):
     """A checkpoint that cannot be written is one error on all ranks; the run can go on."""
     with Solver(comm, configured(grid=BOX)) as solver:
-        with pytest.raises(files.CheckpointError, match="expected to write /nowhere/checkpoint-"):
+        with pytest.raises(files.FileError, match="expected to write /nowhere/checkpoint-"):
             files.write_checkpoint("/nowhere", solver, {})
         solver.step()
 

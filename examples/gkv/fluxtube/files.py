@@ -24,8 +24,22 @@ VERSION = 1
 PHYSICS = ("plasma", "grid", "time", "start")  # sections that a checkpoint belongs to
 
 
-class CheckpointError(RuntimeError):
-    """No checkpoint can be written, or none can be read."""
+class FileError(RuntimeError):
+    """A folder or checkpoint cannot be made, or no checkpoint can be read."""
+
+
+def make_folder(comm, folder):
+    """Make the folder of a run (collective).
+
+    Raises
+    ------
+    FileError
+        On all ranks.
+    """
+    with Together(comm, f"expected to make {folder}") as together:
+        if comm.rank == 0:
+            with together.attempt():
+                Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def checkpoints(folder):
@@ -45,13 +59,13 @@ def write_checkpoint(folder, solver, history):
 
     Raises
     ------
-    CheckpointError
+    FileError
         On all ranks.
     """
     comm, state = solver.comm, solver.state
     path = Path(folder) / f"checkpoint-{state.step:09d}.h5"
     partial = path.with_suffix(".partial")
-    with _Together(comm, f"expected to write {path}") as together:
+    with Together(comm, f"expected to write {path}") as together:
         file = None
         if comm.rank == 0:
             with together.attempt():
@@ -85,7 +99,7 @@ def read_checkpoint(folder, solver):
 
     Raises
     ------
-    CheckpointError
+    FileError
         On all ranks, when there is none.
     ConfigError
         On all ranks, when it is one of another run.
@@ -99,11 +113,11 @@ def read_checkpoint(folder, solver):
                 found = path
                 break
             remarks.append(f"{path.name}: {problem}")
-    with _Together(comm, f"expected a checkpoint in {folder}") as together:
+    with Together(comm, f"expected a checkpoint in {folder}") as together:
         if comm.rank == 0:
             with together.attempt():
                 if found is None:
-                    raise CheckpointError("; ".join(remarks) or "found none")
+                    raise FileError("; ".join(remarks) or "found none")
     difference = attributes = None
     if comm.rank == 0:
         file = h5py.File(found)
@@ -142,13 +156,21 @@ def _blocks(comm, state):
         yield where, block
 
 
-class _Together:
-    """What fails on rank 0 is raised on all ranks at the end; until then messages go on."""
+class Together:
+    """What fails on rank 0 is raised on all ranks at the end; until then messages go on.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    expected : str
+        Of what was to be done, for the `FileError`.
+    """
 
     def __init__(self, comm, expected):
         self._comm, self._expected, self._error = comm, expected, None
 
     def attempt(self):
+        """A context in which something may fail."""
         return _Attempt(self)
 
     def fail(self, error):
@@ -161,7 +183,7 @@ class _Together:
         if kind is None:
             text = self._comm.bcast(None if self._error is None else str(self._error))
             if text is not None:
-                raise CheckpointError(f"{self._expected}: {text}") from self._error
+                raise FileError(f"{self._expected}: {text}") from self._error
 
 
 class _Attempt:

@@ -16,7 +16,7 @@ import overlap
 from overlap.decomp import block
 
 from . import loops
-from .decomposition import Decomposition
+from .decomposition import Decomposition, arrange
 from .fields import Fields
 from .geometry import Geometry
 from .linear import Linear
@@ -39,8 +39,6 @@ class Solver:
     ----------
     comm : mpi4py.MPI.Comm
     config : Config
-    trace : bool
-        Record what the threads do; see `overlap.Runtime`.
 
     Attributes
     ----------
@@ -56,16 +54,13 @@ class Solver:
         On all ranks, when the sizes do not allow so many ranks.
     """
 
-    def __init__(self, comm, config, trace=False):
+    def __init__(self, comm, config):
         self.comm, self.config = comm, config
         parallel = config.parallel
-        self.runtime = overlap.Runtime(comm, workers=parallel.workers, trace=trace)
-        try:
-            self.geometry = Geometry(config.plasma, config.grid)
-            self.decomposition = Decomposition(comm, self.runtime, config)
-        except BaseException:
-            self.runtime.close()
-            raise
+        arrange(comm.size, config)  # or fail before anything is made
+        self.runtime = overlap.Runtime(comm, workers=parallel.workers)
+        self.geometry = Geometry(config.plasma, config.grid)
+        self.decomposition = Decomposition(comm, self.runtime, config)
         self.state = State(self.geometry, self.decomposition.parts)
         self.slope, self._carry = self.state.zeros(), self.state.zeros()
         self.fields = Fields(self.geometry, self.decomposition)
@@ -99,16 +94,16 @@ class Solver:
         self._z_parts = block(len(fields.density), most)
         local = "off" if self.runtime.workers == 1 else "poll"
 
-        async def gather(part, f, compute=True):
+        async def gather(part, f, linear, compute=True):
             if part == V_HALOS:
-                await self.linear.exchange_v(f)
+                await linear.exchange_v(f)
             else:
                 if compute:
                     fields.add_density(f, part)
                 await fields.sum_density(part)
 
-        async def gather_skeleton(part, f):
-            await gather(part, f, False)
+        async def gather_skeleton(part, f, linear):
+            await gather(part, f, linear, False)
 
         async def solve(_, linear):
             await fields.solve()
@@ -143,9 +138,10 @@ class Solver:
     # ---- the right-hand side ---------------------------------------------------------------------
 
     def solve_fields(self, f, linear=None):
-        """phi of a distribution, into `fields`, and what `linear` needs of it (collective)."""
-        self._gather([V_HALOS, *self._z_parts], f)
-        self._solve((0,), linear or self.linear)
+        """phi of a distribution, into `fields`, and what `linear` needs of both (collective)."""
+        linear = linear or self.linear
+        self._gather([V_HALOS, *self._z_parts], f, linear)
+        self._solve((0,), linear)
 
     def rhs(self, f, out):
         """df/dt of a distribution, into `out` (collective).
