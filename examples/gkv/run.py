@@ -32,10 +32,13 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
-from fluxtube import cases, files
-from fluxtube.config import CASES, ConfigError, read
-from fluxtube.diagnostics import Diagnostics, growth
-from fluxtube.solver import Solver
+try:
+    from fluxtube import cases, files
+    from fluxtube.config import CASES, ConfigError, read
+    from fluxtube.diagnostics import Diagnostics, growth
+    from fluxtube.solver import Solver
+except ModuleNotFoundError as missing:
+    sys.exit(f"run.py: expected {missing.name} to be installed: pip install 'overlap-mpi[gkv]'")
 
 
 class Divergence(RuntimeError):

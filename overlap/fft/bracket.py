@@ -79,16 +79,17 @@ class Bracket:
     """
 
     def __init__(self, comm, shape, spacing=(1.0, 1.0), *, points=None, overlap="auto",
-                 depth=DEPTH, effort="estimate", workers=1, deadline_s=60.0, trace=None, runtime=None):
+                 depth=DEPTH, effort="estimate", workers=1, deadline_s=60.0, trace=None,
+                 runtime=None):
         self._owns_runtime = runtime is None
         self.runtime = runtime or Runtime(comm, workers=workers, deadline_s=deadline_s, trace=trace)
         self.runtime.check_open()
+        shapes = comm.allgather(shape)  # other ranks of the runtime may work on other shapes
         try:
-            # Other ranks of the runtime may work on other shapes.
             self.runtime.preflight(
-                _problem(shape, spacing, points, overlap, depth, effort)
-                or _disagreement(comm.allgather(shape)), plan="Bracket", spacing=spacing,
-                points=points, overlap=overlap, depth=depth, effort=effort)
+                _problem(shape, spacing, points, overlap, depth, effort) or _disagreement(shapes),
+                plan="Bracket", spacing=spacing, points=points, overlap=overlap, depth=depth,
+                effort=effort)
         except InputError:
             self._close_runtime()
             raise

@@ -95,6 +95,12 @@ def _ratio(value):
     return "-" if value is None else f"{value:.2f}"
 
 
+def _over(record, key):
+    """How many times the automatic plan's time a column takes."""
+    auto_s, other_s = record["auto_s"], record[key]
+    return _ratio(other_s / auto_s if auto_s and other_s else None)
+
+
 COLUMNS = {      # heading: cell of a record; times in ms
     "link": reports.place,
     "threads N": lambda record: str(record["threads"]),
@@ -110,6 +116,8 @@ COLUMNS = {      # heading: cell of a record; times in ms
     "automatic": _ms("auto"),
     "chosen": lambda record: record["auto_choice"]["overlap"],
     "gain": lambda record: _ratio(record["gain"]),
+    "over blocking": lambda record: _over(record, "block_s"),
+    "over C + T/N": lambda record: _over(record, "model_block_s"),
     "bound": lambda record: _ratio(record["gain_bound"]),
     "hidden (control)": lambda record: "-" if record["ranks"] == 1 else
         f"{_ratio(record['hidden'])} ({_ratio(record['control_hidden'])})",

@@ -4,6 +4,7 @@ import threading
 from itertools import product
 
 import numpy as np
+import pytest
 from fft2_cases import (COMPLEX, WAITS, Boom, assert_close, backward_truth, failing, forward_truth,
                         laid_out, nothing_fails, raised, random, same_bits, same_everywhere, wide)
 
@@ -551,3 +552,27 @@ def memory(comm, mode):
             assert grown < 64 * 1024 + 4096 * shape[0], grown
             assert f"{acting.nbytes_in_flight / 2**20:.1f} MiB in flight" in acting.describe()
             assert acting.settings.depth == (1 if mode == "off" else 3)
+
+
+def finer_grid(comm):
+    """De-aliased products do not depend on how fine the grid is; the points can be given."""
+    for make, shape, points in ((overlap.FFT2, (3, 7, 9), (12, 15)),
+                                (overlap.FFT3, (2, 5, 6, 7), (8, 10, 12))):
+        found = []
+        with make(comm, shape, dtype="f8", overlap="poll") as plan:
+            field = plan.empty()
+            field[...] = np.random.default_rng(1).random(shape)[plan.local_slice()]
+            spectrum = plan.forward(field)
+            for dealias in ("3/2", points):
+                @plan.pointwise(dealias=dealias)
+                def square(u):
+                    assert u.shape[-1] == (points[-1] if dealias != "3/2" else
+                                           -(-3 * shape[-1] // 2))
+                    return u * u
+                found.append(np.array(square(spectrum)))
+            largest = max(comm.allgather(abs(found[0]).max(initial=0)))
+            assert abs(found[0] - found[1]).max(initial=0) <= 1e-13 * largest
+            for bad in ((2,) * len(points), points[1:], "2/3", 1.5):
+                with pytest.raises(overlap.InputError, match="expected dealias to be None, '3/2' or "
+                                   "at least"):
+                    plan.pointwise(lambda u: u, dealias=bad)

@@ -54,6 +54,18 @@ def test_bench_of_volumes(dtype, order, grid, tmp_path):
     assert "2 forward 3-D transforms of 8 x 10 x 12" in out
 
 
+def test_bench_of_the_nonlinear_term(tmp_path):
+    path = tmp_path / "report.json"
+    status, out, err = overlap("bench", "nonlinear", "--slices", 3, "--shape", 6, 4, 7,
+                               "--rounds", 2, "--json", path)
+    assert status == 0, err
+    _, record = checked(path, workload="nonlinear", dtype="f8", shape=[6, 4, 7], slices=3, rounds=2)
+    assert record["max_rel_error"] < 1e-14
+    transform = 2.5 * 100 * math.log2(100)  # on 10 x 10 points
+    assert record["gflops"] == pytest.approx(3 * 6 * 3 * transform * 1e-9 / record["auto_s"])
+    assert "3 nonlinear terms" in out
+
+
 def test_tune_writes_a_file_that_plans_read(tmp_path):
     path = tmp_path / "tuning.json"
     arguments = ["--slices", "6", "--shape", "24", "20", "--budget", "1"]

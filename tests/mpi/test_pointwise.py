@@ -37,6 +37,11 @@ def test_nyquist_modes_are_dropped(ranks):
     jobs.run_job("pointwise_cases:nyquist_dropped", ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_points_of_the_finer_grid(ranks):
+    jobs.run_job("pointwise_cases:finer_grid", ranks)
+
+
 @pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "block"), (3, "poll")])
 def test_ways_to_write_the_function(ranks, mode):
     jobs.run_job("pointwise_cases:parameters", ranks, args={"mode": mode})

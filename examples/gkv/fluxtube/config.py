@@ -291,7 +291,7 @@ CASES = {
     "turbulence": Config(
         plasma=Plasma(R_LT=7.0, R_Ln=2.0),
         grid=Grid(nx=20, ny=10, nz=24, nv=24, nmu=7, turns=1, m_j=4),
-        time=Time(end=150.0, dt_max=0.05),
+        time=Time(end=120.0, dt_max=0.05),
         start=Start(form="noise", amplitude=0.2),
         parallel=Parallel(nonlinear="planes")),
 }
