@@ -95,14 +95,14 @@ def _zonal(config, history):
     if early.sum() > 20:
         frequency = published.gam_frequency(plasma.q, 1 / plasma.tau if plasma.tau else 0.0)
         fit, _ = curve_fit(_oscillation, time[early], phi[early],
-                           (0.1, 0.05, 0.1, 0.5, 0.0, frequency, 0.05))
-        found += [_figure("GAM frequency", abs(fit[5]), frequency, published.GAM_WITHIN),
-                  _figure("GAM damping", -fit[6])]
+                           (0.1, 0.0, 0.5, 0.0, frequency, 0.05), maxfev=20_000)
+        found += [_figure("GAM frequency", abs(fit[4]), frequency, published.GAM_WITHIN),
+                  _figure("GAM damping", -fit[5])]
     return found
 
 
-def _oscillation(t, level, slow, rate, cosine, sine, omega, damping):
-    return (level + slow * np.exp(-rate * t)
+def _oscillation(t, level, slope, cosine, sine, omega, damping):
+    return (level + slope * t
             + (cosine * np.cos(omega * t) + sine * np.sin(omega * t)) * np.exp(-damping * t))
 
 
