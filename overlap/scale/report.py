@@ -144,7 +144,7 @@ def show(records, notes, files):
     from rich.table import Table
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(width=200)
+        console = Console(width=240)
     console.print(heading(records), markup=False)
     for panel in panels(records):
         console.print(_caption(panel[0]), markup=False)
