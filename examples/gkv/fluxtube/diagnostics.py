@@ -88,7 +88,8 @@ class Diagnostics:
             W[0] -= tau / 2 * (abs(zonal)**2).sum()
         pressure = self._moment(f, self._v_energy, fields.weights)
         pressure += self._moment(f, self._ones, self._perpendicular)
-        flux = (self._surface * (-1j * self._ky * phi * np.conj(pressure)).real).sum((0, 2))
+        drive = (-1j * self._ky * phi * np.conj(pressure)).real
+        flux = (self._surface * drive).sum((0, 2))
         return {"phi_middle": self._by_ky(middle * self._counts / self._both_signs),
                 "zonal": self._solver.comm.allreduce(zonal, MPI.SUM),
                 "phi2": self._by_ky(phi2 * self._counts), "W": self._by_ky(W * self._counts),

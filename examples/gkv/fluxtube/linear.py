@@ -181,12 +181,14 @@ class Linear:
         near = [f[j] if 0 <= j < len(f) else below[j] if j < 0 else above[j - len(f)]
                 for j in number + NEAR]
         v = self._v[number]
+        drift, damping = (factor.reshape(len(factor), -1)
+                          for factor in (self._drift, self._damping))
         loops.add_linear(
-            loops.real(out), float(sign), *map(loops.real, near), loops.real(lane.z_below), loops.real(lane.z_above),
-            loops.real(lane.mu_below), loops.real(lane.mu_above), loops.real(self._potential),
-            self._drift.reshape(len(self._drift), -1), self._damping.reshape(len(self._damping), -1),
-            self._z_taps[number], self._v_taps[number], self._mirror, self._mu_taps,
-            v**2 + self._muB, self._weights[number])
+            loops.real(out), float(sign), *map(loops.real, near), loops.real(lane.z_below),
+            loops.real(lane.z_above), loops.real(lane.mu_below), loops.real(lane.mu_above),
+            loops.real(self._potential), drift, damping, self._z_taps[number],
+            self._v_taps[number], self._mirror, self._mu_taps, v**2 + self._muB,
+            self._weights[number])
 
 
 def _perpendicular(w, dw, B):

@@ -67,7 +67,8 @@ def add_linear(out, sign, below2, below, here, above, above2, z_below, z_above, 
                 for i in range(length):
                     o[i] += t0 * a[i] + t1 * b[i] + t2 * f[i] + t3 * c[i] + t4 * d[i]
             t0, t1, t2, t3 = weights
-            a, b, c, d = potential[0, m, z], potential[1, m, z], potential[2, m, z], potential[3, m, z]
+            a, b = potential[0, m, z], potential[1, m, z]
+            c, d = potential[2, m, z], potential[3, m, z]
             for i in range(length):
                 o[i] += t0 * a[i] + t1 * b[i] + t2 * c[i] + t3 * d[i]
             speed = energy[m, z]

@@ -65,9 +65,9 @@ class ByPlanes(Off):
 class BySlab(Off):
     """Exchange of rows and columns: one call of `overlap.FFT2.pointwise` for the whole batch.
 
-    FFT2's half-spectrum is along its last axis, which is y here, with x first: in transposed order its
-    spectra are ``(..., ky, kx)``, kx in FFTW's order. The gradients of J0 phi are brought to real space once,
-    by a function that keeps them.
+    FFT2's half-spectrum is along its last axis, which is y here, with x first: in transposed order
+    its spectra are ``(..., ky, kx)``, kx in FFTW's order. The gradients of J0 phi are brought to real
+    space once, by a function that keeps them.
     """
 
     sign = -1
