@@ -136,12 +136,6 @@ def row(record, fftw_s):
             f"{record['gflops']:.1f}")
 
 
-def markdown(head, rows):
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=count, default=5)
@@ -173,11 +167,11 @@ def main():
     words = [f"{report.machine()['cpu']}, {report.machine()['cores']} cores; overlap "
              f"{session.report['commit'][:9]}; ms, medians of {options.passes} passes of "
              f"{options.rounds} interleaved rounds; FFTW's program after every pass.", "",
-             markdown(HEAD, rows)]
+             report.markdown(HEAD, rows)]
     if reason:
         words += ["", reason]
     if not options.only:
-        words += ["", "One rank of two workers, against two threads, ms:", "", markdown(
+        words += ["", "One rank of two workers, against two threads, ms:", "", report.markdown(
             ("case", "overlap", "pyfftw", "scipy.fft"),
             [(f"{n}^3 {'c2c' if dtype == 'c16' else 'r2c'}",
               *(f"{1e3 * value:.1f}" for value in threads(n, dtype, options.rounds).values()))

@@ -156,7 +156,7 @@ def main():
                 workload="nonlinear", slices=slices, shape=size, rounds=options.rounds, link=link),
                 None if link == "shm" else link, 2)
             rows.append(nonlinear_row(name, link, record, gkv_s, points(grids[name])))
-    words += [table(("grid", "between the ranks", "C", "bare FFTs", "T", "T/C", "off",
+    words += [report.markdown(("grid", "between the ranks", "C", "bare FFTs", "T", "T/C", "off",
                      "block (C + T/N)", "poll", "auto", "max(C, T)", "gain over off, over block",
                      "hidden (control)", "core-ns", "GKV", "GKV, core-ns"), rows), "",
               "Both forms inside the solver, grid B, ms, and copies of the state held:", ""]
@@ -167,7 +167,7 @@ def main():
         rows.append((link or "shm", f"{1e3 * planes:.0f}", f"{1e3 * slabs:.0f}",
                      f"{slabs / planes:.2f}x", f"{found['planes copies']:.1f}",
                      f"{found['slab copies']:.1f}"))
-    words += [table(("between the ranks", "whole planes", "slabs", "planes are faster by",
+    words += [report.markdown(("between the ranks", "whole planes", "slabs", "planes are faster by",
                      "copies, planes", "copies, slabs"), rows), "",
               "Right-hand sides on shared memory, core-ns per point:", ""]
     rows, parts = [], ("field solve", "gradients of J0 phi", "linear terms", "Runge-Kutta")
@@ -178,7 +178,7 @@ def main():
                      f"{ns['whole']:.1f}", WHOLE[name],
                      *(f"{ns[part]:.1f}" if part in ns else "-" for part in parts),
                      f"{found['copies']:.1f}"))
-    words += [table(("grid", "points", "s", "core-ns", "GKV", *parts, "copies of the state"), rows)]
+    words += [report.markdown(("grid", "points", "s", "core-ns", "GKV", *parts, "copies of the state"), rows)]
     text = "\n".join(words) + "\n"
     if options.out:
         Path(options.out).write_text(text, encoding="utf-8")
@@ -198,12 +198,6 @@ def nonlinear_row(name, link, record, gkv_s, count):
             f"{off / auto:.2f}x, {block / auto:.2f}x",
             hidden + ("" if control is None else f" ({control:.2f})"),
             f"{2e9 * auto / count:.1f}", ms(gkv_s), f"{2e9 * gkv_s / points(B if name == 'B' else A):.1f}")
-
-
-def table(head, rows):
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 if __name__ == "__main__":

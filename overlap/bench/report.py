@@ -365,6 +365,12 @@ def place(record):
     return words.get(record["link"]) or f"links of {record['link']}"
 
 
+def markdown(head, rows):
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
 def table(records):
     """A rich table of records of the same job: one column each."""
     from rich.table import Table

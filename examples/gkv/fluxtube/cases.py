@@ -5,6 +5,7 @@ from scipy.optimize import curve_fit
 
 from . import published
 from .diagnostics import growth
+from .geometry import Geometry
 
 LINEAR_WINDOW = 0.3  # the last share of the time, in which growth is measured
 CHANGE = 1e-2  # GKV's criterion: a mode has converged when omega and gamma change by less
@@ -81,7 +82,7 @@ def _zonal(config, history):
     time = history["time"]
     phi = history["zonal"][:, grid.nx + 1].real
     phi = phi / phi[0]
-    recurrence = 2 * np.pi * plasma.q / (2 * grid.vmax / (grid.nv - 1))  # of the grid in v
+    recurrence = 2 * np.pi * plasma.q / Geometry(plasma, grid).dv  # of the grid in v
     late = (time >= 0.65 * recurrence) & (time <= 0.9 * recurrence)
     found = []
     if late.any():

@@ -10,8 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from . import loops
-
-GHOSTS = 2
+from .decomposition import HALO
 
 
 class Fields:
@@ -37,8 +36,8 @@ class Fields:
         self._shift = geometry.shift[parts["ky"]]
         tau = geometry.plasma.tau
         self.density = np.zeros((len(z), len(ky), len(geometry.kx)), complex)
-        self.phi = np.zeros((len(z) + 2 * GHOSTS, *self.density.shape[1:]), complex)
-        self.inner = self.phi[GHOSTS:-GHOSTS]
+        self.phi = np.zeros((len(z) + 2 * HALO, *self.density.shape[1:]), complex)
+        self.inner = self.phi[HALO:-HALO]
         self.average = np.zeros(len(geometry.kx), complex)
         gyroaverage = geometry.gyroaverage(w, z, ky)
         volume = (geometry.velocity_weights[parts["mu"], None] * geometry.field(z))[..., None, None]
@@ -81,8 +80,8 @@ class Fields:
             self.average /= self._response
             self.inner[:, 0] += self._tau * self.average * self._inverse[:, 0]
         phi = self.phi
-        below, above = phi[:GHOSTS], phi[-GHOSTS:]
-        low, high = self.inner[:GHOSTS], self.inner[-GHOSTS:]
+        below, above = phi[:HALO], phi[-HALO:]
+        low, high = self.inner[:HALO], self.inner[-HALO:]
         if line.size > 1:
             down, up = self._decomposition.neighbours("z")
             await line.Sendrecv(high, up, 0, below, down, 0)

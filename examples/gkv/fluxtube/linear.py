@@ -17,7 +17,7 @@ add F_v (Q0 + v Q1 + v^2 Q2) + (C_v F_v) Q3.
 import numpy as np
 
 from . import loops
-from .fields import GHOSTS
+from .decomposition import HALO
 from .geometry import FIRST, FOURTH, SECOND, STEEPEST
 
 TERMS = ("streaming", "mirror", "drift", "drive", "collisions", "dissipation")
@@ -30,8 +30,8 @@ class Lane:
     def __init__(self, shape):
         mus, zs, *plane = shape
         self.low, self.high, self.z_below, self.z_above = np.zeros(
-            (4, mus, GHOSTS, *plane), complex)
-        self.mu_below, self.mu_above = np.zeros((2, GHOSTS, zs, *plane), complex)
+            (4, mus, HALO, *plane), complex)
+        self.mu_below, self.mu_above = np.zeros((2, HALO, zs, *plane), complex)
 
 
 class Linear:
@@ -84,7 +84,7 @@ class Linear:
         # Of J0 phi, with neighbours in mu and z.
         w_near = geometry.dw * np.arange(parts["mu"].start - 2, parts["mu"].stop + 2)
         z_near = geometry.z[0] + geometry.dz * np.arange(
-            parts["z"].start - GHOSTS, parts["z"].stop + GHOSTS)
+            parts["z"].start - HALO, parts["z"].stop + HALO)
         self._gyroaverage = geometry.gyroaverage(w_near, z_near, ky)
         self._F_mu = geometry.maxwellian_mu(w_near, z)[..., None, None]
         self._psi_near = np.zeros(self._gyroaverage.shape, complex)
@@ -92,7 +92,7 @@ class Linear:
         self._potential = np.zeros((4, *self._shape), complex)
         self._z_slope = on["streaming"] / plasma.q * FIRST / geometry.dz
         self._drive = on["drive"] * plasma.R_LT, on["drive"] * plasma.R_Ln
-        self._v_halos = np.zeros((2, GHOSTS, *self._shape), complex)
+        self._v_halos = np.zeros((2, HALO, *self._shape), complex)
         self._reflects = bool(nu) and decomposition.ends("mu")[0]
         self._exchanges_mu = bool(nu) and decomposition.mu.size > 1
         rates = (((v**2).max(initial=0) + self._muB)[..., None, None] * abs(self._drift)
@@ -106,7 +106,7 @@ class Linear:
         """J0 phi at one mu, its neighbours in mu among them: m from 0 to mus + 3."""
         np.multiply(self._gyroaverage[m], phi, out=self._psi_near[m])
         if 0 <= m - 2 < len(self.psi):
-            self.psi[m - 2] = self._psi_near[m, GHOSTS:-GHOSTS]
+            self.psi[m - 2] = self._psi_near[m, HALO:-HALO]
 
     def potential_terms(self, m):
         """Q0 ... Q3 at one mu, after `gyroaverage` for all."""
@@ -123,13 +123,13 @@ class Linear:
         q1[...] = 0
         for k, factor in zip(NEAR, self._z_slope):
             if factor:
-                q1 -= factor * self._psi_near[m + 2, GHOSTS + k:GHOSTS + k + zs]
+                q1 -= factor * self._psi_near[m + 2, HALO + k:HALO + k + zs]
         q1 *= F
         if len(self._mu_taps):
             for k, taps in zip(NEAR, self._mu_taps[m].T):
                 near = m + 2 + k
                 q0 += (taps[:, None, None] * self._F_mu[near]
-                       * self._psi_near[near, GHOSTS:-GHOSTS])
+                       * self._psi_near[near, HALO:-HALO])
 
     # ---- slices ----------------------------------------------------------------------------------
 
@@ -142,14 +142,14 @@ class Linear:
         line = self._decomposition.v
         if line.size > 1:
             down, up = self._decomposition.neighbours("v")
-            await line.Sendrecv(f[-GHOSTS:], up, 0, self._v_halos[0], down, 0)
-            await line.Sendrecv(f[:GHOSTS], down, 1, self._v_halos[1], up, 1)
+            await line.Sendrecv(f[-HALO:], up, 0, self._v_halos[0], down, 0)
+            await line.Sendrecv(f[:HALO], down, 1, self._v_halos[1], up, 1)
 
     async def halos(self, f, number, lane, compute=True):
         """Halos in z and mu of one slice ``f[number]``."""
         decomposition, here = self._decomposition, f[number]
         if compute:
-            lane.low[...], lane.high[...] = here[:, :GHOSTS], here[:, -GHOSTS:]
+            lane.low[...], lane.high[...] = here[:, :HALO], here[:, -HALO:]
         if decomposition.z.size > 1:
             down, up = decomposition.neighbours("z")
             await decomposition.z.Sendrecv(lane.high, up, 0, lane.z_below, down, 0)
@@ -158,8 +158,8 @@ class Linear:
             lane.z_below[...], lane.z_above[...] = lane.high, lane.low
         if self._exchanges_mu:
             down, up = decomposition.neighbours("mu")
-            await decomposition.mu.Sendrecv(here[-GHOSTS:], up, 2, lane.mu_below, down, 2)
-            await decomposition.mu.Sendrecv(here[:GHOSTS], down, 3, lane.mu_above, up, 3)
+            await decomposition.mu.Sendrecv(here[-HALO:], up, 2, lane.mu_below, down, 2)
+            await decomposition.mu.Sendrecv(here[:HALO], down, 3, lane.mu_above, up, 3)
         if compute:
             self._complete(here, self._v[number], lane)
 

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from . import published
 from .cases import saturated
+from .geometry import Geometry
 
 
 def draw(case, config, history, figures, phi, path):
@@ -75,10 +76,9 @@ def _turbulence(figure, left, right, config, history, figures, phi):
 def real_space(config, phi, points=256):
     """phi on a fine grid, from its modes ``(ky, kx)``: x, y and the values ``(y, x)``."""
     grid = config.grid
-    dkx = grid.kx_min or 2 * np.pi * config.plasma.shear * grid.ky_min / grid.m_j
     spectrum = np.zeros((points // 2 + 1, points), complex)
     spectrum[:grid.ny + 1, np.arange(-grid.nx, grid.nx + 1)] = phi
     plane = np.fft.irfft(np.fft.ifft(spectrum, axis=1), n=points, axis=0) * points**2
     x, y = (np.linspace(0, 2 * np.pi / step, points, endpoint=False)
-            for step in (dkx, grid.ky_min))
+            for step in (Geometry(config.plasma, grid).dkx, grid.ky_min))
     return x, y, plane
