@@ -67,7 +67,7 @@ def measure(rounds, quick):
 
 def launched(link, options):
     """The times of all cases on two ranks of a link."""
-    from overlap.launch import run_ranks
+    from overlap.tools.launch import run_ranks
     found = {}
 
     def on_line(line):

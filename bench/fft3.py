@@ -21,10 +21,10 @@ from statistics import median
 import numpy as np
 from peers import install
 
-from overlap.arguments import count
-from overlap.bench import report
-from overlap.bench.cases import Case
-from overlap.bench.commands import Session, need
+from overlap.tools.bench import report
+from overlap.tools.bench.cases import Case
+from overlap.tools.bench.commands import Session, need
+from overlap.tools.options import count
 
 HERE = Path(__file__).resolve().parent
 

@@ -102,7 +102,7 @@ def _whole_planes(nonlinear):
 
 def ask(task, grid, rounds, link=None):
     """What fresh ranks answer."""
-    from overlap import launch
+    from overlap.tools import launch
     found = {}
 
     def on_line(line):
@@ -139,9 +139,9 @@ def main():
     if options.task:
         on_rank(*json.loads(options.task))
         return
-    from overlap.bench import report
-    from overlap.bench.cases import Case
-    from overlap.bench.commands import Session
+    from overlap.tools.bench import report
+    from overlap.tools.bench.cases import Case
+    from overlap.tools.bench.commands import Session
     grids = {"A": SMALL, "B": SMALL} if options.quick else {"A": A, "B": B}
     session = Session([Path(sys.argv[0]).name, *sys.argv[1:]], burst=None, deadline_s=900.0)
     words = [f"{report.machine()['cpu']}, {report.machine()['cores']} cores; overlap "

@@ -11,8 +11,8 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from overlap.predict import draw, strong_scaling, table
-from overlap.simulate import Machine, Workload
+from overlap.timing.simulate import Machine, Workload
+from overlap.tools.predict import draw, strong_scaling, table
 
 GKV = Workload(workload="operation", slices=2048, shape=(512, 512), dtype="f8")
 RANKS = [2**k for k in range(2, 17)]

@@ -2,7 +2,7 @@
 
     python bench/memory.py [--quick]        # or: mpiexec -n 2 python bench/memory.py
 
-In flight: a plan is made with one lane and with more, and by so much more array data does it hold
+In flight: a plan is made with one slot and with more, and by so much more array data does it hold
 (tracemalloc in numpy's domain, without the huge page of room for aligning each large array, which is
 never touched), which its `nbytes_in_flight` must tell. After planning: during one more call with
 given arrays the peak above what was held before must be small objects only (a coroutine per slice,
@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 import overlap
-from overlap.fft.local import HUGE_PAGE_NBYTES
+from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES
 
 CASES = (       # shape, dtype, overlap, depth, chunk, dealiased operation
     ((64, 256, 256), "c16", "poll", 16, 1, False),
@@ -32,7 +32,7 @@ CASES = (       # shape, dtype, overlap, depth, chunk, dealiased operation
 )
 SLACK_NBYTES = 32 * 1024        # what a call needs besides its slices
 SLICE_NBYTES = 1024             # of one slice's coroutine and requests
-LANE_NBYTES = 1024              # by which aligned buffers of a lane may be longer than their data
+LANE_NBYTES = 1024              # by which aligned buffers of a slot may be longer than their data
 LEFT_NBYTES = 16 * 1024         # small objects that come and go; less than one array
 TRACED_CALLS, CALLS = 5, 20
 
@@ -41,7 +41,7 @@ class Job:
     """A plan and one call of it: the forward transform, or a product between two transforms."""
 
     def __init__(self, comm, shape, dtype, mode, depth, chunk, operation):
-        self.plan = overlap.FFT2(comm, shape, dtype, overlap=mode, depth=depth, chunk=chunk,
+        self.plan = overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=chunk,
                                  in_flight=depth, effort="estimate")
         self.transforms = [self.plan.forward, self.plan.backward]
         self.run = self.plan.forward
@@ -63,18 +63,18 @@ class Job:
 
 
 def held(comm, case, depth):
-    """Bytes of arrays that making a plan of so many lanes holds, and what the plan says."""
+    """Bytes of arrays that making a plan of so many slots holds, and what the plan says."""
     shape, dtype, mode, _, chunk, operation = case
     before = _array_nbytes()
     job = Job(comm, shape, dtype, mode, depth, chunk, operation)
     grown = _array_nbytes() - before
     told = job.nbytes_in_flight
-    job.plan.destroy()
+    job.plan.close()
     return grown, told
 
 
 def measure(comm, case):
-    """One row: lanes measured and told, peak and rest of a call, growth of the process; bytes."""
+    """One row: slots measured and told, peak and rest of a call, growth of the process; bytes."""
     shape, dtype, mode, depth, chunk, operation = case
     tracemalloc.start()
     held(comm, case, 1)     # the first time fills caches
@@ -98,7 +98,7 @@ def measure(comm, case):
     for _ in range(CALLS):
         job()
     resident = _resident() - resident
-    job.plan.destroy()
+    job.plan.close()
     return {"measured": many[0] - few[0], "told": many[1] - few[1], "peak": peak, "left": left,
             "resident": resident}
 
@@ -122,7 +122,7 @@ def main():
     comm = MPI.COMM_WORLD
     failed = False
     if comm.rank == 0:
-        print(f"{comm.size} rank(s), the largest of all; lanes beyond the first (MiB); peak of one "
+        print(f"{comm.size} rank(s), the largest of all; slots beyond the first (MiB); peak of one "
               f"more call, left by {TRACED_CALLS}, grown over {CALLS} (KiB)\n"
               f"{'plan':48} {'measured':>9} {'told':>9} {'peak':>7} {'left':>7} {'grown':>7}")
     for (slices, ny, nx), *rest in CASES:
@@ -136,7 +136,7 @@ def main():
         found = {name: comm.allreduce(value, MPI.MAX) for name, value in found.items()}
         if comm.rank == 0:
             words = (f"{'operation' if operation else 'fft2'} {shape} {dtype}, {mode}, "
-                     f"{depth} lanes, chunk {chunk}")
+                     f"{depth} slots, chunk {chunk}")
             print(f"{words:48} {found['measured'] / 2**20:9.3f} {found['told'] / 2**20:9.3f} "
                   f"{found['peak'] / 1024:7.1f} {found['left'] / 1024:7.1f} "
                   f"{found['resident'] / 1024:7.0f}")

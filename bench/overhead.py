@@ -66,7 +66,7 @@ def pipeline(runtime, awaits, slices):
 def plan_calls(runtime, stack, wait, calls):
     """So many calls of a plan that has next to nothing to do."""
     plan = stack.enter_context(overlap.FFT2(
-        MPI.COMM_SELF, (1, 4, 4), overlap=wait, depth=1, chunk=1, in_flight=1, effort="estimate",
+        MPI.COMM_SELF, (1, 4, 4), wait=wait, depth=1, chunk=1, in_flight=1, effort="estimate",
         runtime=runtime))
     field, spectrum = plan.empty(), plan.empty(True)
     field[...] = 1

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from overlap.arguments import count
-from overlap.bench import peer, report
-from overlap.bench.cases import Case
-from overlap.bench.commands import CommandError, Session, need, quick
-from overlap.bench.reference import reference
 from overlap.errors import LinksUnavailable
-from overlap.launch import LaunchError, under_mpi
+from overlap.tools.bench import peer, report
+from overlap.tools.bench.cases import Case
+from overlap.tools.bench.commands import CommandError, Session, need, quick
+from overlap.tools.bench.reference import reference
+from overlap.tools.launch import LaunchError, under_mpi
+from overlap.tools.options import count
 
 CASES = (
     Case(workload="fft2", slices=64, shape=(512, 512), peer=True),
@@ -77,7 +77,7 @@ def _work(record):
 def draw(records, path):
     """Bars: times over that of this library with overlap, case by case."""
     from matplotlib.figure import Figure
-    bars = {"overlap": "auto", "overlap, switched off": "off"} | PEERS
+    bars = {"wait": "auto", "overlap, switched off": "off"} | PEERS
     figure = Figure(figsize=(2 + 1.6 * len(records), 4.5), layout="constrained")
     axes = figure.subplots()
     for number, (words, key) in enumerate(bars.items()):

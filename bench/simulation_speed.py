@@ -6,7 +6,7 @@
 import argparse
 from time import perf_counter
 
-from overlap.simulate import Machine, Options, Workload, simulate
+from overlap.timing.simulate import Machine, Options, Workload, simulate
 
 
 def main():

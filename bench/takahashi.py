@@ -2,7 +2,7 @@
 
     python bench/takahashi.py [--out bench/results/takahashi.md]
 
-The two-parameter model of the paper and a node-aware one of four (`overlap.alltoall`) are fitted to
+The two-parameter model of the paper and a node-aware one of four (`overlap.timing.alltoall`) are fitted to
 the measured communication; then each is asked where the 2-D decomposition begins to win.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from overlap.alltoall import fit_costs, node_counts, plain_counts
+from overlap.timing.alltoall import fit_costs, node_counts, plain_counts
 
 POINTS = 256**3
 MEASURED_S = {  # cores: communication (D. Takahashi, volumetric parallel 3-D FFT, table 2)
@@ -100,7 +100,7 @@ def first_2d(times):
 HEAD = """# Takahashi's table 2: communication of a 256³ FFT, two models
 
 `python bench/takahashi.py`. Least squares of log(model/measured). Grids are the squarest ones, P
-not below Q (the paper names 16 x 8 and 64 x 64 only). Model and notation: `overlap/alltoall.py`.
+not below Q (the paper names 16 x 8 and 64 x 64 only). Model and notation: `overlap/timing/alltoall.py`.
 
 * plain, fitted from 2 cores on: L = {L:.0f} us per message, W = {W:.0f} MB/s per core
 * node-aware, fitted from one full node on: l = {small:.0f} us per message below 8 KiB, L =

@@ -16,10 +16,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from overlap import launch
-from overlap.bench.cases import Case
-from overlap.bench.jobs import JOBS
-from overlap.bench.report import commit, machine
+from overlap.tools import launch
+from overlap.tools.bench.cases import Case
+from overlap.tools.bench.jobs import JOBS
+from overlap.tools.bench.report import commit, machine
 
 RESULTS = Path(__file__).parent / "results" / "tuning"
 MARK = "@tuning "
@@ -47,6 +47,7 @@ CASES = {f"{link} {workload} {slices} x {n} {dtype}": (
 def measure(name):
     """Measure a case; collective. The record, on rank 0."""
     from mpi4py import MPI
+
     from overlap import FFT2
     comm = MPI.COMM_WORLD
     _, case = CASES[name]

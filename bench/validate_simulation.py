@@ -38,7 +38,7 @@ def measure(rounds):
             for depth in DEPTHS:
                 for wait in WAITS:
                     plan = overlap.FFT2(
-                        comm, (slices, side, side), "c16", overlap=wait, depth=depth,
+                        comm, (slices, side, side), "c16", wait=wait, depth=depth,
                         chunk=chunk, in_flight=depth, runtime=runtime)
                     runs[depth, wait] = plan.forward
             field, out = plan.empty(), plan.empty(True)
@@ -64,7 +64,7 @@ def measure(rounds):
 
 def launch_cases(link, rounds):
     """Run `measure` on two ranks of a link; its times by job."""
-    from overlap.launch import run_ranks
+    from overlap.tools.launch import run_ranks
     found = {}
 
     def on_line(line):
@@ -84,7 +84,7 @@ def launch_cases(link, rounds):
 
 def predicted(machine, job, depth, wait, compute_s):
     """Seconds that the simulation gives a case."""
-    from overlap.simulate import Options, Workload, simulate
+    from overlap.timing.simulate import Options, Workload, simulate
     side, slices, chunk = job
     program = Workload(slices=slices, shape=(side, side)).program(
         2, machine, chunk=chunk, compute_s=compute_s)
@@ -101,7 +101,7 @@ def main():
     if options.rank:
         measure(options.rounds)
         return
-    from overlap.simulate import Machine
+    from overlap.timing.simulate import Machine
     lines, good, total = [], 0, 0
     for link in options.rates:
         file = Path(__file__).parent / "machines" / f"links-{link}.toml"
@@ -137,7 +137,7 @@ HEAD = """# Simulated against measured
 complex FFTs, two ranks, one core and one worker each, shaped links (96 KiB token buckets),
 MPICH. Median (least to most) of {rounds} interleaved rounds, ms. The machine files
 (`bench/machines/`) were measured just before; C is the case's own; T is shown only, the
-simulation has it from the machine file. Off runs lane by lane whatever the depth.
+simulation has it from the machine file. Off runs slot by slot whatever the depth.
 
 {good} of {total} within 10 %.
 

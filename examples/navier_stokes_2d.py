@@ -210,7 +210,7 @@ def main():
     parser.add_argument("--steps", type=int, default=240, help="time steps of the turbulence")
     parser.add_argument("--time", type=float, default=15.0, help="duration of the turbulence")
     parser.add_argument("--viscosity", type=float, default=2e-4)
-    parser.add_argument("--overlap", choices=("auto", "off", "block", "poll"), default="auto")
+    parser.add_argument("--wait", choices=("auto", "off", "block", "poll"), default="auto")
     parser.add_argument("--workers", type=int, default=1, help="worker threads per rank")
     parser.add_argument("--picture", default="navier_stokes_2d.png", help="file, or '' for none")
     options = parser.parse_args()
@@ -223,7 +223,7 @@ def main():
 
     def make_plan(points):
         return overlap.FFT2(comm, (options.members, points, points), dtype="f8", norm="forward",
-                            overlap=options.overlap, workers=options.workers)
+                            wait=options.wait, workers=options.workers)
 
     with make_plan(min(options.points, 64)) as plan:
         for wind in ((0.0, 0.0), (1.0, 0.5)):

@@ -199,7 +199,7 @@ def arguments():
     parser.add_argument("--restart", default="", metavar="FILE",
                         help="continue from this file if it is there; write it")
     parser.add_argument("--every", type=number(int, 1), default=100, help="steps between writes")
-    parser.add_argument("--overlap", choices=("auto", "off", "block", "poll"), default="auto")
+    parser.add_argument("--wait", choices=("auto", "off", "block", "poll"), default="auto")
     parser.add_argument("--workers", type=number(int, 1), default=1, help="worker threads per rank")
     parser.add_argument("--picture", default="taylor_green_3d.png", help="file, or '' for none")
     options = parser.parse_args()
@@ -224,7 +224,7 @@ def main():
     # The same bits in every run need the same grid of ranks, and FFTs that no measurement chose.
     with overlap.FFT3(comm, (3, *[options.points] * 3), dtype="f8", norm="forward",
                       effort="estimate", grid=MPI.Compute_dims(comm.size, 2),
-                      overlap=options.overlap, workers=options.workers) as plan:
+                      wait=options.wait, workers=options.workers) as plan:
         flow = NavierStokes(plan, options.viscosity)
         u, first = taylor_green(plan), 0
         if options.found:

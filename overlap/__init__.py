@@ -21,12 +21,18 @@ Layers, lowest first; each imports only from those above it in this list:
 
 from importlib import import_module
 
-from .errors import (ClosedError, InputError, LinksUnavailable, OverlapError, SliceError,
-                     ThreadLevelError)
+from .errors import (
+    ClosedError,
+    InputError,
+    LinksUnavailable,
+    OverlapError,
+    SliceError,
+    ThreadLevelError,
+)
 
-_LAYER_OF = {"Bracket": "fft", "DistArray": "decomp", "FFT2": "fft", "FFT3": "fft",
-             "Runtime": "runtime", "after": "runtime", "barrier": "runtime", "parallel": "runtime",
-             "stagger": "runtime", "turn": "runtime", "worker_index": "runtime"}
+_LAYER_OF = {"Bracket": "fft", "DistArray": "arrays", "FFT2": "fft", "FFT3": "fft",
+             "Runtime": "runtime", "wait_for_slices": "runtime", "barrier": "runtime", "parallel": "runtime",
+             "stagger": "runtime", "take_turn": "runtime", "worker_index": "runtime"}
 
 __all__ = [
     "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "SliceError",

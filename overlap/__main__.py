@@ -7,10 +7,10 @@ def main():
     """Run the command of this process's arguments; returns its exit status."""
     import mpi4py
 
-    from . import launch
+    from .tools import launch
     if not launch.under_mpi():
         mpi4py.rc.initialize = False  # it starts ranks, or needs none: a login node may allow no MPI
-    from . import cli
+    from .tools import cli
     return cli.main()
 
 

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
-from build import CannotBuild, build    # noqa: E402
+from build import CannotBuild, build  # noqa: E402
 
 
 def scan(*, link=None, ranks=2, workload="fft2", slices=64, shape=(512, 512), threads=(1, 2),
@@ -60,7 +60,7 @@ def scan(*, link=None, ranks=2, workload="fft2", slices=64, shape=(512, 512), th
             status = subprocess.run([str(mpiexec), "-n", str(ranks), "-bind-to", "core", *command],
                                     stdin=subprocess.DEVNULL, stdout=out, timeout=deadline_s).returncode
         else:
-            from overlap import links
+            from overlap.tools import links
             status = links.run(command, hosts=ranks, rate=link, stdout=out, deadline_s=deadline_s)
         out.seek(0)
         text = out.read()

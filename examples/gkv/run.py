@@ -17,7 +17,7 @@ checkpoints. A TOML file replaces keys of the case's configuration, by section:
     end = 60.0
     [parallel]
     ky = 2
-    overlap = "poll"
+    wait = "poll"
 
 `--show` prints all sections and keys. Needs the extra "gkv" (numba, scipy, h5py, rich, matplotlib).
 """

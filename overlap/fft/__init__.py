@@ -3,7 +3,7 @@
 from .bracket import Bracket
 from .fft2 import FFT2
 from .fft3 import FFT3
-from .settings import Settings, Trial, Tuned
+from .planning.settings import Settings, Trial, Tuned
 from .transform import Transform
 
 __all__ = ["Bracket", "FFT2", "FFT3", "Settings", "Transform", "Trial", "Tuned"]

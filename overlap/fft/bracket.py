@@ -22,12 +22,12 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from ..decomp import block, chunks, length_of, mpi_type
+from ..arrays import block, chunks, length_of, mpi_type
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime, parallel, stagger, worker_index
-from .local import EFFORTS, empty, fast_length, zeros
-from .plan import OVERLAPS, choice_problem, count_problem, integers
-from .settings import Settings
+from .engine.fftw import EFFORTS, empty, fast_length, zeros
+from .plan import WAITS, choice_problem, count_problem, integers
+from .planning.settings import Settings
 
 PAIRS = 4  # per block: its modes stay in the cache
 DEPTH = 8
@@ -52,7 +52,7 @@ class Bracket:
     points : (int, int), optional
         Points of the real-space grid in y and x, at least 3 K + 1 for modes up to K; by default
         the next lengths that FFTW is fast at.
-    overlap : {"auto", "off", "block", "poll"}
+    wait : {"auto", "off", "block", "poll"}
         As `Runtime`'s `wait`; with ``"auto"`` the first call runs all ways.
     depth : int
         Slices in flight.
@@ -78,7 +78,7 @@ class Bracket:
         On all ranks, when an argument is bad or differs between ranks.
     """
 
-    def __init__(self, comm, shape, spacing=(1.0, 1.0), *, points=None, overlap="auto",
+    def __init__(self, comm, shape, spacing=(1.0, 1.0), *, points=None, wait="auto",
                  depth=DEPTH, effort="estimate", workers=1, deadline_s=60.0, trace=None,
                  runtime=None):
         self._owns_runtime = runtime is None
@@ -87,8 +87,8 @@ class Bracket:
         shapes = comm.allgather(shape)  # other ranks of the runtime may work on other shapes
         try:
             self.runtime.preflight(
-                _problem(shape, spacing, points, overlap, depth, effort) or _disagreement(shapes),
-                plan="Bracket", spacing=spacing, points=points, overlap=overlap, depth=depth,
+                _problem(shape, spacing, points, wait, depth, effort) or _disagreement(shapes),
+                plan="Bracket", spacing=spacing, points=points, wait=wait, depth=depth,
                 effort=effort)
         except InputError:
             self._close_runtime()
@@ -113,25 +113,25 @@ class Bracket:
         self._held = _Pieces([(length_of(part), mine, nkx) for part in shares], rank,
                              [part.start * mine * nkx for part in shares])
         self._worked = _Pieces([(share, length_of(part), nkx) for part in rows], rank)
-        from .planes import Planes  # numba comes with an extra
+        from .engine.planes import Planes  # numba comes with an extra
         self._kernels = [Planes(PAIRS, (nky, nkx), spacing, self.points, rows, effort)
                          for _ in range(self.runtime.workers)]
         self._blocks = [slice(2 * part.start, min(2 * part.stop, share))
                         for part in chunks(-(-share // 2), PAIRS)]
         self._advecting = zeros((share, *self.points), complex)
-        self._depth, self._overlap = depth, overlap
+        self._depth, self._wait = depth, wait
         self._pipelines = None  # of whole batches: made when asked for
         self._advect = self.runtime.pipelined(
-            self._take, lane=self.lane, depth=1,
+            self._take, buffers=self.buffers, depth=1,
             wait="off" if self.runtime.workers == 1 else "poll")
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc_info):
-        self.destroy()
+        self.close()
 
-    def destroy(self):
+    def close(self):
         """Free what the plan holds (collective); closes the runtime if the plan made it."""
         if self._kernels is not None:
             self._kernels = self._advecting = self._advect = self._pipelines = None
@@ -149,19 +149,19 @@ class Bracket:
     @property
     def settings(self):
         """How a call runs, a `Settings`; "auto" before the first one."""
-        wait = self._overlap if self._pipelines is None else self._pipelines["whole"].wait
+        wait = self._wait if self._pipelines is None else self._pipelines["whole"].wait
         depth = 1 if wait == "off" else self._depth
         return Settings(wait, depth, 1, depth)
 
     @property
-    def nbytes_per_lane(self):
-        """Memory of one lane on this rank, in bytes."""
+    def nbytes_per_slot(self):
+        """Memory of one slot on this rank, in bytes."""
         return 2 * 16 * self._worked.size
 
     @property
     def nbytes_in_flight(self):
-        """Memory of the lanes of a call on this rank, in bytes."""
-        return self.settings.depth * self.nbytes_per_lane
+        """Memory of the slots of a call on this rank, in bytes."""
+        return self.settings.depth * self.nbytes_per_slot
 
     @property
     def nbytes(self):
@@ -243,30 +243,30 @@ class Bracket:
         return out
 
     def _make_pipelines(self):
-        depth = 1 if self._overlap == "off" else self._depth
-        lanes = [self.lane() for _ in range(depth)]
+        depth = 1 if self._wait == "off" else self._depth
+        slots = [self.buffers() for _ in range(depth)]
 
         def pipeline(wait, compute, exchange):
-            async def program(z, lane, f, out):
+            async def program(z, slot, f, out):
                 await stagger(z, depth)
-                await self.of(f[z], out[z], lane, compute, exchange)
+                await self.of(f[z], out[z], slot, compute, exchange)
 
-            async def skeleton(z, lane, f, out):
+            async def skeleton(z, slot, f, out):
                 await stagger(z, depth)
-                await self.of(f[z], out[z], lane, False, exchange)
+                await self.of(f[z], out[z], slot, False, exchange)
 
             program.__qualname__ = "Bracket"
-            return self.runtime.pipelined(program, skeleton=skeleton, lane=iter(lanes).__next__,
+            return self.runtime.pipelined(program, skeleton=skeleton, buffers=iter(slots).__next__,
                                           depth=depth, wait=wait)
 
         alone = "off" if self.runtime.workers == 1 else "poll"
-        self._pipelines = {"whole": pipeline(self._overlap, True, True),
+        self._pipelines = {"whole": pipeline(self._wait, True, True),
                            "compute": pipeline(alone, True, False),
                            "exchange": pipeline("off", False, True)}
 
     def _check_in_use(self):
         if self._kernels is None:
-            raise ClosedError("expected a plan in use, received one that was destroyed")
+            raise ClosedError("expected a plan in use, received one that was closed")
 
     @staticmethod
     def _array_problem(array, shape, name):
@@ -279,38 +279,38 @@ class Bracket:
 
     # ---- slices ----------------------------------------------------------------------------------
 
-    def lane(self):
+    def buffers(self):
         """The buffers of one slice in flight."""
-        return _Lane(self._worked)
+        return BracketBuffers(self._worked)
 
-    async def of(self, f, out, lane, compute=True, exchange=True):
+    async def of(self, f, out, slot, compute=True, exchange=True):
         """One slice's bracket, for slice programs: it awaits two all-to-alls; see `stagger`.
 
         Parameters
         ----------
         f, out : ndarray of complex
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
-        lane : object
-            As `lane` makes it.
+        slot : object
+            As `buffers` makes it.
         compute, exchange : bool
             What is done of it.
         """
         if exchange:
-            await self._comm.Alltoallv(self._held.message(f), self._worked.message(lane.received))
+            await self._comm.Alltoallv(self._held.message(f), self._worked.message(slot.received))
         if compute:
             for part in self._blocks:
-                self._bracket(part, self._pieces(lane.received_pieces, f, part),
-                              self._pieces(lane.results_pieces, out, part))
+                self._bracket(part, self._pieces(slot.received_pieces, f, part),
+                              self._pieces(slot.results_pieces, out, part))
         if exchange:
-            await self._comm.Alltoallv(self._worked.message(lane.results), self._held.message(out))
+            await self._comm.Alltoallv(self._worked.message(slot.results), self._held.message(out))
 
-    async def _take(self, _, lane, a):
-        await self._comm.Alltoallv(self._held.message(a), self._worked.message(lane.received))
+    async def _take(self, _, slot, a):
+        await self._comm.Alltoallv(self._held.message(a), self._worked.message(slot.received))
         squares = [0.0]
 
         def transform(part):
             kernels = self._kernels[worker_index()]
-            kernels.load(self._pieces(lane.received_pieces, a, part))
+            kernels.load(self._pieces(slot.received_pieces, a, part))
             for pair, planes in _pairs(part):
                 gradient = self._advecting[planes]
                 gradient[...] = kernels.transform(pair)[:length_of(planes)]
@@ -355,7 +355,7 @@ class _Pieces:
                     zip(self._starts, self._counts, self._shapes))]
 
 
-class _Lane:
+class BracketBuffers:
     """Modes that other ranks hold: received, and to be sent back."""
 
     def __init__(self, pieces):
@@ -376,7 +376,7 @@ def _disagreement(shapes):
     return None
 
 
-def _problem(shape, spacing, points, overlap, depth, effort):
+def _problem(shape, spacing, points, wait, depth, effort):
     """What is wrong with the arguments or the installation, or None."""
     if find_spec("numba") is None:
         return f"expected numba to be installed, found none: {EXTRA}"
@@ -396,5 +396,5 @@ def _problem(shape, spacing, points, overlap, depth, effort):
         if grid is None or len(grid) != 2 or grid[0] < least[0] or grid[1] < least[1]:
             return (f"expected points of at least 3 K + 1 for modes up to K, {least}, "
                     f"received {points!r}")
-    return (choice_problem(overlap=(overlap, OVERLAPS), effort=(effort, EFFORTS[1:]))
+    return (choice_problem(wait=(wait, WAITS), effort=(effort, EFFORTS[1:]))
             or count_problem(depth=depth))

@@ -5,19 +5,28 @@ from time import perf_counter
 
 import numpy as np
 
-from ..decomp import Slab, length_of
+from ..arrays import Slab, length_of
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
+from .array_spec import Side
+from .engine.fftw import EFFORTS, complex_of, empty, zeros
+from .engine.kernels import RowSweep
 from .function import Function, fine_points
-from .kernels import RowSweep
-from .local import EFFORTS, complex_of, empty, zeros
-from .plan import (NORMS, ORDERS, OVERLAPS, Plan, choice_problem, comm_problem, count_problem,
-                   dtype_problem, integers)
+from .plan import (
+    NORMS,
+    ORDERS,
+    WAITS,
+    Plan,
+    choice_problem,
+    comm_problem,
+    count_problem,
+    dtype_problem,
+    integers,
+)
+from .planning.search import adopt, budget_problem, choose, tune
+from .planning.tuning import Tuning, path_of
 from .pointwise import Pointwise
-from .side import Side
 from .transform import Backward, Forward, Kernels, WorkersKernels
-from .tune import adopt, budget_problem, choose, tune
-from .tuning import Tuning, path_of
 
 
 class FFT2(Plan):
@@ -25,7 +34,7 @@ class FFT2(Plan):
 
     In real space the rows (y) are split over the ranks, in spectral space the columns (x): the first
     ranks hold one more where the split is uneven, and ranks may hold nothing. Making, calling and
-    destroying a plan is collective. Planning times a few candidates unless told not to.
+    closing a plan is collective. Planning times a few candidates unless told not to.
 
     Parameters
     ----------
@@ -35,13 +44,13 @@ class FFT2(Plan):
     dtype : dtype
         Of real space: ``complex64``/``complex128``, or ``float32``/``float64`` for transforms to
         half the spectrum, ``nx // 2 + 1`` columns.
-    overlap : {"auto", "off", "block", "poll"}
+    wait : {"auto", "off", "block", "poll"}
         How exchanges are hidden; see `Runtime`. ``"off"`` is the reference, to the last bit, of
         the others. ``"auto"`` takes what a model and then a short measured run find the fastest.
     workers : int
         Worker threads per rank, if the plan makes its own runtime.
     depth, chunk, in_flight : int, optional
-        Lanes, slices per message and exchanges in flight; see `Settings`. Chosen where None.
+        Slots, slices per message and exchanges in flight; see `Settings`. Chosen where None.
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`.
     order : {"natural", "transposed"}
@@ -77,7 +86,7 @@ class FFT2(Plan):
     ...     spectrum = plan.forward(u)
     """
 
-    def __init__(self, comm, shape, dtype=complex, *, overlap="auto", workers=1, depth=None,
+    def __init__(self, comm, shape, dtype=complex, *, wait="auto", workers=1, depth=None,
                  chunk=None, in_flight=None, norm=None, order="natural", effort=None,
                  tuning=None, runtime=None, deadline_s=60.0, trace=None):
         self._owns_runtime = runtime is None
@@ -87,9 +96,9 @@ class FFT2(Plan):
         tuning = path_of(tuning)
         try:
             self.runtime.preflight(
-                _problem(comm, self.runtime.comm, shape, dtype, overlap, depth, chunk,
+                _problem(comm, self.runtime.comm, shape, dtype, wait, depth, chunk,
                          in_flight, norm, order, effort, tuning),
-                plan="FFT2", shape=shape, dtype=str(dtype), overlap=overlap, depth=depth,
+                plan="FFT2", shape=shape, dtype=str(dtype), wait=wait, depth=depth,
                 chunk=chunk, in_flight=in_flight, norm=norm, order=order, effort=effort,
                 tuning=tuning)
             self._shape = tuple(int(length) for length in shape)
@@ -101,9 +110,9 @@ class FFT2(Plan):
             self._close_runtime()
             raise
         self.comm = comm
-        self.destroyed = False
+        self.closed = False
         self._transposed = order == "transposed"
-        self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight,
+        self._wishes = dict(wait=wait, depth=depth, chunk=chunk, in_flight=in_flight,
                             effort=effort)
         *self._batch, ny, nx = self._shape
         points = ny * nx
@@ -172,8 +181,8 @@ class FFT2(Plan):
         InputError
             On all ranks, when an argument is bad or the file cannot be written.
         """
-        if self.destroyed:
-            raise ClosedError("expected a plan in use, received one that was destroyed")
+        if self.closed:
+            raise ClosedError("expected a plan in use, received one that was closed")
         self.runtime.preflight(budget_problem(budget_s) or self._tuning.problem(),
                                budget_s=budget_s)
         self._tuning.forget()
@@ -251,8 +260,8 @@ class FFT2(Plan):
         if function is None:
             return lambda function: self.pointwise(
                 function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
-        if self.destroyed:
-            raise ClosedError("expected a plan in use, received one that was destroyed")
+        if self.closed:
+            raise ClosedError("expected a plan in use, received one that was closed")
         ny, nx = self._shape[-2:]
         function = Function(function, inputs, outputs, shared, dealias, (ny, nx))
         self.runtime.preflight(function.problem, **function.agreed)
@@ -334,7 +343,7 @@ def _sweep_seconds(slab, dtype, rows, effort):
     return min(seconds)
 
 
-def _problem(comm, own, shape, dtype, overlap, depth, chunk, in_flight, norm, order, effort,
+def _problem(comm, own, shape, dtype, wait, depth, chunk, in_flight, norm, order, effort,
              tuning):
     """What is wrong with a plan's arguments, or None."""
     lengths = integers(shape)
@@ -344,7 +353,7 @@ def _problem(comm, own, shape, dtype, overlap, depth, chunk, in_flight, norm, or
             and min(lengths) >= 0 else
             f"expected a shape (..., ny, nx) of integers with ny, nx >= 1, received {shape!r}")
         or dtype_problem(dtype)
-        or choice_problem(overlap=(overlap, OVERLAPS), norm=(norm, NORMS), order=(order, ORDERS),
+        or choice_problem(wait=(wait, WAITS), norm=(norm, NORMS), order=(order, ORDERS),
                           effort=(effort, EFFORTS))
         or count_problem(depth=depth, chunk=chunk, in_flight=in_flight)
         or (None if isinstance(tuning, str | None) else

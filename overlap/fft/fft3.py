@@ -4,18 +4,27 @@ import weakref
 
 import numpy as np
 
-from ..decomp import Layout, Swap
+from ..arrays import Layout, Swap
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
+from .array_spec import Side
+from .engine.fftw import EFFORTS, complex_of
+from .engine.passage import Passage
+from .engine.sweep import Line
 from .function import Function, fine_points
-from .grids import near_grids, subcomms
-from .local import EFFORTS, complex_of
-from .passage import Passage
-from .plan import (NORMS, ORDERS, OVERLAPS, Plan, choice_problem, comm_problem, count_problem,
-                   dtype_problem, integers)
-from .side import Side
-from .sweep import Line
-from .trials import choose_volume, seconds_of
+from .plan import (
+    NORMS,
+    ORDERS,
+    WAITS,
+    Plan,
+    choice_problem,
+    comm_problem,
+    count_problem,
+    dtype_problem,
+    integers,
+)
+from .planning.grids import near_grids, subcomms
+from .planning.volume_search import choose_volume, seconds_of
 from .volume import Volume
 from .volume_pointwise import VolumePointwise
 
@@ -30,7 +39,7 @@ class FFT3(Plan):
     The ranks form a P x Q grid. In real space y is split over P and z over Q, in spectral space x
     over P and y over Q (Takahashi's volumetric FFT); with P or Q of 1 these are slabs, with one
     exchange instead of two. The first ranks hold one more where a split is uneven, and ranks may
-    hold nothing. Making, calling and destroying a plan is collective.
+    hold nothing. Making, calling and closing a plan is collective.
 
     Parameters
     ----------
@@ -44,13 +53,13 @@ class FFT3(Plan):
         P and Q. By default what the volumetric FFT's equation (7) finds, with the latency and the
         bandwidth of `comm`; where a slab and a pencil come close, the faster forward transform.
         Plans of one shape and runtime then have the same.
-    overlap : {"auto", "off", "block", "poll"}
+    wait : {"auto", "off", "block", "poll"}
         How exchanges are hidden; see `Runtime`. ``"off"`` is the reference, to the last bit, of
         the others. ``"auto"`` takes what a short measured run finds the fastest.
     workers : int
         Worker threads per rank, if the plan makes its own runtime.
     depth, chunk, in_flight : int, optional
-        Lanes, units per message and exchanges in flight; see `Settings`. A unit is what
+        Slots, units per message and exchanges in flight; see `Settings`. A unit is what
         `describe` tells: one plane, or some.
     late : float, optional
         Share of the last field, 0 to 1, whose exchange waits until all is transformed that it
@@ -85,7 +94,7 @@ class FFT3(Plan):
         On all ranks, when an argument is bad or differs between ranks.
     """
 
-    def __init__(self, comm, shape, dtype=complex, *, grid=None, overlap="auto", workers=1,
+    def __init__(self, comm, shape, dtype=complex, *, grid=None, wait="auto", workers=1,
                  depth=None, chunk=None, in_flight=None, late=None, norm=None, order="natural",
                  restore=False, dealias=None, effort=None, runtime=None, deadline_s=60.0,
                  trace=None):
@@ -95,26 +104,26 @@ class FFT3(Plan):
         self.runtime.check_open()
         try:
             self.runtime.preflight(
-                _problem(comm, self.runtime.comm, shape, dtype, grid, overlap, depth, chunk,
+                _problem(comm, self.runtime.comm, shape, dtype, grid, wait, depth, chunk,
                          in_flight, late, norm, order, restore, dealias, effort),
-                plan="FFT3", shape=shape, dtype=str(dtype), grid=grid, overlap=overlap,
+                plan="FFT3", shape=shape, dtype=str(dtype), grid=grid, wait=wait,
                 depth=depth, chunk=chunk, in_flight=in_flight, late=late, norm=norm, order=order,
                 restore=restore, dealias=dealias, effort=effort)
         except InputError:
             self._close_runtime()
             raise
         self.comm = comm
-        self.destroyed = False
+        self.closed = False
         *self._batch, nz, ny, nx = self._shape = tuple(int(length) for length in shape)
         self._dtype = np.dtype(dtype)
         self._natural = order == "natural"
         self._restore = restore
         self._effort = effort
-        self._wishes = dict(overlap=overlap, depth=depth, chunk=chunk, in_flight=in_flight,
+        self._wishes = dict(wait=wait, depth=depth, chunk=chunk, in_flight=in_flight,
                             late=late)
         self._power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         self.grid = tuple(map(int, grid)) if grid is not None else self._choose_grid(
-            overlap, order=order, restore=restore, dealias=dealias, effort=effort)
+            wait, order=order, restore=restore, dealias=dealias, effort=effort)
         P, Q = self.grid
         rank = self.runtime.comm.rank
         self._coordinates = rank % P, rank // P
@@ -198,8 +207,8 @@ class FFT3(Plan):
         if function is None:
             return lambda function: self.pointwise(
                 function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
-        if self.destroyed:
-            raise ClosedError("expected a plan in use, received one that was destroyed")
+        if self.closed:
+            raise ClosedError("expected a plan in use, received one that was closed")
         function = Function(function, inputs, outputs, shared, dealias, self._shape[-3:])
         self.runtime.preflight(function.problem, **function.agreed)
         lines = self._lines
@@ -216,7 +225,7 @@ class FFT3(Plan):
         choose_volume(transform, **self._wishes)
         return transform
 
-    def _choose_grid(self, overlap, **options):
+    def _choose_grid(self, wait, **options):
         """The grid that the model finds, or where it can't tell, a measurement."""
         chosen = _grids.setdefault(self.runtime, {})
         key = self._shape, self._dtype, tuple(options.items())
@@ -227,7 +236,7 @@ class FFT3(Plan):
                 seconds.clear()
                 for grid in grids:
                     with FFT3(self.comm, self._shape, self._dtype, grid=grid,
-                              overlap="poll" if overlap == "auto" else overlap,
+                              wait="poll" if wait == "auto" else wait,
                               runtime=self.runtime, **options) as plan:
                         seconds.append(seconds_of(plan.forward))
             chosen[key] = grids[seconds.index(min(seconds))]
@@ -295,7 +304,7 @@ def _route(grid, real, forward, restore):
     return route
 
 
-def _problem(comm, own, shape, dtype, grid, overlap, depth, chunk, in_flight, late, norm, order,
+def _problem(comm, own, shape, dtype, grid, wait, depth, chunk, in_flight, late, norm, order,
              restore, dealias, effort):
     """What is wrong with a plan's arguments, or None."""
     lengths = integers(shape)
@@ -310,7 +319,7 @@ def _problem(comm, own, shape, dtype, grid, overlap, depth, chunk, in_flight, la
             problem = (f"expected grid to be two integers whose product is {own.size}, the number "
                        f"of ranks, or None, received {grid!r}")
     problem = problem or choice_problem(
-        overlap=(overlap, OVERLAPS), norm=(norm, NORMS), order=(order, ORDERS),
+        wait=(wait, WAITS), norm=(norm, NORMS), order=(order, ORDERS),
         dealias=(dealias, DEALIAS), effort=(effort, EFFORTS))
     if problem is None and not isinstance(restore, bool):
         problem = f"expected restore to be True or False, received {restore!r}"

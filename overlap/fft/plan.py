@@ -1,6 +1,6 @@
 """What plans of any dimension have in common: their end, their two sides, what they may be asked.
 
-A `Plan` has the attributes ``runtime``, ``_owns_runtime``, ``destroyed``, ``forward`` and
+A `Plan` has the attributes ``runtime``, ``_owns_runtime``, ``closed``, ``forward`` and
 ``backward``, and a `Side` in real space (``_real``) and of the spectrum (``_spectrum``).
 """
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import ClosedError
 
-OVERLAPS = ("auto", "off", "block", "poll")
+WAITS = ("auto", "off", "block", "poll")
 ORDERS = ("natural", "transposed")
 NORMS = (None, "backward", "ortho", "forward")
 DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))
@@ -21,13 +21,13 @@ class Plan:
         return self
 
     def __exit__(self, *exc_info):
-        self.destroy()
+        self.close()
 
-    def destroy(self):
+    def close(self):
         """Free what the plan holds (collective); closes the runtime if the plan made it."""
-        if not self.destroyed:
-            self.destroyed = True
-            self.forward = self.backward = _Destroyed()
+        if not self.closed:
+            self.closed = True
+            self.forward = self.backward = _Closed()
             for transform in self._living():
                 transform.release()
             self._close_runtime()
@@ -64,11 +64,11 @@ class Plan:
         return self._of(forward_output).empty()
 
 
-class _Destroyed:
-    """Stands for the transforms of a destroyed plan."""
+class _Closed:
+    """Stands for the transforms of a closed plan."""
 
     def __call__(self, *args, **kwargs):
-        raise ClosedError("expected a plan in use, received one that was destroyed")
+        raise ClosedError("expected a plan in use, received one that was closed")
 
     def __getattr__(self, name):
         self()

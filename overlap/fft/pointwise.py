@@ -1,11 +1,11 @@
 """`Pointwise`: spectral fields to real space, the user's function, and back, as one pipeline."""
 
-from ..decomp import Exchange, length_of
+from ..arrays import Exchange, length_of
 from ..runtime import worker_index
-from .legs import BackwardLeg, ForwardLeg
-from .local import empty, zeros
-from .side import Side
-from .transform import Backward, Lane, Transform
+from .array_spec import Side
+from .engine.fftw import empty, zeros
+from .engine.legs import BackwardLeg, ForwardLeg
+from .transform import Backward, SlotBuffers, Transform
 
 
 class Pointwise(Transform):
@@ -57,16 +57,16 @@ class Pointwise(Transform):
         return (max(back.by_rows.size, forth.by_rows.size), back.by_columns.size,
                 forth.by_columns.size)
 
-    def make_lane(self, exchanges, rows, fields, results):
-        lane, rank = Lane(), self.slab.rank
-        lane.back = {size: BackwardLeg(back, rows, fields, rank)
+    def make_slot(self, exchanges, rows, fields, results):
+        slot, rank = SlotBuffers(), self.slab.rank
+        slot.back = {size: BackwardLeg(back, rows, fields, rank)
                      for size, (back, _) in exchanges.items()}
-        lane.forth = {size: ForwardLeg(forth, results, rows, rank)
+        slot.forth = {size: ForwardLeg(forth, results, rows, rank)
                       for size, (_, forth) in exchanges.items()}
-        lane.direct = None
+        slot.direct = None
         if 1 in exchanges and len(self.outputs) == 1:
-            lane.direct = ForwardLeg(exchanges[1][1], results, None, rank)
-        return lane
+            slot.direct = ForwardLeg(exchanges[1][1], results, None, rank)
+        return slot
 
     def prepare(self, inputs, outputs):
         if self._shared:
@@ -76,12 +76,12 @@ class Pointwise(Transform):
         in_place = all([columns.in_place(planes) for planes in outputs])
         return inputs[:self._own], outputs, in_place
 
-    async def run(self, part, lane, compute, comm, inputs, outputs, in_place):
+    async def run(self, part, slot, compute, comm, inputs, outputs, in_place):
         count = length_of(part)
         slices = range(part.start, part.stop)
-        back, forth = lane.back[count], lane.forth[count]
-        if count == 1 and lane.direct is not None and in_place and self.outputs[0].natural:
-            forth = lane.direct
+        back, forth = slot.back[count], slot.forth[count]
+        if count == 1 and slot.direct is not None and in_place and self.outputs[0].natural:
+            forth = slot.direct
             forth.aim(outputs[0][part.start], self.slab.rows[self.slab.rank])
         if compute:
             kernels = self.kernels

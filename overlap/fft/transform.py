@@ -11,13 +11,13 @@ exchange it measures C.
 
 import numpy as np
 
-from ..decomp import Exchange, chunks, length_of
+from ..arrays import Exchange, chunks, length_of
 from ..errors import ClosedError
 from ..runtime import worker_index
-from .kernels import ColumnSweep, RowSweep
-from .legs import BackwardLeg, ForwardLeg
-from .local import ALIGNMENT, zeros
-from .tune import budget_problem, tune
+from .engine.fftw import ALIGNMENT, zeros
+from .engine.kernels import ColumnSweep, RowSweep
+from .engine.legs import BackwardLeg, ForwardLeg
+from .planning.search import budget_problem, tune
 
 
 class Kernels:
@@ -55,8 +55,8 @@ class Chunk:
         return f"{self.start}" if self.start == last else f"{self.start}-{last}"
 
 
-class Lane:
-    """One lane's legs, by the number of planes; they are views of its buffers."""
+class SlotBuffers:
+    """One slot's legs, by the number of planes; they are views of its buffers."""
 
 
 class Transform:
@@ -70,7 +70,7 @@ class Transform:
     tuned : Tuned or None
         What `tune` gained, in this run or in the one whose file was read.
     nbytes_in_flight : int
-        Memory of all lanes on this rank, in bytes.
+        Memory of all slots on this rank, in bytes.
     """
 
     def __init__(self, runtime, slab, kernels, slices):
@@ -83,60 +83,60 @@ class Transform:
         self.planning = False  # arrays hold no data of the user's
         self._make_kernels = kernels
         self._kernels = None  # of `settings`: `WorkersKernels`
-        self._memory = None  # of all lanes
+        self._memory = None  # of all slots
 
     # `kernels(effort, rows)` makes `WorkersKernels`, or finds those in use.
     #
     # What a subclass supplies: the sides of its arrays (`inputs`, `outputs`), the dtype of what is
-    # exchanged, the exchanges, its lanes, its slice program, and what of the arguments this needs.
+    # exchanged, the exchanges, its slots, its slice program, and what of the arguments this needs.
 
     def exchanges(self, slices):
         """The exchanges of a chunk of so many slices, in their order."""
         raise NotImplementedError
 
     def buffer_lengths(self, *exchanges):
-        """Elements of each of a lane's buffers for these exchanges."""
+        """Elements of each of a slot's buffers for these exchanges."""
         raise NotImplementedError
 
-    def make_lane(self, exchanges, *buffers):
-        """A `Lane` for the exchanges, a dict by number of slices."""
+    def make_slot(self, exchanges, *buffers):
+        """A `SlotBuffers` for the exchanges, a dict by number of slices."""
         raise NotImplementedError
 
-    async def run(self, part, lane, compute, comm, *prepared):
+    async def run(self, part, slot, compute, comm, *prepared):
         raise NotImplementedError
 
     def prepare(self, inputs, outputs):
         return inputs, outputs
 
     def configure(self, settings, slices=None):
-        """Allocate lanes and make the pipelines for `settings`."""
+        """Allocate slots and make the pipelines for `settings`."""
         self.settings = settings
         self._kernels = self.kernels_of(settings)
         parts = [Chunk(part.start, part.stop) for part in chunks(
             self.slices if slices is None else slices, settings.chunk)]
         sizes = {length_of(part) for part in parts} or {1}
         depth = max(1, min(settings.depth, len(parts)))
-        self._make_pipelines(parts, self._make_lanes(depth, sizes))
+        self._make_pipelines(parts, self._make_slots(depth, sizes))
 
-    def _make_pipelines(self, parts, lanes):
-        """The pipelines of the slice program over `parts`, on some lanes."""
+    def _make_pipelines(self, parts, slots):
+        """The pipelines of the slice program over `parts`, on some slots."""
         self._parts = parts
-        settings, comm, depth = self.settings, self.runtime.comm, len(lanes)
+        settings, comm, depth = self.settings, self.runtime.comm, len(slots)
 
         def pipeline(compute, comm, wait):
-            async def program(part, lane, *prepared):
-                await self.run(part, lane, compute, comm, *prepared)
+            async def program(part, slot, *prepared):
+                await self.run(part, slot, compute, comm, *prepared)
 
-            async def skeleton(part, lane, *prepared):
-                await self.run(part, lane, False, comm, *prepared)
+            async def skeleton(part, slot, *prepared):
+                await self.run(part, slot, False, comm, *prepared)
 
             program.__qualname__ = type(self).__name__
             return self.runtime.pipelined(
-                program, skeleton=skeleton, lane=iter(lanes).__next__, depth=depth, wait=wait,
-                in_flight=min(settings.in_flight, depth), looks=settings.looks)
+                program, skeleton=skeleton, buffers=iter(slots).__next__, depth=depth, wait=wait,
+                in_flight=min(settings.in_flight, depth), polls=settings.polls)
 
         alone = "off" if self.runtime.workers == 1 else "poll"
-        self._pipelines = {"whole": pipeline(True, comm, settings.overlap),
+        self._pipelines = {"whole": pipeline(True, comm, settings.wait),
                            "compute": pipeline(True, None, alone),
                            "exchange": pipeline(False, comm, "off")}
 
@@ -149,14 +149,14 @@ class Transform:
         """The sweeps of the worker that asks."""
         return self._kernels[worker_index()]
 
-    def _make_lanes(self, depth, sizes):
-        """Lanes for chunks of `sizes` slices."""
+    def _make_slots(self, depth, sizes):
+        """Slots for chunks of `sizes` slices."""
         exchanges = {size: self.exchanges(size) for size in sizes}
         lengths = self.buffer_lengths(*exchanges[max(sizes)])
-        return [self.make_lane(exchanges, *buffers) for buffers in self._allocate(depth, lengths)]
+        return [self.make_slot(exchanges, *buffers) for buffers in self._allocate(depth, lengths)]
 
     def _allocate(self, depth, lengths):
-        """Buffers of some lengths for every lane, all in one block of memory."""
+        """Buffers of some lengths for every slot, all in one block of memory."""
         dtype = self.exchange_dtype
         # Each buffer starts on a cache line of its own, also an empty one: Open MPI takes a nonblocking
         # exchange whose two buffers start at one address for one in place, whatever their counts.
@@ -169,8 +169,8 @@ class Transform:
             self._memory = None  # free before there is more
             self._memory = zeros(depth * each, dtype)
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
-        return [[self._memory[lane * each + start:lane * each + start + length]
-                 for start, length in zip(starts, lengths)] for lane in range(depth)]
+        return [[self._memory[slot * each + start:slot * each + start + length]
+                 for start, length in zip(starts, lengths)] for slot in range(depth)]
 
     def nbytes_per_slice(self):
         """Bytes this rank sends per slice."""
@@ -185,11 +185,11 @@ class Transform:
     def tune(self, budget_s=30.0, progress=None):
         """Search for the fastest settings and use them (collective).
 
-        Mode, depth, slices per message, exchanges in flight, looks per exchange and FFTW's effort
+        Mode, depth, slices per message, exchanges in flight, polls per exchange and FFTW's effort
         are searched, as far as the plan was not asked for them by name; the number of threads is fixed
         by the runtime. What was gained is in `tuned`, what was tried in `trials`. To keep it in a
         file, use the plan's `tune`. Results may differ in the last bits from those before, when
-        another effort wins; not from ``overlap="off"`` with the same effort.
+        another effort wins; not from ``wait="off"`` with the same effort.
 
         Parameters
         ----------
@@ -214,9 +214,9 @@ class Transform:
         return self.tuned
 
     def check_in_use(self):
-        """Raise `ClosedError` after the plan was destroyed."""
+        """Raise `ClosedError` after the plan was closed."""
         if self._pipelines is None:
-            raise ClosedError("expected a plan in use, received one that was destroyed")
+            raise ClosedError("expected a plan in use, received one that was closed")
 
     def compute(self, *arrays, out=None):
         """All local work of the call and none of its communication; the result means nothing."""
@@ -329,24 +329,24 @@ class Forward(Transform):
     def buffer_lengths(self, exchange):
         return exchange.by_columns.size, exchange.by_rows.size
 
-    def make_lane(self, exchanges, send, receive):
-        lane, rank = Lane(), self.slab.rank
-        lane.legs = {size: ForwardLeg(exchange, send, receive, rank)
+    def make_slot(self, exchanges, send, receive):
+        slot, rank = SlotBuffers(), self.slab.rank
+        slot.legs = {size: ForwardLeg(exchange, send, receive, rank)
                      for size, (exchange,) in exchanges.items()}
-        lane.direct = ForwardLeg(*exchanges[1], send, None, rank) if 1 in exchanges else None
-        return lane
+        slot.direct = ForwardLeg(*exchanges[1], send, None, rank) if 1 in exchanges else None
+        return slot
 
     def prepare(self, inputs, outputs):
         in_place = self._kernels[0].columns_forward.in_place(outputs[0])
         return inputs[0], outputs[0], in_place
 
-    async def run(self, part, lane, compute, comm, real, spectrum, in_place):
+    async def run(self, part, slot, compute, comm, real, spectrum, in_place):
         count = length_of(part)
         if count == 1 and in_place and self.outputs[0].natural:
-            leg = lane.direct
+            leg = slot.direct
             leg.aim(spectrum[part.start], self.slab.rows[self.slab.rank])
         else:
-            leg = lane.legs[count]
+            leg = slot.legs[count]
         if compute:
             kernels = self.kernels
             for j in range(count):
@@ -374,18 +374,18 @@ class Backward(Transform):
     def buffer_lengths(self, exchange):
         return exchange.by_rows.size, exchange.by_columns.size
 
-    def make_lane(self, exchanges, send, receive):
-        lane = Lane()
-        lane.legs = {size: BackwardLeg(exchange, send, receive, self.slab.rank)
+    def make_slot(self, exchanges, send, receive):
+        slot = SlotBuffers()
+        slot.legs = {size: BackwardLeg(exchange, send, receive, self.slab.rank)
                      for size, (exchange,) in exchanges.items()}
-        return lane
+        return slot
 
     def prepare(self, inputs, outputs):
         return inputs[0], outputs[0]
 
-    async def run(self, part, lane, compute, comm, spectrum, real):
+    async def run(self, part, slot, compute, comm, spectrum, real):
         count = length_of(part)
-        leg = lane.legs[count]
+        leg = slot.legs[count]
         if compute:
             kernels = self.kernels
             for j in range(count):

@@ -8,19 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..decomp import mpi_type
+from ..arrays import mpi_type
 from ..errors import InputError
-from ..runtime import after, parallel, turn
-from .local import REQUIRED_ALIGNMENT, zeros
+from ..runtime import parallel, take_turn, wait_for_slices
+from .engine.fftw import REQUIRED_ALIGNMENT, zeros
 from .transform import Transform
-
 
 TRIAL_FIELDS = 3
 
 
 @dataclass(frozen=True)
-class VolumeLane:
-    """One lane's buffers: the remote pieces of a message, and what is received of one."""
+class FieldBuffers:
+    """One slot's buffers: the remote pieces of a message, and what is received of one."""
 
     send: np.ndarray
     receive: np.ndarray
@@ -84,13 +83,13 @@ class Fields(Transform):
         return max(max(message.counts_sent) for passage in self.passages()
                    for message in passage.messages(chunk)) * self.exchange_dtype.itemsize
 
-    def lane_nbytes(self, chunk):
-        """Bytes of one lane's buffers, at least 1."""
-        return max(1, sum(self._lane_lengths(chunk)) * self.exchange_dtype.itemsize)
+    def slot_nbytes(self, chunk):
+        """Bytes of one slot's buffers, at least 1."""
+        return max(1, sum(self._buffer_lengths(chunk)) * self.exchange_dtype.itemsize)
 
-    def _lane_lengths(self, chunk):
+    def _buffer_lengths(self, chunk):
         return [max(lengths) for lengths in zip(
-            *(passage.lane_lengths(chunk) for passage in self.passages()))]
+            *(passage.buffer_lengths(chunk) for passage in self.passages()))]
 
     def run_planes(self, inputs, outputs, what="whole"):
         """Run on lists of batches of fields that are known to fit (collective)."""
@@ -102,14 +101,14 @@ class Fields(Transform):
                 out[...] = target
 
     def make_pipelines(self, tasks):
-        """The pipelines of some tasks, and lanes for any of their messages."""
+        """The pipelines of some tasks, and slots for any of their messages."""
         depth = max(1, min(self.settings.depth, len(tasks)))
         kind = mpi_type(self.exchange_dtype)
         self._make_pipelines(tasks, [
-            VolumeLane(*buffers, kind)
-            for buffers in self._allocate(depth, self._lane_lengths(self.settings.chunk))])
+            FieldBuffers(*buffers, kind)
+            for buffers in self._allocate(depth, self._buffer_lengths(self.settings.chunk))])
 
-    async def travel(self, passage, task, lane, compute, comm, sources, targets, scale, first=0,
+    async def travel(self, passage, task, slot, compute, comm, sources, targets, scale, first=0,
                      start=0):
         """Run one task of a passage.
 
@@ -121,18 +120,18 @@ class Fields(Transform):
             The passage starts when so many slices have ended; `sources` may be filled until then.
         """
         if compute:
-            await (after(first + task.gate, first + task.begin) if task.gate else after(start))
-        flight = passage.flight(task, lane, sources, targets)
+            await (wait_for_slices(first + task.gate, first + task.begin) if task.gate else wait_for_slices(start))
+        flight = passage.flight(task, slot, sources, targets)
         if compute:
             flight.load(scale if task.leg == 0 else 1.0)
         if comm is not None:
             dimension = flight.dimension
-            await (turn() if dimension is None else flight.exchanged(self._comms[dimension]))
+            await (take_turn() if dimension is None else flight.exchanged(self._comms[dimension]))
         if compute:
-            await after(first + task.hold if task.hold else 0)
+            await wait_for_slices(first + task.hold if task.hold else 0)
             flight.store()
             if task.completes:
-                await after(first + task.number)
+                await wait_for_slices(first + task.number)
                 await parallel(lambda run: run(), passage.rest(task.field, targets))
 
 
@@ -152,7 +151,7 @@ class Volume(Fields):
         self._passage = None
 
     def configure(self, settings, fields=None):
-        """Allocate lanes and make the pipelines for `settings`; by default for all fields."""
+        """Allocate slots and make the pipelines for `settings`; by default for all fields."""
         self.settings = settings
         self.make_pipelines(self._passage.tasks(settings.chunk, fields, settings.late))
 
@@ -169,8 +168,8 @@ class Volume(Fields):
         return (split(natural_view(inputs[0], self.inputs[0])),
                 split(natural_view(outputs[0], self.outputs[0])))
 
-    async def run(self, task, lane, compute, comm, sources, targets):
-        await self.travel(self._passage, task, lane, compute, comm, sources, targets, self.scale)
+    async def run(self, task, slot, compute, comm, sources, targets):
+        await self.travel(self._passage, task, slot, compute, comm, sources, targets, self.scale)
 
 
 def natural_view(array, side):

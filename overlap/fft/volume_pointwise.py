@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..runtime import after, turn
-from .local import zeros
-from .passage import Task
+from ..runtime import take_turn, wait_for_slices
+from .engine.fftw import zeros
+from .engine.passage import Task
 from .volume import Fields, natural_view
 
 
@@ -65,7 +65,7 @@ class VolumePointwise(Fields):
         self._back = self._forth = None
 
     def configure(self, settings, entries=None):
-        """Allocate lanes and make the pipelines for `settings`; by default for the whole batch."""
+        """Allocate slots and make the pipelines for `settings`; by default for the whole batch."""
         self.settings = settings
         entries = self._fields if entries is None else entries
         function, chunk = self._function, settings.chunk
@@ -99,23 +99,23 @@ class VolumePointwise(Fields):
             (inputs[:own], self.inputs[:own]), (inputs[own:], self.inputs[own:]))]
         return fields, shared, [natural_view(*pair) for pair in zip(outputs, self.outputs)]
 
-    async def run(self, step, lane, compute, comm, inputs, shared, outputs):
+    async def run(self, step, slot, compute, comm, inputs, shared, outputs):
         entry, first, task = slice(step.entry, step.entry + 1), step.first, step.task
         if step.stage == "share":
-            await self.travel(self._back, task, lane, compute, comm, shared, self._shared,
+            await self.travel(self._back, task, slot, compute, comm, shared, self._shared,
                               self._scale_backward, first)
         elif step.stage == "back":
-            await self.travel(self._back, task, lane, compute, comm,
+            await self.travel(self._back, task, slot, compute, comm,
                               [field[entry] for field in inputs], self._given,
                               self._scale_backward, first, start=0 if step.entry else first)
         elif step.stage == "apply":
             if compute:
-                await after(first)
+                await wait_for_slices(first)
                 self._returned[:] = self._apply(step.entry)
             if comm is not None:
-                await turn()
+                await take_turn()
         else:
-            await self.travel(self._forth, task, lane, compute, comm,
+            await self.travel(self._forth, task, slot, compute, comm,
                               self._returned, [result[entry] for result in outputs],
                               self._scale_forward, first, start=first)
 

@@ -5,8 +5,8 @@ A slice program is a coroutine. Every `await` in it hands one request to the run
 * `Operation`: an MPI call, made by the communicator on one of the runtime's communicators;
 * `Barrier`: wait until every slice of this rank has arrived (or ended);
 * `Parallel`: split a heavy step of one slice over idle workers;
-* `After`: wait until the first slices of the call have ended;
-* `Turn`: take a place in the issue order without an MPI call.
+* `WaitForSlices`: wait until the first slices of the call have ended;
+* `TakeTurn`: take a place in the issue order without an MPI call.
 
 `AsyncComm` has mpi4py's own upper-case names and arguments; calling a method makes no MPI call but
 returns the `Operation` to await.
@@ -85,8 +85,8 @@ def barrier():
     """Wait, inside a slice program, until every slice of this rank has arrived or ended.
 
     The barrier is local; ``await comm.Barrier()`` is the one across ranks. A waiting slice keeps
-    its lane, so a program with lane buffers can use it only when all slices fit into the lanes;
-    a program without lane buffers makes room for the next slice while it waits.
+    its slot, so a program with slot buffers can use it only when all slices fit into the slots;
+    a program without slot buffers makes room for the next slice while it waits.
     """
     return Barrier()
 
@@ -111,7 +111,7 @@ def parallel(function, parts):
     return Parallel(function, parts)
 
 
-class After(_Request):
+class WaitForSlices(_Request):
     """Slices `start` to `stop` - 1 of the call have ended on this rank."""
 
     __slots__ = ("stop", "start")
@@ -120,42 +120,42 @@ class After(_Request):
         self.stop, self.start = stop, start
 
     def __str__(self):
-        return f"after({self.stop}, start={self.start})"
+        return f"wait_for_slices({self.stop}, start={self.start})"
 
 
-def after(stop, start=0):
+def wait_for_slices(stop, start=0):
     """Wait, inside a slice program, until the call's slices `start` to ``stop - 1`` have ended.
 
-    The slice keeps its lane but no worker. If a slice has failed, nothing is waited for.
+    The slice keeps its slot but no worker. If a slice has failed, nothing is waited for.
 
-    Order rule: operations are issued in a fixed rotation of the lanes, which is the order of the
-    slices if every slice awaits exactly one operation (or `turn`). Then all operations of earlier
+    Order rule: operations are issued in a fixed rotation of the slots, which is the order of the
+    slices if every slice awaits exactly one operation (or `take_turn`). Then all operations of earlier
     slices are issued before a slice's own, and no wait for earlier slices can block them, wherever
     in the slice it stands: no deadlock. Two more things follow. What a slice does after its
     operation comes after everything that earlier slices do before theirs. And a wait for
     a later slice, or for an earlier one whose operation comes later, ends with a `SliceError`.
     """
-    return After(stop, start)
+    return WaitForSlices(stop, start)
 
 
-class Turn(_Request):
+class TakeTurn(_Request):
     """The slice's place in the issue order, with nothing to issue."""
 
     __slots__ = ()
 
     def __str__(self):
-        return "turn()"
+        return "take_turn()"
 
 
-def turn():
-    """Take a place in the issue order without an MPI call: for slices without one, see `after`."""
-    return Turn()
+def take_turn():
+    """Take a place in the issue order without an MPI call: for slices without one, see `wait_for_slices`."""
+    return TakeTurn()
 
 
 async def stagger(number, depth):
-    """Start every second lane one operation late: first thing in a slice program, to be awaited.
+    """Start every second slot one operation late: first thing in a slice program, to be awaited.
 
-    Lanes that run slices of two operations each in step issue all first ones, then all second ones,
+    Slots that run slices of two operations each in step issue all first ones, then all second ones,
     and the link falls silent in between. So the two alternate. The program needs a `skeleton` that
     awaits this too, as slices await differently often.
 
@@ -164,10 +164,10 @@ async def stagger(number, depth):
     number : int
         The slice's place in the call, from 0.
     depth : int
-        Lanes of the pipeline.
+        Slots of the pipeline.
     """
     if number < depth and number % 2:
-        await turn()
+        await take_turn()
 
 
 class AsyncComm:

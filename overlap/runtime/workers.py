@@ -2,7 +2,7 @@
 
 State: a heap of ready steps, ordered by when the communicator will ask for their result, and one
 token per ready step in a queue on which idle workers sleep. A worker never waits on anything else,
-except, in `block` mode, on a seat: there are N seats for N workers and one communicator, so that
+except, in `block` mode, on a core token: there are N core tokens for N workers and one communicator, so that
 never more than N of them keep a core busy.
 """
 
@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 import threadpoolctl
 
-from .scheduling import be_nice
+from .priority import be_nice
 
 _here = threading.local()
 
@@ -24,7 +24,7 @@ def worker_index():
     return getattr(_here, "index", 0)
 
 
-class Seats:
+class CoreTokens:
     """N places for N workers and the communicator: who computes or spins holds one."""
 
     def __init__(self, count, queue=SimpleQueue):
@@ -47,16 +47,16 @@ class ReadySteps:
     on_error : callable
         Given the exception of a task that raised one. Tasks must not: their pipeline would never end.
     queue : callable
-        Makes the queue on which idle workers sleep (`overlap.simulate` has its own).
+        Makes the queue on which idle workers sleep (`overlap.timing.simulate` has its own).
 
     Attributes
     ----------
-    seats : Seats or None
+    core_tokens : CoreTokens or None
         Set between pipelines only.
     """
 
     def __init__(self, on_error, queue=SimpleQueue):
-        self.seats = None
+        self.core_tokens = None
         self._on_error = on_error
         self._ready = []
         self._lock = threading.Lock()
@@ -80,10 +80,10 @@ class ReadySteps:
             with self._lock:
                 _, _, task = heappop(self._ready)
             try:
-                if self.seats is None:
+                if self.core_tokens is None:
                     task()
                 else:
-                    with self.seats:
+                    with self.core_tokens:
                         task()
             except BaseException as error:
                 self._on_error(error)

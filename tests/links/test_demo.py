@@ -5,7 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from overlap import links, trace
+
+from overlap.runtime import trace
+from overlap.tools import links
 
 DEADLINE_S = 300    # generous: it only turns a hang into a failure
 

@@ -5,7 +5,7 @@ import sys
 import jobs
 import pytest
 
-from overlap import links
+from overlap.tools import links
 
 
 @pytest.mark.skipif(links.unavailable_reason() is not None, reason=str(links.unavailable_reason()))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from overlap import links
 from overlap.errors import LinksUnavailable
+from overlap.tools import links
 
 DEADLINE_S = 120    # generous: it only turns a hang into a failure
 
@@ -23,7 +23,7 @@ class Job:
     """A Python program in a session of its own that calls `links.run`."""
 
     def __init__(self, program, **environ):
-        path = os.pathsep.join([*environ.pop("first", []), str(Path(links.__file__).parents[1])])
+        path = os.pathsep.join([*environ.pop("first", []), str(Path(links.__file__).parents[2])])
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from overlap import errors, links\n" + program],
             env=os.environ | {"PYTHONPATH": path} | environ, start_new_session=True,

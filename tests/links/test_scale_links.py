@@ -4,7 +4,8 @@ import json
 
 import pytest
 from commands import overlap
-from overlap import links
+
+from overlap.tools import links
 
 pytestmark = pytest.mark.skipif(links.unavailable_reason() is not None,
                                 reason=str(links.unavailable_reason()))

@@ -1,8 +1,9 @@
 """Cases of `Bracket`: direct sums over modes, invariants, equal bits, errors."""
 
 import numpy as np
-import overlap
 import pytest
+
+import overlap
 
 SPACING = 0.3, 0.7
 
@@ -48,7 +49,7 @@ def run(comm, a, f, **options):
 def direct_sum(comm, mode, shape=(2, 3, 9, 17), points=None):
     """Every plane against the sum over all pairs of a 17 x 17 mode set."""
     a, f = modes(shape[1:], 1), modes(shape, 2)
-    found = run(comm, a, f, overlap=mode, points=points)
+    found = run(comm, a, f, wait=mode, points=points)
     if comm.rank == 0:
         truth = np.array([[direct(a[p], f[z, p]) for p in range(shape[1])]
                           for z in range(shape[0])])
@@ -77,14 +78,14 @@ def same_bits(comm):
     for shape in ((5, 6, 7, 9), (3, 5, 3, 5), (4, 2, 5, 7), (2, 3, 1, 3), (2, 3, 3, 1)):
         a, f = modes(shape[1:], 5), modes(shape, 6)
         alone = comm.Split(comm.rank)
-        truth = run(alone, a, f, overlap="off")
+        truth = run(alone, a, f, wait="off")
         alone.Free()
         for ranks in range(1, comm.size + 1):
             part = comm.Split(int(comm.rank < ranks))
             if comm.rank < ranks:
                 for mode, workers, depth in (("off", 1, 1), ("poll", 1, 2), ("poll", 3, 4),
                                              ("block", 2, 3), ("auto", 1, 4)):
-                    found = run(part, a, f, overlap=mode, workers=workers, depth=depth)
+                    found = run(part, a, f, wait=mode, workers=workers, depth=depth)
                     if comm.rank == 0:
                         assert np.array_equal(found, truth), (shape, ranks, mode, workers)
             part.Free()
@@ -113,10 +114,10 @@ def own_program(comm):
         expected, found = bracket(mine), bracket.empty()
         sums = np.zeros((shape[0], 1))
 
-        @runtime.pipelined(lane=bracket.lane, depth=3, wait="poll")
-        async def program(z, lane):
+        @runtime.pipelined(buffers=bracket.buffers, depth=3, wait="poll")
+        async def program(z, slot):
             await runtime.comm.Allreduce(np.ones(1), sums[z])
-            await bracket.of(mine[z], found[z], lane)
+            await bracket.of(mine[z], found[z], slot)
 
         program(range(shape[0]))
         assert np.array_equal(found, expected)
@@ -133,13 +134,13 @@ def bad_input(comm):
             ({"spacing": (1.0, 0.0)}, "expected spacing (dky, dkx) of two positive numbers"),
             ({"spacing": 1.0}, "expected spacing (dky, dkx)"),
             ({"points": (9, 7)}, "at least 3 K + 1 for modes up to K, (10, 7)"),
-            ({"overlap": "maybe"}, "expected overlap to be one of"),
+            ({"wait": "maybe"}, "expected wait to be one of"),
             ({"effort": None}, "expected effort to be one of"),
             ({"depth": 0}, "expected depth to be a positive integer"),
             ({"depth": 1 + comm.rank}, "depth: expected the same on all ranks")):
         if comm.size == 1 and words.endswith("the same on all ranks"):
             continue
-        arguments = {"shape": (2, 3, 4, 5), "overlap": "poll"} | arguments
+        arguments = {"shape": (2, 3, 4, 5), "wait": "poll"} | arguments
         with pytest.raises(overlap.InputError) as caught:
             overlap.Bracket(comm, arguments.pop("shape"), **arguments)
         assert words in str(caught.value)
@@ -166,7 +167,7 @@ def failure(comm, mode):
     shape = (5, 6, 5, 7)  # a pair of planes for each of three ranks
     a, f = modes(shape[1:], 9), modes(shape, 10)
     last = comm.size - 1
-    with overlap.Bracket(comm, shape, SPACING, overlap=mode) as bracket:
+    with overlap.Bracket(comm, shape, SPACING, wait=mode) as bracket:
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected = bracket(mine)

@@ -4,14 +4,14 @@ import warnings
 from itertools import product
 
 import numpy as np
+from fft2_cases import random, same_everywhere
 from mpi4py import MPI
 
-from fft2_cases import random, same_everywhere
 from overlap import InputError
-from overlap.compat.mpi4py_fft import DistArray, Function, PFFT, Subcomm, newDistArray
+from overlap.compat.mpi4py_fft import PFFT, DistArray, Function, Subcomm, newDistArray
 from overlap.compat.mpi4py_fft.pencil import Pencil
 
-FAST = dict(overlap="poll", planner_effort="FFTW_ESTIMATE")
+FAST = dict(wait="poll", planner_effort="FFTW_ESTIMATE")
 OPTIONS = [{}, {"collapse": True}, {"slab": True}, {"grid": (-1,)}, {"grid": (0, 0)},
            {"padding": 1.5}]
 AXES = {2: [None, 0, (-1, 0), ((0,), (1,)), (1,)],

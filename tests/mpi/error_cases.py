@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 import overlap
 from overlap.runtime import barrier, parallel
-from overlap.runtime.communicator import Communicator
-from overlap.runtime.lanes import Failure, Job
+from overlap.runtime.scheduler import Communicator
+from overlap.runtime.job import Failure, Job
 
 WAITS = ("off", "block", "poll")
 PATIENCE_S = 20
@@ -267,18 +267,18 @@ def buffers_after_a_bad_start(comm):
         with overlap.Runtime(comm, workers=2, depth=2, wait=wait, deadline_s=10) as rt:
             length = 1 << 16
 
-            def lane():
+            def slot():
                 return np.zeros((2, comm.size, length))
 
-            @rt.pipelined(lane=lane)
-            async def program(z, lane, value, bad):
-                send, recv = lane
+            @rt.pipelined(buffers=slot)
+            async def program(z, slot, value, bad):
+                send, recv = slot
                 send[:] = value + z
                 recv[:] = np.nan
                 await rt.comm.Alltoall("no buffer" if z == bad else send, recv)
                 assert (recv == value + z).all()
                 time.sleep(1e-3)
-                assert (recv == value + z).all(), "an old exchange wrote into this lane"
+                assert (recv == value + z).all(), "an old exchange wrote into this slot"
 
             for number in range(8):
                 bad = number % 2 if comm.rank == 1 else -1

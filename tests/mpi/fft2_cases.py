@@ -11,9 +11,9 @@ import numpy as np
 from mpi4py import MPI
 
 import overlap
-from overlap.decomp.exchange import Exchange
+from overlap.arrays.exchange import Exchange
 from overlap.fft import Settings
-from overlap.fft.local import HUGE_PAGE_NBYTES
+from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES
 from overlap.runtime.requests import Operation
 
 MODES = ("off", "block", "poll", "auto")
@@ -129,7 +129,7 @@ def drawn(comm, cases, workers=1):
                 raise
 
 
-def _drawn(comm, rt, shape, dtype, norm, order, overlap_, depth, chunk, seed, source, target,
+def _drawn(comm, rt, shape, dtype, norm, order, wait, depth, chunk, seed, source, target,
            read_only, effort):
     rng = np.random.default_rng(seed)
     u = random(rng, shape, dtype)
@@ -137,7 +137,7 @@ def _drawn(comm, rt, shape, dtype, norm, order, overlap_, depth, chunk, seed, so
     if order == "transposed":
         half = (*half[:-2], *half[:-3:-1])
     spectrum = random(rng, half, COMPLEX[dtype])
-    with overlap.FFT2(comm, shape, dtype, overlap=overlap_, depth=depth, chunk=chunk, norm=norm,
+    with overlap.FFT2(comm, shape, dtype, wait=wait, depth=depth, chunk=chunk, norm=norm,
                       order=order, effort=effort, runtime=rt) as plan:
         for transform, given, truth, side in (
                 (plan.forward, u, forward_truth(u, norm, order), False),
@@ -171,7 +171,7 @@ def broadcast_input(comm):
     """The same memory for all slices."""
     plane = random(np.random.default_rng(1), (6, 5), "c16")
     truth = np.broadcast_to(plane, (4, 3, 6, 5))
-    with overlap.FFT2(comm, truth.shape, "c16", overlap="poll") as plan:
+    with overlap.FFT2(comm, truth.shape, "c16", wait="poll") as plan:
         local = np.broadcast_to(plane[plan.local_slice()[-2:]], plan.shape())
         assert_close(plan.forward(local), forward_truth(truth), plan.local_slice(True), comm)
 
@@ -181,7 +181,7 @@ def outputs_that_look_contiguous(comm):
     for dtype, order, shape in product(("c16", "f8"), ("natural", "transposed"),
                                        ((3, 1, 8), (3, 8, comm.size), (1, 8, 8), (3, 8, 1))):
         u = random(np.random.default_rng(2), shape, dtype)
-        with overlap.FFT2(comm, shape, dtype, overlap="poll", order=order, chunk=1) as plan:
+        with overlap.FFT2(comm, shape, dtype, wait="poll", order=order, chunk=1) as plan:
             for flip in product((1, -1), repeat=3):
                 flips = tuple(slice(None, None, step) for step in flip)
                 out = plan.empty(True)[flips]
@@ -194,7 +194,7 @@ def round_trips_of_other_plans(comm):
     rng = np.random.default_rng(3)
     shapes = ([5, 7, 6], (2, 3, 4, 9), (8, 8))
     with overlap.Runtime(comm, workers=2) as rt:
-        plans = [overlap.FFT2(comm, shape, "f8", overlap="poll", runtime=rt) for shape in shapes]
+        plans = [overlap.FFT2(comm, shape, "f8", wait="poll", runtime=rt) for shape in shapes]
         for _ in range(3):
             for plan, shape in zip(plans, shapes):
                 u = random(rng, shape, "f8")
@@ -202,9 +202,9 @@ def round_trips_of_other_plans(comm):
                 assert_close(result, forward_truth(u), plan.local_slice(True), comm)
                 assert_close(plan.backward(result), u, plan.local_slice())
         for plan in plans:
-            plan.destroy()
+            plan.close()
     part = comm.Split(comm.rank % 2)
-    with overlap.FFT2(part, (3, 5, 4), "c16", overlap="block") as plan:
+    with overlap.FFT2(part, (3, 5, 4), "c16", wait="block") as plan:
         u = random(rng, (3, 5, 4), "c16") * (1 + comm.rank % 2)
         assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u), plan.local_slice(True),
                      part)
@@ -217,7 +217,7 @@ def modes_agree(comm, shape, dtype, order, settings, workers=(1, 2, 3), effort="
     """Each mode, depth, chunk and number of workers: the bits of `off`."""
     rng = np.random.default_rng(4)
     u = random(rng, shape, dtype)
-    with overlap.FFT2(comm, shape, dtype, overlap="off", order=order, effort=effort) as plan:
+    with overlap.FFT2(comm, shape, dtype, wait="off", order=order, effort=effort) as plan:
         real, spectrum = plan.empty(), plan.empty(True)
         real[...] = u[plan.local_slice()]
         assert_close(plan.forward(real, out=spectrum), forward_truth(u, order=order),
@@ -227,15 +227,15 @@ def modes_agree(comm, shape, dtype, order, settings, workers=(1, 2, 3), effort="
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
             for mode, (depth, chunk, in_flight) in product(MODES, settings):
-                with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=depth, chunk=chunk,
+                with overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=chunk,
                                   in_flight=in_flight, order=order, runtime=rt,
                                   effort=effort) as plan:
                     chosen = plan.forward.settings
                     label = f"{count} worker(s), {mode}: {chosen}"
                     assert chosen == plan.backward.settings
-                    assert chosen.overlap == mode or mode == "auto", label
+                    assert chosen.wait == mode or mode == "auto", label
                     assert chunk in (None, chosen.chunk), label
-                    assert depth in (None, chosen.depth) or chosen.overlap == "off", label
+                    assert depth in (None, chosen.depth) or chosen.wait == "off", label
                     same_everywhere(comm, chosen)
                     for _ in range(2):
                         assert same_bits(plan.forward(real), spectrum), label
@@ -246,7 +246,7 @@ def compute_and_communicate(comm):
     """Measuring C and T works in all modes, and leaves the plan right."""
     u = random(np.random.default_rng(5), (9, 8, 6), "f8")
     for mode, workers in product(MODES, (1, 2)):
-        with overlap.FFT2(comm, u.shape, "f8", overlap=mode, workers=workers) as plan:
+        with overlap.FFT2(comm, u.shape, "f8", wait=mode, workers=workers) as plan:
             real = np.array(u[plan.local_slice()])
             spectrum = plan.forward(real)
             assert_close(spectrum, forward_truth(u), plan.local_slice(True), comm)
@@ -268,7 +268,7 @@ def compute_and_communicate(comm):
 def distributed_arrays(comm):
     for shape, dtype, order in product(((3, 5, 7), (2, 2, 4, 4), (1, 1), (0, 4, 4), (2, 3, 16)),
                                        ("f8", "c8"), ("natural", "transposed")):
-        with overlap.FFT2(comm, shape, dtype, overlap="off", order=order) as plan:
+        with overlap.FFT2(comm, shape, dtype, wait="off", order=order) as plan:
             for side in (False, True):
                 _tiles(comm, plan, side)
                 _attributes(comm, plan, side, order)
@@ -385,7 +385,7 @@ def bad_input(comm, dtype, mode):
     """Bad on one rank only: the same InputError on all, nothing done, the plan works."""
     shape = (2, 12, 8)
     u = random(np.random.default_rng(6), shape, dtype)
-    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=2) as plan:
+    with overlap.FFT2(comm, shape, dtype, wait=mode, depth=2) as plan:
         real = np.array(u[plan.local_slice()])
         spectrum = np.array(forward_truth(u)[plan.local_slice(True)]).astype(COMPLEX[dtype])
         for transform, given, truth in ((plan.forward, real, spectrum),
@@ -415,18 +415,18 @@ BAD_ARGUMENTS = (
     {"shape": (4, 0)}, {"shape": (-1, 4, 4)}, {"shape": (4, 4.5)}, {"shape": (4, "x")},
     {"shape": (4, float("nan"))}, {"shape": (4, float("inf"))}, {"dtype": "i4"}, {"dtype": "g"},
     {"dtype": "no type"}, {"dtype": ">f8"}, {"dtype": [1]}, {"dtype": "f8,("},
-    {"overlap": "on"}, {"overlap": None}, {"norm": "forwards"}, {"norm": 1},
+    {"wait": "on"}, {"wait": None}, {"norm": "forwards"}, {"norm": 1},
     {"norm": np.array([1, 2])}, {"order": "xy"}, {"effort": "none"}, {"depth": 0}, {"depth": 1.5},
     {"chunk": -1}, {"chunk": "2"}, {"in_flight": 0})
 OTHER_ARGUMENTS = (
     {"shape": (2, 4, 5)}, {"shape": (4, 4)}, {"shape": (3, 4, 4)}, {"shape": (1, 2, 4, 4)},
-    {"dtype": "c8"}, {"norm": "ortho"}, {"order": "transposed"}, {"overlap": "poll"}, {"depth": 3},
+    {"dtype": "c8"}, {"norm": "ortho"}, {"order": "transposed"}, {"wait": "poll"}, {"depth": 3},
     {"chunk": 2}, {"in_flight": 2}, {"effort": "estimate"})
 
 
 def bad_arguments(comm, shared, others):
     """Arguments that are bad, or only other ones, on one rank: the same InputError on all."""
-    good = {"shape": (2, 4, 4), "dtype": "c16", "overlap": "off", "effort": "measure"}
+    good = {"shape": (2, 4, 4), "dtype": "c16", "wait": "off", "effort": "measure"}
     threads = threading.active_count()
     rt = overlap.Runtime(comm) if shared else None
     for bad, change in product({0, comm.size - 1}, OTHER_ARGUMENTS if others else BAD_ARGUMENTS):
@@ -456,24 +456,24 @@ def other_communicator(comm):
             error = raised(overlap.InputError, overlap.FFT2, wrong, (4, 4), runtime=rt)
             same_everywhere(comm, str(error))
         u = random(np.random.default_rng(8), (3, 4, 4), "c16")
-        with overlap.FFT2(twin, u.shape, runtime=rt, overlap="off") as plan:
+        with overlap.FFT2(twin, u.shape, runtime=rt, wait="off") as plan:
             assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u),
                          plan.local_slice(True), comm)
         for other in (alone, reverse, twin):
             other.Free()
 
 
-def destroyed(comm):
+def closed(comm):
     for shared in (False, True):
         rt = overlap.Runtime(comm) if shared else None
-        plan = overlap.FFT2(comm, (2, 4, 4), overlap="poll", runtime=rt)
+        plan = overlap.FFT2(comm, (2, 4, 4), wait="poll", runtime=rt)
         forward, backward = plan.forward, plan.backward
         square = plan.pointwise(lambda a: a * a)
         u = plan.empty()
         u[...] = 0
         forward(u)
-        plan.destroy()
-        plan.destroy()
+        plan.close()
+        plan.close()
         for function in (plan.forward, plan.backward, forward, backward, square):
             raised(overlap.ClosedError, function, u)
         raised(overlap.ClosedError, lambda: plan.forward.settings)
@@ -488,7 +488,7 @@ def destroyed(comm):
     plan = overlap.FFT2(comm, (2, 4, 4), runtime=(rt := overlap.Runtime(comm)))
     rt.close()
     raised(overlap.ClosedError, plan.forward, u)
-    plan.destroy()
+    plan.close()
 
 
 # ---- errors at every site --------------------------------------------------------------------
@@ -557,7 +557,7 @@ def _sites(transform, inputs, outputs, z):
         Exchange, "forward" if forward else "backward", late), False
     calls = {"off": "call", "block": "call", "poll": "start"}
     yield "MPI call", lambda: failing(
-        Operation, calls[transform.settings.overlap], late), False
+        Operation, calls[transform.settings.wait], late), False
 
 
 def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
@@ -565,7 +565,7 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
     shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
     u = random(np.random.default_rng(9), shape, dtype)
     truth = forward_truth(u, order=order)
-    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=depth, chunk=1, order=order) as plan:
+    with overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=1, order=order) as plan:
         real = np.array(u[plan.local_slice()])
         spectrum = plan.forward(real)
         assert_close(spectrum, truth, plan.local_slice(True), comm)
@@ -594,7 +594,7 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
 def injected_in_chunks(comm, mode, workers=2):
     """Several slices per message and several workers."""
     u = random(np.random.default_rng(10), (11, 6, 8), "c8")
-    with overlap.FFT2(comm, u.shape, "c8", overlap=mode, depth=2, chunk=3, workers=workers) as plan:
+    with overlap.FFT2(comm, u.shape, "c8", wait=mode, depth=2, chunk=3, workers=workers) as plan:
         real = np.array(u[plan.local_slice()])
         spectrum = np.array(plan.forward(real))
         for z, origin in product((0, 5, 10), range(comm.size)):
@@ -617,10 +617,10 @@ def injected_in_chunks(comm, mode, workers=2):
 # ---- memory, and what is left ----------------------------------------------------------------
 
 def memory(comm, mode, dtype="c16", order="natural"):
-    """Nothing is allocated by a call with `out`; the lanes are what the plan prints."""
+    """Nothing is allocated by a call with `out`; the slots are what the plan prints."""
     shape = (24, 128, 96)
     slices, slack = shape[0], 64 * 1024
-    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=4, chunk=2, order=order,
+    with overlap.FFT2(comm, shape, dtype, wait=mode, depth=4, chunk=2, order=order,
                       effort="measure") as plan:
         real, spectrum = plan.empty(), plan.empty(True)
         real[...] = 1
@@ -643,12 +643,12 @@ def memory(comm, mode, dtype="c16", order="natural"):
             sent = points[0] // shape[-1] * columns
             lines = (max(1, -(-2 * length * plan.dtype(True).itemsize // 64))
                      for length in (sent, points[1]))
-            lane = 64 * sum(lines)  # each buffer begins with a cache line
-            lanes = transform._pipelines["whole"].lanes
-            assert len(lanes) == transform.settings.depth <= 4
-            assert transform.nbytes_in_flight == len(lanes) * lane
-            assert len({id(lane) for pipeline in transform._pipelines.values()
-                        for lane in pipeline.lanes}) == len(lanes)
+            slot = 64 * sum(lines)  # each buffer begins with a cache line
+            slots = transform._pipelines["whole"].slots
+            assert len(slots) == transform.settings.depth <= 4
+            assert transform.nbytes_in_flight == len(slots) * slot
+            assert len({id(slot) for pipeline in transform._pipelines.values()
+                        for slot in pipeline.slots}) == len(slots)
             _lanes_grow_as_printed(transform)
 
 
@@ -675,33 +675,33 @@ def _allocated(nbytes):
 
 
 def fewer_slices_than_lanes(comm):
-    """Lanes are made for what can be in flight only."""
-    for slices, depth, chunk, lanes in ((3, 16, 1, 3), (0, 16, 1, 1), (10, 4, 5, 2), (10, 4, 1, 4),
+    """Slots are made for what can be in flight only."""
+    for slices, depth, chunk, slots in ((3, 16, 1, 3), (0, 16, 1, 1), (10, 4, 5, 2), (10, 4, 1, 4),
                                         (7, 16, 100, 1)):
-        with overlap.FFT2(comm, (slices, 4, 4), overlap="poll", depth=depth, chunk=chunk) as plan:
+        with overlap.FFT2(comm, (slices, 4, 4), wait="poll", depth=depth, chunk=chunk) as plan:
             for transform in (plan.forward, plan.backward):
-                assert len(transform._pipelines["whole"].lanes) == lanes
+                assert len(transform._pipelines["whole"].slots) == slots
             u = random(np.random.default_rng(11), (slices, 4, 4), "c16")
             assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u),
                          plan.local_slice(True), comm)
 
 
 def memory_is_given_back(comm):
-    """`destroy` frees the lanes there and then, not when Python next looks for cycles."""
+    """`close` frees the slots there and then, not when Python next looks for cycles."""
     gc.collect()
     gc.disable()
     tracemalloc.start()
     with overlap.Runtime(comm) as rt:
         for _ in range(2):  # the first time fills caches
             before = tracemalloc.get_traced_memory()[0]
-            plan = overlap.FFT2(comm, (8, 96, 96), overlap="poll", depth=8, chunk=1, runtime=rt,
+            plan = overlap.FFT2(comm, (8, 96, 96), wait="poll", depth=8, chunk=1, runtime=rt,
                                 effort="estimate")
             square = plan.pointwise(lambda a: a * a, dealias="3/2")
             held = (plan.forward.nbytes_in_flight + plan.backward.nbytes_in_flight
                     + square.nbytes_in_flight)
             grown = tracemalloc.get_traced_memory()[0] - before
             assert grown >= held > 2**20 / comm.size, (grown, held)
-            plan.destroy()
+            plan.close()
             del plan, square
         left = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -716,7 +716,7 @@ def many_plans(comm, own, shared):
     threads = threading.active_count()
     for number in range(own):
         mode = "poll" if number % 10 == 0 else "off"
-        with overlap.FFT2(comm, u.shape, overlap=mode, effort="estimate") as plan:
+        with overlap.FFT2(comm, u.shape, wait=mode, effort="estimate") as plan:
             result = plan.forward(u[plan.local_slice()])
             rt = plan.runtime
         assert rt.comm.handle == MPI.COMM_NULL and rt.closed
@@ -724,10 +724,10 @@ def many_plans(comm, own, shared):
     assert threading.active_count() == threads
     with overlap.Runtime(comm) as rt:
         for _ in range(shared):
-            with overlap.FFT2(comm, u.shape, overlap="off", effort="estimate", runtime=rt) as plan:
+            with overlap.FFT2(comm, u.shape, wait="off", effort="estimate", runtime=rt) as plan:
                 pass
         assert len(rt._comms) == 1 and threading.active_count() <= threads + 1
-        with overlap.FFT2(comm, u.shape, overlap="poll", runtime=rt) as plan:
+        with overlap.FFT2(comm, u.shape, wait="poll", runtime=rt) as plan:
             result = plan.forward(u[plan.local_slice()])
             assert_close(result, truth, plan.local_slice(True), comm)
     assert threading.active_count() == threads

@@ -5,15 +5,26 @@ from contextlib import ExitStack
 from itertools import product
 
 import numpy as np
+from fft2_cases import (
+    COMPLEX,
+    MODES,
+    Boom,
+    laid_out,
+    nothing_fails,
+    raised,
+    random,
+    same_bits,
+    same_everywhere,
+    wide,
+)
 
 import overlap
-from fft2_cases import (COMPLEX, MODES, Boom, laid_out, nothing_fails, raised, random,
-                        same_bits, same_everywhere, wide)
-from overlap.decomp import mode_segments
-from overlap.fft import fft3, flights, tail
-from overlap.fft import passage as passages
-from overlap.fft.flights import UnitsFlight
-from overlap.fft.sweep import Sweep
+from overlap.arrays import mode_segments
+from overlap.fft import fft3
+from overlap.fft.engine import flights, tail
+from overlap.fft.engine import passage as passages
+from overlap.fft.engine.flights import UnitsFlight
+from overlap.fft.engine.sweep import Sweep
 from overlap.runtime.requests import Operation
 
 AXES = (-3, -2, -1)
@@ -91,12 +102,12 @@ def drawn(comm, cases, workers=1):
                 raise
 
 
-def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, overlap_, depth, chunk,
+def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, wait, depth, chunk,
            late, seed, source, target, read_only, effort):
     rng = np.random.default_rng(seed)
     grid = None if grid is None else grids(comm.size)[grid % len(grids(comm.size))]
     u = random(rng, [*shape[:-3], *fine_lengths(shape, dealias)], dtype)
-    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=overlap_, depth=depth, chunk=chunk,
+    with overlap.FFT3(comm, shape, dtype, grid=grid, wait=wait, depth=depth, chunk=chunk,
                       late=late, norm=norm, order=order, restore=restore, dealias=dealias,
                       effort=effort, runtime=rt) as plan:
         assert grid in (None, plan.grid)
@@ -139,7 +150,7 @@ def every_step(comm, shape, dtype, grid):
     """What each leg leaves in its target, against the whole."""
     u = random(np.random.default_rng(1), shape, dtype)
     spectrum = random(np.random.default_rng(2), forward_truth(u, shape).shape, COMPLEX[dtype])
-    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="poll", chunk=1, depth=3) as plan:
+    with overlap.FFT3(comm, shape, dtype, grid=grid, wait="poll", chunk=1, depth=3) as plan:
         for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
             passage = transform._passage
             seen = []
@@ -178,7 +189,7 @@ def plane_waves(comm):
     z, y, x = np.mgrid[:nz, :ny, :nx]
     for grid, order, restore, dtype in product(grids(comm.size), ("natural", "transposed"),
                                                (False, True), ("c16", "f8")):
-        with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="off", order=order,
+        with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", order=order,
                           restore=restore, effort="estimate") as plan:
             kz, ky, kx = plan.wavenumbers()
             assert np.broadcast_shapes(kz.shape, ky.shape, kx.shape) == plan.shape(True)
@@ -197,7 +208,7 @@ def distributed_arrays(comm):
     for shape, grid, order, restore in product(
             ((5, 3, 7), (2, 2, 4, 4, 2), (1, 1, 1), (0, 3, 3, 3)), grids(comm.size),
             ("natural", "transposed"), (False, True)):
-        with overlap.FFT3(comm, shape, "f4", grid=grid, overlap="off", order=order,
+        with overlap.FFT3(comm, shape, "f4", grid=grid, wait="off", order=order,
                           restore=restore, effort="estimate") as plan:
             for side in (False, True):
                 array = plan.empty(side)
@@ -222,7 +233,7 @@ def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="meas
     """Each mode, depth, chunk and number of workers: the bits of `off`."""
     rng = np.random.default_rng(4)
     u = random(rng, [*shape[:-3], *fine_lengths(shape, options.get("dealias"))], dtype)
-    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="off", effort=effort,
+    with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", effort=effort,
                       **options) as plan:
         real, spectrum = plan.empty(), plan.empty(True)
         real[...] = u[plan.local_slice()]
@@ -234,7 +245,7 @@ def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="meas
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
             for mode, (depth, chunk, late) in product(MODES, settings):
-                with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=depth,
+                with overlap.FFT3(comm, shape, dtype, grid=grid, wait=mode, depth=depth,
                                   chunk=chunk, late=late, runtime=rt, effort=effort,
                                   **options) as plan:
                     label = f"{count} worker(s), {mode}: {plan.forward.settings}"
@@ -249,7 +260,7 @@ def compute_and_communicate(comm):
     shape = (2, 9, 8, 6)
     u = random(np.random.default_rng(5), shape, "f8")
     for mode, workers, grid in product(MODES, (1, 2), grids(comm.size)):
-        with overlap.FFT3(comm, shape, "f8", grid=grid, overlap=mode, workers=workers,
+        with overlap.FFT3(comm, shape, "f8", grid=grid, wait=mode, workers=workers,
                           effort="estimate") as plan:
             real = np.array(u[plan.local_slice()])
             spectrum = plan.forward(real)
@@ -267,7 +278,7 @@ def delays(comm, shape, dtype, grid, mode, late):
     rng = np.random.default_rng(comm.rank)
     u = random(np.random.default_rng(6), shape, dtype)
     original = Sweep.__call__
-    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="off", effort="estimate") as plan:
+    with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", effort="estimate") as plan:
         real = np.array(u[plan.local_slice()])
         truth = plan.forward(real)
         back = plan.backward(truth)
@@ -279,7 +290,7 @@ def delays(comm, shape, dtype, grid, mode, late):
 
     with overlap.Runtime(comm, workers=2) as rt:
         for depth, chunk in ((1, 1), (2, 1), (5, 1), (7, 2)):
-            with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=depth, chunk=chunk,
+            with overlap.FFT3(comm, shape, dtype, grid=grid, wait=mode, depth=depth, chunk=chunk,
                               late=late, runtime=rt, effort="estimate") as plan:
                 assert any(task.phase == "late" for task in plan.forward._parts) == bool(late)
                 for transform, given, expected in ((plan.forward, real, truth),
@@ -325,7 +336,7 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
 
     off = None
     for mode, workers, depth, chunk in modes:
-        with overlap.FFT3(comm, plan_shape, dtype, grid=grid, order=order, overlap=mode,
+        with overlap.FFT3(comm, plan_shape, dtype, grid=grid, order=order, wait=mode,
                           workers=workers, depth=depth, chunk=chunk, effort="estimate") as plan:
             acting = plan.pointwise(filled if use_out else returned, inputs=3, outputs=outputs,
                                     shared=shared, dealias=dealias)
@@ -353,7 +364,7 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
 def pointwise_failures(comm, mode, grid):
     """A function that raises, on one rank, for one entry: told on all, then all is right."""
     spectrum = random(np.random.default_rng(13), (3, 6, 8, 20), "c16")
-    with overlap.FFT3(comm, spectrum.shape, "c16", grid=grid, overlap=mode, depth=3, chunk=1,
+    with overlap.FFT3(comm, spectrum.shape, "c16", grid=grid, wait=mode, depth=3, chunk=1,
                       effort="estimate") as plan:
         given = np.array(spectrum[plan.local_slice(True)])
         armed = []
@@ -382,7 +393,7 @@ def pointwise_failures(comm, mode, grid):
 def injected(comm, mode, grid, dtype, shape, late, workers=1):
     """A failure at each site, leg and rank is told on all; then all is right again."""
     u = random(np.random.default_rng(9), shape, dtype)
-    with overlap.FFT3(comm, shape, dtype, grid=grid, overlap=mode, depth=3, chunk=1, late=late,
+    with overlap.FFT3(comm, shape, dtype, grid=grid, wait=mode, depth=3, chunk=1, late=late,
                       workers=workers, effort="estimate") as plan:
         real = np.array(u[plan.local_slice()])
         spectrum = plan.forward(real)
@@ -428,7 +439,7 @@ def _failing(transform, site, leg):
                 and flight._units == flight._leg.units(parts[len(parts) // 2]))
 
     if site == "MPI":
-        name = "start" if transform.settings.overlap == "poll" else "call"
+        name = "start" if transform.settings.wait == "poll" else "call"
         comms = {id(transform._comms[one.crossing.dimension]) for one in transform._passage.legs
                  if one.crossing.dimension is not None}
         state = {"seen": set()}
@@ -473,7 +484,7 @@ def _method(kind, name, when):
 BAD_ARGUMENTS = (
     {"shape": (4, 4)}, {"shape": 4}, {"shape": (4, 4, 0)}, {"shape": (-1, 4, 4, 4)},
     {"shape": (4, 4, 4.5)}, {"dtype": "i4"}, {"grid": 2}, {"grid": (1,)}, {"grid": (0, 1)},
-    {"grid": (7, 7)}, {"grid": (1, 1.5)}, {"grid": "ab"}, {"overlap": "on"}, {"norm": 1},
+    {"grid": (7, 7)}, {"grid": (1, 1.5)}, {"grid": "ab"}, {"wait": "on"}, {"norm": 1},
     {"order": "zyx"}, {"restore": 1}, {"dealias": "2/3"}, {"dealias": 1.5}, {"effort": "none"},
     {"depth": 0}, {"chunk": -1}, {"in_flight": 0}, {"late": 1.5}, {"late": "half"})
 OTHER_ARGUMENTS = ({"shape": (4, 4, 5)}, {"dtype": "c8"}, {"norm": "ortho"}, {"restore": True},
@@ -483,7 +494,7 @@ OTHER_ARGUMENTS = ({"shape": (4, 4, 5)}, {"dtype": "c8"}, {"norm": "ortho"}, {"r
 
 def bad_arguments(comm):
     """Bad, or other ones, on one rank: the same InputError on all, and nothing left behind."""
-    good = {"shape": (4, 4, 4), "dtype": "c16", "overlap": "off", "effort": "estimate"}
+    good = {"shape": (4, 4, 4), "dtype": "c16", "wait": "off", "effort": "estimate"}
     changes = [*BAD_ARGUMENTS, *(OTHER_ARGUMENTS if comm.size > 1 else ())]
     for bad, change in product({0, comm.size - 1}, changes):
         arguments = good | (change if comm.rank == bad else {})
@@ -497,7 +508,7 @@ def bad_arguments(comm):
 def bad_calls(comm):
     """A bad array on one rank: the same InputError on all, nothing done, the plan works."""
     u = random(np.random.default_rng(6), (6, 8, 8), "f8")
-    with overlap.FFT3(comm, u.shape, "f8", overlap="poll") as plan:
+    with overlap.FFT3(comm, u.shape, "f8", wait="poll") as plan:
         real = np.array(u[plan.local_slice()])
         for bad, change in product(range(comm.size), (
                 lambda: ((real[:1, :1],), None), lambda: ((real.astype("f4"),), None),
@@ -510,15 +521,15 @@ def bad_calls(comm):
         assert_close(comm, plan.forward(real), forward_truth(u, u.shape), plan.local_slice(True))
 
 
-def destroyed(comm):
+def closed(comm):
     for shared in (False, True):
         rt = overlap.Runtime(comm) if shared else None
-        plan = overlap.FFT3(comm, (4, 4, 4), overlap="poll", runtime=rt, effort="estimate")
+        plan = overlap.FFT3(comm, (4, 4, 4), wait="poll", runtime=rt, effort="estimate")
         forward, u = plan.forward, plan.empty()
         u[...] = 0
         forward(u)
-        plan.destroy()
-        plan.destroy()
+        plan.close()
+        plan.close()
         for function in (plan.forward, plan.backward, forward):
             raised(overlap.ClosedError, function, u)
         assert plan.runtime.closed is not shared
@@ -532,7 +543,7 @@ def memory(comm, dtype, grid, restore=False):
     """Work memory is at most one array, and two of its fields if they are large; all is told."""
     for batch in ((), (4,)):
         shape = (*batch, 32, 48, 32)
-        with overlap.FFT3(comm, shape, dtype, grid=grid, overlap="poll", depth=2, chunk=1,
+        with overlap.FFT3(comm, shape, dtype, grid=grid, wait="poll", depth=2, chunk=1,
                           restore=restore, effort="estimate") as plan:
             # The largest array on the way: real data has 17 modes along x for 32 points.
             largest = plan.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
@@ -548,7 +559,7 @@ def memory(comm, dtype, grid, restore=False):
 def many_plans(comm, own, shared):
     """More plans than the MPI library has communicators."""
     grid = grids(comm.size)[len(grids(comm.size)) // 2]
-    options = dict(grid=grid, overlap="poll", effort="estimate")
+    options = dict(grid=grid, wait="poll", effort="estimate")
     u = random(np.random.default_rng(11), (4, 4, 4), "c16")
 
     def check(plan):
@@ -565,14 +576,14 @@ def many_plans(comm, own, shared):
             plan = overlap.FFT3(comm, u.shape, runtime=rt, **options)
             if number % 500 == 0:
                 check(plan)
-            plan.destroy()
+            plan.close()
         assert rt._wrapped <= before + 2
 
 
 def chosen_grid(comm):
     """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
-    from overlap.fft import grids as module
-    with overlap.FFT3(comm, (8, 8, 8), overlap="off", effort="estimate") as plan:
+    from overlap.fft.planning import grids as module
+    with overlap.FFT3(comm, (8, 8, 8), wait="off", effort="estimate") as plan:
         same_everywhere(comm, plan.grid)
         assert plan.grid[0] * plan.grid[1] == comm.size
         # More ranks than planes: a pencil, where the number of ranks allows one.
@@ -591,7 +602,7 @@ def chosen_grid(comm):
         with overlap.Runtime(comm) as rt:
             found = []
             for mode in ("off", "poll"):
-                with overlap.FFT3(comm, (8, 12, 10), overlap=mode, effort="estimate",
+                with overlap.FFT3(comm, (8, 12, 10), wait=mode, effort="estimate",
                                   runtime=rt) as plan:
                     found.append(plan.grid)
                     same_everywhere(comm, plan.grid)

@@ -191,7 +191,7 @@ def any_ranks(comm, layouts):
         ranks = int(np.prod(layout[:4]))
         part = comm.Split(int(comm.rank < ranks))
         if comm.rank < ranks:
-            parallel = dict(zip((*AXES, "workers", "depth", "overlap"), layout))
+            parallel = dict(zip((*AXES, "workers", "depth", "wait"), layout))
             results.append(_both(part, configured(
                 grid=BOX, plasma={"nu": 0.01}, parallel=parallel | {"nonlinear": "planes"})))
         part.Free()

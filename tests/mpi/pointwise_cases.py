@@ -5,11 +5,25 @@ from itertools import product
 
 import numpy as np
 import pytest
-from fft2_cases import (COMPLEX, WAITS, Boom, assert_close, backward_truth, failing, forward_truth,
-                        laid_out, nothing_fails, raised, random, same_bits, same_everywhere, wide)
+from fft2_cases import (
+    COMPLEX,
+    WAITS,
+    Boom,
+    assert_close,
+    backward_truth,
+    failing,
+    forward_truth,
+    laid_out,
+    nothing_fails,
+    raised,
+    random,
+    same_bits,
+    same_everywhere,
+    wide,
+)
 
 import overlap
-from overlap.decomp.exchange import Exchange
+from overlap.arrays.exchange import Exchange
 
 
 def bracket(ax, ay, bx, by):
@@ -96,7 +110,7 @@ def closed_form(comm, dtype, mode, shape=(24, 20)):
         truth[z] = (px * ry - py * rx) / 2 * (np.cos((px + rx) * x + (py + ry) * y)
                                               + np.cos((px - rx) * x + (py - ry) * y))
     real_shape = len(waves), ny, nx
-    with overlap.FFT2(comm, real_shape, dtype, overlap=mode) as plan:
+    with overlap.FFT2(comm, real_shape, dtype, wait=mode) as plan:
         ky, kx = plan.wavenumbers()
         ah = plan.forward(a[plan.local_slice()].astype(dtype))
         bh = plan.forward(b[plan.local_slice()].astype(dtype))
@@ -112,7 +126,7 @@ def direct_sum(comm, dtype, order, mode):
     shape = (5, 16, 16)
     modes = Modes(shape, real=dtype == "f8")
     a, b = spectra(np.random.default_rng(1), 2, shape, dtype)
-    with overlap.FFT2(comm, shape, dtype, overlap=mode, order=order) as plan:
+    with overlap.FFT2(comm, shape, dtype, wait=mode, order=order) as plan:
         ky, kx = plan.wavenumbers()
         ah, bh = local(plan, a, order), local(plan, b, order)
         acting = plan.pointwise(bracket, inputs=4, outputs=1, dealias="3/2")
@@ -143,7 +157,7 @@ def conserved(comm, dtype, shape=(3, 18, 16)):
     a, b = (modes.to_spectrum(modes.of_spectrum(field))
             for field in spectra(np.random.default_rng(2), 2, shape, dtype))
     points = shape[1] * shape[2]
-    with overlap.FFT2(comm, shape, dtype, overlap="poll") as plan:
+    with overlap.FFT2(comm, shape, dtype, wait="poll") as plan:
         ky, kx = plan.wavenumbers()
         ah, bh = local(plan, a, "natural"), local(plan, b, "natural")
         if dtype == "f8":
@@ -204,7 +218,7 @@ def _sizes(comm, rt, shape, dtype, dealias, mode, order, norm):
     else:
         ur, vr = (backward_truth(field, shape, dtype, norm) for field in (a, b))
         products = tuple(forward_truth(field, norm) for field in (ur * vr, ur * ur, ur - 2 * vr))
-    with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=2, order=order, norm=norm, runtime=rt,
+    with overlap.FFT2(comm, shape, dtype, wait=mode, depth=2, order=order, norm=norm, runtime=rt,
                       effort="estimate") as plan:
         acting = plan.pointwise(lambda u, v: (u * v, u * u, u - 2 * v), outputs=3, dealias=dealias)
         results = acting(local(plan, a, order), local(plan, b, order))
@@ -226,7 +240,7 @@ def nyquist_dropped(comm):
         (a,) = spectra(np.random.default_rng(4), 1, shape, dtype)
         nyquist = np.zeros_like(a)
         nyquist[:, 4], nyquist[:, :, 3] = a[:, 4], a[:, :, 3]
-        with overlap.FFT2(comm, shape, dtype, overlap="poll") as plan:
+        with overlap.FFT2(comm, shape, dtype, wait="poll") as plan:
             same = plan.pointwise(lambda u: u, dealias="3/2")
             assert (same(local(plan, nyquist, "natural")) == 0).all()
             kept = same(local(plan, a, "natural"))
@@ -281,7 +295,7 @@ def parameters(comm, mode):
              (two, 1, 2, (ar * cr, br)), (two_with_all, 1, 2, (ar * cr, br * slices)),
              (shared_only_one, 1, 1, (ar * cr,))]
     for workers, (chunk, depth) in ((1, (1, 2)), (3, (2, 3)), (2, (None, None))):
-        with overlap.FFT2(comm, shape, "f8", overlap=mode, workers=workers, chunk=chunk,
+        with overlap.FFT2(comm, shape, "f8", wait=mode, workers=workers, chunk=chunk,
                           depth=depth) as plan:
             fields = [np.array(field[plan.local_slice(True)]) for field in (a, b)]
             flat = np.array(c[plan.local_slice(True)[2:]])
@@ -308,7 +322,7 @@ def parameters(comm, mode):
                         array[...] = 7
                         assert layout == "contiguous" or (np.unique(memory) == 7).all()
     one = (4, 6, 8)
-    with overlap.FFT2(comm, one, "c16", overlap=mode) as plan:
+    with overlap.FFT2(comm, one, "c16", wait=mode) as plan:
         u = random(np.random.default_rng(6), one, "c16")
 
         @plan.pointwise
@@ -324,12 +338,12 @@ def parameters(comm, mode):
         truth = forward_truth(u * np.arange(4)[:, None, None])
         assert_close(scaled(spectrum), truth, plan.local_slice(True), comm)
         assert np.abs(any_number(spectrum, spectrum)).max(initial=0) == 0
-    with overlap.FFT2(comm, (6, 8), "c16", overlap=mode) as plan:  # no batch axes
+    with overlap.FFT2(comm, (6, 8), "c16", wait=mode) as plan:  # no batch axes
         indices = []
         nothing = np.zeros(plan.shape(True), "c16")
         plan.pointwise(lambda u, index: indices.append(index) or u)(nothing)
         assert set(indices) == {()}
-    with overlap.FFT2(comm, (0, 6, 8), "c16", overlap=mode) as plan:  # nothing to do
+    with overlap.FFT2(comm, (0, 6, 8), "c16", wait=mode) as plan:  # nothing to do
         acting = plan.pointwise(lambda u, v: u * v, shared=1)
         flat = np.ones(plan.shape(True)[1:], complex)
         assert acting(plan.empty(True), flat).shape == plan.shape(True)
@@ -347,13 +361,13 @@ def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), worke
         return u * v - w, w * u
 
     options = dict(outputs=2, shared=1, dealias=dealias)
-    with overlap.FFT2(comm, shape, dtype, overlap="off", order=order) as plan:
+    with overlap.FFT2(comm, shape, dtype, wait="off", order=order) as plan:
         given = [local(plan, field, order) for field in (a, b, c)]
         expected = plan.pointwise(function, **options)(*given)
         single = plan.pointwise(lambda u, v: u * v, dealias=dealias)
         expected_single = single(*given[:2])
     ones = []
-    with overlap.FFT2(comm, shape[1:], dtype, overlap="off", order=order) as plan:
+    with overlap.FFT2(comm, shape[1:], dtype, wait="off", order=order) as plan:
         acting = plan.pointwise(function, **options)
         for z in range(shape[0]):
             ones.append(acting(given[0][z], given[1][z], given[2]))
@@ -365,7 +379,7 @@ def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), worke
                     (*WAITS, "auto"), ((None, None), (1, 1), (3, 1), (2, 4))):
                 if mode == "auto" and depth is not None:
                     continue
-                with overlap.FFT2(comm, shape, dtype, overlap=mode, depth=depth, chunk=chunk,
+                with overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=chunk,
                                   order=order, runtime=rt) as plan:
                     acting = plan.pointwise(function, **options)
                     single = plan.pointwise(lambda u, v: u * v, dealias=dealias)
@@ -381,7 +395,7 @@ def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), worke
 def bad_input(comm, mode):
     shape = (3, 6, 8)
     (a,) = spectra(np.random.default_rng(8), 1, shape, "f8")
-    with overlap.FFT2(comm, shape, "f8", overlap=mode) as plan:
+    with overlap.FFT2(comm, shape, "f8", wait=mode) as plan:
         field = local(plan, a, "natural")
         flat = np.array(field[0])
         acting = plan.pointwise(lambda u, v: (u * v, u), outputs=2, shared=1)
@@ -451,7 +465,7 @@ def bad_results(comm, mode, workers):
                 "text": ("text", u), "objects": (u, np.full(u.shape, None)),
                 "list": list(good)}[how]
 
-    with overlap.FFT2(comm, shape, "f8", overlap=mode, depth=2, chunk=1, workers=workers) as plan:
+    with overlap.FFT2(comm, shape, "f8", wait=mode, depth=2, chunk=1, workers=workers) as plan:
         field = local(plan, a, "natural")
         acting = plan.pointwise(function, inputs=2, outputs=2)
         expected = acting(field, field)
@@ -474,7 +488,7 @@ def injected(comm, mode, dealias="3/2"):
     """A failure of each sweep and each exchange on each rank, shared fields included."""
     shape = (5, 2 * comm.size + 2, 2 * comm.size + 4)
     a, b = spectra(np.random.default_rng(10), 2, shape, "f8")
-    with overlap.FFT2(comm, shape, "f8", overlap=mode, depth=2, chunk=1) as plan:
+    with overlap.FFT2(comm, shape, "f8", wait=mode, depth=2, chunk=1) as plan:
         fields = local(plan, a, "natural"), local(plan, b, "natural")
         flat = np.array(fields[0][1])
         acting = plan.pointwise(lambda u, v, w: u * v * w, shared=1, dealias=dealias)
@@ -507,7 +521,7 @@ def planning_calls_no_function(comm):
         return 1 / u
 
     u = 1 + random(np.random.default_rng(11), shape, "f8") ** 2
-    with overlap.FFT2(comm, shape, "f8", overlap="auto") as plan:
+    with overlap.FFT2(comm, shape, "f8", wait="auto") as plan:
         acting = plan.pointwise(inverse)
         assert calls == []
         assert acting.trials or comm.size == 1
@@ -534,7 +548,7 @@ def memory(comm, mode):
         np.multiply(u, v, out=out)
 
     for dealias in (None, "3/2"):
-        with overlap.FFT2(comm, shape, "f8", overlap=mode, depth=3, chunk=2,
+        with overlap.FFT2(comm, shape, "f8", wait=mode, depth=3, chunk=2,
                           effort="measure") as plan:
             acting = plan.pointwise(function, dealias=dealias, shared=1)
             field, out = plan.empty(True), plan.empty(True)
@@ -559,7 +573,7 @@ def finer_grid(comm):
     for make, shape, points in ((overlap.FFT2, (3, 7, 9), (12, 15)),
                                 (overlap.FFT3, (2, 5, 6, 7), (8, 10, 12))):
         found = []
-        with make(comm, shape, dtype="f8", overlap="poll") as plan:
+        with make(comm, shape, dtype="f8", wait="poll") as plan:
             field = plan.empty()
             field[...] = np.random.default_rng(1).random(shape)[plan.local_slice()]
             spectrum = plan.forward(field)

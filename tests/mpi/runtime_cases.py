@@ -97,22 +97,22 @@ class Gates:
 def forced_order(comm):
     """Every rank's steps end in an order of their own; the issue order is the same everywhere.
 
-    Four workers and four lanes: all four steps that the gates hold back can run at once.
+    Four workers and four slots: all four steps that the gates hold back can run at once.
     """
-    lanes, awaits, slices = 4, 3, 12
+    slots, awaits, slices = 4, 3, 12
     orders = {}
     for wait in WAITS:
-        with overlap.Runtime(comm, workers=lanes, depth=lanes, wait=wait, agree_every=5) as rt:
+        with overlap.Runtime(comm, workers=slots, depth=slots, wait=wait, agree_every=5) as rt:
             tagged = Tagged(rt.comm)
             shuffle = np.random.default_rng(comm.rank)
-            gates = {(group, position): Gates(group * lanes + shuffle.permutation(lanes))
-                     for group in range(slices // lanes) for position in range(awaits)}
+            gates = {(group, position): Gates(group * slots + shuffle.permutation(slots))
+                     for group in range(slices // slots) for position in range(awaits)}
 
             @rt.pipelined
             async def program(z):
                 for position in range(awaits):
                     if wait != "off":
-                        gates[z // lanes, position].wait_for_turn(z)
+                        gates[z // slots, position].wait_for_turn(z)
                     operation, result = tagged.make(z, position)
                     await operation
                     np.testing.assert_array_equal(result, tagged.truth(z, position))
@@ -196,32 +196,32 @@ def one_thread_talks(comm):
                 assert len(callers) == 1
 
 
-# ---- lanes, workers, barriers ----------------------------------------------------------------
+# ---- slots, workers, barriers ----------------------------------------------------------------
 
 def lanes_bound_the_memory(comm):
-    """`depth` lanes, made once; never two slices in one; never more slices alive than lanes."""
+    """`depth` slots, made once; never two slices in one; never more slices alive than slots."""
     for wait in WAITS:
         for depth, slices in ((1, 5), (3, 14), (8, 3)):
             made, busy, alive, most = [], set(), 0, 0
             lock = threading.Lock()
 
-            def lane():
+            def slot():
                 made.append(np.zeros(comm.size))
                 return made[-1]
 
             with overlap.Runtime(comm, workers=3, depth=depth, wait=wait) as rt:
-                @rt.pipelined(lane=lane)
+                @rt.pipelined(buffers=slot)
                 async def program(z, buffer, out):
                     nonlocal alive, most
                     with lock:
-                        assert id(buffer) not in busy, "two slices in one lane"
+                        assert id(buffer) not in busy, "two slices in one slot"
                         busy.add(id(buffer))
                         alive += 1
                         most = max(most, alive)
                     buffer[:] = z
                     received = np.empty_like(buffer)
                     await rt.comm.Alltoall(buffer, received)
-                    assert (buffer == z).all(), "another slice wrote into this lane"
+                    assert (buffer == z).all(), "another slice wrote into this slot"
                     await rt.comm.Alltoall(buffer, received)
                     out[z] = received[-1]
                     with lock:
@@ -234,7 +234,7 @@ def lanes_bound_the_memory(comm):
                     program(range(slices), out)
                     np.testing.assert_array_equal(out, np.arange(slices))
             assert len(made) == depth
-            assert {id(buffer) for buffer in program.lanes} == {id(buffer) for buffer in made}
+            assert {id(buffer) for buffer in program.slots} == {id(buffer) for buffer in made}
             assert most == (1 if depth == 1 else min(depth, slices))
 
 
@@ -300,7 +300,7 @@ def barriers(comm):
 
 
 def barriers_and_lanes(comm):
-    """With lane buffers a barrier needs all slices in flight, and says so otherwise."""
+    """With slot buffers a barrier needs all slices in flight, and says so otherwise."""
     for wait in WAITS:
         with overlap.Runtime(comm, workers=2, depth=4, wait=wait) as rt:
             async def program(z, buffer):
@@ -314,7 +314,7 @@ def barriers_and_lanes(comm):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
             for known in (None, skeleton):
-                pipeline = rt.pipelined(program, lane=partial(np.zeros, 1), skeleton=known)
+                pipeline = rt.pipelined(program, buffers=partial(np.zeros, 1), skeleton=known)
                 for slices in (4, 3, 0):
                     pipeline(range(slices))
                 try:
@@ -404,9 +404,9 @@ def bit_for_bit(comm):
                                  in_flight=in_flight) as rt:
                 out = np.empty((slices, n, rows), complex)
 
-                @rt.pipelined(lane=lambda: np.empty((2, size, rows, rows), complex))
-                async def transform(z, lane):
-                    send, recv = lane
+                @rt.pipelined(buffers=lambda: np.empty((2, size, rows, rows), complex))
+                async def transform(z, slot):
+                    send, recv = slot
                     lines = np.fft.fft(whole[z, mine])
                     send[...] = lines.reshape(rows, size, rows).transpose(1, 0, 2)
                     await rt.comm.Alltoall(send, recv)
@@ -655,7 +655,7 @@ def asymmetric_split(comm):
 
 
 def small_batches(comm):
-    """No slices, fewer slices than lanes, slices that await nothing, slices of any kind."""
+    """No slices, fewer slices than slots, slices that await nothing, slices of any kind."""
     for wait in (*WAITS, "auto"):
         with overlap.Runtime(comm, workers=2, depth=5, wait=wait) as rt:
             done = []
@@ -706,7 +706,7 @@ def auto_settles(comm):
         assert program.wait == before
 
 
-# ---- seats, exchanges in flight --------------------------------------------------------------
+# ---- core tokens, exchanges in flight --------------------------------------------------------------
 
 def _most_at_once(intervals):
     changes = sorted([(end, -1) for _, end in intervals] + [(start, 1) for start, _ in intervals])
@@ -717,7 +717,7 @@ def _most_at_once(intervals):
     return most
 
 
-def seats(comm):
+def core_tokens(comm):
     """With `block`, steps and the communicator inside MPI never exceed N; the trace is witness."""
     most = {}
     for wait in ("block", "poll"):
@@ -741,7 +741,7 @@ def seats(comm):
             most[wait, workers] = _most_at_once([(span.start_s, span.end_s) for span in spans])
             if wait == "block":
                 assert most[wait, workers] <= workers, most
-    assert most["poll", 1] > 1, "the control: exchanges in flight take no seat"
+    assert most["poll", 1] > 1, "the control: exchanges in flight take no core token"
 
 
 def exchanges_in_flight(comm, first=True):

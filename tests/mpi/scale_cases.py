@@ -1,8 +1,9 @@
 """Rank programs of test_scale.py."""
 
 import pytest
+
 from overlap import InputError
-from overlap.bench.__main__ import first_ranks
+from overlap.tools.bench.__main__ import first_ranks
 
 
 def first_ranks_of(comm, ranks):

@@ -9,7 +9,8 @@ import time
 import jobs
 import pytest
 from commands import DEADLINE_S, overlap, started
-from overlap.simulate import Machine
+
+from overlap.timing.simulate import Machine
 
 SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
 
@@ -23,7 +24,7 @@ def checked(path, **expected):
         assert record[name] > 0, name
     assert record["model_poll_s"] == max(record["C_s"], record["T_s"])
     assert record["max_rel_error"] < 1e-5
-    assert set(record["auto_choice"]) == {"overlap", "depth", "chunk", "in_flight"}
+    assert set(record["auto_choice"]) == {"wait", "depth", "chunk", "in_flight"}
     return report, record
 
 
@@ -83,7 +84,7 @@ def test_tune_writes_a_file_that_plans_read(tmp_path):
     assert status == 0, err
     forward = entry["transforms"]["forward"]
     checked(again, auto_choice={name: forward[name] for name in (
-        "overlap", "depth", "chunk", "in_flight")})
+        "wait", "depth", "chunk", "in_flight")})
 
 
 def test_tune_refuses_a_file_that_is_none(tmp_path):
@@ -96,10 +97,10 @@ def test_tune_refuses_a_file_that_is_none(tmp_path):
 
 def test_forced_settings_are_used(tmp_path):
     path = tmp_path / "report.json"
-    status, _, err = overlap("bench", "fft2", *SMALL, "--json", path, "--overlap", "poll",
+    status, _, err = overlap("bench", "fft2", *SMALL, "--json", path, "--wait", "poll",
                              "--depth", 3, "--chunk", 2, "--in-flight", 2, "--threads", 2)
     assert status == 0, err
-    checked(path, threads=2, auto_choice={"overlap": "poll", "depth": 3, "chunk": 2,
+    checked(path, threads=2, auto_choice={"wait": "poll", "depth": 3, "chunk": 2,
                                           "in_flight": 2})
 
 
@@ -176,8 +177,8 @@ def without_links(folder):
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "if not sys.flags.safe_path:\n"        # the command, not its ranks
-        "    import overlap.links\n"
-        "    overlap.links.unavailable_reason = lambda: 'no namespaces today'\n")
+        "    import overlap.tools.links\n"
+        "    overlap.tools.links.unavailable_reason = lambda: 'no namespaces today'\n")
     return folder
 
 
@@ -189,7 +190,7 @@ LONG = ["bench", "fft2", "--slices", "16", "--shape", "256", "256", "--rounds", 
 def wait_for_ranks(process):
     """Until both rank programs compute: they are past their import of overlap."""
     end = time.monotonic() + DEADLINE_S
-    while sum("overlap.bench" in line and "enter" not in line
+    while sum("overlap.tools.bench" in line and "enter" not in line
               for line in jobs.marked(process.mark).values()) < 2:
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.05)
@@ -217,7 +218,7 @@ def test_deadline_ends_the_ranks():
 def test_a_rank_that_dies_ends_the_command():
     with started(*LONG) as process:
         wait_for_ranks(process)
-        ranks = [pid for pid, line in jobs.marked(process.mark).items() if "overlap.bench" in line
+        ranks = [pid for pid, line in jobs.marked(process.mark).items() if "overlap.tools.bench" in line
                  and "mpiexec" not in line and "proxy" not in line]
         os.kill(ranks[-1], signal.SIGKILL)
         assert process.wait(DEADLINE_S) == 1

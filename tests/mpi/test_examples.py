@@ -49,12 +49,12 @@ def test_navier_stokes_is_the_same_on_any_number_of_ranks(tmp_path):
 
 @pytest.mark.parametrize("overlap", ["off", "block", "poll"])
 def test_navier_stokes_with_overlap(overlap):
-    run("navier_stokes_2d.py", 2, *SMALL, "--picture", "", "--overlap", overlap, "--workers", "2")
+    run("navier_stokes_2d.py", 2, *SMALL, "--picture", "", "--wait", overlap, "--workers", "2")
 
 
 def test_navier_stokes_on_more_ranks_than_rows():
     run("navier_stokes_2d.py", 5, "--points", "4", "--members", "2", "--steps", "20", "--time", "1",
-        "--picture", "", "--overlap", "off")
+        "--picture", "", "--wait", "off")
 
 
 def test_navier_stokes_without_optional_packages():
@@ -149,4 +149,4 @@ def test_taylor_green_names_what_differs_from_the_restart_file(tmp_path):
 
 def test_taylor_green_on_more_ranks_than_planes():
     run("taylor_green_3d.py", 5, "--points", "4", "--steps", "2", "--picture", "",
-        "--overlap", "poll", "--workers", "2", missing=["matplotlib"])
+        "--wait", "poll", "--workers", "2", missing=["matplotlib"])

@@ -16,7 +16,7 @@ CASE = st.fixed_dictionaries({
     "dtype": st.sampled_from(["f4", "f8", "c8", "c16"]),
     "norm": st.sampled_from([None, "backward", "ortho", "forward"]),
     "order": st.sampled_from(["natural", "transposed"]),
-    "overlap_": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
+    "wait": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
     "depth": st.none() | st.integers(1, 6),
     "chunk": st.none() | st.integers(1, 5),
     "source": st.sampled_from(LAYOUTS),
@@ -24,7 +24,7 @@ CASE = st.fixed_dictionaries({
     "read_only": st.booleans(),
     "effort": st.sampled_from(["estimate", "estimate", "measure"]),
     "seed": st.integers(0, 2**32)})
-EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "overlap_": overlap,
+EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "wait": overlap,
           "depth": None, "chunk": chunk, "source": "contiguous", "target": target,
           "read_only": True, "effort": "estimate", "seed": 1}
          for shape, overlap, chunk in (([1, 1], "poll", None), ([0, 3, 4], "poll", None),
@@ -80,7 +80,7 @@ def test_bits_at_a_larger_size():
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("case", ["broadcast_input", "outputs_that_look_contiguous",
-                                  "distributed_arrays", "destroyed", "fewer_slices_than_lanes"])
+                                  "distributed_arrays", "closed", "fewer_slices_than_lanes"])
 def test_on_any_number_of_ranks(case, ranks):
     jobs.run_job(f"fft2_cases:{case}", ranks)
 

@@ -16,7 +16,7 @@ CASE = st.fixed_dictionaries({
     "restore": st.sampled_from([False, False, True]),
     "dealias": st.sampled_from([None, None, "3/2"]),
     "grid": st.none() | st.integers(0, 3) | st.integers(0, 3),
-    "overlap_": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
+    "wait": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
     "depth": st.none() | st.integers(1, 6),
     "chunk": st.none() | st.integers(1, 5),
     "late": st.none() | st.sampled_from([0.3, 0.7, 1.0]),
@@ -26,7 +26,7 @@ CASE = st.fixed_dictionaries({
     "effort": st.sampled_from(["estimate", "estimate", "measure"]),
     "seed": st.integers(0, 2**32)})
 EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "restore": restore,
-          "dealias": None, "grid": grid, "overlap_": "poll", "depth": None, "chunk": 1, "late": grid / 2,
+          "dealias": None, "grid": grid, "wait": "poll", "depth": None, "chunk": 1, "late": grid / 2,
           "source": "contiguous", "target": None, "read_only": True, "effort": "estimate",
           "seed": 1}
          for shape in ([1, 1, 1], [0, 3, 4, 5], [2, 3, 1, 7], [2, 40, 24, 36], [3, 2, 60, 32])
@@ -110,7 +110,7 @@ def test_pointwise_failures(ranks, grid, mode):
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-@pytest.mark.parametrize("case", ["plane_waves", "distributed_arrays", "destroyed", "bad_calls",
+@pytest.mark.parametrize("case", ["plane_waves", "distributed_arrays", "closed", "bad_calls",
                                   "bad_arguments"])
 def test_on_any_number_of_ranks(case, ranks):
     jobs.run_job(f"fft3_cases:{case}", ranks)

@@ -7,7 +7,7 @@ CASES = ("forced_order", "random_order", "one_thread_talks", "lanes_bound_the_me
          "barriers_and_lanes", "bit_for_bit", "awaitable_calls", "point_to_point",
          "small_batches", "auto_settles", "threads_end", "nested_runtimes",
          "thread_pools_restored")
-TIGHT = ("workers_take_what_is_ready", "parallel_parts", "seats")
+TIGHT = ("workers_take_what_is_ready", "parallel_parts", "core_tokens")
 
 
 @pytest.mark.parametrize("case", CASES + TIGHT)

@@ -10,7 +10,8 @@ import numpy as np
 from fft2_cases import raised, random, same_bits, same_everywhere
 
 import overlap
-from overlap.fft import Settings, fft2, local
+from overlap.fft import Settings, fft2
+from overlap.fft.engine import fftw as local
 
 SHAPE, DTYPE = (24, 12, 10), "f8"
 
@@ -53,22 +54,22 @@ def tuned_plan_is_found_again(comm, path, workers):
     comm.Barrier()
     assert sorted(json.loads(Path(path).read_text())) == ["entries", "format", "version"]
     disturb()
-    for overlap_ in ("auto", "off", "poll", "block"):
-        with overlap.FFT2(comm, SHAPE, DTYPE, overlap=overlap_, tuning=path,
+    for wait in ("auto", "off", "poll", "block"):
+        with overlap.FFT2(comm, SHAPE, DTYPE, wait=wait, tuning=path,
                           workers=workers) as plan:
             first, second = plan.pointwise(product, dealias="3/2"), plan.pointwise(product)
             transforms = [plan.forward, plan.backward, first, second]
             found = [transform.settings for transform in transforms]
-            if overlap_ == "auto":
+            if wait == "auto":
                 assert found == settings, (found, settings)
                 assert plan.forward.tuned == gains["forward"] and plan.forward.trials == ()
-            assert all(one.overlap == overlap_ or overlap_ == "auto" for one in found)
+            assert all(one.wait == wait or wait == "auto" for one in found)
             assert [one.rows for one in found] == [one.rows for one in settings]
             spectrum = plan.forward(u)
             for result, expected in zip((
                     spectrum, plan.backward(spectrum), first(spectrum, spectrum),
                     second(spectrum, spectrum)), truth):
-                assert same_bits(result, expected), overlap_
+                assert same_bits(result, expected), wait
 
 
 def tuned_again(comm, path):
@@ -86,13 +87,13 @@ def tuned_again(comm, path):
             if number == 0:
                 chosen = kept.settings
             truth = np.array(plan.forward(u))
-        for overlap_ in ("auto", "off"):
+        for wait in ("auto", "off"):
             disturb()
             with (kernels_need_no_planning(),
-                  overlap.FFT2(comm, SHAPE, DTYPE, overlap=overlap_, tuning=path) as plan):
+                  overlap.FFT2(comm, SHAPE, DTYPE, wait=wait, tuning=path) as plan):
                 assert same_bits(plan.forward(u), truth)
                 acting = plan.pointwise(product, dealias="3/2")
-                assert acting.settings == chosen or overlap_ == "off"
+                assert acting.settings == chosen or wait == "off"
 
 
 @contextmanager
@@ -124,17 +125,17 @@ def wishes_come_first(comm, path):
         plan.tune(0.3)
         for trial in plan.forward.trials:
             assert trial.settings.chunk == 2 and trial.settings.depth in (1, 3)
-    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, overlap="poll", depth=5, chunk=3,
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, wait="poll", depth=5, chunk=3,
                       in_flight=2, effort="estimate") as plan:
         found = plan.forward.settings
-        assert (found.overlap, found.depth, found.chunk, found.in_flight, found.effort,
+        assert (found.wait, found.depth, found.chunk, found.in_flight, found.effort,
                 found.rows) == ("poll", 5, 3, 2, "estimate", None)
         assert plan.forward.tune(0.2).gain > 0
-        assert {trial.settings.overlap for trial in plan.forward.trials} == {"poll"}
+        assert {trial.settings.wait for trial in plan.forward.trials} == {"poll"}
 
 
 def without_a_file(comm):
-    """Tuning needs no file; one transform alone can be tuned; destroyed plans cannot."""
+    """Tuning needs no file; one transform alone can be tuned; closed plans cannot."""
     for shape in ((1, 6, 5), (0, 4, 4), (9, 8, 6)):
         with overlap.FFT2(comm, shape, DTYPE, effort="estimate") as plan:
             before = plan.backward.settings
@@ -215,17 +216,17 @@ def other_wisdom(comm, path):
 
 def looks_change_no_bit(comm):
     """How often the communicator looks changes no result."""
-    with overlap.FFT2(comm, SHAPE, DTYPE, overlap="poll", effort="estimate") as plan:
+    with overlap.FFT2(comm, SHAPE, DTYPE, wait="poll", effort="estimate") as plan:
         u = random(np.random.default_rng(2), SHAPE, DTYPE)[plan.local_slice()]
         expected = np.array(plan.forward(u))
-        for looks in (1, 2, 64):
-            plan.forward.configure(Settings("poll", 4, 2, 4, looks=looks, effort="estimate"))
+        for polls in (1, 2, 64):
+            plan.forward.configure(Settings("poll", 4, 2, 4, polls=polls, effort="estimate"))
             assert same_bits(plan.forward(u), expected)
     with overlap.Runtime(comm) as rt:
-        for looks in (0, -1, 1.5):
-            error = raised(overlap.InputError, rt.pipelined, print, looks=looks)
+        for polls in (0, -1, 1.5):
+            error = raised(overlap.InputError, rt.pipelined, print, polls=polls)
             assert "looks" in str(error)
-        pipeline = rt.pipelined(no_requests, looks=2 + comm.rank)
+        pipeline = rt.pipelined(no_requests, polls=2 + comm.rank)
         error = raised(overlap.InputError, pipeline, range(3))
         assert "looks: expected the same on all ranks" in str(error)
         same_everywhere(comm, str(error))

@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from overlap import model
-from overlap.alltoall import fit_costs, node_counts, plain_counts
+
+from overlap.timing import model
+from overlap.timing.alltoall import fit_costs, node_counts, plain_counts
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import takahashi  # noqa: E402

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from overlap import cli, launch, model, trace
-from overlap.bench import commands, jobs, report
-from overlap.bench.cases import Case
+
+from overlap.runtime import trace
+from overlap.timing import model
+from overlap.tools import cli, launch
+from overlap.tools.bench import commands, jobs, report
+from overlap.tools.bench.cases import Case
 
 
 def measured(**changes):
@@ -22,7 +25,7 @@ def measured(**changes):
         del seconds[name]
     seconds |= changes.pop("seconds", {})
     return {"seconds": seconds, "ranks": 2, "hosts": 2, "max_rel_error": 1e-15,
-            "choice": {"overlap": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
+            "choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
             "nbytes_in_flight": 1 << 20, "bare_fft_s": 0.05, "peer_setting": None,
             "peer_skipped": None,
             "binding": [{"host": f"h{rank}", "cores": [rank]} for rank in range(2)]} | changes
@@ -142,7 +145,7 @@ def test_dtype_by_any_name():
 
 
 @pytest.mark.parametrize("changes", [
-    {"workload": "fft4"}, {"order": "odd"}, {"calls": 0}, {"shape": (4,)}, {"shape": (0, 4)}, {"chunk": 0}, {"overlap": "on"},
+    {"workload": "fft4"}, {"order": "odd"}, {"calls": 0}, {"shape": (4,)}, {"shape": (0, 4)}, {"chunk": 0}, {"wait": "on"},
     {"dtype": "nonsense"}])
 def test_case_refuses(changes):
     with pytest.raises(ValueError, match="expected"):
@@ -278,7 +281,7 @@ def test_predict_of_times(capsys):
 
 
 def test_predict_of_a_report(tmp_path, capsys):
-    content = report.new_report(["overlap"])
+    content = report.new_report(["wait"])
     content["cases"] += [record(), record(Case(rounds=3))]
     report.write(content, tmp_path / "report.json")
     assert cli.main(["predict", str(tmp_path / "report.json")]) == 0

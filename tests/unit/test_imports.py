@@ -5,26 +5,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-import overlap
 import pytest
+
+import overlap
 
 PACKAGE = Path(overlap.__file__).parent
 
 # Lowest first. `overlap` itself re-exports, so nothing inside may import from it.
-FLOORS = ("errors", "processor", "model", "alltoall", "trace", "runtime", "decomp", "simulate",
-          "fft", "compat", "links", "launch", "bench", "arguments", "scale", "predict", "cli",
-          "__main__", "overlap")
-ONLY = {"links": {"errors"}, "decomp": {"errors", "decomp"}}  # stricter than the floors
+FLOORS = ("errors", "runtime", "arrays", "timing", "fft", "compat", "tools", "__main__", "overlap")
+ONLY = {"arrays": {"errors", "arrays"}}  # stricter than the floors
 
 # Foreign packages with few importers: a module, or all modules of a floor.
 IMPORTERS = {
-    "pyfftw": {"fft/local.py"},
+    "pyfftw": {"fft/engine/fftw.py"},
     "threadpoolctl": {"runtime/workers.py"},
-    "mpi4py": {"__main__.py", "runtime", "decomp/exchange.py", "fft/grids.py", "fft/tune.py",
-               "fft/tuning.py", "bench", "compat", "cli.py"},
-    "mpi4py_fft": {"bench/peer.py"},
-    "greenlet": {"simulate/clock.py"},
-    "numba": {"fft/planes.py"},
+    "mpi4py": {"__main__.py", "runtime", "arrays/exchange.py", "fft/planning/grids.py",
+               "fft/planning/search.py", "fft/planning/tuning.py", "tools", "compat"},
+    "mpi4py_fft": {"tools/bench/peer.py"},
+    "greenlet": {"timing/simulate/clock.py"},
+    "numba": {"fft/engine/planes.py"},
 }
 LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
 
@@ -96,24 +95,24 @@ def test_every_module_on_the_list_exists():
 
 
 @pytest.mark.parametrize("module, source, complaint", [
-    ("model.py", "from .runtime import Runtime", "upwards"),
-    ("model.py", "from . import cli", "upwards"),
-    ("model.py", "import overlap.fft.local", "upwards"),
-    ("model.py", "from overlap import errors, Runtime", "imports overlap, upwards"),
-    ("runtime/core.py", "def f():\n    from ..fft import FFT2", "upwards"),
-    ("runtime/core.py", "from .. import fft", "upwards"),
-    ("decomp/slab.py", "from ..runtime import Runtime", "stands apart"),
-    ("links.py", "from .trace import Trace", "stands apart"),
+    ("timing/model.py", "from .runtime import Runtime", "upwards"),
+    ("timing/model.py", "from . import cli", "upwards"),
+    ("timing/model.py", "import overlap.fft.engine.fftw", "upwards"),
+    ("timing/model.py", "from overlap import errors, Runtime", "imports overlap, upwards"),
+    ("runtime/runtime.py", "def f():\n    from ..fft import FFT2", "upwards"),
+    ("runtime/runtime.py", "from .. import fft", "upwards"),
+    ("arrays/slab.py", "from ..runtime import Runtime", "stands apart"),
+    ("tools/links.py", "from .trace import Trace", "stands apart"),
     ("fft/fft2.py", "import pyfftw.interfaces", "not among"),
-    ("fft/local.py", "import threadpoolctl", "not among"),
-    ("trace.py", "from mpi4py import MPI", "not among"),
-    ("trace.py", "import matplotlib.figure", "at module level"),
-    ("links.py", "if True:\n    from pyroute2 import IPRoute", "at module level"),
+    ("fft/engine/fftw.py", "import threadpoolctl", "not among"),
+    ("runtime/trace.py", "from mpi4py import MPI", "not among"),
+    ("runtime/trace.py", "import matplotlib.figure", "at module level"),
+    ("tools/links.py", "if True:\n    from pyroute2 import IPRoute", "at module level"),
     ("surprise.py", "", "on no floor"),
 ])
 def test_the_checker_complains(tmp_path, module, source, complaint):
     root = tmp_path / "overlap"
-    for name in ("fft/local.py", "runtime/core.py", "cli.py", "errors.py", module):
+    for name in ("fft/engine/fftw.py", "runtime/runtime.py", "tools/cli.py", "errors.py", module):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
     assert violations(root) == [] or module == "surprise.py"
@@ -123,11 +122,11 @@ def test_the_checker_complains(tmp_path, module, source, complaint):
 
 
 @pytest.mark.parametrize("module, source", [
-    ("runtime/core.py", "from ..errors import InputError\nfrom ..trace import Trace"),
-    ("runtime/core.py", "from . import workers\nfrom mpi4py import MPI"),
-    ("fft/local.py", "import pyfftw\nfrom ..decomp import Slab"),
-    ("trace.py", "def draw():\n    from matplotlib.figure import Figure"),
-    ("cli.py", "from . import errors\nimport json"),
+    ("runtime/runtime.py", "from ..errors import InputError\nfrom ..trace import Trace"),
+    ("runtime/runtime.py", "from . import workers\nfrom mpi4py import MPI"),
+    ("fft/engine/fftw.py", "import pyfftw\nfrom ...arrays import Slab"),
+    ("runtime/trace.py", "def draw():\n    from matplotlib.figure import Figure"),
+    ("tools/cli.py", "from . import errors\nimport json"),
     ("__init__.py", "from .cli import main"),
 ])
 def test_the_checker_is_content(tmp_path, module, source):

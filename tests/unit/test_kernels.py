@@ -9,11 +9,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from overlap.decomp.exchange import Exchange
-from overlap.decomp.slab import Slab
-from overlap.fft.kernels import ColumnSweep, RowSweep
-from overlap.fft.legs import BackwardLeg, ForwardLeg
-from overlap.fft.local import InPlace, Scratch, complex_of, empty, fits
+from overlap.arrays.exchange import Exchange
+from overlap.arrays.slab import Slab
+from overlap.fft.engine.fftw import InPlace, Scratch, complex_of, empty, fits
+from overlap.fft.engine.kernels import ColumnSweep, RowSweep
+from overlap.fft.engine.legs import BackwardLeg, ForwardLeg
 from overlap.fft.transform import Kernels
 
 EFFORT = "estimate"

@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap.decomp import (Crossing, Layout, Remainder, Swap, chunks, contiguous, legs, length_of,
-                            offset)
+from overlap.arrays import (
+    Crossing,
+    Layout,
+    Remainder,
+    Swap,
+    chunks,
+    contiguous,
+    legs,
+    length_of,
+    offset,
+)
 
 
 def ranks(layout):
@@ -36,7 +45,7 @@ def problems(draw):
 
 
 def exchanged(crossings, layout, swap, before, after, message_of):
-    """Move the boxes of one message from `before` to `after`, on all ranks."""
+    """Move the boxes of one message from `before` to `wait_for_slices`, on all ranks."""
     dimension = layout.splits[swap.joined]
     for rank in ranks(layout):
         message = message_of(crossings[rank])

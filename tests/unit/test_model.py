@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlap import model
-from overlap.model import LatencyBandwidth
+from overlap.timing import model
+from overlap.timing.model import LatencyBandwidth
 
 times = st.floats(1e-6, 1e3)
 counts = st.integers(1, 64)
@@ -227,7 +227,7 @@ def test_pipeline_by_hand():
     assert model.pipeline_s(8.0, 40, LINK, wait="block", **options) == 18.0
     # Two threads: c = 4.5 in two rounds, C' = 9; block: 9 + 8/2 + (1/2) 8/4.
     assert model.pipeline_s(8.0, 40, LINK, wait="block", threads=2, **options) == 14.0
-    # One lane: a chunk at a time.
+    # One slot: a chunk at a time.
     assert model.pipeline_s(8.0, 40, LINK, depth=1, **options) == 18.0
     assert model.pipeline_s(8.0, 40, LINK, depth=4, **options) == 12.0
     # Three messages from eight slices: T = 3 + 4, c = 8/3.

@@ -5,8 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap.decomp import block, chunks, complement, intersect, length_of, mode_segments
-from overlap.decomp.slab import Slab
+from overlap.arrays import (
+    block,
+    chunks,
+    complement,
+    intersect,
+    length_of,
+    mode_segments,
+)
+from overlap.arrays.slab import Slab
 
 quick = settings(deadline=None, max_examples=200, database=None)
 lengths = st.integers(1, 40)

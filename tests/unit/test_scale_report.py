@@ -6,11 +6,12 @@ import json
 import re
 
 import pytest
-from overlap import cli
-from overlap.bench import report as bench_report
-from overlap.bench.cases import Case
+
 from overlap.errors import InputError
-from overlap.scale import report, run
+from overlap.tools import cli
+from overlap.tools.bench import report as bench_report
+from overlap.tools.bench.cases import Case
+from overlap.tools.scale import report, run
 
 MODES = ("off", "block", "poll", "auto")
 
@@ -25,7 +26,7 @@ def record(ranks, *, C=0.120, T=0.080, threads=4, link="2gbit", rounds=3, modes=
                    "modes": modes} | work)
     return bench_report.case_record(case, {
         "seconds": seconds, "ranks": ranks, "hosts": ranks, "max_rel_error": 1e-15,
-        "choice": {"overlap": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
+        "choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
         "nbytes_in_flight": 1 << 20, "bare_fft_s": 0.05, "peer_setting": None,
         "peer_skipped": None, "binding": [
             {"host": f"n{rank}", "cores": list(range(4, 4 + threads))} for rank in range(ranks)]})

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from overlap import cli
-from overlap.scale.submit import LAUNCHERS
+
+from overlap.tools import cli
+from overlap.tools.scale.submit import LAUNCHERS
 
 BASE = ["--nodes", "1", "4", "--cores-per-node", "48", "--ranks-per-node", "4"]
 

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from overlap import cli, model
+
 from overlap.errors import InputError
-from overlap.predict import strong_scaling
-from overlap.simulate import Machine, Options, Program, Transfer, Workload, predict, simulate
+from overlap.timing import model
+from overlap.timing.simulate import (
+    Machine,
+    Options,
+    Program,
+    Transfer,
+    Workload,
+    predict,
+    simulate,
+)
+from overlap.tools import cli
+from overlap.tools.predict import strong_scaling
 
 IDEAL = Machine(name="ideal", fft_flops=1e9, copy_Bps=1e12, latency_s=0.0, bandwidth_Bps=1e6)
 WAITS = ("off", "block", "poll")
@@ -48,7 +58,7 @@ def test_one_thread_inside_mpi_hides_nothing(slices, compute_s, exchange_s):
 @pytest.mark.parametrize("threads, ratio", [
     (2, 0.5), (2, 1.5), (4, 0.8), (4, 1.2), (8, 1.0), (4, 3)])
 def test_blocking_form(threads, ratio):
-    """max(C + T/N, T); waiting for a seat until some step ends adds at most 10 % here."""
+    """max(C + T/N, T); waiting for a core token until some step ends adds at most 10 % here."""
     slices = 480
     C, T = 1.0, ratio
     step_s = threads * C / slices
@@ -74,7 +84,7 @@ def test_fill_and_drain_by_hand():
     # Four slices of 0.6 + 0.4 s, exchanges of 2 s: the link works from 0.6 to 8.6.
     machine = replace(IDEAL, bandwidth_Bps=1e6)
     assert wall_s(program(4, 1.0, 2.0), machine, depth=4) == pytest.approx(9.0, abs=1e-3)
-    # One lane: no slice starts before the last has ended.
+    # One slot: no slice starts before the last has ended.
     assert wall_s(program(4, 1.0, 2.0), machine, depth=1) == pytest.approx(12.0, abs=4e-3)
     # Blocking, two threads, one slice: nothing to hide it behind.
     assert wall_s(program(1, 1.0, 2.0), wait="block", threads=2) == pytest.approx(3.0)
@@ -149,9 +159,9 @@ def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, d
     """Up to one look: looks are at other times then. One thread; with several, order can matter."""
     what = program(slices, compute_s, exchange_s)
     faster = replace(IDEAL, bandwidth_Bps=factor * IDEAL.bandwidth_Bps)
-    looks = 1e-3 * slices if wait == "poll" else 1e-9
+    polls = 1e-3 * slices if wait == "poll" else 1e-9
     slow_s = wall_s(what, wait=wait, depth=depth)
-    assert wall_s(what, faster, wait=wait, depth=depth) <= slow_s + looks
+    assert wall_s(what, faster, wait=wait, depth=depth) <= slow_s + polls
 
 
 @given(st.sampled_from(WAITS), counts, st.integers(1, 6), st.integers(1, 3), st.integers(0, 3))
@@ -171,13 +181,13 @@ def test_one_rank_stands_for_all(wait, slices, ranks, threads, exchanges):
 @pytest.mark.parametrize("depth", [1, 3, 4, 8])
 @pytest.mark.parametrize("wait", WAITS)
 def test_issue_order(wait, depth):
-    """Lane by lane, round by round, whatever the ranks' times are, as the runtime documents."""
+    """Slot by slot, round by round, whatever the ranks' times are, as the runtime documents."""
     slices = 10
     machine = replace(IDEAL, jitter=1.0)
     what = Program.alike(slices, (1e-3,) * 3, (Transfer(300, 1),) * 2)
-    lanes = [[(z, k) for z in range(lane, slices, depth) for k in range(2)]
-             for lane in range(depth)]
-    expected = [lane[turn] for turn in range(2 * slices) for lane in lanes if turn < len(lane)]
+    slots = [[(z, k) for z in range(slot, slices, depth) for k in range(2)]
+             for slot in range(depth)]
+    expected = [slot[turn] for turn in range(2 * slices) for slot in slots if turn < len(slot)]
     for seed in range(3):
         result = simulate(what, machine, Options(
             ranks=3, threads=2, wait=wait, depth=depth, seed=seed))

@@ -11,9 +11,9 @@ from collections import defaultdict
 
 import pytest
 
-from overlap import trace
 from overlap.errors import InputError
-from overlap.trace import RankSummary, Span, Trace
+from overlap.runtime import trace
+from overlap.runtime.trace import RankSummary, Span, Trace
 
 
 def compute(start_s, end_s, rank=0, thread="worker 0", label="slice 0"):
@@ -346,8 +346,8 @@ def test_import_needs_neither_mpi_nor_matplotlib():
     code = ("import sys, types, pathlib\n"
             f"root = pathlib.Path({trace.__file__!r}).parent\n"
             "package = types.ModuleType('overlap'); package.__path__ = [str(root)]\n"
-            "sys.modules['overlap'] = package\n"
-            "import overlap.trace\n"
+            "sys.modules['wait'] = package\n"
+            "import overlap.runtime.trace\n"
             "print([m for m in ('mpi4py', 'matplotlib', 'numpy') if m in sys.modules])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,10 +8,13 @@ import stat
 from dataclasses import replace
 
 import pytest
-from overlap.errors import InputError
-from overlap.fft import Settings, Tuned, store, tune
 
-SETTINGS = Settings("poll", 8, 4, 2, looks=16, effort="patient", rows=32)
+from overlap.errors import InputError
+from overlap.fft import Settings, Tuned
+from overlap.fft.planning import search as tune
+from overlap.fft.planning import tuning_file as store
+
+SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", rows=32)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
 PLAN = {"kind": "FFT2", "shape": [4, 8, 8], "dtype": "float64", "ranks": 2}
 MACHINE = {"cpu": "a processor", "cores": 2, "mpi": "MPI 1.0"}
@@ -114,7 +117,7 @@ def test_other_files_are_refused_and_stay(tmp_path, content, words):
 
 
 @pytest.mark.parametrize("change", [
-    {"overlap": "hope"}, {"depth": 0}, {"chunk": 1.5}, {"in_flight": True}, {"looks": -8},
+    {"wait": "hope"}, {"depth": 0}, {"chunk": 1.5}, {"in_flight": True}, {"polls": -8},
     {"effort": "none"}, {"rows": 0}, {"rows": "all"}, {"gain": "much"}, {"default": 3},
     {"tried": None}])
 def test_settings_that_make_no_sense_are_refused(tmp_path, change):
@@ -201,5 +204,5 @@ def test_budgets(budget_s, good):
 
 def test_settings_print_what_differs_from_the_default():
     assert str(Settings("off", 1, 4, 1)) == "off, depth 1, 4 slice(s) per message"
-    assert str(SETTINGS) == ("poll, depth 8, 4 slice(s) per message, 2 in flight, 16 looks per "
+    assert str(SETTINGS) == ("poll, depth 8, 4 slice(s) per message, 2 in flight, 16 polls per "
                              "exchange, effort patient")

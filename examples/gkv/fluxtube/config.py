@@ -143,7 +143,7 @@ class Parallel:
         Ranks along each axis; 0: chosen.
     workers : int
         Threads per rank.
-    overlap : {"auto", "off", "block", "poll"}
+    wait : {"auto", "off", "block", "poll"}
     depth : int
         Slices in flight.
     nonlinear : {"off", "planes", "slab"}
@@ -156,7 +156,7 @@ class Parallel:
     v: int = count(0)
     mu: int = count(0)
     workers: int = count(1, 1)
-    overlap: str = choice("auto", "auto", "off", "block", "poll")
+    wait: str = choice("auto", "auto", "off", "block", "poll")
     depth: int = count(8, 1)
     nonlinear: str = choice("off", "off", "planes", "slab")
 

@@ -7,7 +7,7 @@ points, because the nonlinear term works on pairs of planes.
 
 from mpi4py import MPI
 
-from overlap.decomp import block
+from overlap.arrays import block
 
 from .config import ConfigError
 

@@ -24,7 +24,7 @@ TERMS = ("streaming", "mirror", "drift", "drive", "collisions", "dissipation")
 NEAR = np.arange(-2, 3)
 
 
-class Lane:
+class Slot:
     """Halos of one slice in flight."""
 
     def __init__(self, shape):
@@ -133,9 +133,9 @@ class Linear:
 
     # ---- slices ----------------------------------------------------------------------------------
 
-    def lane(self):
+    def buffers(self):
         """Buffers of one slice in flight."""
-        return Lane(self._shape)
+        return Slot(self._shape)
 
     async def exchange_v(self, f):
         """Halos in v, once for all slices."""
@@ -145,38 +145,38 @@ class Linear:
             await line.Sendrecv(f[-HALO:], up, 0, self._v_halos[0], down, 0)
             await line.Sendrecv(f[:HALO], down, 1, self._v_halos[1], up, 1)
 
-    async def halos(self, f, number, lane, compute=True):
+    async def halos(self, f, number, slot, compute=True):
         """Halos in z and mu of one slice ``f[number]``."""
         decomposition, here = self._decomposition, f[number]
         if compute:
-            lane.low[...], lane.high[...] = here[:, :HALO], here[:, -HALO:]
+            slot.low[...], slot.high[...] = here[:, :HALO], here[:, -HALO:]
         if decomposition.z.size > 1:
             down, up = decomposition.neighbours("z")
-            await decomposition.z.Sendrecv(lane.high, up, 0, lane.z_below, down, 0)
-            await decomposition.z.Sendrecv(lane.low, down, 1, lane.z_above, up, 1)
+            await decomposition.z.Sendrecv(slot.high, up, 0, slot.z_below, down, 0)
+            await decomposition.z.Sendrecv(slot.low, down, 1, slot.z_above, up, 1)
         elif compute:
-            lane.z_below[...], lane.z_above[...] = lane.high, lane.low
+            slot.z_below[...], slot.z_above[...] = slot.high, slot.low
         if self._exchanges_mu:
             down, up = decomposition.neighbours("mu")
-            await decomposition.mu.Sendrecv(here[-HALO:], up, 2, lane.mu_below, down, 2)
-            await decomposition.mu.Sendrecv(here[:HALO], down, 3, lane.mu_above, up, 3)
+            await decomposition.mu.Sendrecv(here[-HALO:], up, 2, slot.mu_below, down, 2)
+            await decomposition.mu.Sendrecv(here[:HALO], down, 3, slot.mu_above, up, 3)
         if compute:
-            self._complete(here, self._v[number], lane)
+            self._complete(here, self._v[number], slot)
 
-    def _complete(self, here, v, lane):
+    def _complete(self, here, v, slot):
         """Halos at the ends of the field line and at the axis v_perp = 0."""
         first, last = self._decomposition.ends("z")
         if first:
-            loops.continue_field_line(lane.z_below.copy(), self._shift, lane.low, v < 0, True,
-                                      lane.z_below)
+            loops.continue_field_line(slot.z_below.copy(), self._shift, slot.low, v < 0, True,
+                                      slot.z_below)
         if last:
-            loops.continue_field_line(lane.z_above.copy(), self._shift, lane.high, v > 0, False,
-                                      lane.z_above)
+            loops.continue_field_line(slot.z_above.copy(), self._shift, slot.high, v > 0, False,
+                                      slot.z_above)
         if self._reflects:
-            lane.mu_below[0], lane.mu_below[1] = here[2], here[1]
+            slot.mu_below[0], slot.mu_below[1] = here[2], here[1]
 
-    def add(self, f, number, lane, sign, out):
-        """``out = sign * out + linear terms`` of slice ``f[number]``, whose halos are in `lane`."""
+    def add(self, f, number, slot, sign, out):
+        """``out = sign * out + linear terms`` of slice ``f[number]``, whose halos are in `slot`."""
         below, above = self._v_halos
         near = [f[j] if 0 <= j < len(f) else below[j] if j < 0 else above[j - len(f)]
                 for j in number + NEAR]
@@ -184,8 +184,8 @@ class Linear:
         drift, damping = (factor.reshape(len(factor), -1)
                           for factor in (self._drift, self._damping))
         loops.add_linear(
-            loops.real(out), float(sign), *map(loops.real, near), loops.real(lane.z_below),
-            loops.real(lane.z_above), loops.real(lane.mu_below), loops.real(lane.mu_above),
+            loops.real(out), float(sign), *map(loops.real, near), loops.real(slot.z_below),
+            loops.real(slot.z_above), loops.real(slot.mu_below), loops.real(slot.mu_above),
             loops.real(self._potential), drift, damping, self._z_taps[number],
             self._v_taps[number], self._mirror, self._mu_taps, v**2 + self._muB,
             self._weights[number])

@@ -15,7 +15,7 @@ class Off:
 
     sign, speed, nbytes = 0, 0.0, 0
 
-    def lane(self):
+    def buffers(self):
         return None
 
     def advect(self, psi):
@@ -24,10 +24,10 @@ class Off:
     def whole(self, f, out):
         """Brackets of a whole batch ``(v, mu, z, ky, kx)``, where that is the way (collective)."""
 
-    async def of(self, f, out, lane, compute=True):
+    async def of(self, f, out, slot, compute=True):
         """Bracket of one slice ``(mu, z, ky, kx)``, where that is the way."""
 
-    def destroy(self):
+    def close(self):
         pass
 
 
@@ -41,8 +41,8 @@ class ByPlanes(Off):
         self._bracket = overlap.Bracket(
             decomposition.ky, (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
             (config.grid.ky_min, geometry.dkx), points=geometry.points,
-            overlap=config.parallel.overlap, depth=config.parallel.depth, runtime=runtime)
-        self.lane = self._bracket.lane
+            wait=config.parallel.wait, depth=config.parallel.depth, runtime=runtime)
+        self.buffers = self._bracket.buffers
 
     @property
     def speed(self):
@@ -55,11 +55,11 @@ class ByPlanes(Off):
     def advect(self, psi):
         self._bracket.advect(_planes(psi))
 
-    async def of(self, f, out, lane, compute=True):
-        await self._bracket.of(_planes(f), _planes(out), lane, compute)
+    async def of(self, f, out, slot, compute=True):
+        await self._bracket.of(_planes(f), _planes(out), slot, compute)
 
-    def destroy(self):
-        self._bracket.destroy()
+    def close(self):
+        self._bracket.close()
 
 
 class BySlab(Off):
@@ -81,7 +81,7 @@ class BySlab(Off):
 
         def plan(*batch):
             return overlap.FFT2(decomposition.ky, (*batch, nx, ny), "f8", norm="forward",
-                                order="transposed", overlap=parallel.overlap,
+                                order="transposed", wait=parallel.wait,
                                 depth=parallel.depth, runtime=self._runtime)
 
         self._plan, self._potential_plan = plan(vs, mus * zs), plan(mus * zs)
@@ -139,9 +139,9 @@ class BySlab(Off):
         most = len(self._kx) // 2
         return ((slice(0, most), slice(most + 1, None)), (slice(most, None), slice(0, most + 1)))
 
-    def destroy(self):
+    def close(self):
         for plan in (self._plan, self._potential_plan):
-            plan.destroy()
+            plan.close()
         self._runtime.close()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 import overlap
-from overlap.decomp import block
+from overlap.arrays import block
 
 from . import loops
 from .decomposition import Decomposition, arrange
@@ -82,13 +82,13 @@ class Solver:
 
     def close(self):
         """End the threads and free communicators (collective)."""
-        self.nonlinear.destroy()
+        self.nonlinear.close()
         self.runtime.close()
         self.decomposition.free()
 
     def _make_pipelines(self):
         fields, pipelined = self.fields, self.runtime.pipelined
-        wait, depth = self.config.parallel.overlap, self.config.parallel.depth
+        wait, depth = self.config.parallel.wait, self.config.parallel.depth
         # As many on every rank, also where z is split unevenly: some may be empty.
         most = -(-self.config.grid.nz // 2 // self.decomposition.ranks["z"])
         self._z_parts = block(len(fields.density), most)
@@ -111,16 +111,16 @@ class Solver:
             await overlap.parallel(lambda m: linear.gyroaverage(fields.phi, m), range(mus + 4))
             await overlap.parallel(linear.potential_terms, range(mus))
 
-        async def advance(number, lane, f, out, linear, nonlinear):
+        async def advance(number, slot, f, out, linear, nonlinear):
             await overlap.stagger(number, depth)
-            halos, exchange = lane
+            halos, exchange = slot
             await linear.halos(f, number, halos)
             await nonlinear.of(f[number], out[number], exchange)
             linear.add(f, number, halos, nonlinear.sign, out[number])
 
-        async def advance_skeleton(number, lane, f, out, linear, nonlinear):
+        async def advance_skeleton(number, slot, f, out, linear, nonlinear):
             await overlap.stagger(number, depth)
-            halos, exchange = lane
+            halos, exchange = slot
             await linear.halos(f, number, halos, False)
             await nonlinear.of(f[number], out[number], exchange, False)
 
@@ -132,7 +132,7 @@ class Solver:
         self._solve = pipelined(solve, wait=local, depth=1)
         self._advance = pipelined(
             advance, skeleton=advance_skeleton, wait=wait, depth=depth,
-            lane=lambda: (self.linear.lane(), self.nonlinear.lane()))
+            buffers=lambda: (self.linear.buffers(), self.nonlinear.buffers()))
         self._update = pipelined(update, wait=local, depth=2 * self.runtime.workers)
 
     # ---- the right-hand side ---------------------------------------------------------------------
@@ -182,9 +182,9 @@ class Solver:
     @property
     def copies(self):
         """Memory held on this rank, in copies of its part of the state."""
-        lanes = [lane for both in self._advance.lanes for lane in both if lane is not None]
+        slots = [slot for both in self._advance.slots for slot in both if slot is not None]
         held = {}
-        for thing in (self, self.state, self.fields, self.linear, *lanes):
+        for thing in (self, self.state, self.fields, self.linear, *slots):
             for array in vars(thing).values():
                 if isinstance(array, np.ndarray):
                     owner = array if array.base is None else array.base

@@ -2,20 +2,20 @@
 
 A plan is a tuple of layouts with local FFTs in between: groups of axes, transformed from the last
 group to the first, and before each group an exchange, if need be, that makes its last axis whole by
-splitting that of the group before. This is what `overlap.fft.passage` runs for `FFT3`; here the way
+splitting that of the group before. This is what `overlap.fft.engine.passage` runs for `FFT3`; here the way
 (see `way`) follows from any axes on any grid.
 """
 
 import numpy as np
 from mpi4py import MPI
 
-from ...decomp import Layout
+from ...arrays import Layout
 from ...errors import InputError
-from ...fft.grids import subcomms
-from ...fft.local import complex_of, zeros
-from ...fft.passage import Passage
-from ...fft.side import Side
-from ...fft.trials import choose_volume
+from ...fft.array_spec import Side
+from ...fft.engine.fftw import complex_of, zeros
+from ...fft.engine.passage import Passage
+from ...fft.planning.grids import subcomms
+from ...fft.planning.volume_search import choose_volume
 from ...fft.volume import Volume
 from ...runtime import Runtime
 from .pencil import Pencil, Subcomm
@@ -53,7 +53,7 @@ class PFFT:
         ``"FFTW_ESTIMATE"``, ...; by default what pays.
     threads : int
         Worker threads per rank.
-    overlap : {"auto", "off", "block", "poll"}
+    wait : {"auto", "off", "block", "poll"}
         As of `overlap.FFT3`.
     deadline_s : float
         As of `Runtime`, of the first plan on `comm`.
@@ -78,14 +78,14 @@ class PFFT:
 
     def __init__(self, comm, shape=None, axes=None, dtype=float, grid=None, padding=False,
                  collapse=False, backend="fftw", transforms=None, darray=None, slab=False,
-                 planner_effort=None, threads=1, overwrite_input=None, overlap="auto",
+                 planner_effort=None, threads=1, overwrite_input=None, wait="auto",
                  deadline_s=600.0, **unknown):
         parent = comm.parent if isinstance(comm, Subcomm) else comm
         if not isinstance(parent, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {comm!r}")
         request = problem = None
         try:
-            check_supported(backend, transforms, planner_effort, overlap, dtype, unknown)
+            check_supported(backend, transforms, planner_effort, wait, dtype, unknown)
             request = understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab)
         except InputError as error:
             problem = str(error)
@@ -98,15 +98,15 @@ class PFFT:
         self.runtime = self._shared.runtime(workers, deadline_s)
         try:
             self.runtime.preflight(problem, plan="PFFT", request=request, effort=planner_effort,
-                                   overlap=overlap, workers=workers)
-            self._make(comm, darray, request, EFFORTS[planner_effort], overlap)
+                                   wait=wait, workers=workers)
+            self._make(comm, darray, request, EFFORTS[planner_effort], wait)
         except InputError:
             self._shared.leave(workers)
             raise
         self.collapse = collapse
         self._workers = workers
 
-    def _make(self, comm, darray, request, effort, overlap):
+    def _make(self, comm, darray, request, effort, wait):
         if darray is not None:
             self.subcomm = darray.pencil.subcomm
         else:
@@ -140,7 +140,7 @@ class PFFT:
                 source.global_shape, coordinates, source.dtype, forward, None, runtime.workers,
                 effort)
             volumes.append(Volume(runtime, comms, passage, source, target, 1.0))
-            choose_volume(volumes[-1], overlap)
+            choose_volume(volumes[-1], wait)
         points = np.prod([float(line.fine) for line in request.lines.values()])
         arrays = _Arrays(sides)
         self.forward = Transform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True)

@@ -4,7 +4,7 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
-from ...decomp import Crossing, Layout, Swap, block, box_shape, length_of
+from ...arrays import Crossing, Layout, Swap, block, box_shape, length_of
 from ...errors import InputError
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import InputError
-from ...fft.plan import DTYPES, OVERLAPS
-from ...fft.sweep import Line
+from ...fft.engine.sweep import Line
+from ...fft.plan import DTYPES, WAITS
 from .pencil import Subcomm, grid_sizes
 
 EFFORTS = {None: None, "FFTW_ESTIMATE": "estimate", "FFTW_MEASURE": "measure",
@@ -43,7 +43,7 @@ class Request:
         return {axis for axis, line in self.lines.items() if line.fine > line.points}
 
 
-def check_supported(backend, transforms, planner_effort, overlap, dtype, unknown):
+def check_supported(backend, transforms, planner_effort, wait, dtype, unknown):
     """Refuse, by name, what mpi4py-fft has and this has not."""
     if unknown:
         raise InputError(f"expected no options beyond those of PFFT, received {sorted(unknown)}")
@@ -55,8 +55,8 @@ def check_supported(backend, transforms, planner_effort, overlap, dtype, unknown
     if planner_effort not in EFFORTS:
         raise InputError(f"expected planner_effort to be one of {list(EFFORTS)[1:]}, received "
                          f"{planner_effort!r}")
-    if overlap not in OVERLAPS:
-        raise InputError(f"expected overlap to be one of {OVERLAPS}, received {overlap!r}")
+    if wait not in WAITS:
+        raise InputError(f"expected wait to be one of {WAITS}, received {wait!r}")
     if np.dtype(dtype).char in "gG":
         raise InputError(f"dtype {np.dtype(dtype)} (long double) is not supported: expected one of "
                          f"{', '.join(map(str, DTYPES))}")

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ...decomp import Swap
+from ...arrays import Swap
 from ...errors import InputError
 
 

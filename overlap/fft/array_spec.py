@@ -1,0 +1,59 @@
+"""One side of a transform: the distributed arrays that go in, or come out."""
+
+import numpy as np
+
+from ..arrays import DistArray, length_of
+from .engine.fftw import empty
+
+
+class Side:
+    """Shape, type and distribution of one side's arrays.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    batch : tuple of int
+        Leading axes.
+    shape : tuple of int
+        Global shape of one plane or field.
+    parts : dict
+        Of the axes that are split, counted from the end (-1, -2, ...): this rank's slice.
+    dtype : numpy.dtype
+    natural : bool
+        Whether the axes are in natural order, (y, x) or (z, y, x).
+    """
+
+    def __init__(self, comm, batch, shape, parts, dtype, natural=True):
+        self.comm = comm
+        self.dtype = np.dtype(dtype)
+        self.natural = natural
+        self.global_shape = (*batch, *shape)
+        self.slices = int(np.prod(batch, dtype=int))
+        where = [slice(0, length) for length in self.global_shape]
+        for axis, part in parts.items():
+            where[axis] = part
+        self.axes = tuple(sorted(len(where) + axis for axis in parts))
+        self.dimensions = len(shape)
+        self.local_slice = tuple(where)
+        self.shape = tuple(length_of(part) for part in where)
+
+    def wrap(self, array):
+        """The local `array` as a `DistArray`."""
+        return DistArray(array, self.comm, self.global_shape, self.axes, self.local_slice)
+
+    def empty(self):
+        """An uninitialised, aligned `DistArray`."""
+        return self.wrap(empty(self.shape, self.dtype))
+
+    def problem(self, array, name):
+        """What is wrong with a local array as this side's, or None."""
+        if not isinstance(array, np.ndarray):
+            return f"expected {name} to be a numpy array, received {type(array).__name__}"
+        if array.shape != self.shape or array.dtype != self.dtype:
+            return (f"expected {name} of local shape {self.shape} and dtype {self.dtype}, received "
+                    f"{array.shape} and {array.dtype}")
+        return None
+
+    def planes(self, array):
+        """The array with its batch axes joined: a view where strides allow, else a copy."""
+        return np.asarray(array).reshape((self.slices, *self.shape[-self.dimensions:]))

@@ -1,0 +1,1 @@
+"""What a plan runs on: local FFTs, sweeps, packing, and the tasks of a pipeline."""

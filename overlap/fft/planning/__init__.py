@@ -1,0 +1,1 @@
+"""How a plan comes to its settings: search, grid choice, tuning files."""

@@ -1,0 +1,145 @@
+"""What one plan has from a tuning file, and keeps in it: the same on all ranks.
+
+Rank 0 alone touches the file and hands what it read to the others. A plan made from an entry uses
+its settings and makes its FFTW plans with the entry's wisdom and no other, so that they are those of
+the run that tuned it, whatever else this process has planned.
+"""
+
+import os
+from contextlib import nullcontext
+
+from mpi4py import MPI
+
+from ...errors import InputError
+from ...timing.processor import cpu_model
+from ..engine import fftw as local
+from . import tuning_file as store
+
+VARIABLE = "OVERLAP_TUNING"
+
+
+class Tuning:
+    """A plan's tuning file. Making one is collective.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    path : str or None
+        None: no file.
+    plan : dict
+        What is tuned, for the file.
+    dtype : dtype
+        Its precision is that of the wisdom.
+
+    Raises
+    ------
+    InputError
+        On all ranks, when the file cannot be used.
+    """
+
+    def __init__(self, runtime, path, plan, dtype):
+        self.path = path
+        self._runtime = runtime
+        self._dtype = dtype
+        self._plan = plan
+        self._entry = self._reason = self._machine = None
+        self._known = []  # wisdom of an earlier entry, for transforms that are not tuned anew
+        if path is None:
+            return
+        comm = runtime.comm.handle
+        self._machine = machine(comm)
+        found, problem = (None, None), None
+        if comm.rank == 0:
+            try:
+                found = store.find(store.read(path), plan, self._machine)
+            except InputError as error:
+                problem = str(error)
+        runtime.preflight(problem)
+        self._entry, self._reason = comm.bcast(found)
+        if self._entry is not None:
+            with self._wisdom() as accepted:
+                runtime.preflight(None if accepted else (
+                    f"expected wisdom that FFTW {local.fftw_version()} accepts, received other in "
+                    f"{path!r}"))
+
+    def __str__(self):
+        if self._entry is not None:
+            return f"tuning: from {self.path}"
+        return f"tuning: {self.path} is not used: {self._reason}"
+
+    def settings(self, name):
+        """`Settings` and `Tuned` of a transform, or None."""
+        values = self._entry and self._entry["transforms"].get(name)
+        return values and store.settings_of(values)
+
+    def planning(self):
+        """While kernels are made: FFTW plans as the tuning run did, if an entry is used."""
+        return nullcontext() if self._entry is None else self._wisdom()
+
+    def _wisdom(self):
+        return local.only_wisdom(self._dtype, self._entry["wisdom"])
+
+    def forget(self):
+        """Plan as if there were no entry, until `keep` makes one."""
+        if self._entry is not None:
+            self._known = [self._entry["wisdom"]]
+        self._entry, self._reason = None, "it has no entry for this plan"
+
+    def problem(self):
+        """Why the file cannot be written, or None; on rank 0."""
+        if self.path is None or self._runtime.comm.rank > 0:
+            return None
+        return store.unwritable(self.path)
+
+    def keep(self, transforms, shapes):
+        """Keep what was found as the entry, and in the file if there is one (collective).
+
+        Parameters
+        ----------
+        transforms : dict
+            Name to tuned `Transform`.
+        shapes : tuple
+            What this rank's FFTW plans depend on: ranks with the same make the same plans.
+        """
+        comm = self._runtime.comm.handle
+        everybodys = comm.allgather(shapes)
+        first = everybodys.index(everybodys[comm.rank]) == comm.rank
+        texts = comm.gather(local.wisdom(self._dtype) if first else None)
+        problem = None
+        if comm.rank == 0:
+            self._entry = {
+                "plan": self._plan, "machine": self._machine,
+                "transforms": {name: store.record(transform.settings, transform.tuned)
+                               for name, transform in transforms.items()},
+                "wisdom": local.joined_wisdom(self._dtype, [*filter(None, texts), *self._known])}
+            if self.path is not None:
+                try:
+                    store.write(self.path, self._entry)
+                except (InputError, OSError) as error:
+                    problem = f"expected to write a tuning file, received {error}"
+        self._entry = comm.bcast(self._entry)
+        self._runtime.preflight(problem)
+
+
+def path_of(tuning):
+    """The tuning file asked for, by name or through the environment; None for none."""
+    path = os.environ.get(VARIABLE) or None if tuning is None else tuning
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
+def machine(comm):
+    """What else a tuned plan depends on (collective; the same on all ranks).
+
+    ``link`` is the environment's OVERLAP_LINK: what joins the hosts, where their names do not tell.
+    `overlap links` and the commands set it to the rate.
+    """
+    hosts = comm.allgather(MPI.Get_processor_name())
+    names = list(dict.fromkeys(hosts))
+    library = MPI.Get_library_version().split("\n")[0].strip("\0")
+    return comm.bcast({
+        "cpu": cpu_model(), "cores": os.cpu_count(),
+        "cores_of_rank": comm.allreduce(len(os.sched_getaffinity(0)), MPI.MIN),
+        "hosts": len(names), "ranks_per_host": max(map(hosts.count, names)),
+        "neighbours_share_host": hosts == sorted(hosts, key=names.index),
+        "link": os.environ.get("OVERLAP_LINK", ""),
+        "mpi": " ".join(library.split()), "fftw": local.fftw_version()})

@@ -1,0 +1,24 @@
+"""Simulation: how long a slice program takes on a machine; its schedule on a virtual clock.
+
+Lowest first:
+
+    clock       virtual time, light threads
+    machine     a machine in a few numbers; TOML
+    program     slices that compute and exchange; those of the plans
+    network     when an exchange is over
+    rank        the runtime's own code on the virtual clock
+
+What is predicted is what runs: issue order, ready steps, core tokens, limits and sleeps are the runtime's
+own code. What is modelled is the machine: see `Machine`, `Network` and `Rank`.
+
+Ranks that are all alike (one program, no jitter) are at every moment in the same state, so one of
+them is simulated and stands for all; the result is that of simulating each of them. Otherwise
+every rank is simulated.
+"""
+
+from .machine import Machine
+from .program import WORKLOADS, Program, Transfer, Workload
+from .run import Options, Prediction, predict, simulate
+
+__all__ = ["WORKLOADS", "Machine", "Options", "Prediction", "Program", "Transfer", "Workload",
+           "predict", "simulate"]

@@ -1,0 +1,176 @@
+"""A virtual clock: light threads that sleep, wait and queue in simulated seconds.
+
+The runtime's code blocks where it waits. To run it unchanged, each of its threads is a greenlet
+here: where the real one blocks, this one gives way to the next event of the clock. Of all that is
+ready at one time, what was made ready first goes first, so that a simulation is reproducible.
+"""
+
+import gc
+from collections import deque
+from heapq import heappop, heappush
+from math import ceil
+
+
+class Clock:
+    """Virtual time, and the events that are to come.
+
+    Attributes
+    ----------
+    now_s : float
+        Seconds since the start; calling the clock gives it too, as `time.perf_counter` would.
+    """
+
+    def __init__(self):
+        from greenlet import getcurrent, greenlet
+        self.now_s = 0.0
+        self._events = []
+        self._count = 0
+        self._current = getcurrent
+        self._main = getcurrent()
+        self._greenlet = greenlet
+
+    def __call__(self):
+        return self.now_s
+
+    def at(self, time_s, function):
+        """Have `function` called at `time_s`."""
+        self._count += 1
+        heappush(self._events, (time_s, self._count, function))
+
+    def fail(self, error):
+        """Have `run` raise `error` at once."""
+        def fail():
+            raise error
+        self.at(self.now_s, fail)
+
+    def spawn(self, function):
+        """Have `function` run as a thread, from now on."""
+        self.at(self.now_s, self._greenlet(function, self._main).switch)
+
+    def sleep(self, seconds):
+        """Sleep, in a thread."""
+        self.at(self.now_s + seconds, self._current().switch)
+        self._main.switch()
+
+    def suspend(self):
+        """Give way until the clock calls what `waker` returned."""
+        self._main.switch()
+
+    def waker(self):
+        """What wakes the calling thread: a function, to be given to `at`."""
+        return self._current().switch
+
+    def run(self):
+        """Go through all events."""
+        events = self._events
+        collecting = gc.isenabled()
+        gc.disable()  # millions of objects, and the few cycles end with the simulation
+        try:
+            while events:
+                self.now_s, _, function = heappop(events)
+                function()
+        finally:
+            if collecting:
+                gc.enable()
+
+
+class Queue:
+    """A queue as `queue.SimpleQueue`: who is awake may be served before who was waiting."""
+
+    def __init__(self, clock):
+        self._clock = clock
+        self._items = deque()
+        self._waiting = deque()
+
+    def put(self, item):
+        self._items.append(item)
+        if self._waiting:
+            self._clock.at(self._clock.now_s, self._waiting.popleft())
+
+    def get(self):
+        while not self._items:
+            self._waiting.append(self._clock.waker())
+            self._clock.suspend()
+        return self._items.popleft()
+
+
+class WakeEvent:
+    """The runtime's `WakeEvent`: wakes one sleeping thread, or ends its next sleep at once.
+
+    A thread that looks, sees nothing, sleeps and looks again would do so until something happens.
+    After `between_looks` its sleep lasts until the first of these looks that sees something.
+
+    Parameters
+    ----------
+    clock : Clock
+    delay_s : callable
+        Seconds that the thread waits for a core once it is woken.
+    """
+
+    def __init__(self, clock, delay_s):
+        self._clock = clock
+        self._delay_s = delay_s
+        self._rung = False
+        self._waker = None  # of the sleeping thread
+        self._sleep = 0  # which sleep this is: a timer of an earlier one is void
+        self._first_s = 0.0  # the first look after it
+        self._look_s = None  # what one look takes, if the next sleep is one between looks
+        self._period_s = None  # from look to look, in such a sleep
+        self._skipped = 0
+
+    def ring(self):
+        if self._waker is None:
+            self._rung = True
+        else:
+            self._wake(True)
+
+    def between_looks(self, look_s):
+        """The next sleep is one between looks, of `look_s` each."""
+        self._look_s = look_s
+
+    def sleep(self, seconds=-1):
+        """Sleep until a ring, at most `seconds` if given; True if it rang."""
+        look_s, self._look_s = self._look_s, None
+        if self._rung:
+            self._rung = False
+            return True
+        clock = self._clock
+        self._waker = clock.waker()
+        self._sleep += 1
+        self._period_s = None
+        if look_s is not None:
+            self._period_s = seconds + look_s
+            self._first_s = clock.now_s + seconds
+        elif seconds >= 0:
+            clock.at(clock.now_s + seconds, self._timer())
+        clock.suspend()
+        return self._rang
+
+    def happened(self):
+        """There is something to see: who sleeps between looks sees it at the next one."""
+        if self._waker is not None and self._period_s is not None:
+            self._clock.at(self._first_s + self._periods() * self._period_s, self._timer())
+
+    def _periods(self):
+        return max(0, ceil((self._clock.now_s - self._first_s) / self._period_s))
+
+    def skipped(self):
+        """Looks that were skipped since the last question."""
+        skipped, self._skipped = self._skipped, 0
+        return skipped
+
+    def _timer(self):
+        sleep = self._sleep
+        return lambda: self._wake(False) if self._waker and self._sleep == sleep else None
+
+    def _wake(self, rang):
+        clock = self._clock
+        if self._period_s is not None:
+            self._skipped += self._periods()
+        waker, self._waker = self._waker, None
+        self._rang = rang
+        delay_s = self._delay_s()
+        if rang or delay_s:
+            clock.at(clock.now_s + delay_s, waker)
+        else:
+            waker()  # a timer is called by the clock itself

@@ -1,0 +1,140 @@
+"""A machine in a few numbers, kept as a short TOML file."""
+
+import json
+import math
+import os
+import tomllib
+from dataclasses import MISSING, dataclass, field, fields
+
+from ...errors import InputError
+
+
+def _number(section, words, default=None, *, least=0.0, above=None, integer=False):
+    """A field of `Machine`: where it stands in the file, what it means, what is allowed."""
+    metadata = dict(section=section, words=words, least=least, above=above, integer=integer)
+    if default is None:
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the simulation knows of a machine; times in seconds, sizes in bytes.
+
+    `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model.
+    """
+
+    name: str = field(metadata={"section": None, "words": "for the reader"})
+    fft_flops: float = _number(
+        "compute", "operations per second of one thread in FFTs, counted as 5 n log2 n", above=0)
+    copy_Bps: float = _number(
+        "compute", "bytes per second that a rank exchanges inside a node: a copy", above=0)
+    latency_s: float = _number("network", "of an exchange, once")
+    bandwidth_Bps: float = _number("network", "of one node's network card, each way", above=0)
+    message_s: float = _number("network", "core time per message, its answer included", 0.0)
+    byte_s: float = _number("network", "core time per byte sent and received (TCP)", 0.0)
+    burst_nbytes: float = _number(
+        "network", "that an idle link lets through at once (token bucket)", 0.0)
+    eager_nbytes: float = _number(
+        "network", "largest message that leaves before its receiver is there", 0.0)
+    ranks_per_node: int = _number("network", "that share a network card", 1, least=1, integer=True)
+    operation_s: float = _number("runtime", "core time of the runtime per exchange", 0.0)
+    look_s: float = _number("runtime", "core time of one look at the requests", 0.0)
+    wake_s: float = _number("runtime", "by which the communicator oversleeps", 0.0)
+    busy_wake_s: float = _number("runtime", "the same while all cores compute", 0.0)
+    jitter: float = _number(
+        "runtime", "standard deviation of the logarithm of a step's time", 0.0)
+
+    def __post_init__(self):
+        problems = [_problem(entry, getattr(self, entry.name)) for entry in fields(self)]
+        if any(problems):
+            raise InputError("; ".join(filter(None, problems)))
+
+    @classmethod
+    def read(cls, path):
+        """Read a machine from a file that `write` wrote, or a person.
+
+        Raises
+        ------
+        InputError
+            Names every key that is unknown or missing, and every value out of its range.
+        OSError
+            The file cannot be read.
+        """
+        try:
+            with open(path, "rb") as file:
+                content = tomllib.load(file)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: expected a machine as TOML, received {error}") from None
+        known = {_where(entry): entry for entry in fields(cls)}
+        given = {}
+        for key, value in content.items():
+            given |= ({f"{key}.{name}": number for name, number in value.items()}
+                      if isinstance(value, dict) else {key: value})
+        problems = [f"{where}: unknown, expected one of {', '.join(known)}"
+                    for where in given if where not in known]
+        for where, entry in known.items():
+            if where in given:
+                problems.append(_problem(entry, given[where]))
+            elif entry.default is MISSING:
+                problems.append(f"{where}: missing, expected {_expected(entry)}")
+        if any(problems):
+            raise InputError(f"{path}: " + "; ".join(filter(None, problems)))
+        return cls(**{known[where].name: value for where, value in given.items()})
+
+    def write(self, path):
+        """Write the machine to a file, whole or not at all.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        partial = f"{os.fspath(path)}.{os.getpid()}.part"
+        try:
+            with open(partial, "w", encoding="utf-8") as file:
+                file.write(self.text())
+            os.replace(partial, path)
+        finally:
+            if os.path.exists(partial):
+                os.remove(partial)
+
+    def text(self):
+        """The machine as TOML."""
+        lines, section = [], None
+        for entry in fields(self):
+            if entry.metadata["section"] != section:
+                section = entry.metadata["section"]
+                lines += ["", f"[{section}]"]
+            value = getattr(self, entry.name)
+            # JSON's strings and numbers are TOML's.
+            shown = json.dumps(float(f"{value:.4g}") if isinstance(value, float) else value)
+            lines.append(f"{entry.name} = {shown}  # {entry.metadata['words']}")
+        return "\n".join(lines) + "\n"
+
+
+def _where(entry):
+    section = entry.metadata["section"]
+    return f"{section}.{entry.name}" if section else entry.name
+
+
+def _expected(entry):
+    allowed = entry.metadata
+    if entry.type is str:
+        return "text"
+    return (("an integer" if allowed["integer"] else "a finite number")
+            + (f" > {allowed['above']:g}" if allowed["above"] is not None
+               else f" >= {allowed['least']:g}"))
+
+
+def _problem(entry, value):
+    """What is wrong with one value, or None."""
+    if entry.type is str:
+        good = isinstance(value, str)
+    else:
+        allowed = entry.metadata
+        good = (isinstance(value, int if allowed["integer"] else (int, float))
+                and not isinstance(value, bool) and math.isfinite(value)
+                and value >= allowed["least"]
+                and (allowed["above"] is None or value > allowed["above"]))
+    return None if good else f"{_where(entry)}: expected {_expected(entry)}, received {value!r}"

@@ -1,0 +1,171 @@
+"""What is simulated: slices that compute, exchange, compute, ...; and those of the plans.
+
+A slice here is what one slot holds, a chunk of the user's slices that travel in one message, as in
+`overlap.fft`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...arrays import block, chunks, length_of
+from ...errors import InputError
+
+WORKLOADS = {"fft2": ("f4", "f8", "c8", "c16"), "operation": ("f4", "f8")}  # and their dtypes
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One all-to-all, as one rank takes part in it.
+
+    Attributes
+    ----------
+    nbytes : float
+        Sent to all other ranks together.
+    messages : int
+        Ranks it exchanges messages with.
+    """
+
+    nbytes: float
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What one rank does: slices, each of them computing, exchanging, computing, ...
+
+    Attributes
+    ----------
+    steps : tuple of tuple of float
+        Per slice, the seconds that one thread computes before, between and after the exchanges.
+    transfers : tuple of tuple of Transfer
+        Per slice, its exchanges: one fewer than its steps.
+
+    Raises
+    ------
+    InputError
+        The two do not fit, or a time or size is negative or not finite.
+    """
+
+    steps: tuple
+    transfers: tuple
+
+    def __post_init__(self):
+        if len(self.steps) != len(self.transfers):
+            raise InputError(f"transfers: expected those of {len(self.steps)} slices, "
+                             f"received {len(self.transfers)}")
+        for steps, transfers in set(zip(self.steps, self.transfers)):
+            if len(steps) != len(transfers) + 1:
+                raise InputError(f"steps: expected one more than the {len(transfers)} exchanges "
+                                 f"of their slice, received {len(steps)}")
+            for value in (*steps, *(number for transfer in transfers
+                                    for number in (transfer.nbytes, transfer.messages))):
+                if not 0 <= value < math.inf:
+                    raise InputError(f"steps, transfers: expected finite numbers >= 0, received {value}")
+
+    @classmethod
+    def alike(cls, slices, steps, transfers):
+        """A program of `slices` slices that are all alike."""
+        return cls((tuple(steps),) * slices, (tuple(transfers),) * slices)
+
+    @property
+    def compute_s(self):
+        """Seconds that one thread would compute in all."""
+        return math.fsum(map(math.fsum, self.steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A job of the library's plans, described as to `FFT2`.
+
+    Attributes
+    ----------
+    workload : {"fft2", "operation"}
+        A forward transform of each slice; or four fields from spectral to real space, their
+        product, and one field back (`FFT2.pointwise`).
+    slices : int
+    shape : tuple of int
+        Global ``(ny, nx)`` of a slice in real space.
+    dtype : str
+        Of real space.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
+    """
+
+    workload: str = "fft2"
+    slices: int = 64
+    shape: tuple = (512, 512)
+    dtype: str = "c16"
+
+    def __post_init__(self):
+        if self.workload not in WORKLOADS:
+            raise InputError(f"workload: expected one of {', '.join(WORKLOADS)}, "
+                             f"received {self.workload!r}")
+        if self.dtype not in WORKLOADS[self.workload]:
+            raise InputError(f"dtype of {self.workload}: expected one of "
+                             f"{', '.join(WORKLOADS[self.workload])}, received {self.dtype!r}")
+        if len(self.shape) != 2 or min(*self.shape, self.slices) < 1:
+            raise InputError("slices, shape: expected integers >= 1 and (ny, nx), "
+                             f"received {self.slices}, {self.shape}")
+
+    def program(self, ranks, machine, *, rank=0, chunk=1, compute_s=None, threads=1):
+        """What one of `ranks` ranks does. Rank 0 has the most to do.
+
+        Parameters
+        ----------
+        ranks, rank : int
+        machine : Machine
+            Says how long local FFTs take.
+        chunk : int
+            Slices per message, at most.
+        compute_s : float, optional
+            C, if it was measured: all slices of this rank, with `threads` threads. It is divided
+            over the steps as the operations of their FFTs.
+        threads : int
+
+        Returns
+        -------
+        Program
+        """
+        sweeps, transfers = self._slice(ranks, rank)
+        if compute_s is None:
+            seconds_per_flop = 1 / machine.fft_flops
+        else:
+            seconds_per_flop = threads * compute_s / (self.slices * (sum(sweeps) or 1))
+        steps, exchanges = [], []
+        for part in chunks(self.slices, chunk):
+            count = length_of(part)
+            steps.append(tuple(count * flops * seconds_per_flop for flops in sweeps))
+            exchanges.append(tuple(Transfer(count * nbytes, messages)
+                                   for nbytes, messages in transfers))
+        return Program(tuple(steps), tuple(exchanges))
+
+    def flops(self, ranks, rank=0):
+        """Operations of the FFTs of every step of every slice, by the usual count."""
+        return [self._slice(ranks, rank)[0]] * self.slices
+
+    def _slice(self, ranks, rank):
+        """One slice: operations of each step; bytes sent, and partners, of each exchange."""
+        ny, nx = self.shape
+        real = np.dtype(self.dtype).kind != "c"
+        itemsize = np.result_type(self.dtype, "c8").itemsize
+        width = nx // 2 + 1 if real else nx
+        rows, columns = (length_of(block(length, ranks)[rank]) for length in (ny, width))
+        row_sweep = rows * _flops(nx) / (2 if real else 1)
+        column_sweep = columns * _flops(ny)
+        # Empty pieces are not sent: beyond so many ranks nothing comes, or goes, any more.
+        partners = max(min(ranks, width) if rows else 1, min(ranks, ny) if columns else 1) - 1
+        forward = rows * (width - columns) * itemsize, partners
+        if self.workload == "fft2":
+            return (row_sweep, column_sweep), (forward,)
+        backward = 4 * columns * (ny - rows) * itemsize, partners
+        return (4 * column_sweep, 5 * row_sweep, column_sweep), (backward, forward)
+
+
+def _flops(n):
+    """Operations of a complex FFT of n points, by the usual count 5 n log2 n."""
+    return 5 * n * math.log2(n) if n > 1 else 0.0

@@ -1,0 +1,241 @@
+"""A simulated rank: the runtime's own code on a virtual clock.
+
+`Job`, `Slot`, the rotation and the agreements of `Communicator`, the three ways to wait, the ready
+steps and the core tokens are those of `overlap.runtime`. What is simulated is what they stand on: threads
+(`Clock`), MPI (`Network`), and the time that computing and communicating take on the rank's cores.
+
+Cores. A rank has one core per worker. Its workers compute on them; the communicator and the TCP
+stack come on top, and what they use is taken from the workers where no core is idle: all of it is
+charged for the share of time in which all cores were busy, to the step that ends next.
+"""
+
+from functools import partial
+
+from ...runtime.requests import Operation
+from ...runtime.scheduler import Communicator
+from ...runtime.waiting import Blocking, Inline, Polling
+from ...runtime.job import Job
+from ...runtime.workers import CoreTokens, ReadySteps
+from .clock import Queue, WakeEvent
+
+
+class VirtualOperation(Operation):
+    """An exchange of one slice."""
+
+    __slots__ = ("rank", "transfer", "signature")
+
+    def __init__(self, rank, transfer, signature):
+        self.rank = rank
+        self.transfer = transfer
+        self.signature = signature
+
+    def start(self):
+        return self.rank.issue(self)
+
+    def call(self):
+        self.start().Wait()
+
+    def on_scratch(self):
+        return self
+
+    def __str__(self):
+        return f"exchange {self.signature}"
+
+
+class _Control:
+    """The runtime's control communicator: small reductions."""
+
+    def __init__(self, rank, ranks):
+        self.rank, self.size = rank.number, ranks
+        self._rank = rank
+        self._reductions = 0
+
+    def Iallreduce(self, *_):
+        self._reductions += 1
+        return self._rank.network.reduction(self._reductions, self._rank)
+
+
+class _OnClock:
+    """Puts the virtual clock into a way to wait."""
+
+    def __init__(self, rank, *args):
+        self.WakeEvent = partial(WakeEvent, rank.clock, rank.wake_s)
+        self.clock = rank.clock
+        super().__init__(*args)
+
+    def happened(self):
+        """An exchange is over."""
+        self._wake_event.happened()
+
+
+class _Inline(_OnClock, Inline):
+    pass
+
+
+class _Blocking(_OnClock, Blocking):
+    pass
+
+
+class _Polling(_OnClock, Polling):
+
+    def __init__(self, rank, *args):
+        super().__init__(rank, *args)
+        self._rank = rank
+        self._looked = rank.mark()
+
+    def test_some(self, tickets):
+        rank, look_s = self._rank, self._rank.machine.look_s
+        if look_s:
+            rank.charge(self._wake_event.skipped() * look_s, self._looked)
+            rank.occupy(look_s)
+            self._looked = rank.mark()
+        done = [place for place, ticket in enumerate(tickets) if ticket.done]
+        if not done:
+            self._wake_event.between_looks(look_s)
+        return done
+
+
+class Rank:
+    """One rank and its threads.
+
+    Parameters
+    ----------
+    number : int
+    clock : Clock
+    network : Network
+    machine : Machine
+    program : Program
+    settings : Settings
+    random : numpy.random.Generator or None
+        For jitter.
+    """
+
+    def __init__(self, number, clock, network, machine, program, settings, random=None):
+        self.number = number
+        self.clock = clock
+        self.network = network
+        self.machine = machine
+        self.end_s = None
+        self._issued = 0
+        self._program = program
+        self._settings = settings
+        self._jitter = None
+        if random is not None:
+            count = sum(map(len, program.steps))  # factors of mean 1
+            self._jitter = iter(random.lognormal(
+                -machine.jitter**2 / 2, machine.jitter, count).tolist())
+        self._computing = 0  # threads
+        self._debt_s = 0.0  # core time that others took and a worker still has to wait for
+        self._busy_s = self._busy_since_s = 0.0  # time with all cores busy, up to a moment
+        self._blocked = None  # wakes the thread inside a blocking call
+        clock.spawn(self._main)
+
+    # ---- the threads ----
+
+    def _main(self):
+        settings = self._settings
+        workers = None
+        if settings.wait != "off":
+            workers = ReadySteps(_fail, partial(Queue, self.clock))
+            if settings.wait == "block":
+                workers.core_tokens = CoreTokens(settings.threads, partial(Queue, self.clock))
+            for _ in range(settings.threads):
+                self.clock.spawn(workers.work)
+        job = Job(range(len(self._program.steps)), self._slice, self._slice,
+                  [None] * settings.depth, settings.depth, workers, None)
+        if workers is None:
+            waiting = _Inline(self, job, {}, None)
+        elif settings.wait == "block":
+            waiting = _Blocking(self, job, {}, workers)
+        else:
+            waiting = _Polling(self, job, {}, workers, settings.in_flight)
+        self._waiting = waiting
+        error = Communicator(_Control(self, settings.ranks), [], {}, settings.agree_every).run(
+            job, waiting)
+        if error is not None:
+            raise error
+        self.end_s = self.clock.now_s
+        if workers is not None:
+            for _ in range(settings.threads):
+                workers.stop()
+
+    async def _slice(self, key, resources):
+        steps, transfers = self._program.steps[key], self._program.transfers[key]
+        self.compute(steps[0])
+        for place, transfer in enumerate(transfers):
+            await VirtualOperation(self, transfer, (key, place))
+            self.compute(steps[place + 1])
+
+    # ---- what takes time ----
+
+    def compute(self, seconds):
+        """Compute on a core, and wait for what is taken from it meanwhile."""
+        if self._jitter is not None:
+            seconds *= next(self._jitter)
+        self._change(1)
+        while seconds > 0:
+            self.clock.sleep(seconds)
+            seconds, self._debt_s = self._debt_s, 0.0
+        self._change(-1)
+
+    def occupy(self, seconds):
+        """Use a core in the communicator, at once."""
+        if seconds > 0:
+            mark = self.mark()
+            self.clock.sleep(seconds)
+            self.charge(seconds, mark)
+
+    def wake_s(self):
+        """How late the communicator wakes, as the cores are now."""
+        if self._computing >= self._settings.threads:
+            return self.machine.busy_wake_s
+        return self.machine.wake_s
+
+    def mark(self):
+        """Now, and the time so far with all cores busy."""
+        now_s = self.clock.now_s
+        busy_s = self._busy_s
+        if self._computing >= self._settings.threads:
+            busy_s += now_s - self._busy_since_s
+        return now_s, busy_s
+
+    def charge(self, seconds, mark):
+        """Core time used since `mark` by others than the workers."""
+        now_s, busy_s = self.mark()
+        if now_s > mark[0]:
+            self._debt_s += seconds * (busy_s - mark[1]) / (now_s - mark[0])
+
+    def _change(self, more):
+        """One thread more, or less, computes."""
+        now_s, self._busy_s = self.mark()
+        self._busy_since_s = now_s
+        self._computing += more
+
+    # ---- MPI ----
+
+    def issue(self, operation):
+        """Start an exchange: MPI and the runtime take their time, then the network has it."""
+        transfer, machine = operation.transfer, self.machine
+        self._issued += 1
+        local = (1 - self.network.remote) * transfer.nbytes
+        self.occupy(machine.operation_s + machine.message_s * transfer.messages
+                    + local / machine.copy_Bps)
+        return self.network.exchange(self._issued, self, transfer, operation.signature)
+
+    def completed(self, ticket):
+        """An exchange or a reduction is over."""
+        if self.machine.byte_s:
+            self.charge(self.machine.byte_s * ticket.nbytes, ticket.mark)
+        if self._blocked is not None:
+            waker, self._blocked = self._blocked, None
+            self.clock.at(self.clock.now_s, waker)
+        self._waiting.happened()
+
+    def sleep_until_completion(self):
+        """Be in a blocking call."""
+        self._blocked = self.clock.waker()
+        self.clock.suspend()
+
+
+def _fail(error):
+    raise error

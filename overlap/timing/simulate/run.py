@@ -1,0 +1,197 @@
+"""Running a simulation, and the closed forms next to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...errors import InputError
+from .. import model
+from .clock import Clock
+from .network import Network
+from .program import Program
+from .rank import Rank
+
+WAITS = model.WAITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a program runs; as of `Runtime`.
+
+    Attributes
+    ----------
+    ranks : int
+    threads : int
+        Workers per rank, each with a core.
+    wait : {"off", "block", "poll"}
+    depth : int
+    in_flight : int or None
+    agree_every : int
+    seed : int
+        Of the jitter.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
+    """
+
+    ranks: int = 2
+    threads: int = 1
+    wait: str = "poll"
+    depth: int = 8
+    in_flight: int | None = None
+    agree_every: int = 64
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("ranks", "threads", "depth", "agree_every"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise InputError(f"{name}: expected an integer >= 1, "
+                                 f"received {getattr(self, name)!r}")
+        if self.wait not in WAITS:
+            raise InputError(f"wait: expected one of {', '.join(WAITS)}, received {self.wait!r}")
+        if self.in_flight is None:
+            object.__setattr__(self, "in_flight", self.depth)
+        if self.in_flight < 1:
+            raise InputError(f"in_flight: expected an integer >= 1, received {self.in_flight!r}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a simulation found.
+
+    Attributes
+    ----------
+    wall_s : float
+        Until the last rank has ended.
+    order : list of (int, int)
+        The exchanges as they were issued, on every rank: slice, and which of its exchanges.
+    simulated : int
+        Ranks that were simulated one by one.
+    """
+
+    wall_s: float
+    order: list
+    simulated: int
+
+
+def simulate(program, machine, options, *, every_rank=False):
+    """Run a program on a virtual machine.
+
+    Parameters
+    ----------
+    program : Program or sequence of Program
+        Of all ranks; or of each of them, with the same exchanges in the same places.
+    machine : Machine
+    options : Options
+    every_rank : bool
+        Simulate every rank even where one stands for all.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InputError
+        There is not one program per rank, or they differ in their exchanges.
+    """
+    alike = isinstance(program, Program)
+    if not alike:
+        _check(program, options)
+    alone = alike and not machine.jitter and not every_rank
+    count = 1 if alone else options.ranks
+    clock = Clock()
+    network = Network(clock, machine, options.ranks, count)
+    random = [None] * count
+    if machine.jitter:
+        random = map(np.random.default_rng, np.random.SeedSequence(options.seed).spawn(count))
+    ranks = [Rank(number, clock, network, machine, program if alike else program[number], options,
+                  generator) for number, generator in enumerate(random)]
+    clock.run()
+    stuck = [rank.number for rank in ranks if rank.end_s is None]
+    if stuck:
+        raise RuntimeError(f"ranks {stuck[:8]} of the simulation wait for ever")
+    return Result(max(rank.end_s for rank in ranks), network.order, count)
+
+
+def _check(programs, options):
+    if not isinstance(programs, Sequence) or len(programs) != options.ranks:
+        raise InputError(f"program: expected one, or one for each of {options.ranks} ranks")
+    shapes = {tuple(map(len, program.transfers)) for program in programs}
+    if len(shapes) > 1:
+        raise InputError("program: expected the same number of exchanges in each slice on all "
+                         f"ranks, received {len(shapes)} different ones")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Simulated times beside the model's.
+
+    Attributes
+    ----------
+    compute_s, communication_s : float
+        C and T, each simulated without the other.
+    off_s, wall_s : float
+        Simulated without overlap, and as asked for.
+    model_s : float
+        The closed form for `wait` with fill and drain (`model.no_overlap_s`, `block_s`, `poll_s`).
+    """
+
+    compute_s: float
+    communication_s: float
+    off_s: float
+    wall_s: float
+    model_s: float
+
+    @property
+    def bound_s(self):
+        """No schedule is faster: max(C, T)."""
+        return max(self.compute_s, self.communication_s)
+
+    @property
+    def gain(self):
+        """How much faster than without overlap."""
+        return self.off_s / self.wall_s
+
+    @property
+    def hidden(self):
+        """Share of min(C, T) that is hidden; see `model.hidden`."""
+        return model.hidden(self.compute_s, self.communication_s, self.wall_s)
+
+
+def predict(program, machine, options):
+    """Simulate a program, and its computing and its communication alone.
+
+    Parameters
+    ----------
+    program : Program
+    machine : Machine
+    options : Options
+
+    Returns
+    -------
+    Prediction
+    """
+    computing = Program(tuple((sum(steps),) for steps in program.steps),
+                        ((),) * len(program.steps))
+    talking = Program(tuple((0.0,) * len(steps) for steps in program.steps), program.transfers)
+    off = replace(options, wait="off", threads=1)
+    alone = replace(options, wait="off" if options.threads == 1 else "poll")
+    compute_s = simulate(computing, machine, alone).wall_s
+    communication_s = simulate(talking, machine, off).wall_s
+    wall_s = simulate(program, machine, options).wall_s
+    off_s = simulate(program, machine, off).wall_s
+    if options.threads > 1:  # the runtime's "off" has one thread; the document's has all
+        off_s = compute_s + communication_s
+    slices = len(program.steps)
+    if options.wait == "off":
+        model_s = model.no_overlap_s(compute_s, communication_s)
+    elif options.wait == "block":
+        model_s = model.block_s(compute_s, communication_s, options.threads, slices=slices)
+    else:
+        model_s = model.poll_s(compute_s, communication_s, slices=slices, threads=options.threads)
+    return Prediction(compute_s, communication_s, off_s, wall_s, model_s)
+

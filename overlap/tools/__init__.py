@@ -1,0 +1,1 @@
+"""Commands, shaped links, launching, measurements and their reports."""

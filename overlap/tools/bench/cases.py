@@ -1,0 +1,132 @@
+"""What is measured: one of the `JOBS`, its size, and how it is run."""
+
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+
+from ...fft.plan import ORDERS
+from .jobs import JOBS
+
+MODES = ("off", "block", "poll", "auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One line of a benchmark.
+
+    Attributes
+    ----------
+    workload : str
+        A name in `JOBS`; it has the defaults of what is None here.
+    slices : int
+    shape : tuple of int
+        Global, of a slice: ``(ny, nx)`` or ``(nz, ny, nx)`` in real space; of the nonlinear term
+        ``(planes, nky, nkx)``, modes.
+    dtype : str
+        Of the real-space side; by default the first of the job's.
+    order : {"natural", "transposed"}
+        Of the spectrum's axes.
+    grid : (int, int) or None
+        Of `FFT3`.
+    threads : int
+        Worker threads per rank.
+    rounds : int
+    calls : int
+        How many follow each other at a time; what is told is the mean.
+    modes : tuple of str
+        What is timed, of `MODES`; "off", which the others are compared with, always is. C and T are
+        those of the last mode's settings: "auto", where it is not left out.
+    overlap, depth, chunk, in_flight
+        Of `FFT2`, forced for what is called "auto" in the record; the last three also for the
+        other overlapped plans.
+    peer : bool
+        Time mpi4py-fft too.
+    link : str
+        How the ranks are joined, for the record alone.
+    trace : str or None
+        File to write a Chrome trace of one run to.
+
+    Raises
+    ------
+    ValueError
+        A value is out of its range.
+    """
+
+    workload: str = "fft2"
+    slices: int | None = None
+    shape: tuple | None = None
+    dtype: str | None = None
+    order: str = "natural"
+    grid: tuple | None = None
+    threads: int = 1
+    rounds: int | None = None
+    calls: int | None = None
+    modes: tuple = MODES
+    wait: str = "auto"
+    depth: int | None = None
+    chunk: int | None = None
+    in_flight: int | None = None
+    peer: bool = False
+    link: str = "shm"
+    trace: str | None = None
+
+    def __post_init__(self):
+        _one_of("workload", self.workload, JOBS)
+        job = JOBS[self.workload]
+        for name in ("slices", "rounds", "calls"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(job, name))
+        object.__setattr__(self, "shape", tuple(self.shape or job.shapes[-1]))
+        if self.grid is not None:
+            if self.workload != "fft3":
+                raise ValueError(f"grid: expected workload fft3, got {self.workload}")
+            object.__setattr__(self, "grid", tuple(self.grid))
+        _one_of("wait", self.wait, MODES)
+        _one_of("order", self.order, ORDERS)
+        for mode in self.modes:
+            _one_of("modes", mode, MODES)
+        object.__setattr__(
+            self, "modes", tuple(mode for mode in MODES if mode in ("off", *self.modes)))
+        if len(self.shape) != len(job.axes):
+            raise ValueError(f"shape: expected ({', '.join(job.axes)}), got {self.shape}")
+        for name in ("slices", "threads", "rounds", "calls", "depth", "chunk", "in_flight"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
+        if min(self.shape) < 1:
+            raise ValueError(f"shape: expected integers >= 1, got {self.shape}")
+        if self.workload == "nonlinear":
+            if self.shape[2] % 2 == 0:
+                raise ValueError(f"shape: expected an odd nkx, got {self.shape}")
+            if self.chunk is not None or self.in_flight is not None:
+                raise ValueError("chunk, in_flight: expected none with workload nonlinear, got "
+                                 f"{self.chunk}, {self.in_flight}")
+        try:
+            object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
+        except TypeError:
+            pass        # named below
+        _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
+        able = self.workload == "fft2" or self.workload == "fft3" and self.slices == 1
+        if self.peer and not (able and self.order == "natural"):
+            raise ValueError("peer: expected workload fft2, or fft3 of one field, in natural "
+                             f"order, which mpi4py-fft can do, got {self.slices} of {self.workload} in "
+                             f"{self.order} order")
+
+    @property
+    def global_shape(self):
+        """``(slices, ny, nx)`` or ``(slices, nz, ny, nx)``."""
+        return (self.slices, *self.shape)
+
+    def as_dict(self):
+        """Plain values, from which `from_dict` makes the case again."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values):
+        """Make a case of `as_dict`'s answer, whatever else it holds."""
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+
+
+def _one_of(name, value, allowed):
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,334 @@
+"""The jobs that are measured: their plan, their data, the truth about their result.
+
+`JOBS` is the table of named workloads, a class each. `Transforms` is the forward transform of a
+batch of planes, `Volumes` that of three-dimensional fields. `Brackets` is the nonlinear term of a
+gyrokinetic or fluid code, a_x b_y - a_y b_x per slice: four spectral fields to real space, the
+product, and back. `NonlinearTerm` is the same with whole planes exchanged, as modes.
+
+Every rank can make any slice's global data by itself, so that setting up communicates nothing and
+rank 0 can compute the truth with numpy alone.
+"""
+
+import math
+
+import numpy as np
+
+from ...fft import FFT2, FFT3, Bracket
+from ...fft.engine.fftw import bare_fft_seconds, sweep_seconds
+
+
+class Transforms:
+    """The forward transform of a batch of random slices.
+
+    Attributes
+    ----------
+    title, detail : str
+        The job in words, in the singular.
+    axes, dtypes : tuple of str
+        Of a slice; the data types it can have, the usual one first.
+    slices, rounds, calls : int
+        Usual values of the case.
+    shapes : tuple of tuple of int
+        Usual shapes of a slice.
+    transforms : int
+        Per slice.
+    control_chunk : int or None
+        Units per message of the control; None: the plan's choice.
+    inputs : tuple of ndarray
+        This rank's part of the input, `(slices, ny_local, nx)`.
+    """
+
+    title, detail = "forward 2-D transform", ""
+    axes = ("ny", "nx")
+    dtypes = ("c16", "c8", "f8", "f4")
+    slices, rounds, calls = 64, 9, 1
+    shapes = ((512, 512),)
+    transforms = 1
+    control_chunk = 1
+
+    @staticmethod
+    def plan(comm, case, **settings):
+        """The plan that the job runs on, of the settings' overlap. Collective."""
+        return FFT2(comm, case.global_shape, case.dtype, order=case.order, **settings)
+
+    def __init__(self, case, plan):
+        self._case = case
+        field = plan.empty()
+        here = plan.local_slice()[1:]
+        for z in range(case.slices):
+            field[z] = _noise(case, z, 0)[here]
+        self.inputs = (field,)
+
+    def transform(self, plan):
+        """The job as `plan` runs it."""
+        return plan.forward
+
+    def truth(self, z):
+        """Global spectrum of slice `z` in natural order, in double precision."""
+        return _spectrum(_noise(self._case, z, 0))
+
+    @classmethod
+    def flops(cls, case):
+        """Operations as the field counts them: 5 N log2 N per transform, half of it for real data."""
+        return case.slices * cls.transforms * _flops(case.shape, case.dtype)
+
+    @classmethod
+    def bare_fft_s(cls, case, plan):
+        """Time of nothing but this rank's FFTs, at their fastest."""
+        ny, nx = case.shape
+        rows = plan.shape()[-2]
+        columns = plan.shape(True)[-1 if case.order == "natural" else -2]
+        spectral = plan.dtype(True)
+        return cls.transforms * (bare_fft_seconds(case.slices * rows, nx, case.dtype)
+                                 + bare_fft_seconds(case.slices * columns, ny, spectral))
+
+
+class Volumes(Transforms):
+    """The forward transform of random three-dimensional fields, Takahashi's benchmark.
+
+    His protocol: cubes of 32 to 256 points a side, ten calls one after the other.
+    """
+
+    title = "forward 3-D transform"
+    axes = ("nz", "ny", "nx")
+    slices, rounds, calls = 1, 3, 10
+    shapes = tuple((n, n, n) for n in (32, 64, 128, 256))
+    control_chunk = None
+
+    @staticmethod
+    def plan(comm, case, **settings):
+        """The plan that the job runs on, of the settings' overlap. Collective."""
+        return FFT3(comm, case.global_shape, case.dtype, grid=case.grid, order=case.order,
+                    **settings)
+
+    @classmethod
+    def bare_fft_s(cls, case, plan):
+        """Time of nothing but this rank's FFTs, at their fastest."""
+        first, last = plan.shape()[1:], plan.shape(True)[1:]
+        if case.order == "transposed":
+            last = (last[-1], *last[:-1])
+        spectral = plan.dtype(True)
+        if plan.grid[0] == 1:       # y is whole before the exchange
+            parts = (first, (1, 2), case.dtype), (last, (0,), spectral)
+        else:
+            between = (first[0], case.shape[1], last[2])
+            parts = ((first, (2,), case.dtype), (between, (1,), spectral),
+                     (last, (0,), spectral))
+        return case.slices * sum(sweep_seconds(*part) for part in parts)
+
+
+class Brackets(Transforms):
+    """The bracket a_x b_y - a_y b_x of a batch of fields given as spectra; box 2 pi x 2 pi.
+
+    Slice 0 is two plane waves, whose bracket is known in closed form; the others are noise.
+
+    Attributes
+    ----------
+    inputs : tuple of ndarray
+        This rank's part of the spectra of a_x, a_y, b_x, b_y, each `(slices, ny, nxh_local)`.
+    """
+
+    title, detail = "spectral operation", " (4 transforms, product, 1 transform)"
+    dtypes = ("f8", "f4")
+    transforms = 5
+
+    def __init__(self, case, plan):
+        self._case = case
+        rows = plan.local_slice()[-2]
+        ky, kx = plan.wavenumbers()
+        inputs = []
+        field, spectrum = plan.empty(), plan.empty(True)
+        for which in range(2):
+            for z in range(case.slices):
+                field[z] = self._field(z, which)[rows]
+            plan.forward(field, out=spectrum)
+            for wavenumber in (kx, ky):
+                derivative = plan.empty(True)
+                np.multiply(spectrum, (1j * wavenumber).astype(spectrum.dtype), out=derivative)
+                inputs.append(derivative)
+        self.inputs = tuple(inputs)
+
+    def transform(self, plan):
+        """The job as `plan` runs it."""
+        @plan.pointwise(inputs=4, outputs=1)
+        def bracket(ax, ay, bx, by, out):
+            np.multiply(ax, by, out=out)
+            out -= ay * bx
+        return bracket
+
+    def truth(self, z):
+        """Global spectrum of the bracket in slice `z`, in double precision.
+
+        Slice 0 from the closed form, the others by the same pseudo-spectral formula on one rank
+        with numpy.
+        """
+        if self._waves(z):
+            return _spectrum(_plane_wave_bracket(self._case.shape))
+        ny, nx = self._case.shape
+        ky, kx = np.fft.fftfreq(ny, 1 / ny)[:, None], np.fft.rfftfreq(nx, 1 / nx)
+        spectra = [_spectrum(self._field(z, which)) for which in range(2)]
+        ax, ay, bx, by = (np.fft.irfft2(1j * k * spectrum, self._case.shape)
+                          for spectrum in spectra for k in (kx, ky))
+        return _spectrum(ax * by - ay * bx)
+
+    def _waves(self, z):
+        return z == 0 and min(self._case.shape) > 2 * max(map(abs, _P + _R))
+
+    def _field(self, z, which):
+        if self._waves(z):
+            return np.sin(_phase(self._case.shape, (_P, _R)[which]))
+        return _noise(self._case, z, which)
+
+
+class NonlinearTerm(Transforms):
+    """The nonlinear term of a gyrokinetic code as GKV computes it: `Bracket` of {J0 phi, f}.
+
+    A slice is a point in the parallel velocity, its planes are those of z and mu. The usual size is
+    the grid B on which GKV was measured (GKV collection, section 7). Modes are noise.
+
+    Attributes
+    ----------
+    inputs : tuple of ndarray
+        This rank's modes, `(slices, planes, nky_local, nkx)`, all slices alike but for a factor.
+    """
+
+    title, detail = "nonlinear term", " (redistribution of whole planes, bracket, and back)"
+    axes = ("planes", "nky", "nkx")
+    dtypes = ("f8",)
+    slices, rounds, calls = 32, 7, 1
+    shapes = ((256, 16, 63),)
+    transforms = 3
+
+    @staticmethod
+    def plan(comm, case, *, chunk=None, in_flight=None, depth=None, **settings):
+        """The plan that the job runs on, of the settings' overlap. Collective."""
+        given = {} if depth is None else {"depth": depth}
+        return Bracket(comm, case.global_shape, effort="patient", **given, **settings)
+
+    def __init__(self, case, plan):
+        self._case = case
+        self._advecting, self._advected = (_modes(case.shape, seed) for seed in range(2))
+        field = plan.empty()
+        here = plan.local_slice()[1:]
+        for z in range(case.slices):
+            field[z] = (1 + z) * self._advected[here]
+        self.inputs = (field,)
+
+    def transform(self, plan):
+        """The job as `plan` runs it."""
+        plan.advect(np.ascontiguousarray(self._advecting[plan.local_slice()[1:]]))
+        return plan
+
+    def truth(self, z):
+        """Global modes of slice `z`, by numpy from both fields' gradients on the same grid."""
+        _, nky, nkx = self._case.shape
+        most = nkx // 2
+        ky, kx = np.arange(nky)[:, None], np.arange(-most, most + 1)
+        grid = 3 * nky, 3 * most + 3
+
+        def real(modes):
+            spectra = np.zeros((len(modes), grid[0] // 2 + 1, grid[1]), complex)
+            spectra[:, :nky, kx] = modes
+            return np.fft.irfft(np.fft.ifft(spectra, axis=2, norm="forward"), n=grid[0], axis=1,
+                                norm="forward")
+
+        a, f = self._advecting, (1 + z) * self._advected
+        product = real(1j * kx * a) * real(1j * ky * f) - real(1j * ky * a) * real(1j * kx * f)
+        spectra = np.fft.fft(np.fft.rfft(product, axis=1, norm="forward"), axis=2, norm="forward")
+        return spectra[:, :nky, kx]
+
+    @classmethod
+    def flops(cls, case):
+        """Of two gradients and a bracket per plane on the smallest grid of the 2/3 rule, real."""
+        planes, nky, nkx = case.shape
+        points = 3 * nky - 2, 3 * (nkx // 2) + 1
+        return case.slices * planes * cls.transforms * _flops(points, case.dtype)
+
+    @classmethod
+    def bare_fft_s(cls, case, plan):
+        """Time of nothing but this rank's FFTs, at their fastest: of complex planes, three per pair."""
+        ny, nx = plan.points
+        planes = 1.5 * case.shape[0] / plan.ranks
+        lines = max(1, round(planes * (2 * case.shape[1] - 1))), max(1, round(planes * nx))
+        return case.slices * sum(bare_fft_seconds(count, length, "c16")
+                                 for count, length in zip(lines, (nx, ny)))
+
+
+def _flops(shape, dtype):
+    points = math.prod(shape)
+    return (5.0 if dtype.startswith("c") else 2.5) * points * math.log2(max(points, 2))
+
+
+def _modes(shape, seed):
+    """Random modes of real fields."""
+    random = np.random.default_rng(seed)
+    modes = random.random(shape) - 0.5 + 1j * (random.random(shape) - 0.5)
+    modes[:, 0] += np.conj(modes[:, 0, ::-1])
+    return modes
+
+
+_P, _R = (1, 2), (3, -1)        # wave vectors (x, y) of the plane waves
+
+
+def _phase(shape, wave):
+    y, x = (2 * np.pi * np.arange(n) / n for n in shape)
+    return wave[0] * x + wave[1] * y[:, None]
+
+
+def _plane_wave_bracket(shape):
+    """{sin p.x, sin r.x} = (p x r) (cos (p+r).x + cos (p-r).x)/2 (GKV collection, 6.1)."""
+    cross = _P[0] * _R[1] - _P[1] * _R[0]
+    p, r = _phase(shape, _P), _phase(shape, _R)
+    return cross * (np.cos(p + r) + np.cos(p - r)) / 2
+
+
+def _noise(case, z, which):
+    random = np.random.default_rng([z, which])
+    field = random.random(case.shape) - 0.5
+    if case.dtype.startswith("c"):
+        field = field + 1j * (random.random(case.shape) - 0.5)
+    return field.astype(case.dtype)
+
+
+def _spectrum(field):
+    """Spectrum in double precision; the half spectrum of a real field."""
+    transform = np.fft.fftn if np.iscomplexobj(field) else np.fft.rfftn
+    return transform(field.astype("c16" if np.iscomplexobj(field) else "f8"))
+
+
+JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear": NonlinearTerm}
+
+
+def max_rel_error(comm, job, case, plan, result):
+    """Largest error of the first, middle and last slice, over the truth's largest value.
+
+    Collective. `result` is this rank's part of the spectra, as `plan` distributes them.
+
+    Returns
+    -------
+    float
+        The same on all ranks.
+    """
+    worst = 0.0
+    places = comm.gather(plan.local_slice(True)[1:], root=0)
+    for z in sorted({0, case.slices // 2, case.slices - 1}):
+        parts = comm.gather(np.array(result[z]), root=0)
+        if comm.rank == 0:
+            truth = job.truth(z)
+            if case.order == "transposed":
+                truth = np.moveaxis(truth, 0, -1)
+            largest = np.abs(truth).max() or 1.0
+            errors = [np.abs(part - truth[place]).max(initial=0.0) / largest
+                      for part, place in zip(parts, places)]
+            worst = np.inf if np.isnan(errors).any() else max(worst, *errors)
+    return float(comm.bcast(worst, root=0))
+
+
+def error_limit(case):
+    """What `max_rel_error` must stay below: a wrong result is off by about 1.
+
+    The derivatives amplify rounding errors by up to the largest wave number.
+    """
+    eps = np.finfo(np.dtype(case.dtype)).eps
+    derived = {"operation": max(case.shape), "nonlinear": max(case.shape[1:])}
+    return float(50 * eps * derived.get(case.workload, 1))

@@ -1,0 +1,251 @@
+"""Measuring a machine for the simulation, on its own ranks: two on different hosts are enough.
+
+Everything is measured with small programs of its own, none of which is a pipeline that is later
+predicted.
+"""
+
+import threading
+from statistics import median
+from time import perf_counter, sleep, thread_time
+
+import numpy as np
+from mpi4py import MPI
+
+from ...errors import InputError
+from ...fft import FFT2
+from ...fft.engine.fftw import Scratch
+from ...runtime import Runtime
+from ...runtime.priority import take_short_slices
+from ...runtime.waiting import WakeEvent
+from ...timing.model import fit_message_time
+from ...timing.simulate import Machine, Workload
+
+LARGE = 1 << 18, 1 << 19, 1 << 20, 1 << 21  # bytes per message
+ROUNDS = 5
+PLANE = 512, 512
+WORK_S = 0.25
+PAUSE_S = 1e-3
+LOOK_EVERY_S = 200e-6
+
+
+def measure_machine(comm, name, burst_nbytes=0):
+    """Measure. Collective; every rank returns the same.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    name : str
+    burst_nbytes : int
+        Of the shaped links, which nothing here can see.
+
+    Returns
+    -------
+    Machine
+
+    Raises
+    ------
+    InputError
+        There is one rank only.
+    """
+    if comm.size < 2:
+        raise InputError("expected at least 2 ranks to measure a network, received 1")
+    latency_s, bandwidth_Bps = _link(comm, burst_nbytes)
+    work = _Work()
+    wake_s, busy_wake_s = _wakes(work)
+    message_s, byte_s = _core_time(comm, work)
+    hosts = len(set(comm.allgather(MPI.Get_processor_name())))
+    # Looks and wake-ups are in it, which the simulation counts by themselves.
+    message_s = min(message_s, 0.5 * latency_s)
+    values = dict(
+        fft_flops=_fft_flops(comm), copy_Bps=_copy_Bps() if hosts > 1 else bandwidth_Bps,
+        latency_s=latency_s - message_s, bandwidth_Bps=bandwidth_Bps,
+        message_s=message_s, byte_s=byte_s if hosts > 1 else 0.0,
+        jitter=_jitter(comm, work), operation_s=_operation_s(), look_s=_look_s(),
+        wake_s=wake_s, busy_wake_s=busy_wake_s)
+    values = comm.bcast(values)
+    return Machine(name=name, burst_nbytes=float(burst_nbytes),
+                   ranks_per_node=comm.size // hosts, **values)
+
+
+def _timed(comm, function, rounds=ROUNDS):
+    """Median over the rounds of the slowest rank's seconds."""
+    seconds = []
+    for _ in range(rounds + 1):
+        comm.Barrier()
+        started = perf_counter()
+        function()
+        seconds.append(comm.allreduce(perf_counter() - started, MPI.MAX))
+    return median(seconds[1:])
+
+
+def _link(comm, burst_nbytes):
+    """Latency and bandwidth of exchanges.
+
+    Bandwidth is how the time of large ones grows. Latency is what else one takes that comes after a
+    pause, as between two steps of a program; the burst that a token bucket saved up has left by
+    then.
+    """
+    def exchanges(nbytes, pause_s):
+        sides = _sides(comm, nbytes)
+        repeats = min(400, max(16, (32 << 20) // nbytes))
+
+        def run():
+            for _ in range(repeats):
+                until = perf_counter() + pause_s
+                while perf_counter() < until:
+                    pass
+                comm.Alltoallv(*sides)
+
+        return _timed(comm, run) / repeats - pause_s
+
+    bandwidth_Bps = fit_message_time(
+        [nbytes * (comm.size - 1) for nbytes in LARGE],
+        [exchanges(nbytes, 0.0) for nbytes in LARGE]).bandwidth_Bps
+    paused = [exchanges(nbytes, PAUSE_S)
+              - max(0, nbytes * (comm.size - 1) - burst_nbytes) / bandwidth_Bps for nbytes in LARGE]
+    return max(exchanges(1, 0.0), median(paused)), bandwidth_Bps
+
+
+def _sides(comm, nbytes):
+    """Arguments of an Alltoallv of so many bytes to every other rank."""
+    counts = [0 if rank == comm.rank else nbytes for rank in range(comm.size)]
+    places = [rank * nbytes for rank in range(comm.size)]
+    arrays = np.zeros((2, comm.size * nbytes), np.uint8)
+    return [[array, counts, places, MPI.BYTE] for array in arrays]
+
+
+class _Work:
+    """FFTs on a thread that counts them: what a core still does while it communicates."""
+
+    def __init__(self):
+        self._one = Scratch((64, 512), 1, "c16", True, "measure")
+        self._ended = threading.Event()
+        self.count = 0
+        self.unit_s = min(self._seconds() for _ in range(20))
+
+    def _seconds(self, repeats=20):
+        started = perf_counter()
+        for _ in range(repeats):
+            self._one.execute()
+        return (perf_counter() - started) / repeats
+
+    def step_s(self):
+        """Time of a step of about a millisecond."""
+        return self._seconds(max(1, round(1e-3 / self.unit_s)))
+
+    def _run(self):
+        while not self._ended.is_set():
+            self._one.execute()
+            self.count += 1
+
+    def __enter__(self):
+        self.count = 0
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info):
+        self._ended.set()
+        self._thread.join()
+
+
+def _core_time(comm, work):
+    """Core time that exchanges take from a computing thread: per message, and per byte."""
+    costs = []
+    for nbytes in (1 << 12, 1 << 20):
+        sides = _sides(comm, nbytes)
+        seconds = []
+        for _ in range(ROUNDS):
+            comm.Barrier()
+            exchanges = 0
+            with work:
+                started = perf_counter()
+                while comm.bcast(perf_counter() - started < WORK_S):
+                    for _ in range(8):
+                        request = comm.Ialltoallv(*sides)
+                        while not request.Test():
+                            sleep(LOOK_EVERY_S)
+                        exchanges += 1
+                wall_s, count = perf_counter() - started, work.count
+            seconds.append(comm.allreduce(
+                max(0.0, wall_s - count * work.unit_s) / exchanges, MPI.MAX))
+        costs.append(median(seconds) / (comm.size - 1))
+    byte_s = max(0.0, (costs[1] - costs[0]) / ((1 << 20) - (1 << 12)))
+    return costs[0], byte_s
+
+
+def _jitter(comm, work):
+    """How much steps of about a millisecond vary: standard deviation of their logarithm.
+
+    From the mean of the larger of two, as ranks that wait for each other feel it: for normal
+    variables that is 1/sqrt(pi) standard deviations above the mean.
+    """
+    steps = np.log([work.step_s() for _ in range(300)])
+    larger = np.maximum(steps[::2], steps[1::2]).mean() - steps.mean()
+    return comm.allreduce(float(larger * np.sqrt(np.pi)), MPI.MAX)
+
+
+def _wakes(work):
+    """By how much a thread oversleeps: alone, and while another computes on its core."""
+    def oversleep():
+        seconds = []
+        wake_event = WakeEvent()
+        for _ in range(400):
+            started = perf_counter()
+            wake_event.sleep(LOOK_EVERY_S)
+            seconds.append(perf_counter() - started - LOOK_EVERY_S)
+        return max(0.0, sum(seconds) / len(seconds))
+
+    found = []
+
+    def measure():
+        take_short_slices()
+        found.append(oversleep())
+        with work:
+            found.append(oversleep())
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    thread.join()
+    return found
+
+
+def _look_s():
+    """Core time of a look at a request that is not done, the sleep after it included."""
+    request = MPI.COMM_SELF.Irecv(np.zeros(1), tag=1)
+    wake_event = WakeEvent()
+    started = thread_time()
+    for _ in range(200):
+        MPI.Request.Testsome([request])
+        wake_event.sleep(LOOK_EVERY_S)
+    seconds = (thread_time() - started) / 200
+    MPI.COMM_SELF.Send(np.zeros(1), dest=0, tag=1)
+    request.Wait()
+    return seconds
+
+
+def _operation_s(slices=1000):
+    """What the runtime takes for a slice with one await, nothing else to do."""
+    send, receive = np.zeros((2, 1))
+    with Runtime(MPI.COMM_SELF, wait="poll", depth=16) as runtime:
+        async def program(z):
+            await runtime.comm.Alltoall(send, receive)
+
+        pipeline = runtime.pipelined(program, skeleton=program)
+        return _timed(MPI.COMM_SELF, lambda: pipeline(range(slices))) / slices
+
+
+def _fft_flops(comm):
+    """Rate of a plan's local work, packing included."""
+    workload = Workload(slices=16, shape=PLANE)
+    flops = sum(map(sum, workload.flops(comm.size)))
+    with FFT2(comm, (workload.slices, *PLANE), workload.dtype, wait="off", chunk=1) as plan:
+        field, spectrum = plan.empty(), plan.empty(True)
+        field[...] = 1.0
+        return flops / _timed(comm, lambda: plan.forward.compute(field, out=spectrum))
+
+
+def _copy_Bps():
+    source, target = np.zeros((2, 1 << 23), np.uint8)
+    return source.nbytes / _timed(MPI.COMM_SELF, lambda: np.copyto(target, source))

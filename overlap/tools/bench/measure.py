@@ -1,0 +1,218 @@
+"""Interleaved rounds of one case on the ranks of a communicator.
+
+Everything that a record compares is timed in every round, one after the other, in an order that is
+rotated from round to round: whatever else the machine does hits all of them alike. A time is from a
+barrier to the end of the slowest rank. Results are compared with the truth, and with the result
+without overlap bit for bit, before anything is timed.
+"""
+
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from ...errors import OverlapError
+from ...runtime import Runtime
+from ...runtime.trace import write_chrome
+from . import peer as peer_module
+from .jobs import JOBS, error_limit, max_rel_error
+
+TRACED_SLICES = 32      # enough to see how a pipeline fills and drains
+
+
+class WrongResult(OverlapError, RuntimeError):
+    """A result that was to be timed is wrong."""
+
+
+def measure(comm, case, progress=None):
+    """Measure one case. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    case : Case
+    progress : callable, optional
+        ``progress(what, done, total)``, called on rank 0.
+
+    Returns
+    -------
+    dict
+        What `report.case_record` makes a record of: ``seconds`` (lists by column), ``choice``,
+        ``ranks``, ``hosts``, ``max_rel_error`` and so on; the same on all ranks.
+
+    Raises
+    ------
+    WrongResult
+        On all ranks, when a result is wrong or differs from that without overlap.
+    """
+    steps = _Progress(comm, progress, total=case.rounds + 3)
+    hosts = len(set(comm.allgather(MPI.Get_processor_name())))
+    with ExitStack() as stack:
+        runtime = stack.enter_context(Runtime(comm, workers=case.threads))
+
+        def plan(wait, **settings):
+            return stack.enter_context(
+                kind.plan(comm, case, wait=wait, runtime=runtime, **settings))
+
+        forced = {name: getattr(case, name) for name in ("depth", "chunk", "in_flight")}
+        steps.next("planning")
+        kind = JOBS[case.workload]
+        plans = {mode: plan("off", chunk=case.chunk) if mode == "off" else
+                 plan(case.wait if mode == "auto" else mode, **forced) for mode in case.modes}
+        if hosts > 1:
+            plans["control"] = plan("off", chunk=kind.control_chunk)
+        job = kind(case, plans["off"])
+        runs = {name: job.transform(plan) for name, plan in plans.items()}
+
+        steps.next("checking results")
+        result, out = plans["off"].empty(True), plans["off"].empty(True)
+        error = _check(comm, case, job, plans["off"], runs, result, out)
+
+        best = runs[case.modes[-1]]
+        columns = {mode: _call(runs[mode], job.inputs, out) for mode in case.modes}
+        columns["C"] = _call(best.compute, job.inputs, out)
+        columns["T"] = _call(best.communicate, job.inputs, out)
+        same = _control(columns, runs, case, job, out) if hosts > 1 else {}
+        peers = _peers(comm, case, stack) if case.peer else {}
+        for name, prepared in peers.get("columns", {}).items():
+            columns[name] = prepared.refill, prepared.forward
+        seconds = _rounds(comm, columns, case.rounds, case.calls, steps)
+        seconds |= {name: seconds[other] for name, other in same.items()}
+
+        steps.next("bare FFTs" + (", timeline" if case.trace else ""))
+        bare_fft_s = comm.allreduce(kind.bare_fft_s(case, plans["off"]), MPI.MAX)
+        if case.trace:
+            _trace(comm, case, job, best.settings, out)
+        return {
+            "seconds": seconds, "ranks": comm.size, "hosts": hosts, "max_rel_error": error,
+            "grid": list(plans["off"].grid) if kind is JOBS["fft3"] else None,
+            "choice": {name: getattr(best.settings, name)
+                       for name in ("wait", "depth", "chunk", "in_flight")},
+            "nbytes_in_flight": comm.allreduce(best.nbytes_in_flight, MPI.MAX),
+            "bare_fft_s": bare_fft_s, "peer_setting": peers.get("setting"),
+            "peer_skipped": peers.get("skipped")}
+
+
+class _Progress:
+    """Counts steps, and says so on rank 0."""
+
+    def __init__(self, comm, report, total):
+        self._report = report if comm.rank == 0 else None
+        self._done, self._total = -1, total
+
+    def next(self, what):
+        self._done += 1
+        if self._report is not None:
+            self._report(what, self._done, self._total)
+
+
+def _call(run, inputs, out):
+    return None, lambda: run(*inputs, out=out)
+
+
+def _control(columns, runs, case, job, out):
+    """Add the columns of the control: one thread, slice by slice, no overlap.
+
+    Returns
+    -------
+    dict
+        Columns that need no time of their own: the name of one that does the same.
+    """
+    off, best, control = runs["off"].settings, runs[case.modes[-1]].settings, runs["control"]
+    alike = {       # column: (what does it, a column that may do the same, whether it does)
+        "control": (control, "off", off.chunk == 1),
+        "control_C": (control.compute, "C", best.chunk == 1 and case.threads == 1),
+        "control_T": (control.communicate, "T", best.chunk == 1)}
+    for name, (run, _, same) in alike.items():
+        if not same:
+            columns[name] = _call(run, job.inputs, out)
+    return {name: other for name, (_, other, same) in alike.items() if same}
+
+
+def _check(comm, case, job, plan, runs, result, out):
+    """Run everything once; the error of the result without overlap."""
+    runs["off"](*job.inputs, out=result)
+    error = max_rel_error(comm, job, case, plan, result)
+    if not error <= error_limit(case):
+        raise WrongResult(f"{case.workload}: expected a relative error of at most "
+                          f"{error_limit(case):.1e}, got {error:.1e}")
+    seen = {runs["off"].settings}
+    for name, run in runs.items():
+        if run.settings in seen:
+            continue
+        seen.add(run.settings)
+        out[...] = 0
+        run(*job.inputs, out=out)
+        same = all(np.array_equal(result[z], out[z]) for z in range(case.slices))
+        if not comm.allreduce(same, MPI.LAND):
+            raise WrongResult(f"{case.workload}: expected the bits of the result without overlap, "
+                              f"got others with {name} ({run.settings})")
+    return error
+
+
+def _rounds(comm, columns, rounds, calls, steps):
+    """Seconds of the slowest rank per call, by column, one per round."""
+    for prepare, run in columns.values():       # what `_check` has not run yet
+        if prepare is not None:
+            prepare()
+            run()
+    names = list(columns)
+    seconds = {name: [] for name in names}
+    for number in range(rounds):
+        steps.next(f"round {number + 1} of {rounds}")
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            prepare, run = columns[name]
+            if prepare is not None:
+                prepare()
+            comm.Barrier()
+            started_s = perf_counter()
+            for _ in range(calls):
+                run()
+            seconds[name].append(comm.allreduce(perf_counter() - started_s, MPI.MAX) / calls)
+    return seconds
+
+
+def _peers(comm, case, stack):
+    """mpi4py-fft, its fastest setting and its default, or why not."""
+    reasons = [reason for reason in comm.allgather(peer_module.available()) if reason]
+    if reasons:
+        return {"skipped": reasons[0]}
+    settings = tuple(peer_module.SETTINGS[case.workload])
+    best = peer_module.prepare(comm, case, settings)
+    stack.callback(best.close)
+    default = best
+    if best.setting != settings[0]:
+        default = peer_module.prepare(comm, case, settings[:1])
+        stack.callback(default.close)
+    return {"columns": {"peer_mpi4py_fft": best, "peer_mpi4py_fft_default": default},
+            "setting": best.setting}
+
+
+def _trace(comm, case, job, settings, out):
+    """Write the spans of two runs to a file: without overlap, then as `settings` have it."""
+    count = min(case.slices, TRACED_SLICES)
+    inputs, out = [array[:count] for array in job.inputs], out[:count]
+    with Runtime(comm, workers=case.threads, trace=True) as runtime, ExitStack() as stack:
+        runs = [job.transform(stack.enter_context(job.plan(
+            comm, replace(case, slices=count), runtime=runtime, wait=wait,
+            depth=settings.depth, chunk=settings.chunk, in_flight=settings.in_flight)))
+            for wait in dict.fromkeys(("off", settings.wait))]
+        for run in runs:
+            run(*inputs, out=out)
+        runtime.trace.clear()
+        for run in runs:
+            comm.Barrier()
+            run(*inputs, out=out)
+        spans = runtime.trace.gather(comm)
+    if comm.rank == 0:
+        write_chrome(map(_named, spans), os.fspath(case.trace))
+
+
+def _named(span):
+    """The span with its thread's name as a reader knows it: the rank is said elsewhere."""
+    name = span.thread.removeprefix(f"rank {span.rank} ")
+    return replace(span, thread="main thread, no overlap" if name == "MainThread" else name)

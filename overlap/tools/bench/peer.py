@@ -1,0 +1,186 @@
+"""mpi4py-fft on our job: forward transforms of a batch of planes, or of a field.
+
+The peer gets its best setting: `prepare` plans every candidate below, times a few transforms of
+each and keeps the fastest. It also gets nothing to do that our plan does not do: it transforms its
+own input array into its own output array (`forward(u, uh)` would copy both), and it does not scale
+(`normalize=False`). For planes its grid has to put all ranks on the y axis, which makes the result
+`(nz, ny, nx_local)` in natural order, like ours; of a field it may split what it likes.
+"""
+
+from importlib import import_module
+
+import numpy as np
+from mpi4py import MPI
+
+# By workload: what differs between settings, the one that the peer has by itself first.
+# Not here: FFTW_PATIENT, which plans for minutes on a batch of 64 x 512 x 512; FFTW_ESTIMATE,
+# always slower; scipy, as fast as numpy and without real input.
+_PLANES = {"axes": (1, 2), "grid": (1, -1, 1)}
+_FIELD = {"backend": "fftw", "planner_effort": "FFTW_MEASURE"}
+SETTINGS = {
+    "fft2": {
+        "fftw, FFTW_MEASURE": _PLANES | {"backend": "fftw", "planner_effort": "FFTW_MEASURE"},
+        "pyfftw, FFTW_MEASURE": _PLANES | {"backend": "pyfftw", "planner_effort": "FFTW_MEASURE"},
+        "numpy": _PLANES | {"backend": "numpy"}},
+    "fft3": {
+        "as it comes": _FIELD,
+        "slab": _FIELD | {"slab": True},
+        "collapse": _FIELD | {"collapse": True},
+        "slab, collapse": _FIELD | {"slab": True, "collapse": True},
+        "grid over z": _FIELD | {"grid": (-1,)},
+        "grid over y": _FIELD | {"grid": (1, -1)}},
+}
+
+
+def available():
+    """Say why mpi4py-fft cannot be used here.
+
+    Returns
+    -------
+    str or None
+        The reason, or None where it can.
+    """
+    try:
+        import_module("mpi4py_fft")
+    except ImportError as error:
+        return f"mpi4py-fft is not installed ({error}): pip install mpi4py-fft"
+    return None
+
+
+class Prepared:
+    """A planned transform of mpi4py-fft on arrays of its own.
+
+    Attributes
+    ----------
+    input, output : ndarray
+        Local arrays with their batch, half as long plus one in x for real input. A transform may destroy the input.
+    local_slice : callable
+        Where the input lies in the global array, or with True the output.
+    setting : str
+        The candidate kept.
+    """
+
+    def __init__(self, plan, setting, field):
+        self._plan = plan
+        self.setting = setting
+        self.input = plan.forward.input_array
+        self.output = plan.forward.output_array
+        self.local_slice = plan.local_slice
+        if field:
+            self.input, self.output = self.input[None], self.output[None]
+            self.local_slice = lambda output: (slice(0, 1), *plan.local_slice(output))
+
+    def refill(self):
+        """Put finite values into `input`, which the last transform may have destroyed."""
+        self.input[...] = 0.5
+
+    def forward(self):
+        """Transform `input` into `output`, unscaled. Collective."""
+        self._plan.forward(normalize=False)
+        return self.output
+
+    def close(self):
+        """Free the plan's datatypes and communicators. Collective."""
+        self._plan.destroy()
+
+
+def prepare(comm, case, settings, *, trials=3):
+    """Plan the peer's fastest transform. Collective.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    case : Case
+    settings : sequence of str
+        The names in `SETTINGS` to choose from.
+    trials : int
+        Transforms timed per setting.
+
+    Returns
+    -------
+    Prepared
+
+    Raises
+    ------
+    RuntimeError
+        If nothing can be planned, or if what is kept gives a wrong result.
+    """
+    best, best_s, refusals = None, np.inf, []
+    for setting in settings:
+        plan, refusal = _plan(comm, case, SETTINGS[case.workload][setting])
+        if plan is None:
+            refusals.append(f"{setting}: {refusal}")
+            continue
+        candidate = Prepared(plan, setting, case.workload == "fft3")
+        wall_s = min(_rounds(comm, candidate, trials + 1)[1:])
+        if wall_s < best_s:
+            best, candidate, best_s = candidate, best, wall_s
+        if candidate is not None:
+            candidate.close()
+    if best is None:
+        raise RuntimeError("mpi4py-fft plans nothing here:\n" + "\n".join(refusals))
+    _check(comm, best, case.global_shape)
+    return best
+
+
+def _plan(comm, case, options):
+    """A plan, or None and the reason, alike on all ranks."""
+    from mpi4py_fft import PFFT
+    plan, reason = None, None
+    try:
+        shape = case.shape if case.workload == "fft3" else case.global_shape
+        plan = PFFT(comm, shape, dtype=np.dtype(case.dtype), **options)
+    except Exception as error:    # whatever a backend raises, the others may work
+        reason = f"{type(error).__name__}: {error}"
+    reasons = comm.allgather(reason)
+    if any(reasons):
+        return None, next(filter(None, reasons))
+    return plan, None
+
+
+def _rounds(comm, prepared, rounds):
+    wall_s = []
+    for _ in range(rounds):
+        prepared.refill()
+        comm.Barrier()
+        start = MPI.Wtime()
+        prepared.forward()
+        wall_s.append(comm.allreduce(MPI.Wtime() - start, MPI.MAX))
+    return wall_s
+
+
+def _check(comm, prepared, shape):
+    """Every slice a plane wave of its own: one mode in its place, nothing elsewhere."""
+    here, there = prepared.input, prepared.output
+    where, modes_here = prepared.local_slice(False), prepared.local_slice(True)
+    real = here.dtype.kind == "f"
+    worst = 0.0
+    for z in range(*where[0].indices(shape[0])):
+        i = z - where[0].start
+        phase = sum(np.ix_(*(np.arange(n)[part] * mode / n for n, mode, part in zip(
+            shape[1:], _modes(z, shape), where[1:]))))
+        wave = np.exp(2j * np.pi * phase)
+        here[i] = wave.real if real else wave
+    prepared.forward()
+    for z in range(*modes_here[0].indices(shape[0])):
+        expected = np.zeros(there.shape[1:], there.dtype)
+        modes = [_modes(z, shape)]
+        if real:
+            modes.append([-mode % n for mode, n in zip(modes[0], shape[1:])])
+        for wave in modes:
+            if all(part.start <= mode < part.stop for part, mode in zip(modes_here[1:], wave)):
+                place = tuple(mode - part.start for part, mode in zip(modes_here[1:], wave))
+                expected[place] += 1.0 / len(modes)
+        if expected.size:
+            found = there[z - modes_here[0].start] / np.prod(shape[1:])
+            worst = max(worst, np.abs(found - expected).max())
+    worst = comm.allreduce(worst, MPI.MAX)
+    limit = 100 * np.finfo(there.dtype).eps
+    if not worst < limit:
+        raise RuntimeError(f"mpi4py-fft ({prepared.setting}): expected a relative error below "
+                           f"{limit:.1e}, got {worst:.1e}")
+
+
+def _modes(z, shape):
+    """A mode per transformed axis, other ones for every slice."""
+    return [(axis + 1 + z) % max(1, n // 3) for axis, n in enumerate(shape[1:])]

@@ -1,0 +1,209 @@
+"""Starting MPI ranks on this machine, on its shared memory or on shaped links.
+
+Policy. `run_ranks` starts the launcher that belongs to this Python, in a session of its own, reads
+what the ranks print, line by line, and returns when all of it has ended. Every rank comes to life
+as this file (`enter`), which pins itself to its cores before anything makes a thread, and becomes
+the command. Only `run_ranks` handles signals: the ranks do not get the terminal's Ctrl-C.
+
+Nothing outlives the caller: the launcher asks the kernel for a signal when its parent dies, its
+proxies end when it does, and each rank asks for one for the death of its proxy. On shaped links
+`overlap.tools.links` does the same with namespaces.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+DEADLINE_PASSED = 124           # as timeout(1), and as links.run
+_PR_SET_PDEATHSIG = 1           # linux/prctl.h
+_GRACE_S = 5.0                  # for the launcher to end its ranks
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+
+
+class LaunchError(RuntimeError):
+    """The ranks cannot be started; the message says why."""
+
+
+def under_mpi(environ=os.environ):
+    """Say whether an MPI launcher started this process.
+
+    Parameters
+    ----------
+    environ : mapping
+
+    Returns
+    -------
+    bool
+    """
+    return any(name in environ for name in _RANK_VARIABLES)
+
+
+def find_mpiexec():
+    """Find the launcher: beside this Python, else on PATH.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    LaunchError
+        There is none.
+    """
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise LaunchError(f"no mpiexec beside {sys.executable} nor on PATH: "
+                          "pip install 'overlap-mpi[demo]'")
+    return found
+
+
+def core_sets(ranks, threads, available):
+    """Deal out cores: `threads` to each rank, fewer where there are not enough.
+
+    Parameters
+    ----------
+    ranks, threads : int
+    available : sequence of int
+        Numbers of the cores that may be used.
+
+    Returns
+    -------
+    list of list of int
+        One per rank; empty where the ranks outnumber the cores, so that nothing is pinned.
+    """
+    each = min(threads, len(available) // ranks)
+    available = sorted(available)
+    return [available[rank * each:(rank + 1) * each] for rank in range(ranks if each else 0)]
+
+
+def run_ranks(command, *, ranks, threads=1, link=None, burst=None, deadline_s=None, on_line=None):
+    """Run a command as MPI ranks on this machine, each pinned to cores of its own.
+
+    Call it from the main thread. On an exception, KeyboardInterrupt included, everything has
+    ended before the exception leaves.
+
+    Parameters
+    ----------
+    command : list of str
+    ranks : int
+    threads : int
+        Cores per rank.
+    link : str, optional
+        Rate of shaped links, such as ``"2gbit"``, with one host per rank; shared memory without.
+    burst : int, optional
+        Bytes that an idle link lets through at once (`links.run` has a default).
+    deadline_s : float, optional
+        Seconds after which everything is ended.
+    on_line : callable, optional
+        Called with each line that a rank prints; by default lines are printed.
+
+    Returns
+    -------
+    int
+        The launcher's exit status; 124 when the deadline passed.
+
+    Raises
+    ------
+    LaunchError
+        There is no launcher.
+    LinksUnavailable
+        `link` is given and links cannot be made here.
+    """
+    cores = core_sets(ranks, threads, os.sched_getaffinity(0))
+    command = [sys.executable, "-IS", __file__, "enter", json.dumps(cores), *command]
+    # Explicitly ours: an MPI library in this process may have added to the C environment.
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, (
+        str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))))}
+    with _reading(on_line or print) as stdout:
+        if link is not None:
+            from . import links
+            options = {} if burst is None else {"burst": burst}
+            return links.run(command, hosts=ranks, rate=link, cpus=(), deadline_s=deadline_s,
+                             env=path, stdout=stdout, **options)
+        process = subprocess.Popen(
+            [*_launcher(), "-n", str(ranks), *command], env=os.environ | path,
+            stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True,
+            preexec_fn=_die_with_parent)
+        try:
+            return process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            return DEADLINE_PASSED
+        finally:
+            _end(process)
+
+
+def _launcher():
+    """The launcher with the options that its make needs."""
+    mpiexec = find_mpiexec()
+    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True,
+                             env=dict(os.environ), stdin=subprocess.DEVNULL).stdout
+    if "HYDRA" in version:      # no job scheduler's hosts, no ssh: this machine
+        return [mpiexec, "-rmk", "user", "-launcher", "fork", "-localhost", "127.0.0.1"]
+    if "open-mpi" in version.lower() or "open mpi" in version.lower():
+        return [mpiexec, "--oversubscribe", "--bind-to", "none"]
+    return [mpiexec]
+
+
+@contextmanager
+def _reading(on_line):
+    """A file descriptor; a thread hands what is written to it to `on_line`, line by line."""
+    read_end, write_end = os.pipe()
+    raised = []
+
+    def read():
+        with open(read_end, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    on_line(line.rstrip("\n"))
+                except Exception as error:      # keep reading, or the ranks block on the pipe
+                    raised.append(error)
+
+    reader = threading.Thread(target=read, daemon=True, name="reader of the ranks' output")
+    reader.start()
+    try:
+        yield write_end
+    finally:
+        os.close(write_end)
+        reader.join(_GRACE_S)
+    if raised:
+        raise raised[0]
+
+
+def _end(process):
+    """End the launcher, which ends its ranks, and whatever is left of its process group."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    limit_s = time.monotonic() + _GRACE_S
+    # WNOWAIT keeps its number from being given to anyone else until the group is dealt with.
+    while (os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+           and time.monotonic() < limit_s):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _enter(cores, command):
+    """Pin this rank and become the command."""
+    _die_with_parent()
+    rank = int(next(os.environ[name] for name in _RANK_VARIABLES if name in os.environ))
+    if cores:
+        os.sched_setaffinity(0, cores[rank])
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    _enter(json.loads(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,375 @@
+"""Shaped links: a command as MPI ranks on several pretended hosts of one machine.
+
+Between ranks on one machine an all-to-all is a memcpy, and there is nothing to hide. Here each
+host gets a link of a chosen rate, so that MPI has to communicate for real.
+
+Policy. `run` starts one process that leaves the user's network, mounts, processes and, unless it
+is root already, user behind (`_make`), and becomes the father of everything in there:
+
+    run ── _make ── _init, process 1 of the new namespaces: makes the links, starts the launcher
+           (waits)    └─ mpiexec ─ one proxy per host ─ one `_enter` per rank ─ the command
+
+In the namespaces is a bridge, and per host a network namespace with one veth pair to the bridge,
+with a token bucket (`tbf`) where packets leave the host. From three hosts on there is a second
+bucket where they leave the bridge, so that several senders cannot exceed one receiver's link.
+The launcher and its proxies talk over the loopback device: no control traffic on the links.
+`_enter` moves one rank into its host, names the host `h0`, `h1`, ..., pins the rank to a core
+and becomes the command. Ranks of one host share memory, as on a cluster.
+
+Nothing is ever taken down by name. Process 1 dies with its parents, whatever ends them, and the
+kernel then kills what is left in there and drops interfaces, mounts and shared memory.
+
+Traps.
+
+* While a rank computes, its bucket fills: up to `burst` bytes then travel for free and look like
+  hidden communication. The burst must be small against one message, yet hold one packet as the
+  kernel hands it over (64 KiB), or the kernel has to cut every packet up.
+* Deleting a named network namespace is asynchronous and its interfaces live on for a while;
+  that is why there are no names here.
+* `netem` is missing from many kernels; `tbf` is in most.
+* TCP must not add a rate of its own: BBR, a default here and there, paces long messages to 85 %
+  of the link, and after an idle time TCP starts slowly. Reno, which every kernel has, does
+  neither on a link that drops nothing, once the slow start is switched off.
+* Open MPI's launcher must reach its ranks over the network of their own host, and cannot;
+  MPICH's gives each rank an open pipe, which works from any namespace.
+* The kernel sends the parent-death signal when the *thread* that made the process ends: call
+  `run` from a thread that stays until `run` returns (it does by itself).
+"""
+
+import ctypes
+import errno
+import functools
+import json
+import math
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+_NEWNS, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = (
+    0x00020000, 0x04000000, 0x10000000, 0x20000000, 0x40000000)    # linux/sched.h
+_MS_REC_PRIVATE, _MS_BIND = 0x4000 | 0x40000, 0x1000               # linux/mount.h
+_PR_SET_PDEATHSIG = 1                                              # linux/prctl.h
+
+_DEADLINE_PASSED = 124          # as timeout(1)
+_MAX_RATE = 8 * (2**32 - 1)     # tbf counts bytes per second in 32 bits
+_QUEUE_BYTES = 4 << 20          # what a link holds before it drops packets
+_FABRIC = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
+_LAUNCHER_VARIABLES = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL")   # of a job that we are part of
+
+
+# ---- the public side: runs in the caller's process ------------------------------------------
+
+def parse_rate(text):
+    """Read a link's rate.
+
+    Parameters
+    ----------
+    text : str
+        A positive number of bits per second, ``"2e9"``, or with a unit, ``"1.5gbit"``: one of
+        ``bit``, ``kbit``, ``mbit``, ``gbit`` (powers of 1000).
+
+    Returns
+    -------
+    float
+        Bits per second.
+
+    Raises
+    ------
+    ValueError
+        If `text` is no such rate.
+    """
+    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(|bit|kbit|mbit|gbit)",
+                         str(text).strip().lower())
+    try:
+        rate = float(match[1]) * {"": 1, "b": 1, "k": 1e3, "m": 1e6, "g": 1e9}[match[2][:1]]
+    except (TypeError, ValueError):
+        rate = 0.0
+    if not 0 < rate < math.inf:
+        raise ValueError("expected a rate above 0 in bits per second, such as '2gbit', "
+                         f"'500mbit' or '2e9'; received {text!r}")
+    return rate
+
+
+@functools.cache
+def unavailable_reason():
+    """Say why shaped links cannot be made here.
+
+    It makes a pair of linked hosts in a child process, and throws them away. The answer is kept.
+
+    Returns
+    -------
+    str or None
+        The reason, or None where links work.
+    """
+    from ..errors import LinksUnavailable
+    try:
+        run([])
+    except LinksUnavailable as error:
+        return str(error)
+    return None
+
+
+def run(command, *, hosts=2, rate="2gbit", burst=96 * 1024, mtu=9000, ranks=None, cpus=None,
+        deadline_s=None, env=None, stdout=None):
+    """Run a command as MPI ranks (MPICH, over TCP) on hosts joined by shaped links.
+
+    The command reads no standard input. A signal that ends this process, SIGKILL included, ends
+    the command too; on an exception, KeyboardInterrupt included, it has ended before `run` does.
+
+    Parameters
+    ----------
+    command : list of str
+        Program and arguments, the same for every rank. An empty list only tries the links.
+    hosts : int
+        Number of hosts.
+    rate : str
+        Rate of each host's link, in each direction (see `parse_rate`).
+    burst : int
+        Bytes that an idle link lets through at once before the rate holds.
+    mtu : int
+        Bytes per packet on the links.
+    ranks : int, optional
+        A multiple of `hosts`; neighbouring ranks share a host. One rank per host by default.
+    cpus : sequence of int, optional
+        Rank i is pinned to ``cpus[i % len(cpus)]``; an empty sequence pins nothing. By default,
+        all the cores this process may use.
+    deadline_s : float, optional
+        Seconds after which everything is ended.
+    env : dict, optional
+        Environment variables to set, above this process's own and above those that choose MPI's
+        network.
+    stdout : file or file descriptor, optional
+        Where standard output of all ranks goes instead of this process's own.
+
+    Returns
+    -------
+    int
+        The launcher's exit status, which is the command's; 124 when the deadline passed.
+
+    Raises
+    ------
+    overlap.errors.LinksUnavailable
+        If namespaces or links cannot be made here.
+    ValueError
+        If an argument makes no sense.
+    """
+    from ..errors import LinksUnavailable
+    rate = parse_rate(rate)
+    ranks = hosts if ranks is None else ranks
+    cpus = sorted(os.sched_getaffinity(0)) if cpus is None else list(cpus)
+    for name, value, low, high in (("rate", rate, 8, _MAX_RATE), ("hosts", hosts, 1, 250),
+                                   ("mtu", mtu, 1280, 65535), ("burst", burst, mtu + 64, 2**30)):
+        if not low <= value <= high:
+            raise ValueError(f"expected {name} between {low} and {high}, received {value}")
+    if ranks < 1 or ranks % hosts:
+        raise ValueError(f"expected ranks to be a multiple of hosts = {hosts}, received {ranks}")
+    mpiexec = Path(sys.executable).with_name("mpiexec.hydra")
+    if not mpiexec.exists():
+        raise LinksUnavailable(f"MPICH's launcher is missing: expected {mpiexec} "
+                               "(pip install mpich)")
+    environ = {name: value for name, value in os.environ.items()
+               if not name.startswith(_LAUNCHER_VARIABLES)}
+    environ |= _FABRIC | {"OVERLAP_LINK": f"{rate / 1e9:g}gbit"} | (env or {})
+
+    status_r, status_w = os.pipe()
+    spec = dict(command=list(command), hosts=hosts, rate=rate, burst=burst, mtu=mtu, ranks=ranks,
+                cpus=cpus, mpiexec=str(mpiexec), status_fd=status_w, parent=os.getpid(),
+                uid=os.geteuid(), gid=os.getegid())
+    try:
+        outer = subprocess.Popen(       # in a session of its own: Ctrl-C is for this process
+            [sys.executable, "-P", __file__, "make", json.dumps(spec)], env=environ,
+            stdin=subprocess.DEVNULL, stdout=stdout, pass_fds=[status_w], start_new_session=True)
+    finally:
+        os.close(status_w)
+        status = open(status_r, encoding="utf-8", errors="replace")
+    try:
+        with status:
+            reason = status.read()      # ends when the links are made, or could not be
+        if reason:
+            raise LinksUnavailable(f"shaped links cannot be made here: {reason}")
+        return outer.wait(deadline_s)
+    except subprocess.TimeoutExpired:
+        return _DEADLINE_PASSED
+    finally:
+        outer.terminate()
+        outer.wait()
+
+
+# ---- process `make`: leaves the namespaces, waits ---------------------------------------------
+
+def _call(name, *args):
+    """Call a function of the C library; raise OSError, named after it, when it fails."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*args) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+def _make(spec):
+    """Unshare, fork process 1 of the new namespaces, and wait for it."""
+    everything = _NEWNS | _NEWPID | _NEWNET
+    try:
+        _call("unshare", everything)        # root needs no other user, and keeps its files
+    except PermissionError:
+        _call("unshare", everything | _NEWUSER)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {spec['uid']} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {spec['gid']} 1")
+    # After the change of user, which may clear it.
+    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != spec["parent"]:
+        return 1        # it died before that
+    alive_r, alive_w = os.pipe()
+    init = os.fork()
+    if init == 0:
+        os.close(alive_w)
+        _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if select.select([alive_r], [], [], 0)[0]:
+            os._exit(1)     # likewise
+        os._exit(_reporting(_init, spec))
+    os.close(spec["status_fd"])
+    # Killing process 1 kills all the others, and it is gone only after them. WNOWAIT keeps its
+    # number from being given to anyone else while the handler may still use it.
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
+    os.waitid(os.P_PID, init, os.WEXITED | os.WNOWAIT)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]) & 0xFF
+
+
+def _reporting(step, spec):
+    """Return the step's exit status; when it raises, tell `run` why through the status pipe."""
+    try:
+        return step(spec)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+        if spec["uid"] != 0 and restricted.exists() and restricted.read_text().strip() == "1":
+            reason += f" (AppArmor restricts user namespaces: {restricted} is 1)"
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            reason += " (a limit in /proc/sys/user is 0 or reached)"
+        os.write(spec["status_fd"], reason.encode())
+        return 1
+
+
+# ---- process 1 of the namespaces: makes the links, starts the ranks ---------------------------
+
+def _init(spec):
+    _mount(spec["hosts"])
+    me = os.readlink("/proc/self")      # not 1 where /proc could not be mounted
+    inside = dict(cpus=spec["cpus"], ranks_per_host=spec["ranks"] // spec["hosts"],
+                  networks=[f"/proc/{me}/fd/{fd}" for fd in _make_links(spec)])
+    os.close(spec["status_fd"])
+    if not spec["command"]:
+        return 0
+    per_host = str(inside["ranks_per_host"])
+    hosts = ",".join(f"h{host}:{per_host}" for host in range(spec["hosts"]))
+    status = subprocess.call(
+        [spec["mpiexec"], "-rmk", "user", "-launcher", "fork", "-localhost", "127.0.0.1",
+         "-hosts", hosts, "-ppn", per_host, "-n", str(spec["ranks"]),
+         sys.executable, "-IS", __file__, "enter", json.dumps(inside), *spec["command"]])
+    return status if status >= 0 else 128 - status
+
+
+def _address(host):
+    return f"10.77.0.{host + 1}"
+
+
+def _mount(hosts):
+    """Give the new namespaces their own /proc, /dev/shm and /etc/hosts."""
+    _call("mount", None, b"/", None, _MS_REC_PRIVATE, None)
+    _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
+    names = Path("/dev/shm/hosts")
+    names.write_text("127.0.0.1 localhost\n" + "".join(
+        f"{_address(host)} h{host}\n" for host in range(hosts)))
+    for args in ((str(names).encode(), b"/etc/hosts", None, _MS_BIND, None),
+                 (b"proc", b"/proc", b"proc", 0, None)):
+        try:
+            _call("mount", *args)
+        except OSError:
+            pass    # a container may refuse it; then /proc shows the outer process numbers
+    names.unlink()
+
+
+def _set_tcp():
+    """Make TCP in this network the same on every machine, if /proc/sys can be written."""
+    settings = Path("/proc/sys/net/ipv4")
+    try:
+        (settings / "tcp_congestion_control").write_text("reno")
+        (settings / "tcp_slow_start_after_idle").write_text("0")
+    except OSError:
+        pass
+
+
+def _make_links(spec):
+    """Make bridge, hosts and links; return one file descriptor per host's network."""
+    try:
+        from pyroute2 import IPRoute
+    except ImportError as error:
+        raise ImportError(f"pyroute2 is missing ({error}); pip install pyroute2") from None
+
+    def shape(ip, index):
+        try:
+            ip.tc("add", "tbf", index, rate=round(spec["rate"] / 8), burst=spec["burst"],
+                  limit=spec["burst"] + _QUEUE_BYTES)
+        except Exception as error:
+            raise OSError(f"the kernel refused a token bucket (tbf): {error}") from None
+
+    def up(ip, name, **settings):
+        index = ip.link_lookup(ifname=name)[0]
+        ip.link("set", index=index, state="up", **settings)
+        return index
+
+    networks = []
+    bridge_network = os.open("/proc/self/ns/net", os.O_RDONLY)
+    with IPRoute() as ip:
+        up(ip, "lo")
+        ip.link("add", ifname="bridge", kind="bridge")
+        bridge = up(ip, "bridge", mtu=spec["mtu"])
+    for host in range(spec["hosts"]):
+        _call("unshare", _NEWNET)
+        networks.append(os.open("/proc/self/ns/net", os.O_RDONLY))
+        with IPRoute() as ip:
+            up(ip, "lo")
+            _set_tcp()
+            ip.link("add", ifname="eth0", kind="veth", mtu=spec["mtu"],
+                    peer={"ifname": f"port{host}", "mtu": spec["mtu"],
+                          "net_ns_fd": bridge_network})
+            link = up(ip, "eth0")
+            ip.addr("add", index=link, address=_address(host), prefixlen=24)
+            shape(ip, link)
+        _call("setns", bridge_network, _NEWNET)
+        with IPRoute() as ip:
+            port = up(ip, f"port{host}", master=bridge)
+            if spec["hosts"] > 2:
+                shape(ip, port)
+    return networks
+
+
+# ---- one rank --------------------------------------------------------------------------------
+
+def _enter(inside, command):
+    """Move into this rank's host and core, and become the command."""
+    rank = int(os.environ["PMI_RANK"])
+    host = rank // inside["ranks_per_host"]
+    _call("setns", os.open(inside["networks"][host], os.O_RDONLY), _NEWNET)
+    _call("unshare", _NEWUTS)
+    name = f"h{host}".encode()
+    _call("sethostname", name, len(name))
+    if inside["cpus"]:
+        os.sched_setaffinity(0, [inside["cpus"][rank % len(inside["cpus"])]])
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)       # Python ignores it, and exec keeps that
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)      # as a shell does
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "make":
+        sys.exit(_reporting(_make, json.loads(sys.argv[2])))
+    _enter(json.loads(sys.argv[2]), sys.argv[3:])

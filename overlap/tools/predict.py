@@ -1,0 +1,213 @@
+"""`overlap predict`: what the model says of times, and what a simulation says of a job.
+
+The machine need not be here: a file describes it.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+
+from ..errors import InputError
+from ..timing import model
+from ..timing.simulate import Options, predict
+
+CHUNKS = tuple(2**k for k in range(11))  # tried where the slices per message are not given
+
+
+# --- closed forms ---------------------------------------------------------------------------------
+
+def closed_forms(C, T, threads, slices, measured=None):
+    """Lines of the model's table.
+
+    Parameters
+    ----------
+    C, T : float
+        Seconds.
+    threads : int
+    slices : int or None
+        Counts pipeline fill and drain, if given.
+    measured : dict, optional
+        Seconds of ``"off"``, ``"block"`` and ``"poll"``.
+    """
+    rows = [("off", "no overlap: C + T", model.no_overlap_s(C, T), model.no_overlap_s(C, T)),
+            ("block", "blocking calls: C + T/N, or T", model.block_s(C, T, threads),
+             model.block_s(C, T, threads, slices=slices)),
+            ("poll", "sleeping communicator: max(C, T)", model.poll_s(C, T),
+             model.poll_s(C, T, slices=slices, threads=threads))]
+    lines = [f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {threads}, "
+             f"T/C = {T / C if C else math.inf:.3g}"]
+    for name, words, wall_s, filled_s in rows:
+        line = f"{words:34} {1e3 * wall_s:10.2f} ms"
+        if slices is not None:
+            line += f"  with fill and drain of {slices} {1e3 * filled_s:10.2f} ms"
+        if measured is not None and measured[name] is not None:
+            line += f"  measured {1e3 * measured[name]:10.2f} ms"
+        lines.append(line)
+    bound = (C + T) / max(C, T) if max(C, T) else 1.0
+    lines.append(f"{'best speed-up, sleeping':34} {bound:10.2f} x")
+    at_s = model.best_speedup_at(C, threads)
+    where = "never more" if math.isinf(at_s) else f"at T = {1e3 * at_s:.2f} ms"
+    lines.append(f"{'best speed-up, blocking: 2 - 1/N':34} {model.best_speedup(threads):10.2f} x, "
+                 f"{where}")
+    return lines
+
+
+# --- simulation -----------------------------------------------------------------------------------
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One number of ranks of a strong scaling; times in seconds.
+
+    Attributes
+    ----------
+    ranks, threads, chunk : int
+    compute_s, communication_s : float
+        C and T.
+    off_s, wall_s : float
+        Simulated without overlap (C + T with several threads; its own best slices per message)
+        and with it.
+    block_s, bound_s : float
+        The model's max(C + T/N, T) and max(C, T).
+    limit : str
+        What takes most of the longer of C and T.
+    """
+
+    ranks: int
+    threads: int
+    chunk: int
+    compute_s: float
+    communication_s: float
+    off_s: float
+    wall_s: float
+    block_s: float
+    bound_s: float
+    limit: str
+
+    @property
+    def gain(self):
+        """How much faster than without overlap."""
+        return self.off_s / self.wall_s
+
+
+def strong_scaling(workload, machine, ranks, *, threads=1, wait="poll", depth=16, in_flight=None,
+                   chunk=None, compute_s=None):
+    """Simulate a job on several numbers of ranks.
+
+    Parameters
+    ----------
+    workload : Workload
+    machine : Machine
+    ranks : sequence of int
+    threads, wait, depth, in_flight
+        As of `Options`.
+    chunk : int, optional
+        Slices per message; by default the power of two with the smallest simulated time.
+    compute_s : float, optional
+        C, if it is known and there is one number of ranks.
+
+    Returns
+    -------
+    list of Row
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
+    """
+    if compute_s is not None and len(ranks) > 1:
+        raise InputError("compute_s: expected with one number of ranks only, "
+                         f"received {len(ranks)} of them")
+    rows = []
+    for count in ranks:
+        candidates = [_row(workload, machine, count, size, compute_s, Options(
+            ranks=count, threads=threads, wait=wait, depth=depth, in_flight=in_flight))
+            for size in ([chunk] if chunk else CHUNKS) if size <= workload.slices]
+        best = min(candidates, key=lambda row: (row.wall_s, row.chunk))
+        rows.append(replace(best, off_s=min(row.off_s for row in candidates)))
+    return rows
+
+
+def _row(workload, machine, ranks, chunk, compute_s, options):
+    program = workload.program(ranks, machine, chunk=chunk, compute_s=compute_s,
+                               threads=options.threads)
+    found = predict(program, machine, options)
+    return Row(ranks=ranks, threads=options.threads, chunk=chunk, compute_s=found.compute_s,
+               communication_s=found.communication_s, off_s=found.off_s, wall_s=found.wall_s,
+               block_s=model.block_s(found.compute_s, found.communication_s, options.threads),
+               bound_s=found.bound_s, limit=_limit(program, workload, machine, options, found))
+
+
+def _limit(program, workload, machine, options, found):
+    """What takes most of the longer of C and T, in words."""
+    limit = "computing"
+    if found.communication_s > found.compute_s:
+        transfers = [transfer for slice_ in program.transfers for transfer in slice_]
+        shares = {
+            "bandwidth": sum(transfer.nbytes for transfer in transfers)
+            * min(machine.ranks_per_node, options.ranks) / machine.bandwidth_Bps,
+            "latency": len(transfers) * machine.latency_s,
+            "core time per message": sum(transfer.messages for transfer in transfers)
+            * machine.message_s,
+            "core time per exchange": len(transfers) * machine.operation_s}
+        limit = max(shares, key=shares.get)
+    if len(program.steps) < options.threads:
+        limit += ", fewer messages than threads"
+    if options.ranks > min(workload.shape):
+        limit += ", fewer rows than ranks"
+    return limit
+
+
+def table(rows):
+    """The rows as lines of a markdown table; milliseconds."""
+    names = ("ranks", "slices per message", "C", "T", "T/C", "no overlap", "max(C + T/N, T)",
+             "max(C, T)", "simulated", "gain", "limited by")
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    for row in rows:
+        ratio = row.communication_s / row.compute_s if row.compute_s else math.inf
+        times = [f"{1e3 * seconds:.4g}" for seconds in (
+            row.off_s, row.block_s, row.bound_s, row.wall_s)]
+        lines.append("| " + " | ".join((
+            str(row.ranks), str(row.chunk), f"{1e3 * row.compute_s:.4g}",
+            f"{1e3 * row.communication_s:.4g}", f"{ratio:.3g}", *times, f"{row.gain:.2f}x",
+            row.limit)) + " |")
+    return lines
+
+
+def write_json(rows, path):
+    """Write the rows to a file."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump([asdict(row) | {"gain": row.gain} for row in rows], file, indent=1)
+        file.write("\n")
+
+
+def draw(series, path, title=""):
+    """Time and gain against ranks.
+
+    Parameters
+    ----------
+    series : dict
+        Name to list of `Row`; C + T and the bound are those of the first one.
+    path : str
+    title : str
+    """
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    time, gain = figure.subplots(1, 2)
+    first = next(iter(series.values()))
+    ranks = [row.ranks for row in first]
+    time.plot(ranks, [row.off_s for row in first], "k--", label="C + T")
+    time.plot(ranks, [row.bound_s for row in first], "k:", label="max(C, T)")
+    for name, rows in series.items():
+        ranks = [row.ranks for row in rows]
+        time.plot(ranks, [row.wall_s for row in rows], "o-", ms=3, label=f"simulated, {name}")
+        gain.plot(ranks, [row.gain for row in rows], "o-", ms=3, label=name)
+    for axes, label in ((time, "seconds"), (gain, "gain from overlap")):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("ranks")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    time.set_yscale("log")
+    gain.axhline(1.0, color="k", lw=0.5)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=110)

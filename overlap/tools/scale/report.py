@@ -1,0 +1,322 @@
+"""`overlap scale report`: reports of one piece of work, merged; a table, three figures, one page.
+
+The figures are those of the GKV document (application note on hiding MPI communication with OpenMP
+threads): time, acceleration and gain against the number of ranks. Beside what was measured stand
+the model's values for the C and T measured at the same point: C + T without overlap, C + T/N with a
+communicator that takes a core (T where that is more), and the bound max(C, T). There is a panel for
+each kind of link and number of threads.
+"""
+
+import base64
+import html
+import io
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+from string import Template
+
+from ...errors import InputError
+from ...timing import model
+from ..bench import report as reports
+from ..bench.cases import MODES
+from ..bench.commands import need
+
+_COLOURS = {"off": "tab:red", "block": "tab:orange", "poll": "tab:blue", "auto": "tab:green"}
+_WORDS = {"off": "no overlap", "block": "blocking calls", "poll": "polling", "auto": "automatic"}
+
+
+# --- merging --------------------------------------------------------------------------------------
+
+def merge(paths):
+    """Read reports and pool their cases.
+
+    Returns
+    -------
+    records : list of dict
+        One for each link, number of threads and number of ranks, in this order.
+    notes : list of str
+        What a reader must know.
+    sources : list of dict
+        The reports, without their cases, with their ``file``.
+
+    Raises
+    ------
+    InputError
+        A file is no whole report of this version, or the work differs.
+    OSError
+    """
+    contents = {str(path): reports.read(path) for path in paths}
+    works, records, notes = {}, [], []
+    for path, content in contents.items():
+        for record in content["cases"]:
+            works.setdefault(reports.work(record), path)
+            records.append(record)
+        if not content["complete"]:
+            notes.append(f"{path} is a part: its run did not come to the end")
+        notes += content["notes"]
+    if len(works) > 1:
+        raise InputError("expected reports of the same work, received " + "; ".join(
+            f"{work} in {path}" for work, path in works.items()))
+    if not records:
+        raise InputError(f"expected reports with cases, received none in {', '.join(contents)}")
+    for what, read in (("machines", lambda content: content["machine"]["cpu"]),
+                       ("commits", lambda content: content["commit"]),
+                       ("MPI libraries", lambda content: (content["mpi"] or {}).get("library"))):
+        if len(found := sorted({str(read(content)) for content in contents.values()})) > 1:
+            notes.append(f"the reports are of several {what}: {', '.join(found)}")
+    sources = [{"file": path} | {key: value for key, value in content.items() if key != "cases"}
+               for path, content in contents.items()]
+    return pool(records), notes, sources
+
+
+def pool(records):
+    """One record per point of the matrix, sorted by link, threads and ranks."""
+    records = sorted(records, key=lambda record: (*_panel(record), record["ranks"]))
+    return [reports.pooled(list(same)) for _, same in groupby(
+        records, key=lambda record: (*_panel(record), record["ranks"], record["modes"]))]
+
+
+def _panel(record):
+    return record["link"] != "shm", record["link"], record["threads"]
+
+
+def panels(records):
+    """The records of each link and number of threads, by growing numbers of ranks."""
+    return [list(same) for _, same in groupby(records, key=_panel)]
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+def _ms(key):
+    return lambda record: reports.milliseconds(record, key)
+
+
+def _ratio(value):
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _over(record, key):
+    """How many times the automatic plan's time a column takes."""
+    auto_s, other_s = record["auto_s"], record[key]
+    return _ratio(other_s / auto_s if auto_s and other_s else None)
+
+
+COLUMNS = {      # heading: cell of a record; times in ms
+    "link": reports.place,
+    "threads N": lambda record: str(record["threads"]),
+    "ranks": lambda record: str(record["ranks"]),
+    "C": _ms("C"),
+    "T": _ms("T"),
+    "T/C": lambda record: _ratio(record["T_over_C"]),
+    "no overlap": _ms("off"),
+    "blocking": _ms("block"),
+    "C + T/N, or T": _ms("model_block"),
+    "polling": _ms("poll"),
+    "max(C, T)": _ms("model_poll"),
+    "automatic": _ms("auto"),
+    "chosen": lambda record: record["auto_choice"]["wait"],
+    "gain": lambda record: _ratio(record["gain"]),
+    "over blocking": lambda record: _over(record, "block_s"),
+    "over C + T/N": lambda record: _over(record, "model_block_s"),
+    "bound": lambda record: _ratio(record["gain_bound"]),
+    "hidden (control)": lambda record: "-" if record["ranks"] == 1 else
+        f"{_ratio(record['hidden'])} ({_ratio(record['control_hidden'])})",
+}
+
+
+def rows(records):
+    """The table's cells, headings first; without columns in which no record has a value."""
+    shown = {heading: cells for heading, cell in COLUMNS.items()
+             if set(cells := [cell(record) for record in records]) != {"-"}}
+    return [list(shown), *map(list, zip(*shown.values()))]
+
+
+def heading(records):
+    """What the table holds, in a line."""
+    rounds = sorted({record["rounds"] for record in records})
+    return (f"{reports.work(records[0])}: ms, median (range) of "
+            f"{' or '.join(map(str, rounds))} rounds")
+
+
+def show(records, notes, files):
+    """Print the table, one block per panel, and what a reader must know."""
+    from rich.console import Console
+    from rich.table import Table
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=240)
+    console.print(heading(records), markup=False)
+    for panel in panels(records):
+        console.print(_caption(panel[0]), markup=False)
+        head, *cells = rows(panel)
+        table = Table()
+        for name in head[2:]:
+            table.add_column(name, justify="right")
+        for row in cells:
+            table.add_row(*row[2:])
+        console.print(table)
+    for line in warnings(records) + notes:
+        console.print(line, markup=False, style="bold red" if line.startswith("warning") else "")
+    console.print("written: " + " ".join(map(str, files)), markup=False, soft_wrap=True)
+
+
+def warnings(records):
+    """The warnings of all records, with the point they are about."""
+    lines = []
+    for record in records:
+        for line in reports.warnings(record):
+            lines.append(f"{line} [{record['ranks']} ranks of {record['threads']} thread(s)]")
+    return lines
+
+
+def _caption(record):
+    return f"{reports.place(record)}, N = {record['threads']} worker thread(s) per rank"
+
+
+# --- the figures ----------------------------------------------------------------------------------
+
+def _times(axes, panel, ranks, modes):
+    for mode in modes:
+        median = [1e3 * record[f"{mode}_s"] for record in panel]
+        spread = [record["spread"][mode] for record in panel]
+        error = [[value - 1e3 * low for value, (low, _) in zip(median, spread)],
+                 [1e3 * high - value for value, (_, high) in zip(median, spread)]]
+        axes.errorbar(ranks, median, yerr=error, marker="o", capsize=3, color=_COLOURS[mode],
+                      label=_WORDS[mode])
+    for words, style, value in (
+            ("C + T", ":", lambda record: record["C_s"] + record["T_s"]),
+            ("C + T/N, or T", "--", lambda record: record["model_block_s"]),
+            ("max(C, T)", "-.", lambda record: record["model_poll_s"])):
+        axes.plot(ranks, [1e3 * value(record) for record in panel], style, color="black",
+                  label=words)
+    axes.set(xscale="log", yscale="log", ylabel="time (ms)")
+
+
+def _acceleration(axes, panel, ranks, modes):
+    first = panel[0]
+    for mode in modes:
+        axes.plot(ranks, [first["off_s"] / record[f"{mode}_s"] for record in panel], "o-",
+                  color=_COLOURS[mode], label=_WORDS[mode])
+    axes.plot(ranks, [here / ranks[0] for here in ranks], ":", color="black", label="ideal")
+    axes.set(xscale="log", yscale="log",
+             ylabel=f"acceleration over {ranks[0]} rank(s), no overlap")
+
+
+def _gain(axes, panel, ranks, modes):
+    for mode in modes[1:]:
+        axes.plot(ranks, [record["off_s"] / record[f"{mode}_s"] for record in panel], "o-",
+                  color=_COLOURS[mode], label=_WORDS[mode])
+    both = [model.no_overlap_s(record["C_s"], record["T_s"]) for record in panel]
+    for words, style, key in (("(C + T)/(C + T/N, or T)", "--", "model_block_s"),
+                              ("(C + T)/max(C, T)", "-.", "model_poll_s")):
+        axes.plot(ranks, [time / record[key] for time, record in zip(both, panel)], style,
+                  color="black", label=words)
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set(xscale="log", ylabel="gain over no overlap")
+
+
+FIGURES = {"time": _times, "acceleration": _acceleration, "gain": _gain}
+
+
+def draw(records, name, file):
+    """Draw one of `FIGURES` as PNG, a panel for each link and number of threads.
+
+    Parameters
+    ----------
+    records : list of dict
+        As of `pool`.
+    name : str
+    file : path or binary file
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+    parts = panels(records)
+    figure = Figure(figsize=(1 + 5 * len(parts), 4.4), layout="constrained")
+    figure.suptitle(reports.work(records[0]), fontsize="medium")
+    for axes, panel in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
+        ranks = [record["ranks"] for record in panel]
+        modes = [mode for mode in MODES
+                 if all(record[f"{mode}_s"] is not None for record in panel)]
+        FIGURES[name](axes, panel, ranks, modes)
+        axes.xaxis.set_major_locator(FixedLocator(ranks))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            which(StrMethodFormatter("{x:g}"))
+        axes.set_xlabel("ranks")
+        axes.set_title(_caption(panel[0]), fontsize="small")
+        axes.legend(fontsize="x-small")
+        axes.grid(alpha=0.3)
+    figure.savefig(file, format="png", dpi=130)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+def page(records, notes, sources, pictures):
+    """The page's text: table, figures and where they come from, and nothing from outside.
+
+    Parameters
+    ----------
+    records, notes, sources
+        As of `merge`.
+    pictures : dict
+        PNG bytes by name.
+    """
+    def cells(tag, row):
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
+
+    head, *body = rows(records)
+    template = Template(resources.files(__package__).joinpath(
+        "templates", "report.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=html.escape(reports.work(records[0])), heading=html.escape(heading(records)),
+        table="\n".join([cells("th", head), *(cells("td", row) for row in body)]),
+        notes="\n".join(f"<li>{html.escape(line)}</li>" for line in warnings(records) + notes),
+        figures="\n".join(
+            f'<img alt="{name} against ranks" '
+            f'src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+            for name, picture in pictures.items()),
+        sources="\n".join(cells("td", _source(source)) for source in sources),
+        binding="\n".join(cells("td", row) for row in _bindings(records)))
+
+
+def _source(source):
+    job = source.get("job")
+    computer, mpi = source["machine"], source["mpi"] or {}
+    return [Path(source["file"]).name, source["date"], source["command"],
+            f"{computer['cpu']}, {computer['cores']} core(s), {computer['system']}",
+            mpi.get("library", "-"), f"{mpi.get('fftw', '-')}",
+            ", ".join(f"{name} {version}" for name, version in source["packages"].items()),
+            source["commit"] or "-", f"{job['scheduler']} {job['id']}" if job else "-"]
+
+
+def _bindings(records):
+    for record in records:
+        for rank, place in enumerate(record["binding"]):
+            yield [reports.place(record), str(record["threads"]), str(record["ranks"]), str(rank),
+                   place["host"], reports.ranges(place["cores"])]
+
+
+def report(paths, out):
+    """Merge reports, print the table, write three pictures and the page into the folder `out`.
+
+    Raises
+    ------
+    CommandError
+        matplotlib or rich is missing.
+    InputError, OSError
+    """
+    need("rich", "matplotlib")
+    records, notes, sources = merge(paths)
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    pictures, files = {}, []
+    for name in FIGURES:
+        picture = io.BytesIO()
+        draw(records, name, picture)
+        pictures[name] = picture.getvalue()
+        files.append(out / f"{name}.png")
+        files[-1].write_bytes(pictures[name])
+    files.append(out / "report.html")
+    files[-1].write_text(page(records, notes, sources, pictures), encoding="utf-8")
+    show(records, notes, files)
