@@ -12,7 +12,7 @@ import overlap
 PACKAGE = Path(overlap.__file__).parent
 
 # Lowest first. `overlap` itself re-exports, so nothing inside may import from it.
-FLOORS = ("errors", "runtime", "arrays", "timing", "fft", "compat", "tools", "__main__", "overlap")
+FLOORS = ("errors", "files", "runtime", "arrays", "timing", "fft", "compat", "tools", "__main__", "overlap")
 ONLY = {"arrays": {"errors", "arrays"}}  # stricter than the floors
 
 # Foreign packages with few importers: a module, or all modules of a floor.
