@@ -1,22 +1,26 @@
 """Hide MPI communication behind computation in hybrid threads-plus-MPI codes.
 
-Layers, lowest first; each imports only from those above it in this list:
+The layers, lowest first. A layer imports only from itself and from those above it in this list, and no
+modules import each other in a circle; tests/unit/test_imports.py reads the list from here and checks it.
+An indented line is a part of the folder above it: it comes below the folder's modules that have no line.
 
-    errors    exception types
-    processor the name of this computer's processor
-    model     the timing model C + T/N and its relatives, pure functions
-    alltoall  models of all-to-alls on process grids, and their fits
-    trace     spans of every thread of every rank; Chrome-trace files and timeline pictures
-    runtime   communicator thread, worker pool, pipelines of slice programs
-    decomp    who holds what: partitions, slabs, distributed arrays
-    simulate  the runtime's schedule on a virtual clock: any machine
-    fft       local FFTW plans; FFT2, batched two-dimensional FFTs; FFT3, volumetric ones
-    compat    drop-ins for other libraries
-    links     shaped links in network namespaces, for one machine
-    bench     measurements: tables, reports
-    scale     strong scaling: a matrix of measurements, job scripts, figures
-    predict   tables of the model and of simulations
-    cli       the commands
+    errors          the exceptions, one family for all layers
+    files           files that are written whole or not at all
+    runtime         slice programs: pipelines, communicator thread, worker pool, deadlines, trace
+    arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
+    timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
+    fft             the public plans FFT2, FFT3 and Bracket, and the transforms they are made of
+      engine        what a plan runs on: FFTW, packing, the order of its tasks
+      planning      which settings a plan runs with: search, grids of ranks, tuning files
+    compat          other libraries' names and arguments, on the transforms of this one
+    tools           what the command `overlap` is made of
+      links         shaped links between ranks of one machine, in network namespaces
+      launch        MPI jobs from the same environment
+      bench         measurements and their reports
+      options       options that several commands share
+      scale         strong scaling: matrices of measurements, job scripts, figures
+      predict       tables of the formulas and of simulations
+      cli           the commands
 """
 
 from importlib import import_module
