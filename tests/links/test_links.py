@@ -25,7 +25,7 @@ class Job:
     def __init__(self, program, **environ):
         path = os.pathsep.join([*environ.pop("first", []), str(Path(links.__file__).parents[2])])
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from overlap import errors, links\n" + program],
+            [sys.executable, "-c", "from overlap import errors\nfrom overlap.tools import links\n" + program],
             env=os.environ | {"PYTHONPATH": path} | environ, start_new_session=True,
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
