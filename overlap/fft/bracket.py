@@ -25,9 +25,9 @@ import numpy as np
 from ..arrays import block, chunks, length_of, mpi_type
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime, parallel, stagger, worker_index
-from .engine.fftw import EFFORTS, empty, fast_length, zeros
+from .engine.fftw import empty, fast_length, zeros
 from .plan import WAITS, choice_problem, count_problem, integers
-from .planning.settings import Settings
+from .planning.settings import EFFORTS, Settings
 
 PAIRS = 4  # per block: its modes stay in the cache
 DEPTH = 8
@@ -396,5 +396,5 @@ def _problem(shape, spacing, points, wait, depth, effort):
         if grid is None or len(grid) != 2 or grid[0] < least[0] or grid[1] < least[1]:
             return (f"expected points of at least 3 K + 1 for modes up to K, {least}, "
                     f"received {points!r}")
-    return (choice_problem(wait=(wait, WAITS), effort=(effort, EFFORTS[1:]))
+    return (choice_problem(wait=(wait, WAITS), effort=(effort, EFFORTS))
             or count_problem(depth=depth))

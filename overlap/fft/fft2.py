@@ -9,21 +9,20 @@ from ..arrays import Slab, length_of
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
 from .array_spec import Side
-from .engine.fftw import EFFORTS, complex_of, empty, zeros
+from .engine.fftw import complex_of, empty, zeros
 from .engine.kernels import RowSweep
 from .function import Function, fine_points
 from .plan import (
     NORMS,
     ORDERS,
-    WAITS,
     Plan,
     choice_problem,
     comm_problem,
-    count_problem,
     dtype_problem,
     integers,
 )
 from .planning.search import adopt, budget_problem, choose, tune
+from .planning.settings import Settings, settings_problem
 from .planning.tuning import Tuning, path_of
 from .pointwise import Pointwise
 from .transform import Backward, Forward, Kernels, WorkersKernels
@@ -112,8 +111,7 @@ class FFT2(Plan):
         self.comm = comm
         self.closed = False
         self._transposed = order == "transposed"
-        self._wishes = dict(wait=wait, depth=depth, chunk=chunk, in_flight=in_flight,
-                            effort=effort)
+        self._requested = Settings(wait, depth, chunk, in_flight, effort=effort)
         *self._batch, ny, nx = self._shape
         points = ny * nx
         power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
@@ -220,11 +218,11 @@ class FFT2(Plan):
         found = self._tuning.settings(name)
         if found is not None:
             transform.tuned = found[1]
-            adopt(transform, self._wishes, found[0])
+            adopt(transform, self._requested, found[0])
         elif name == "backward":
-            adopt(transform, self._wishes, self.forward.settings)
+            adopt(transform, self._requested, self.forward.settings)
         else:
-            choose(transform, self._wishes)
+            choose(transform, self._requested)
 
     def pointwise(self, function=None, *, inputs=None, outputs=1, shared=0, dealias=None):
         """Make a function of real-space fields act on spectral fields, as one pipeline.
@@ -353,8 +351,7 @@ def _problem(comm, own, shape, dtype, wait, depth, chunk, in_flight, norm, order
             and min(lengths) >= 0 else
             f"expected a shape (..., ny, nx) of integers with ny, nx >= 1, received {shape!r}")
         or dtype_problem(dtype)
-        or choice_problem(wait=(wait, WAITS), norm=(norm, NORMS), order=(order, ORDERS),
-                          effort=(effort, EFFORTS))
-        or count_problem(depth=depth, chunk=chunk, in_flight=in_flight)
+        or choice_problem(norm=(norm, NORMS), order=(order, ORDERS))
+        or settings_problem(Settings(wait, depth, chunk, in_flight, effort=effort))
         or (None if isinstance(tuning, str | None) else
             f"expected tuning to be a file's name or None, received {tuning!r}"))

@@ -8,22 +8,21 @@ from ..arrays import Layout, Swap
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
 from .array_spec import Side
-from .engine.fftw import EFFORTS, complex_of
+from .engine.fftw import complex_of
 from .engine.passage import Passage
 from .engine.sweep import Line
 from .function import Function, fine_points
 from .plan import (
     NORMS,
     ORDERS,
-    WAITS,
     Plan,
     choice_problem,
     comm_problem,
-    count_problem,
     dtype_problem,
     integers,
 )
 from .planning.grids import near_grids, subcomms
+from .planning.settings import Settings, settings_problem
 from .planning.volume_search import choose_volume, seconds_of
 from .volume import Volume
 from .volume_pointwise import VolumePointwise
@@ -119,8 +118,7 @@ class FFT3(Plan):
         self._natural = order == "natural"
         self._restore = restore
         self._effort = effort
-        self._wishes = dict(wait=wait, depth=depth, chunk=chunk, in_flight=in_flight,
-                            late=late)
+        self._requested = Settings(wait, depth, chunk, in_flight, effort=effort, late=late)
         self._power = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         self.grid = tuple(map(int, grid)) if grid is not None else self._choose_grid(
             wait, order=order, restore=restore, dealias=dealias, effort=effort)
@@ -142,7 +140,7 @@ class FFT3(Plan):
             self._real, self._scale(False, self._lines))
         self._transforms = weakref.WeakSet((self.forward, self.backward))
         for transform in (self.forward, self.backward):
-            choose_volume(transform, **self._wishes)
+            choose_volume(transform, self._requested)
 
     def _living(self):
         return list(self._transforms)
@@ -222,7 +220,7 @@ class FFT3(Plan):
             self._here.local_shape((1, *fine), self._coordinates), self._dtype,
             self._scale(False, lines), self._scale(True, lines))
         self._transforms.add(transform)
-        choose_volume(transform, **self._wishes)
+        choose_volume(transform, self._requested)
         return transform
 
     def _choose_grid(self, wait, **options):
@@ -319,12 +317,8 @@ def _problem(comm, own, shape, dtype, grid, wait, depth, chunk, in_flight, late,
             problem = (f"expected grid to be two integers whose product is {own.size}, the number "
                        f"of ranks, or None, received {grid!r}")
     problem = problem or choice_problem(
-        wait=(wait, WAITS), norm=(norm, NORMS), order=(order, ORDERS),
-        dealias=(dealias, DEALIAS), effort=(effort, EFFORTS))
+        norm=(norm, NORMS), order=(order, ORDERS), dealias=(dealias, DEALIAS))
     if problem is None and not isinstance(restore, bool):
         problem = f"expected restore to be True or False, received {restore!r}"
-    problem = problem or count_problem(depth=depth, chunk=chunk, in_flight=in_flight)
-    if problem is None and late is not None and not (
-            isinstance(late, (int, float)) and 0 <= late <= 1):
-        problem = f"expected late to be a share, 0 to 1, or None, received {late!r}"
-    return problem
+    return problem or settings_problem(
+        Settings(wait, depth, chunk, in_flight, effort=effort, late=late))

@@ -7,8 +7,9 @@ A `Plan` has the attributes ``runtime``, ``_owns_runtime``, ``closed``, ``forwar
 import numpy as np
 
 from ..errors import ClosedError
+from ..runtime import arguments
 
-WAITS = ("auto", "off", "block", "poll")
+WAITS = ("auto", *arguments.WAITS)
 ORDERS = ("natural", "transposed")
 NORMS = (None, "backward", "ortho", "forward")
 DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))

@@ -11,7 +11,7 @@ def test_a_tuned_plan_is_found_again(ranks, workers, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["tuning.json"]
 
 
-@pytest.mark.parametrize("case", ["tuned_again", "wishes_come_first", "other_wisdom",
+@pytest.mark.parametrize("case", ["tuned_again", "requests_come_first", "other_wisdom",
                                   "ranks_disagree", "bad_files"])
 def test_files(case, tmp_path):
     jobs.run_job(f"tuning_cases:{case}", 2, args={"path": str(tmp_path / "tuning.json")})
@@ -22,8 +22,8 @@ def test_without_a_file(ranks):
     jobs.run_job("tuning_cases:without_a_file", ranks)
 
 
-def test_looks():
-    jobs.run_job("tuning_cases:looks_change_no_bit", 2)
+def test_polls():
+    jobs.run_job("tuning_cases:polls_change_no_bit", 2)
 
 
 def test_under_open_mpi(openmpi, tmp_path):

@@ -119,7 +119,7 @@ def disturb():
     local.pyfftw.forget_wisdom()
 
 
-def wishes_come_first(comm, path):
+def requests_come_first(comm, path):
     """What a plan is asked for by name is not overruled by a file, nor searched."""
     with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, depth=3, chunk=2) as plan:
         plan.tune(0.3)
@@ -214,8 +214,8 @@ def other_wisdom(comm, path):
             assert "wisdom" in str(error)
 
 
-def looks_change_no_bit(comm):
-    """How often the communicator looks changes no result."""
+def polls_change_no_bit(comm):
+    """How often the communicator polls changes no result."""
     with overlap.FFT2(comm, SHAPE, DTYPE, wait="poll", effort="estimate") as plan:
         u = random(np.random.default_rng(2), SHAPE, DTYPE)[plan.local_slice()]
         expected = np.array(plan.forward(u))
@@ -225,10 +225,10 @@ def looks_change_no_bit(comm):
     with overlap.Runtime(comm) as rt:
         for polls in (0, -1, 1.5):
             error = raised(overlap.InputError, rt.pipelined, print, polls=polls)
-            assert "looks" in str(error)
+            assert "polls" in str(error)
         pipeline = rt.pipelined(no_requests, polls=2 + comm.rank)
         error = raised(overlap.InputError, pipeline, range(3))
-        assert "looks: expected the same on all ranks" in str(error)
+        assert "polls: expected the same on all ranks" in str(error)
         same_everywhere(comm, str(error))
 
 

@@ -7,12 +7,14 @@ import os
 import stat
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from overlap.errors import InputError
 from overlap.fft import Settings, Tuned
 from overlap.fft.planning import search as tune
 from overlap.fft.planning import tuning_file as store
+from overlap.fft.planning.settings import settings_problem
 
 SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", rows=32)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
@@ -206,3 +208,31 @@ def test_settings_print_what_differs_from_the_default():
     assert str(Settings("off", 1, 4, 1)) == "off, depth 1, 4 slice(s) per message"
     assert str(SETTINGS) == ("poll, depth 8, 4 slice(s) per message, 2 in flight, 16 polls per "
                              "exchange, effort patient")
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"wait": "hope"}, "expected wait to be one of ('auto', 'off', 'block', 'poll')"),
+    ({"wait": None}, "expected wait"), ({"wait": ["off"]}, "expected wait"),
+    ({"depth": 0}, "expected depth to be a positive integer or None"), ({"chunk": 1.5}, "chunk"),
+    ({"in_flight": True}, "in_flight"), ({"polls": "8"}, "polls"), ({"rows": -1}, "rows"),
+    ({"effort": "none"}, "expected effort to be one of"), ({"late": 1.5}, "expected late"),
+    ({"late": float("nan")}, "late"), ({"late": True}, "late"), ({"late": "half"}, "late")])
+def test_bad_requests_are_named(change, words):
+    problem = settings_problem(Settings(**change))
+    assert words in problem and "received" in problem
+
+
+def test_requests_may_leave_everything_open_and_chosen_settings_nothing():
+    assert settings_problem(Settings()) is None
+    assert settings_problem(Settings(), complete=True) is not None
+    chosen = Settings("poll", 4, 2, 4, 8, late=0.0)
+    assert settings_problem(chosen) is None and settings_problem(chosen, complete=True) is None
+    for name in ("depth", "chunk", "in_flight", "polls", "late"):
+        assert name in settings_problem(replace(chosen, **{name: None}), complete=True)
+    assert "expected settings" in settings_problem({"wait": "off"})
+
+
+def test_numbers_of_numpy_make_the_same_request():
+    request = Settings("off", np.int64(4), np.int32(2), late=np.float32(0.5))
+    assert repr(request) == repr(Settings("off", 4, 2, late=0.5))
+    assert request.given() == {"wait": "off", "depth": 4, "chunk": 2, "late": 0.5}

@@ -16,7 +16,6 @@ ALIGNMENT = 64  # of what we allocate
 HUGE_PAGE_NBYTES = 2**21
 REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirement
 
-EFFORTS = (None, "estimate", "measure", "patient")
 PATIENCE_POINTS = 4096  # strided transforms of larger planes: a patient plan is up to twice as fast
 
 

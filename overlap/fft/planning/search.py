@@ -21,9 +21,10 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
+from ...runtime import POLLS_PER_EXCHANGE
 from ...timing.model import fit_message_time, pipeline_s
 from ..engine.fftw import learned, relearn
-from .settings import Settings, Trial, Tuned
+from .settings import Trial, Tuned
 
 DEPTH = 16
 SHALLOW = 4  # slots that stay in the cache: enough where an exchange is a copy
@@ -46,31 +47,30 @@ FEWEST_ENTRANTS = 8
 FINAL_ROUNDS = 5, 15  # at least, at most
 
 
-def choose(transform, wishes):
+def choose(transform, requested):
     """Configure `transform` with the settings asked for, and the best ones where None or "auto".
 
     Parameters
     ----------
     transform : Transform
-    wishes : dict
-        ``overlap, depth, chunk, in_flight, effort`` as of `FFT2`.
+    requested : Settings
     """
-    transform.wishes = wishes
+    transform.requested = requested
     with _planning(transform):
-        course = Course(transform) if wishes["wait"] == "auto" and _hides(transform) else None
+        course = Course(transform) if requested.wait == "auto" and _hides(transform) else None
         chosen, transform.trials = _planned(transform, course)
     transform.configure(chosen)
 
 
-def adopt(transform, wishes, settings):
+def adopt(transform, requested, settings):
     """Configure `transform` with `settings`, except for what was asked for by name."""
-    transform.wishes = wishes
-    if wishes["wait"] not in ("auto", settings.wait):
+    transform.requested = requested
+    if requested.wait not in ("auto", settings.wait):
         settings = replace(_planned(transform, None)[0], effort=settings.effort,
                            rows=settings.rows)
-    given = {name: value for name, value in wishes.items() if value not in (None, "auto")}
+    given = requested.given()
     if given.get("effort", settings.effort) != settings.effort:
-        given["rows"] = None  # they were the best for the other effort
+        given.setdefault("rows", None)  # they were the best for the other effort
     settings = replace(settings, **given)
     depth = 1 if settings.wait == "off" else settings.depth
     transform.configure(replace(settings, depth=depth, in_flight=min(settings.in_flight, depth)))
@@ -94,7 +94,7 @@ def tune(transform, budget_s, progress=None):
         clock.says("planning")
         course = Course(transform) if _hides(transform) else None
         default, transform.trials = _planned(
-            transform, course if transform.wishes["wait"] == "auto" else None)
+            transform, course if transform.requested.wait == "auto" else None)
         chosen, gain = default, 1.0
         if course is not None:
             search = _Search(course, clock)
@@ -145,7 +145,7 @@ class Course:
         self.comm = transform.runtime.comm
         self.slices = transform.slices
         self.nbytes = _agreed(self.comm, transform.nbytes_per_slice())
-        self.size = transform.wishes["chunk"] or _chunk_by_size(
+        self.size = transform.requested.chunk or _chunk_by_size(
             self.slices, self.nbytes / max(1, self.comm.size))
         self._arrays = 0, None
         self._measure_parts()
@@ -157,7 +157,7 @@ class Course:
         times = {}
         for chunk in sorted({1, few}):
             self.transform.configure(
-                Settings("off", 1, chunk, 1, effort=self.transform.wishes["effort"]), few)
+                _completed(self.transform.requested, "off", 1, chunk), few)
             for what in ("compute", "exchange"):
                 seconds = [_seconds(self.comm, self.transform, what, arrays) for _ in range(3)]
                 times[what, chunk] = _agreed(self.comm, min(seconds[1:]))
@@ -166,8 +166,8 @@ class Course:
         self._handover_s = 0.0
         self._link = fit_message_time([self.nbytes, self.nbytes * few],
                                       [times["exchange", 1] / few, times["exchange", few]])
-        polling = Settings("poll", min(few, SHALLOW), 1, min(few, SHALLOW),
-                           effort=self.transform.wishes["effort"])
+        polling = _completed(replace(self.transform.requested, in_flight=None), "poll",
+                             min(few, SHALLOW), 1)
         self.transform.configure(polling, few)
         seconds = [_seconds(self.comm, self.transform, "whole", arrays) for _ in range(3)]
         excess = _agreed(self.comm, min(seconds[1:])) - self._predicted_s(polling, few)
@@ -241,16 +241,17 @@ class Course:
 
 
 def _planned(transform, course):
-    """The settings to use and the trials; the wishes and rules of thumb alone without a course."""
-    wait, depth, chunk, in_flight, effort = (
-        transform.wishes[name] for name in ("wait", "depth", "chunk", "in_flight", "effort"))
+    """The settings to use and the trials; the request and rules of thumb alone without a course."""
+    requested = transform.requested
+    wait, depth, chunk, in_flight = (
+        requested.wait, requested.depth, requested.chunk, requested.in_flight)
     slices = max(1, transform.slices)
     nbytes = _agreed(transform.runtime.comm, transform.nbytes_per_slice())
     size = chunk or _chunk_by_size(slices, nbytes / max(1, transform.runtime.comm.size))
 
     def settings(wait, chunk, depth=depth or DEPTH):
         depth = 1 if wait == "off" else depth
-        return Settings(wait, depth, chunk, min(in_flight or depth, depth), effort=effort)
+        return _completed(requested, wait, depth, chunk)
 
     if course is None:
         if wait == "auto":  # nothing to hide, or nothing to hide it behind
@@ -296,7 +297,7 @@ class _Search:
 
     def __init__(self, course, clock):
         self._course, self._clock = course, clock
-        self._wishes = course.transform.wishes
+        self._requested = course.transform.requested
         self._measured = {}  # Settings to seconds per slice
 
     def trials(self):
@@ -329,10 +330,10 @@ class _Search:
 
     def _grid(self):
         """Mode, slices per message and depth in all combinations, as far as they are free."""
-        wait, wished, depth, in_flight = (
-            self._wishes[name] for name in ("wait", "chunk", "depth", "in_flight"))
+        requested = self._requested
+        wait, depth = requested.wait, requested.depth
         slices, size = self._course.slices, self._course.size
-        sizes = [wished] if wished else sorted(
+        sizes = [requested.chunk] if requested.chunk else sorted(
             {min(slices, max(1, int(size * 2.0**power))) for power in range(-2, 5)},
             key=lambda chunk: abs(np.log(chunk / size)))
         for mode in ("off", "poll", "block") if wait == "auto" else (wait,):
@@ -340,8 +341,7 @@ class _Search:
                 depths = (1,) if mode == "off" else [depth] if depth else sorted(
                     {min(depth, -(-slices // chunk)) for depth in DEPTHS})
                 for slots in depths:
-                    yield Settings(mode, slots, chunk, min(in_flight or slots, slots),
-                                   effort=self._wishes["effort"])
+                    yield _completed(requested, mode, slots, chunk)
 
     def _heats(self, field):
         """The best few of a field, the slower half of which leaves after every heat."""
@@ -357,21 +357,21 @@ class _Search:
         return field
 
     def _in_flights(self, best):
-        if best.wait != "poll" or self._wishes["in_flight"]:
+        if best.wait != "poll" or self._requested.in_flight:
             return []
         return [replace(best, in_flight=count)
                 for count in sorted({max(1, best.depth // 2), max(1, best.depth // 4), 2})
                 if count < best.in_flight]
 
     def _polls(self, best):
-        if best.wait != "poll":
+        if best.wait != "poll" or self._requested.polls:
             return []
         return [replace(best, polls=polls) for polls in LOOKS]
 
     def _efforts(self, best):
         """A patient plan, where computing a fifth faster would be worth it."""
         worth = self._course.predicted_s(best, 1.2) < NEAR_TIE * self._course.predicted_s(best)
-        if self._wishes["effort"] is not None or not worth or not self._clock.left(REFINED_SHARE):
+        if self._requested.effort is not None or not worth or not self._clock.left(REFINED_SHARE):
             return []
         return [replace(best, effort="patient")]
 
@@ -409,6 +409,13 @@ class _Clock:
     def says(self, what):
         if self._progress is not None:
             self._progress(what, min(perf_counter() - self._started, self.budget_s), self.budget_s)
+
+
+def _completed(requested, wait, depth, chunk, late=0.0):
+    """Settings of this mode, depth and chunk, in all else as requested."""
+    return replace(requested, wait=wait, depth=depth, chunk=chunk,
+                   in_flight=min(requested.in_flight or depth, depth),
+                   polls=requested.polls or POLLS_PER_EXCHANGE, late=late)
 
 
 def _chunk_by_size(slices, piece_nbytes):

@@ -1,54 +1,126 @@
-"""How a transform runs, and what planning and tuning measured of it: plain records."""
+"""How a transform runs, as it is requested and as it is chosen, and what was measured of it.
 
-from dataclasses import dataclass
+One record, `Settings`, serves for both. In a request, None (of `wait`: "auto") leaves the choice to
+planning; what planning or tuning hands to a transform is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 
 from ...runtime import POLLS_PER_EXCHANGE
+from ...runtime.arguments import WAITS
+
+EFFORTS = ("estimate", "measure", "patient")  # of FFTW's planning, by increasing price
+COUNTS = ("depth", "chunk", "in_flight", "polls", "rows")  # the fields that are positive integers
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a transform runs.
+    """How a transform runs. Fields that are None (`wait`: "auto") in a request are chosen.
 
     Attributes
     ----------
-    wait : {"off", "block", "poll"}
-    depth : int
-        Slots: chunks in flight.
-    chunk : int
-        Slices per message, at most.
-    in_flight : int
-        Exchanges in flight at once, with ``"poll"``.
-    polls : int
+    wait : {"auto", "off", "block", "poll"}
+        How exchanges are hidden; see `Runtime`. ``"off"`` is the reference, to the last bit, of the
+        others. ``"auto"`` takes what measured runs find the fastest.
+    depth : int, optional
+        Slots: messages that are under way or computed on at once. Bounds the memory in flight.
+    chunk : int, optional
+        Slices per message, at most: planes of an `FFT2`, units of an `FFT3` (`FFT3.describe` tells
+        what they are).
+    in_flight : int, optional
+        Exchanges in flight at once, with ``"poll"``; at most `depth`.
+    polls : int, optional
         Polls per exchange, with ``"poll"``; see `Runtime.pipelined`.
-    effort : str, optional
-        FFTW's planning effort; see `FFT2`.
+    effort : {None, "estimate", "measure", "patient"}
+        FFTW's planning effort. None, also of settings that were chosen: "patient" for the strided
+        transforms where it pays, which takes one or two seconds per size and process, and "measure"
+        elsewhere.
     rows : int, optional
-        Rows per block of the sweep along x; found by timing where None.
-    late : float
-        Of `FFT3`: the share of the last field that is exchanged in the order in which it can be
-        completed. This needs work memory, and leaves little to do after the last exchange.
+        Rows per block of an `FFT2`'s sweep along x. None, also of settings that were chosen: the
+        fastest of a few.
+    late : float, optional
+        Share, 0 to 1, of an `FFT3`'s last field whose exchange waits until all is transformed that it
+        needs, so that little is left to do when it ends. This takes work memory, and means nothing
+        where the transform has no late exchanges.
     """
 
-    wait: str
-    depth: int
-    chunk: int
-    in_flight: int
-    polls: int = POLLS_PER_EXCHANGE
+    wait: str = "auto"
+    depth: int | None = None
+    chunk: int | None = None
+    in_flight: int | None = None
+    polls: int | None = None
     effort: str | None = None
     rows: int | None = None
-    late: float = 0.0
+    late: float | None = None
 
-    def __str__(self):
-        words = [self.wait, f"depth {self.depth}", f"{self.chunk} slice(s) per message"]
+    def __post_init__(self):
+        # numpy's numbers become Python's: records that are equal look alike, to all ranks and in files.
+        for name in (*COUNTS, "late"):
+            value = getattr(self, name)
+            if isinstance(value, Real) and not isinstance(value, bool):
+                if name == "late":
+                    object.__setattr__(self, name, float(value))
+                elif isinstance(value, Integral):
+                    object.__setattr__(self, name, int(value))
+
+    def given(self) -> dict[str, object]:
+        """The fields that leave no choice, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value not in (None, "auto")}
+
+    def __str__(self) -> str:
+        words = [self.wait]
+        if self.depth is not None:
+            words.append(f"depth {self.depth}")
+        if self.chunk is not None:
+            words.append(f"{self.chunk} slice(s) per message")
         if self.wait == "poll":
-            words.append(f"{self.in_flight} in flight")
-            if self.polls != POLLS_PER_EXCHANGE:
+            if self.in_flight is not None:
+                words.append(f"{self.in_flight} in flight")
+            if self.polls not in (None, POLLS_PER_EXCHANGE):
                 words.append(f"{self.polls} polls per exchange")
         if self.late:
             words.append(f"{100 * self.late:.0f} % late")
         if self.effort is not None:
             words.append(f"effort {self.effort}")
         return ", ".join(words)
+
+
+def settings_problem(settings: object, complete: bool = False) -> str | None:
+    """What is wrong with settings, or None.
+
+    Parameters
+    ----------
+    settings : Settings
+        A request: all of its fields may be left open.
+    complete : bool
+        These are settings to run with, as planning or a tuning file hands them over: only `effort`
+        and `rows` may be None.
+    """
+    if not isinstance(settings, Settings):
+        return f"expected settings to be a Settings, received {settings!r}"
+    choices = {"wait": WAITS if complete else ("auto", *WAITS), "effort": (None, *EFFORTS)}
+    for name, allowed in choices.items():
+        value = getattr(settings, name)
+        if not isinstance(value, str | None) or value not in allowed:
+            return f"expected {name} to be one of {allowed}, received {value!r}"
+    for name in COUNTS:
+        value = getattr(settings, name)
+        if value is None and not (complete and name != "rows"):
+            continue
+        if type(value) is not int or value < 1:
+            return (f"expected {name} to be a positive integer{'' if complete else ' or None'}, "
+                    f"received {value!r}")
+    late = settings.late
+    if late is None and not complete:
+        return None
+    if type(late) is not float or not 0 <= late <= 1:
+        return (f"expected late to be a share, 0 to 1{'' if complete else ', or None'}, "
+                f"received {late!r}")
+    return None
 
 
 @dataclass(frozen=True)
@@ -68,7 +140,7 @@ class Trial:
     seconds_per_slice: float
     model_s: float | None = None
 
-    def __str__(self):
+    def __str__(self) -> str:
         model = "" if self.model_s is None else f", model {self.model_s * 1e6:.0f}"
         return f"  {self.settings}: measured {self.seconds_per_slice * 1e6:.0f} us per slice{model}"
 
@@ -92,5 +164,5 @@ class Tuned:
     gain: float
     tried: int
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"tuned: {self.gain:.2f}x the speed of {self.default}; {self.tried} settings tried"

@@ -7,8 +7,8 @@ rank's times; a simpler one wins a near tie.
 
 from statistics import median
 
-from .search import DEPTH, SHALLOW, _agreed, _seconds
-from .settings import Settings, Trial
+from .search import DEPTH, SHALLOW, _agreed, _completed, _seconds
+from .settings import Trial
 
 MESSAGE_NBYTES = (2**18, 2**19, 2**20, 2**21)
 FEWEST_MESSAGES = 8  # per leg
@@ -20,11 +20,11 @@ SLOTS_SHARE = 4  # of an input and an output: slots are to be smaller, where `SH
 ROUNDS = 4  # more of these
 
 
-def choose_volume(transform, wait, depth=None, chunk=None, in_flight=None, late=None):
+def choose_volume(transform, requested):
     """Configure `transform` with the settings asked for, and the best ones where None or "auto"."""
     transform.planning = True
     try:
-        chosen = _chosen(transform, wait, depth, chunk, in_flight, late)
+        chosen = _chosen(transform, requested)
     finally:
         transform.planning = False
     transform.configure(chosen)
@@ -37,7 +37,8 @@ def seconds_of(transform):
                   for _ in range(1 + ROUNDS))
 
 
-def _chosen(transform, wait, depth, chunk, in_flight, late):
+def _chosen(transform, requested):
+    wait, depth, chunk, late = requested.wait, requested.depth, requested.chunk, requested.late
     comm = transform.runtime.comm
     units = max(1, transform.units)
     unit_nbytes = max(1, _agreed(comm, transform.message_nbytes(1)))
@@ -51,7 +52,7 @@ def _chosen(transform, wait, depth, chunk, in_flight, late):
         elif depth is None:
             slots = transform.nbytes_of_arrays() // (SLOTS_SHARE * transform.slot_nbytes(chunk))
             depth = _agreed(comm, min(DEPTH, max(SHALLOW, slots)))
-        return Settings(wait, depth, chunk, min(in_flight or depth, depth), late=late)
+        return _completed(requested, wait, depth, chunk, late)
 
     if wait != "auto":
         return settings(wait)
