@@ -81,7 +81,7 @@ def threads(n, dtype, rounds):
 
     from overlap import FFT3
     with FFT3(MPI.COMM_SELF, (n, n, n), dtype, workers=2) as plan:
-        field, out = plan.empty(), plan.empty(True)
+        field, out = plan.real.empty(), plan.spectrum.empty()
         given = pyfftw.empty_aligned(field.shape, dtype)
         spectrum = pyfftw.empty_aligned(out.shape, out.dtype)
         fftw = pyfftw.FFTW(given, spectrum, axes=(0, 1, 2), threads=2, flags=("FFTW_MEASURE",))

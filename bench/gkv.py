@@ -95,7 +95,7 @@ def on_rank(task, grid, rounds):
 
 def _whole_planes(nonlinear):
     bracket = nonlinear._bracket
-    return lambda f, out: bracket(f.reshape(bracket.local_shape), out.reshape(bracket.local_shape))
+    return lambda f, out: bracket(f.reshape(bracket.spectrum.shape), out.reshape(bracket.spectrum.shape))
 
 
 # ---- here ----------------------------------------------------------------------------------------

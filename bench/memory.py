@@ -52,7 +52,7 @@ class Job:
         self.inputs = [self.plan.empty(operation) for _ in range(1 + operation)]
         for array in self.inputs:
             array[...] = 1
-        self.out = self.plan.empty(True)
+        self.out = self.plan.spectrum.empty()
 
     @property
     def nbytes_in_flight(self):

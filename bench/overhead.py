@@ -68,7 +68,7 @@ def plan_calls(runtime, stack, wait, calls):
     plan = stack.enter_context(overlap.FFT2(
         MPI.COMM_SELF, (1, 4, 4), wait=wait, depth=1, chunk=1, in_flight=1, effort="estimate",
         runtime=runtime))
-    field, spectrum = plan.empty(), plan.empty(True)
+    field, spectrum = plan.real.empty(), plan.spectrum.empty()
     field[...] = 1
 
     def run():

@@ -54,7 +54,7 @@ def measure(name):
     with FFT2(comm, case.global_shape, case.dtype, tuning="") as plan:
         job = JOBS[case.workload](case, plan)
         transform = job.transform(plan)
-        out = plan.empty(True)
+        out = plan.spectrum.empty()
         auto = transform.settings
         transform.tune(BUDGET_S)
         tuned = transform.settings

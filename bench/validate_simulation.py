@@ -41,7 +41,7 @@ def measure(rounds):
                         comm, (slices, side, side), "c16", wait=wait, depth=depth,
                         chunk=chunk, in_flight=depth, runtime=runtime)
                     runs[depth, wait] = plan.forward
-            field, out = plan.empty(), plan.empty(True)
+            field, out = plan.real.empty(), plan.spectrum.empty()
             field[...] = 1.0
             runs["C"] = runs[DEPTHS[0], "off"].compute
             runs["T"] = runs[DEPTHS[0], "off"].communicate

@@ -43,7 +43,7 @@ class NavierStokes:
         self.k2 = self.kx**2 + self.ky**2
         self.inverse_k2 = np.divide(1.0, self.k2, where=self.k2 > 0, out=np.zeros_like(self.k2))
         # Half of the spectrum is held: a column stands for kx and -kx unless these are the same.
-        alone = (self.kx == 0) | (2 * self.kx == plan.global_shape()[-1])
+        alone = (self.kx == 0) | (2 * self.kx == plan.real.global_shape[-1])
         self.weight = np.where(alone, 1.0, 2.0)
 
         @plan.pointwise(dealias="3/2")
@@ -82,11 +82,11 @@ def random_vorticity(flow, plan, peaks):
 
     The root mean square of each member's vorticity is 1.
     """
-    _, points, _ = plan.global_shape()
-    noise = plan.empty()
+    _, points, _ = plan.real.global_shape
+    noise = plan.real.empty()
     for member, plane in enumerate(noise):
         generator = np.random.default_rng(member)
-        plane[...] = generator.standard_normal((points, points))[plan.local_slice()[1]]
+        plane[...] = generator.standard_normal((points, points))[plan.real.local_slice[1]]
     k = np.sqrt(flow.k2) / np.array(peaks)[:, None, None]
     resolved = np.maximum(abs(flow.kx), abs(flow.ky)) < points / 2  # what the bracket keeps
     w = resolved * k**2 * np.exp(-k**2) * plan.forward(noise)
@@ -95,9 +95,9 @@ def random_vorticity(flow, plan, peaks):
 
 def taylor_green(plan, waves, wind, t):
     """Vorticity cos(a x) cos(b y) of each member, carried along by the wind for a time t."""
-    _, points, _ = plan.global_shape()
+    _, points, _ = plan.real.global_shape
     grid = 2 * np.pi / points * np.arange(points)
-    x, y = grid - wind[0] * t, grid[plan.local_slice()[1], None] - wind[1] * t
+    x, y = grid - wind[0] * t, grid[plan.real.local_slice[1], None] - wind[1] * t
     a, b = waves.T[:, :, None, None]
     return np.cos(a * x) * np.cos(b * y)
 
@@ -108,11 +108,11 @@ def check_decay(plan, viscosity, wind, dt, steps):
     Only the wind acts through the bracket. A mode of frequency f = a |u| + b |v| is multiplied by
     a Taylor polynomial of exp(i f dt): its error is at most (f dt)^5 / 120 per step.
     """
-    members, points, _ = plan.global_shape()
+    members, points, _ = plan.real.global_shape
     flow = NavierStokes(plan, viscosity, wind)
     most = min(3, (points - 1) // 2)
     waves = 1 + np.array([divmod(member % most**2, most) for member in range(members)])
-    w = plan.empty()
+    w = plan.real.empty()
     w[...] = taylor_green(plan, waves, wind, 0)
     w = plan.forward(w)
     for _ in shown(steps, "Taylor-Green", plan.comm):

@@ -34,7 +34,7 @@ assert np.allclose(mean[:, 0], range(nz)) and np.allclose(variance, 1 / 2)  # of
 #    space and some columns (x) of every spectrum; the exchanges in between are hidden.
 with overlap.FFT2(comm, (nz, ny, nx), dtype="f8", norm="forward") as plan:
     amplitude = 1.0 + np.arange(nz)[:, None, None]
-    y = 2 * np.pi * np.arange(ny)[plan.local_slice()[1], None] / ny
+    y = 2 * np.pi * np.arange(ny)[plan.real.local_slice[1], None] / ny
     x = 2 * np.pi * np.arange(nx) / nx
     a = amplitude * np.cos(3 * x + 2 * y)
     b = amplitude * np.cos(x - y)

@@ -54,7 +54,7 @@ class NavierStokes:
         self.k2 = kx**2 + ky**2 + kz**2
         self.inverse_k2 = np.divide(1.0, self.k2, where=self.k2 > 0, out=np.zeros_like(self.k2))
         largest = np.maximum(np.maximum(abs(kz), abs(ky)), abs(kx))
-        self.kept = 3 * largest < plan.global_shape()[-1]  # the 2/3 rule
+        self.kept = 3 * largest < plan.real.global_shape[-1]  # the 2/3 rule
         self.weight = np.where(kx == 0, 1.0, 2.0)  # half is held: kx stands for -kx too
 
     def curl(self, u):
@@ -88,9 +88,9 @@ class NavierStokes:
 
 def taylor_green(plan):
     """The velocity with which the flow starts."""
-    points = plan.global_shape()[-1]
+    points = plan.real.global_shape[-1]
     grid = 2 * np.pi / points * np.arange(points)
-    z, y, x = np.meshgrid(*[grid[part] for part in plan.local_slice()[1:]], indexing="ij")
+    z, y, x = np.meshgrid(*[grid[part] for part in plan.real.local_slice[1:]], indexing="ij")
     return plan.forward(np.stack((
         np.sin(x) * np.cos(y) * np.cos(z), -np.cos(x) * np.sin(y) * np.cos(z), np.zeros_like(x))))
 
@@ -129,8 +129,8 @@ def load(path, plan, **values):
         return found["velocity"], int(found["step"])
 
     whole, step = on_first_rank(plan.comm, read)
-    u = plan.empty(True)
-    u[...] = whole[plan.local_slice(True)]
+    u = plan.spectrum.empty()
+    u[...] = whole[plan.spectrum.local_slice]
     return u, step
 
 

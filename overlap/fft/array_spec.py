@@ -1,4 +1,4 @@
-"""One side of a transform: the distributed arrays that go in, or come out."""
+"""`ArraySpec`: what the distributed arrays are that go into a transform, or come out of it."""
 
 import numpy as np
 
@@ -6,8 +6,8 @@ from ..arrays import DistArray, length_of
 from .engine.fftw import empty
 
 
-class Side:
-    """Shape, type and distribution of one side's arrays.
+class ArraySpec:
+    """Shape, data type and distribution of the arrays on one side of a transform.
 
     Parameters
     ----------
@@ -16,11 +16,25 @@ class Side:
         Leading axes.
     shape : tuple of int
         Global shape of one plane or field.
-    parts : dict
-        Of the axes that are split, counted from the end (-1, -2, ...): this rank's slice.
+    parts : dict of int to slice
+        This rank's part of every axis that is split; axes are counted from the end (-1, -2, ...).
     dtype : numpy.dtype
     natural : bool
         Whether the axes are in natural order, (y, x) or (z, y, x).
+
+    Attributes
+    ----------
+    shape, global_shape : tuple of int
+        Of this rank's part, and of the whole array.
+    local_slice : tuple of slice
+        Where this rank's part lies in the global array.
+    dtype : numpy.dtype
+    axes : tuple of int
+        The axes that are split over the ranks.
+    slices : int
+        Planes or fields: the product of the batch's lengths.
+    dimensions : int
+        Number of axes that do not belong to the batch.
     """
 
     def __init__(self, comm, batch, shape, parts, dtype, natural=True):
@@ -46,7 +60,7 @@ class Side:
         return self.wrap(empty(self.shape, self.dtype))
 
     def problem(self, array, name):
-        """What is wrong with a local array as this side's, or None."""
+        """What is wrong with a local array as one of these, or None."""
         if not isinstance(array, np.ndarray):
             return f"expected {name} to be a numpy array, received {type(array).__name__}"
         if array.shape != self.shape or array.dtype != self.dtype:

@@ -25,7 +25,8 @@ import numpy as np
 from ..arrays import block, chunks, length_of, mpi_type
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime, parallel, stagger, worker_index
-from .engine.fftw import empty, fast_length, zeros
+from .array_spec import ArraySpec
+from .engine.fftw import fast_length, zeros
 from .plan import WAITS, choice_problem, count_problem, integers
 from .planning.settings import EFFORTS, Settings
 
@@ -65,6 +66,8 @@ class Bracket:
 
     Attributes
     ----------
+    spectrum : ArraySpec
+        The arrays of a batch's modes: what this rank holds, and ``empty()`` ones.
     points : (int, int)
     ranks : int
     rows : slice
@@ -104,6 +107,7 @@ class Bracket:
         rank, ranks = self._comm.rank, self._comm.size
         rows = block(nky, ranks)
         self.rows = rows[rank]
+        self.spectrum = ArraySpec(comm, self.shape[:2], (nky, nkx), {-2: self.rows}, complex)
         # Each rank's planes between the exchanges: whole pairs.
         shares = [slice(min(2 * pairs.start, self.planes), min(2 * pairs.stop, self.planes))
                   for pairs in block(-(-self.planes // 2), ranks)]
@@ -142,11 +146,6 @@ class Bracket:
             self.runtime.close()
 
     @property
-    def local_shape(self):
-        """Shape of this rank's part of a batch, ``(slices, planes, my ky, nkx)``."""
-        return (*self.shape[:2], length_of(self.rows), self.shape[3])
-
-    @property
     def settings(self):
         """How a call runs, a `Settings`; "auto" before the first one."""
         wait = self._wait if self._pipelines is None else self._pipelines["whole"].wait
@@ -168,14 +167,6 @@ class Bracket:
         """Memory of the advecting field's gradient on this rank, in bytes."""
         return self._advecting.nbytes
 
-    def empty(self, forward_output=True):
-        """An uninitialised, aligned array for this rank's modes, on either side."""
-        return empty(self.local_shape, complex)
-
-    def local_slice(self, forward_output=True):
-        """Where this rank's modes lie in the global array, a tuple of slices."""
-        return (slice(0, self.slices), slice(0, self.planes), self.rows, slice(0, self.shape[3]))
-
     def describe(self):
         """The plan's choices and memory, as text."""
         return (f"Bracket of {self.slices} slices of {self.planes} planes, modes {self.shape[2:]} "
@@ -195,7 +186,7 @@ class Bracket:
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
         """
         self._check_in_use()
-        self._advect((0,), a, problem=self._array_problem(a, self.local_shape[1:], "a"))
+        self._advect((0,), a, problem=self._array_problem(a, self.spectrum.shape[1:], "a"))
 
     def __call__(self, f, out=None):
         """The brackets {a, f} of a batch, as one pipeline (collective).
@@ -229,9 +220,9 @@ class Bracket:
     def _run(self, what, f, out):
         self._check_in_use()
         if out is None:
-            out = self.empty()
-        problem = (self._array_problem(f, self.local_shape, "f")
-                   or self._array_problem(out, self.local_shape, "out"))
+            out = self.spectrum.empty()
+        problem = (self._array_problem(f, self.spectrum.shape, "f")
+                   or self._array_problem(out, self.spectrum.shape, "out"))
         if problem is None and np.may_share_memory(f, out):
             problem = "expected out to share no memory with f, received arrays that do"
         if self._pipelines is None:

@@ -8,7 +8,7 @@ import numpy as np
 from ..arrays import Slab, length_of
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
-from .array_spec import Side
+from .array_spec import ArraySpec
 from .engine.fftw import complex_of, empty, zeros
 from .engine.kernels import RowSweep
 from .function import Function, fine_points
@@ -68,6 +68,8 @@ class FFT2(Plan):
 
     Attributes
     ----------
+    real, spectrum : ArraySpec
+        The arrays of real space and of the spectrum: what this rank holds, and ``empty()`` ones.
     forward, backward : Transform
         Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
 
@@ -80,7 +82,7 @@ class FFT2(Plan):
     Examples
     --------
     >>> with overlap.FFT2(MPI.COMM_WORLD, (64, 512, 512), dtype="f8") as plan:
-    ...     u = plan.empty()
+    ...     u = plan.real.empty()
     ...     u[...] = 1.0
     ...     spectrum = plan.forward(u)
     """
@@ -118,12 +120,12 @@ class FFT2(Plan):
         self._scale_forward = float(points) ** -power
         self._scale_backward = float(points) ** (power - 1.0)
         self._slab = self._make_slab(ny, nx)
-        self._real, self._spectrum = self._sides(self._batch)
+        self.real, self.spectrum = self._specs(self._batch)
         self._kernels = weakref.WeakValueDictionary()  # all that are in use
         kernels = self._kernels_for(self._slab)
-        self.forward = Forward(self.runtime, self._slab, kernels, self._real, self._spectrum,
+        self.forward = Forward(self.runtime, self._slab, kernels, self.real, self.spectrum,
                                self._scale_forward)
-        self.backward = Backward(self.runtime, self._slab, kernels, self._spectrum, self._real,
+        self.backward = Backward(self.runtime, self._slab, kernels, self.spectrum, self.real,
                                  self._scale_backward)
         self._made = 0
         self._transforms = weakref.WeakValueDictionary()  # by a number, alike on all ranks
@@ -267,7 +269,7 @@ class FFT2(Plan):
         if dealias is not None:
             slab = self._make_slab(*fine_points((ny, nx), dealias))
         transform = Pointwise(
-            self.runtime, slab, self._kernels_for(slab), self._spectrum, self._sides(())[1],
+            self.runtime, slab, self._kernels_for(slab), self.spectrum, self._specs(())[1],
             self._dtype, function, self._scale_backward,
             self._scale_forward * ny * nx / (slab.my * slab.mx))
         self._add(f"pointwise: {function.inputs - function.shared} input(s), "
@@ -275,18 +277,18 @@ class FFT2(Plan):
                   transform)
         return transform
 
-    def _sides(self, batch):
-        """Both sides of the plan's grid, for some batch axes."""
+    def _specs(self, batch):
+        """The array specs of real space and of the spectrum, for some batch axes."""
         slab = self._slab
         plane = slab.ny, slab.nx
         half = slab.ny, slab.columns_all
         columns = slab.columns[slab.rank]
         spectral = complex_of(self._dtype)
         if self._transposed:
-            spectrum = Side(self.comm, batch, half[::-1], {-2: columns}, spectral, natural=False)
+            spectrum = ArraySpec(self.comm, batch, half[::-1], {-2: columns}, spectral, natural=False)
         else:
-            spectrum = Side(self.comm, batch, half, {-1: columns}, spectral)
-        real = Side(self.comm, batch, plane, {-2: slab.rows[slab.rank]}, self._dtype)
+            spectrum = ArraySpec(self.comm, batch, half, {-1: columns}, spectral)
+        real = ArraySpec(self.comm, batch, plane, {-2: slab.rows[slab.rank]}, self._dtype)
         return real, spectrum
 
     def _make_slab(self, my, mx):

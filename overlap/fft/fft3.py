@@ -7,7 +7,7 @@ import numpy as np
 from ..arrays import Layout, Swap
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
-from .array_spec import Side
+from .array_spec import ArraySpec
 from .engine.fftw import complex_of
 from .engine.passage import Passage
 from .engine.sweep import Line
@@ -83,6 +83,8 @@ class FFT3(Plan):
 
     Attributes
     ----------
+    real, spectrum : ArraySpec
+        The arrays of real space and of the spectrum: what this rank holds, and ``empty()`` ones.
     forward, backward : Volume
         Call them: ``spectrum = plan.forward(u, out=None)``, ``u = plan.backward(spectrum)``.
     grid : (int, int)
@@ -130,14 +132,14 @@ class FFT3(Plan):
         self._here = Layout((None, q, p, None), self.grid)
         self._there = self._here if restore else Layout((None, None, q, p), self.grid)
         self._lines = _lines((nz, ny, nx), self._dtype, dealias)
-        self._real, self._spectrum = self._sides(self._batch)
-        batch = self._real.slices
+        self.real, self.spectrum = self._specs(self._batch)
+        batch = self.real.slices
         self.forward = Volume(
-            self.runtime, self._comms, self._passage(True, self._lines, batch), self._real,
-            self._spectrum, self._scale(True, self._lines))
+            self.runtime, self._comms, self._passage(True, self._lines, batch), self.real,
+            self.spectrum, self._scale(True, self._lines))
         self.backward = Volume(
-            self.runtime, self._comms, self._passage(False, self._lines, batch), self._spectrum,
-            self._real, self._scale(False, self._lines))
+            self.runtime, self._comms, self._passage(False, self._lines, batch), self.spectrum,
+            self.real, self._scale(False, self._lines))
         self._transforms = weakref.WeakSet((self.forward, self.backward))
         for transform in (self.forward, self.backward):
             choose_volume(transform, self._requested)
@@ -161,7 +163,7 @@ class FFT3(Plan):
         for mode, position in zip(modes, positions):
             shape = [1, 1, 1]
             shape[position] = -1
-            found.append(mode[self._spectrum.local_slice[position]].reshape(shape))
+            found.append(mode[self.spectrum.local_slice[position]].reshape(shape))
         return tuple(found)
 
     def describe(self):
@@ -216,7 +218,7 @@ class FFT3(Plan):
         transform = VolumePointwise(
             self.runtime, self._comms, function,
             self._passage(False, lines, max(function.inputs, shared), False, True),
-            self._passage(True, lines, outputs, False), self._spectrum, self._sides(())[1],
+            self._passage(True, lines, outputs, False), self.spectrum, self._specs(())[1],
             self._here.local_shape((1, *fine), self._coordinates), self._dtype,
             self._scale(False, lines), self._scale(True, lines))
         self._transforms.add(transform)
@@ -256,18 +258,18 @@ class FFT3(Plan):
             self._dtype if forward else complex_of(self._dtype), forward,
             None if self._natural else Z, self.runtime.workers, self._effort, joined, reused)
 
-    def _sides(self, batch):
-        """Both sides of the plan, for some batch axes."""
-        return (self._side(self._here, batch, False, self._dtype, True),
-                self._side(self._there, batch, True, complex_of(self._dtype), self._natural))
+    def _specs(self, batch):
+        """The array specs of real space and of the spectrum, for some batch axes."""
+        return (self._spec(self._here, batch, False, self._dtype, True),
+                self._spec(self._there, batch, True, complex_of(self._dtype), self._natural))
 
-    def _side(self, layout, batch, spectral, dtype, natural):
+    def _spec(self, layout, batch, spectral, dtype, natural):
         shape = [self._lines[axis].length(spectral) for axis in (Z, Y, X)]
         where = layout.local_slice((1, *shape), self._coordinates)
         order = (Z, Y, X) if natural else (Y, X, Z)
         parts = {position - 3: where[axis] for position, axis in enumerate(order)
                  if layout.splits[axis] is not None}
-        return Side(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
+        return ArraySpec(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
                     natural)
 
 

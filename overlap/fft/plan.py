@@ -1,7 +1,7 @@
-"""What plans of any dimension have in common: their end, their two sides, what they may be asked.
+"""What plans of any dimension have in common: their end, and checks of their arguments.
 
 A `Plan` has the attributes ``runtime``, ``_owns_runtime``, ``closed``, ``forward`` and
-``backward``, and a `Side` in real space (``_real``) and of the spectrum (``_spectrum``).
+``backward``, and an `ArraySpec` of real space (``real``) and of the spectrum (``spectrum``).
 """
 
 import numpy as np
@@ -40,29 +40,6 @@ class Plan:
     def _living(self):
         """The plan's transforms that are in use on this rank, a list."""
         raise NotImplementedError
-
-    def _of(self, forward_output):
-        return self._spectrum if forward_output else self._real
-
-    def global_shape(self, forward_output=False):
-        """Global shape in real space, or of the spectrum."""
-        return self._of(forward_output).global_shape
-
-    def shape(self, forward_output=False):
-        """Shape of this rank's part in real space, or of the spectrum."""
-        return self._of(forward_output).shape
-
-    def local_slice(self, forward_output=False):
-        """Where this rank's part lies in the global array, a tuple of slices."""
-        return self._of(forward_output).local_slice
-
-    def dtype(self, forward_output=False):
-        """Data type in real space, or of the spectrum."""
-        return self._of(forward_output).dtype
-
-    def empty(self, forward_output=False):
-        """An uninitialised, aligned `DistArray` for real space, or for the spectrum."""
-        return self._of(forward_output).empty()
 
 
 class _Closed:

@@ -2,7 +2,7 @@
 
 from ..arrays import Exchange, length_of
 from ..runtime import worker_index
-from .array_spec import Side
+from .array_spec import ArraySpec
 from .engine.fftw import empty, zeros
 from .engine.legs import BackwardLeg, ForwardLeg
 from .transform import Backward, SlotBuffers, Transform
@@ -32,7 +32,7 @@ class Pointwise(Transform):
         self._shared = [zeros(plane, dtype) for _ in range(shared)]
         self._share = None
         if shared:
-            real = Side(spectrum.comm, (shared,), (slab.my, slab.mx), {-2: slab.rows[slab.rank]},
+            real = ArraySpec(spectrum.comm, (shared,), (slab.my, slab.mx), {-2: slab.rows[slab.rank]},
                         dtype)
             self._share = Backward(runtime, slab, kernels, shared_spectrum, real, scale_backward)
 

@@ -111,7 +111,7 @@ def own_program(comm):
             overlap.Bracket(comm, shape, SPACING, runtime=runtime) as bracket:
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
-        expected, found = bracket(mine), bracket.empty()
+        expected, found = bracket(mine), bracket.spectrum.empty()
         sums = np.zeros((shape[0], 1))
 
         @runtime.pipelined(buffers=bracket.buffers, depth=3, wait="poll")
@@ -145,7 +145,7 @@ def bad_input(comm):
             overlap.Bracket(comm, arguments.pop("shape"), **arguments)
         assert words in str(caught.value)
     with overlap.Bracket(comm, (2, 3, 4, 5)) as bracket:
-        good = bracket.empty()
+        good = bracket.spectrum.empty()
         good[...] = 0
         wrong = {"shape": good[:1], "dtype": good.real, "strides": good[..., ::-1]}
         for what, array in wrong.items():

@@ -139,18 +139,19 @@ def _drawn(comm, rt, shape, dtype, norm, order, wait, depth, chunk, seed, source
     spectrum = random(rng, half, COMPLEX[dtype])
     with overlap.FFT2(comm, shape, dtype, wait=wait, depth=depth, chunk=chunk, norm=norm,
                       order=order, effort=effort, runtime=rt) as plan:
+        specs = plan.real, plan.spectrum
         for transform, given, truth, side in (
                 (plan.forward, u, forward_truth(u, norm, order), False),
                 (plan.backward, spectrum, backward_truth(spectrum, shape, dtype, norm, order),
                  True)):
-            assert plan.global_shape(side) == given.shape
-            assert plan.global_shape(not side) == truth.shape
-            array, memory = laid_out(given[plan.local_slice(side)], source)
+            assert specs[side].global_shape == given.shape
+            assert specs[not side].global_shape == truth.shape
+            array, memory = laid_out(given[specs[side].local_slice], source)
             array.flags.writeable = not read_only
             before = memory.tobytes()
             out = around = None
             if target is not None:
-                nothing = np.full(plan.shape(not side), 5, plan.dtype(not side))
+                nothing = np.full(specs[not side].shape, 5, specs[not side].dtype)
                 out, around = laid_out(nothing, target)
                 guard = around.tobytes()
             result = transform(array, out=out)
@@ -160,8 +161,8 @@ def _drawn(comm, rt, shape, dtype, norm, order, wait, depth, chunk, seed, source
                 assert result.global_shape == truth.shape
             else:
                 assert result is out
-            assert result.dtype == plan.dtype(not side)
-            assert_close(result, truth, plan.local_slice(not side), comm)
+            assert result.dtype == specs[not side].dtype
+            assert_close(result, truth, specs[not side].local_slice, comm)
             if out is not None:
                 out[...] = nothing
                 assert around.tobytes() == guard, "memory around `out` has changed"
@@ -172,8 +173,8 @@ def broadcast_input(comm):
     plane = random(np.random.default_rng(1), (6, 5), "c16")
     truth = np.broadcast_to(plane, (4, 3, 6, 5))
     with overlap.FFT2(comm, truth.shape, "c16", wait="poll") as plan:
-        local = np.broadcast_to(plane[plan.local_slice()[-2:]], plan.shape())
-        assert_close(plan.forward(local), forward_truth(truth), plan.local_slice(True), comm)
+        local = np.broadcast_to(plane[plan.real.local_slice[-2:]], plan.real.shape)
+        assert_close(plan.forward(local), forward_truth(truth), plan.spectrum.local_slice, comm)
 
 
 def outputs_that_look_contiguous(comm):
@@ -184,9 +185,9 @@ def outputs_that_look_contiguous(comm):
         with overlap.FFT2(comm, shape, dtype, wait="poll", order=order, chunk=1) as plan:
             for flip in product((1, -1), repeat=3):
                 flips = tuple(slice(None, None, step) for step in flip)
-                out = plan.empty(True)[flips]
-                result = plan.forward(np.asarray(u[plan.local_slice()]), out=out)
-                assert_close(result, forward_truth(u, order=order), plan.local_slice(True), comm)
+                out = plan.spectrum.empty()[flips]
+                result = plan.forward(np.asarray(u[plan.real.local_slice]), out=out)
+                assert_close(result, forward_truth(u, order=order), plan.spectrum.local_slice, comm)
 
 
 def round_trips_of_other_plans(comm):
@@ -198,15 +199,15 @@ def round_trips_of_other_plans(comm):
         for _ in range(3):
             for plan, shape in zip(plans, shapes):
                 u = random(rng, shape, "f8")
-                result = plan.forward(u[plan.local_slice()])
-                assert_close(result, forward_truth(u), plan.local_slice(True), comm)
-                assert_close(plan.backward(result), u, plan.local_slice())
+                result = plan.forward(u[plan.real.local_slice])
+                assert_close(result, forward_truth(u), plan.spectrum.local_slice, comm)
+                assert_close(plan.backward(result), u, plan.real.local_slice)
         for plan in plans:
             plan.close()
     part = comm.Split(comm.rank % 2)
     with overlap.FFT2(part, (3, 5, 4), "c16", wait="block") as plan:
         u = random(rng, (3, 5, 4), "c16") * (1 + comm.rank % 2)
-        assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u), plan.local_slice(True),
+        assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice,
                      part)
     part.Free()
 
@@ -218,12 +219,12 @@ def modes_agree(comm, shape, dtype, order, settings, workers=(1, 2, 3), effort="
     rng = np.random.default_rng(4)
     u = random(rng, shape, dtype)
     with overlap.FFT2(comm, shape, dtype, wait="off", order=order, effort=effort) as plan:
-        real, spectrum = plan.empty(), plan.empty(True)
-        real[...] = u[plan.local_slice()]
+        real, spectrum = plan.real.empty(), plan.spectrum.empty()
+        real[...] = u[plan.real.local_slice]
         assert_close(plan.forward(real, out=spectrum), forward_truth(u, order=order),
-                     plan.local_slice(True), comm)
+                     plan.spectrum.local_slice, comm)
         back = plan.backward(spectrum)
-        assert_close(back, u, plan.local_slice(), comm)
+        assert_close(back, u, plan.real.local_slice, comm)
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
             for mode, (depth, chunk, in_flight) in product(MODES, settings):
@@ -247,15 +248,15 @@ def compute_and_communicate(comm):
     u = random(np.random.default_rng(5), (9, 8, 6), "f8")
     for mode, workers in product(MODES, (1, 2)):
         with overlap.FFT2(comm, u.shape, "f8", wait=mode, workers=workers) as plan:
-            real = np.array(u[plan.local_slice()])
+            real = np.array(u[plan.real.local_slice])
             spectrum = plan.forward(real)
-            assert_close(spectrum, forward_truth(u), plan.local_slice(True), comm)
-            plan.forward.compute(real, out=plan.empty(True))
-            plan.forward.communicate(real, out=plan.empty(True))
-            plan.backward.compute(spectrum, out=plan.empty())
-            plan.backward.communicate(spectrum, out=plan.empty())
+            assert_close(spectrum, forward_truth(u), plan.spectrum.local_slice, comm)
+            plan.forward.compute(real, out=plan.spectrum.empty())
+            plan.forward.communicate(real, out=plan.spectrum.empty())
+            plan.backward.compute(spectrum, out=plan.real.empty())
+            plan.backward.communicate(spectrum, out=plan.real.empty())
             assert same_bits(plan.forward(real), spectrum)
-            assert_close(plan.backward(spectrum), u, plan.local_slice(), comm)
+            assert_close(plan.backward(spectrum), u, plan.real.local_slice, comm)
             assert str(plan.forward.settings) in plan.describe()
             if mode != "auto":
                 assert plan.forward.trials == ()
@@ -269,41 +270,42 @@ def distributed_arrays(comm):
     for shape, dtype, order in product(((3, 5, 7), (2, 2, 4, 4), (1, 1), (0, 4, 4), (2, 3, 16)),
                                        ("f8", "c8"), ("natural", "transposed")):
         with overlap.FFT2(comm, shape, dtype, wait="off", order=order) as plan:
-            for side in (False, True):
-                _tiles(comm, plan, side)
-                _attributes(comm, plan, side, order)
+            _tiles(comm, plan.real)
+            _tiles(comm, plan.spectrum)
+            _attributes(comm, plan.real, -2)
+            _attributes(comm, plan.spectrum, -1 if order == "natural" else -2)
             _wavenumbers(comm, plan, shape, dtype, order)
 
 
-def _tiles(comm, plan, side):
+def _tiles(comm, spec):
     """Every element of the global array belongs to one rank."""
-    owners = np.zeros(plan.global_shape(side), int)
-    where = plan.local_slice(side)
+    owners = np.zeros(spec.global_shape, int)
+    where = spec.local_slice
     owners[where] += 1
-    assert owners[where].shape == plan.shape(side)
+    assert owners[where].shape == spec.shape
     comm.Allreduce(MPI.IN_PLACE, owners)
     assert (owners == 1).all()
 
 
-def _attributes(comm, plan, side, order):
-    whole = np.arange(np.prod(plan.global_shape(side))).reshape(plan.global_shape(side))
-    array = plan.empty(side)
+def _attributes(comm, spec, split):
+    whole = np.arange(np.prod(spec.global_shape)).reshape(spec.global_shape)
+    array = spec.empty()
     assert type(array) is overlap.DistArray and isinstance(array, np.ndarray)
-    assert array.dtype == plan.dtype(side) and array.shape == plan.shape(side)
+    assert array.dtype == spec.dtype and array.shape == spec.shape
     assert array.flags.c_contiguous and array.flags.writeable
     assert array.size == 0 or array.ctypes.data % 64 == 0
     names = "comm", "global_shape", "axes", "local_slice"
-    axes = (len(array.shape) - (1 if side and order == "natural" else 2),)
+    axes = (len(array.shape) + split,)
 
     def check(array, known=True):
-        expected = (comm, plan.global_shape(side), axes, plan.local_slice(side))
+        expected = (comm, spec.global_shape, axes, spec.local_slice)
         assert tuple(getattr(array, name) for name in names) == (
             expected if known else (None,) * 4), names
 
     check(array)
-    array[...] = whole[plan.local_slice(side)]
+    array[...] = whole[spec.local_slice]
     for same in (array + 1, 2 * array, np.sqrt(np.abs(array)), array == array, array.copy(), -array,
-                 array.astype("c16"), np.add(array, array, out=plan.empty(side)), array[...],
+                 array.astype("c16"), np.add(array, array, out=spec.empty()), array[...],
                  copy.copy(array), np.empty_like(array), array.reshape(array.shape), array * array):
         check(same)
     array += 1
@@ -317,7 +319,7 @@ def _attributes(comm, plan, side, order):
     if array.size:
         assert np.ndim(array.sum()) == 0 and not isinstance(array.sum(), np.ndarray)
         assert not isinstance(np.max(np.abs(array)), np.ndarray)
-        assert float(array.sum().real) == whole[plan.local_slice(side)].sum()
+        assert float(array.sum().real) == whole[spec.local_slice].sum()
     view = np.asarray(array)
     assert type(view) is np.ndarray and view.base is not None or array.size == 0
     for root in {0, comm.size - 1}:
@@ -332,18 +334,18 @@ def _wavenumbers(comm, plan, shape, dtype, order):
     """A plane wave's spectrum is nothing but its mode."""
     ny, nx = shape[-2:]
     ky, kx = plan.wavenumbers()
-    plane = plan.shape(True)[-2:]
+    plane = plan.spectrum.shape[-2:]
     ones = (0, 1) if order == "natural" else (1, 0)
     assert ky.shape[ones[1]] == kx.shape[ones[0]] == 1
     assert np.broadcast_shapes(ky.shape, kx.shape) == plane
     all_y, all_x = np.mgrid[:ny, :nx]
-    rows = plan.local_slice()[-2]
+    rows = plan.real.local_slice[-2]
     for p, q in ((0, 0), (1, 0), (0, 1), (-1, 1), (2, 2)):
         if 2 * abs(p) >= ny or 2 * abs(q) >= nx:
             continue
         phase = 2 * np.pi * (p * all_y / ny + q * all_x / nx)
         u = np.exp(1j * phase) if dtype == "c8" else np.cos(phase) * (1 + (p != 0 or q != 0))
-        local = np.broadcast_to(u[rows], plan.shape()).astype(dtype)
+        local = np.broadcast_to(u[rows], plan.real.shape).astype(dtype)
         expected = ((ky == p) & (kx == q)).astype(float)
         if dtype == "f8":
             expected = expected + ((ky == -p) & (kx == -q)) * (p != 0 or q != 0)
@@ -386,8 +388,8 @@ def bad_input(comm, dtype, mode):
     shape = (2, 12, 8)
     u = random(np.random.default_rng(6), shape, dtype)
     with overlap.FFT2(comm, shape, dtype, wait=mode, depth=2) as plan:
-        real = np.array(u[plan.local_slice()])
-        spectrum = np.array(forward_truth(u)[plan.local_slice(True)]).astype(COMPLEX[dtype])
+        real = np.array(u[plan.real.local_slice])
+        spectrum = np.array(forward_truth(u)[plan.spectrum.local_slice]).astype(COMPLEX[dtype])
         for transform, given, truth in ((plan.forward, real, spectrum),
                                         (plan.backward, spectrum, real)):
             labels = [label for label, *_ in _bad_calls(given, np.empty_like(truth))]
@@ -439,7 +441,7 @@ def bad_arguments(comm, shared, others):
         assert f"rank {bad}" in str(error), str(error)
     u = random(np.random.default_rng(7), (2, 4, 4), "c16")
     with overlap.FFT2(comm, runtime=rt, **good) as plan:
-        assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u), plan.local_slice(True),
+        assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice,
                      comm)
     if shared:
         rt.close()
@@ -457,8 +459,8 @@ def other_communicator(comm):
             same_everywhere(comm, str(error))
         u = random(np.random.default_rng(8), (3, 4, 4), "c16")
         with overlap.FFT2(twin, u.shape, runtime=rt, wait="off") as plan:
-            assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u),
-                         plan.local_slice(True), comm)
+            assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u),
+                         plan.spectrum.local_slice, comm)
         for other in (alone, reverse, twin):
             other.Free()
 
@@ -469,7 +471,7 @@ def closed(comm):
         plan = overlap.FFT2(comm, (2, 4, 4), wait="poll", runtime=rt)
         forward, backward = plan.forward, plan.backward
         square = plan.pointwise(lambda a: a * a)
-        u = plan.empty()
+        u = plan.real.empty()
         u[...] = 0
         forward(u)
         plan.close()
@@ -566,9 +568,9 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
     u = random(np.random.default_rng(9), shape, dtype)
     truth = forward_truth(u, order=order)
     with overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=1, order=order) as plan:
-        real = np.array(u[plan.local_slice()])
+        real = np.array(u[plan.real.local_slice])
         spectrum = plan.forward(real)
-        assert_close(spectrum, truth, plan.local_slice(True), comm)
+        assert_close(spectrum, truth, plan.spectrum.local_slice, comm)
         back = plan.backward(spectrum)
         reached = set()
         for transform, given, expected in ((plan.forward, real, spectrum),
@@ -595,7 +597,7 @@ def injected_in_chunks(comm, mode, workers=2):
     """Several slices per message and several workers."""
     u = random(np.random.default_rng(10), (11, 6, 8), "c8")
     with overlap.FFT2(comm, u.shape, "c8", wait=mode, depth=2, chunk=3, workers=workers) as plan:
-        real = np.array(u[plan.local_slice()])
+        real = np.array(u[plan.real.local_slice])
         spectrum = np.array(plan.forward(real))
         for z, origin in product((0, 5, 10), range(comm.size)):
             armed = []
@@ -622,7 +624,7 @@ def memory(comm, mode, dtype="c16", order="natural"):
     slices, slack = shape[0], 64 * 1024
     with overlap.FFT2(comm, shape, dtype, wait=mode, depth=4, chunk=2, order=order,
                       effort="measure") as plan:
-        real, spectrum = plan.empty(), plan.empty(True)
+        real, spectrum = plan.real.empty(), plan.spectrum.empty()
         real[...] = 1
         assert min(real.nbytes, spectrum.nbytes) > 2**20 / comm.size
         for transform, given, out in ((plan.forward, real, spectrum),
@@ -638,10 +640,10 @@ def memory(comm, mode, dtype="c16", order="natural"):
             tracemalloc.stop()
             assert grown < slack + 2048 * slices, (type(transform), grown)
             assert f"{transform.nbytes_in_flight / 2**20:.1f} MiB in flight" in plan.describe()
-            points = [np.prod(plan.shape(side)[-2:], dtype=int) for side in (False, True)]
-            columns = plan.global_shape(True)[-1 if order == "natural" else -2]
+            points = [np.prod(spec.shape[-2:], dtype=int) for spec in (plan.real, plan.spectrum)]
+            columns = plan.spectrum.global_shape[-1 if order == "natural" else -2]
             sent = points[0] // shape[-1] * columns
-            lines = (max(1, -(-2 * length * plan.dtype(True).itemsize // 64))
+            lines = (max(1, -(-2 * length * plan.spectrum.dtype.itemsize // 64))
                      for length in (sent, points[1]))
             slot = 64 * sum(lines)  # each buffer begins with a cache line
             slots = transform._pipelines["whole"].slots
@@ -682,8 +684,8 @@ def fewer_slices_than_lanes(comm):
             for transform in (plan.forward, plan.backward):
                 assert len(transform._pipelines["whole"].slots) == slots
             u = random(np.random.default_rng(11), (slices, 4, 4), "c16")
-            assert_close(plan.forward(u[plan.local_slice()]), forward_truth(u),
-                         plan.local_slice(True), comm)
+            assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u),
+                         plan.spectrum.local_slice, comm)
 
 
 def memory_is_given_back(comm):
@@ -717,7 +719,7 @@ def many_plans(comm, own, shared):
     for number in range(own):
         mode = "poll" if number % 10 == 0 else "off"
         with overlap.FFT2(comm, u.shape, wait=mode, effort="estimate") as plan:
-            result = plan.forward(u[plan.local_slice()])
+            result = plan.forward(u[plan.real.local_slice])
             rt = plan.runtime
         assert rt.comm.handle == MPI.COMM_NULL and rt.closed
     assert_close(result, truth, result.local_slice, comm)
@@ -728,8 +730,8 @@ def many_plans(comm, own, shared):
                 pass
         assert len(rt._comms) == 1 and threading.active_count() <= threads + 1
         with overlap.FFT2(comm, u.shape, wait="poll", runtime=rt) as plan:
-            result = plan.forward(u[plan.local_slice()])
-            assert_close(result, truth, plan.local_slice(True), comm)
+            result = plan.forward(u[plan.real.local_slice])
+            assert_close(result, truth, plan.spectrum.local_slice, comm)
     assert threading.active_count() == threads
     for _ in range(3):  # as many communicators as ever can be made
         many = [comm.Dup() for _ in range(100)]

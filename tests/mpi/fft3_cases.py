@@ -111,19 +111,20 @@ def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, wait, de
                       late=late, norm=norm, order=order, restore=restore, dealias=dealias,
                       effort=effort, runtime=rt) as plan:
         assert grid in (None, plan.grid)
-        spectrum = random(rng, plan.global_shape(True), COMPLEX[dtype])
+        specs = plan.real, plan.spectrum
+        spectrum = random(rng, plan.spectrum.global_shape, COMPLEX[dtype])
         for transform, given, truth, side in (
                 (plan.forward, u, forward_truth(u, shape, norm, order, dealias), False),
                 (plan.backward, spectrum,
                  backward_truth(spectrum, shape, dtype, norm, order, dealias), True)):
-            assert plan.global_shape(side) == given.shape
-            assert plan.global_shape(not side) == truth.shape
-            array, memory = laid_out(given[plan.local_slice(side)], source)
+            assert specs[side].global_shape == given.shape
+            assert specs[not side].global_shape == truth.shape
+            array, memory = laid_out(given[specs[side].local_slice], source)
             array.flags.writeable = not read_only
             before = memory.tobytes()
             out = around = None
             if target is not None:
-                nothing = np.full(plan.shape(not side), 5, plan.dtype(not side))
+                nothing = np.full(specs[not side].shape, 5, specs[not side].dtype)
                 out, around = laid_out(nothing, target)
                 guard = around.tobytes()
             result = transform(array, out=out)
@@ -133,14 +134,14 @@ def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, wait, de
                 assert result.global_shape == truth.shape
             else:
                 assert result is out
-            assert result.dtype == plan.dtype(not side)
+            assert result.dtype == specs[not side].dtype
             kept = 1.0
             if dealias and not side:
                 full = np.linalg.norm(np.fft.fftn(wide(u), axes=AXES))
                 back = np.fft.fftn(backward_truth(truth, shape, dtype, norm, order, dealias),
                                    axes=AXES)
                 kept = np.linalg.norm(back) / full if full else 1.0
-            assert_close(comm, result, truth, plan.local_slice(not side), kept)
+            assert_close(comm, result, truth, specs[not side].local_slice, kept)
             if out is not None:
                 out[...] = nothing
                 assert around.tobytes() == guard, "memory around `out` has changed"
@@ -159,7 +160,7 @@ def every_step(comm, shape, dtype, grid):
             passage.rest = lambda field, targets: (seen.extend(
                 np.array(passage._target(leg, field, targets)) for leg in passage.legs),
                 original(field, targets))[1]
-            transform(np.array(given[plan.local_slice(side)]))
+            transform(np.array(given[transform.inputs[0].local_slice]))
             del passage.rest
             whole = wide(given)[None]
             assert len(seen) == len(passage.legs)
@@ -192,14 +193,14 @@ def plane_waves(comm):
         with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", order=order,
                           restore=restore, effort="estimate") as plan:
             kz, ky, kx = plan.wavenumbers()
-            assert np.broadcast_shapes(kz.shape, ky.shape, kx.shape) == plan.shape(True)
+            assert np.broadcast_shapes(kz.shape, ky.shape, kx.shape) == plan.spectrum.shape
             for a, b, c in ((0, 0, 0), (1, -2, 3), (-2, 3, -4), (2, 0, 1)):
                 phase = 2 * np.pi * (a * z / nz + b * y / ny + c * x / nx)
                 u = np.exp(1j * phase) if dtype == "c16" else np.cos(phase)
                 expected = ((kz == a) & (ky == b) & (kx == c)).astype(float)
                 if dtype == "f8":
                     expected = (expected + ((kz == -a) & (ky == -b) & (kx == -c))) / 2
-                found = plan.forward(u[plan.local_slice()]) / (nx * ny * nz)
+                found = plan.forward(u[plan.real.local_slice]) / (nx * ny * nz)
                 np.testing.assert_allclose(found, expected, atol=1e-14)
 
 
@@ -210,12 +211,12 @@ def distributed_arrays(comm):
             ("natural", "transposed"), (False, True)):
         with overlap.FFT3(comm, shape, "f4", grid=grid, wait="off", order=order,
                           restore=restore, effort="estimate") as plan:
-            for side in (False, True):
-                array = plan.empty(side)
-                whole = np.arange(np.prod(plan.global_shape(side))).reshape(plan.global_shape(side))
-                array[...] = whole[plan.local_slice(side)]
+            for spec in (plan.real, plan.spectrum):
+                array = spec.empty()
+                whole = np.arange(np.prod(spec.global_shape)).reshape(spec.global_shape)
+                array[...] = whole[spec.local_slice]
                 assert array.global_shape == whole.shape and array.comm == comm
-                assert array.local_slice == plan.local_slice(side)
+                assert array.local_slice == spec.local_slice
                 for axis, part in enumerate(array.local_slice):
                     if part != slice(0, whole.shape[axis]):
                         assert axis in array.axes
@@ -235,12 +236,12 @@ def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="meas
     u = random(rng, [*shape[:-3], *fine_lengths(shape, options.get("dealias"))], dtype)
     with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", effort=effort,
                       **options) as plan:
-        real, spectrum = plan.empty(), plan.empty(True)
-        real[...] = u[plan.local_slice()]
+        real, spectrum = plan.real.empty(), plan.spectrum.empty()
+        real[...] = u[plan.real.local_slice]
         grid = plan.grid
         assert_close(comm, plan.forward(real, out=spectrum),
                      forward_truth(u, shape, **{name: options[name] for name in (
-                         "order", "dealias") if name in options}), plan.local_slice(True))
+                         "order", "dealias") if name in options}), plan.spectrum.local_slice)
         back = plan.backward(spectrum)
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
@@ -262,15 +263,15 @@ def compute_and_communicate(comm):
     for mode, workers, grid in product(MODES, (1, 2), grids(comm.size)):
         with overlap.FFT3(comm, shape, "f8", grid=grid, wait=mode, workers=workers,
                           effort="estimate") as plan:
-            real = np.array(u[plan.local_slice()])
+            real = np.array(u[plan.real.local_slice])
             spectrum = plan.forward(real)
-            for transform, given, out in ((plan.forward, real, plan.empty(True)),
-                                          (plan.backward, spectrum, plan.empty())):
+            for transform, given, out in ((plan.forward, real, plan.spectrum.empty()),
+                                          (plan.backward, spectrum, plan.real.empty())):
                 transform.compute(given, out=out)
                 transform.communicate(given, out=out)
                 assert str(transform.settings) in plan.describe()
             assert same_bits(plan.forward(real), spectrum)
-            assert_close(comm, plan.backward(spectrum), u, plan.local_slice())
+            assert_close(comm, plan.backward(spectrum), u, plan.real.local_slice)
 
 
 def delays(comm, shape, dtype, grid, mode, late):
@@ -279,7 +280,7 @@ def delays(comm, shape, dtype, grid, mode, late):
     u = random(np.random.default_rng(6), shape, dtype)
     original = Sweep.__call__
     with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", effort="estimate") as plan:
-        real = np.array(u[plan.local_slice()])
+        real = np.array(u[plan.real.local_slice])
         truth = plan.forward(real)
         back = plan.backward(truth)
 
@@ -341,10 +342,10 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
             acting = plan.pointwise(filled if use_out else returned, inputs=3, outputs=outputs,
                                     shared=shared, dealias=dealias)
             if off is None:
-                whole = plan.global_shape(True)
+                whole = plan.spectrum.global_shape
                 spectra = [random(rng, whole, COMPLEX[dtype]) for _ in range(3 - shared)]
                 spectra += [random(rng, whole[-3:], COMPLEX[dtype]) for _ in range(shared)]
-            given = [np.array(field[plan.local_slice(True)[-field.ndim:]]) for field in spectra]
+            given = [np.array(field[plan.spectrum.local_slice[-field.ndim:]]) for field in spectra]
             for _ in range(2):
                 results = acting(*given)
                 results = results if outputs > 1 else (results,)
@@ -353,7 +354,7 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
                                            dealias) for field in spectra]
                     for found, result in zip(results, product_of(*real)):
                         truth = forward_truth(result, plan_shape, None, order, dealias)
-                        assert_close(comm, found, truth, plan.local_slice(True), kept=0.2)
+                        assert_close(comm, found, truth, plan.spectrum.local_slice, kept=0.2)
                     off = results
                 for found, result in zip(results, off):
                     assert same_bits(found, result), (mode, workers, depth, chunk)
@@ -366,7 +367,7 @@ def pointwise_failures(comm, mode, grid):
     spectrum = random(np.random.default_rng(13), (3, 6, 8, 20), "c16")
     with overlap.FFT3(comm, spectrum.shape, "c16", grid=grid, wait=mode, depth=3, chunk=1,
                       effort="estimate") as plan:
-        given = np.array(spectrum[plan.local_slice(True)])
+        given = np.array(spectrum[plan.spectrum.local_slice])
         armed = []
 
         @plan.pointwise
@@ -395,9 +396,9 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
     u = random(np.random.default_rng(9), shape, dtype)
     with overlap.FFT3(comm, shape, dtype, grid=grid, wait=mode, depth=3, chunk=1, late=late,
                       workers=workers, effort="estimate") as plan:
-        real = np.array(u[plan.local_slice()])
+        real = np.array(u[plan.real.local_slice])
         spectrum = plan.forward(real)
-        assert_close(comm, spectrum, forward_truth(u, shape), plan.local_slice(True))
+        assert_close(comm, spectrum, forward_truth(u, shape), plan.spectrum.local_slice)
         back = plan.backward(spectrum)
         for transform, given, expected in ((plan.forward, real, spectrum),
                                            (plan.backward, spectrum, back)):
@@ -509,23 +510,23 @@ def bad_calls(comm):
     """A bad array on one rank: the same InputError on all, nothing done, the plan works."""
     u = random(np.random.default_rng(6), (6, 8, 8), "f8")
     with overlap.FFT3(comm, u.shape, "f8", wait="poll") as plan:
-        real = np.array(u[plan.local_slice()])
+        real = np.array(u[plan.real.local_slice])
         for bad, change in product(range(comm.size), (
                 lambda: ((real[:1, :1],), None), lambda: ((real.astype("f4"),), None),
                 lambda: ((real, real), None), lambda: ((real.tolist(),), None),
-                lambda: ((real,), plan.empty()), lambda: ((real,), real))):
+                lambda: ((real,), plan.real.empty()), lambda: ((real,), real))):
             call, out = change() if comm.rank == bad else ((real,), None)
             error = raised(overlap.InputError, plan.forward, *call, out=out)
             same_everywhere(comm, str(error))
             assert f"rank {bad}: expected" in str(error) and "received" in str(error), str(error)
-        assert_close(comm, plan.forward(real), forward_truth(u, u.shape), plan.local_slice(True))
+        assert_close(comm, plan.forward(real), forward_truth(u, u.shape), plan.spectrum.local_slice)
 
 
 def closed(comm):
     for shared in (False, True):
         rt = overlap.Runtime(comm) if shared else None
         plan = overlap.FFT3(comm, (4, 4, 4), wait="poll", runtime=rt, effort="estimate")
-        forward, u = plan.forward, plan.empty()
+        forward, u = plan.forward, plan.real.empty()
         u[...] = 0
         forward(u)
         plan.close()
@@ -546,7 +547,7 @@ def memory(comm, dtype, grid, restore=False):
         with overlap.FFT3(comm, shape, dtype, grid=grid, wait="poll", depth=2, chunk=1,
                           restore=restore, effort="estimate") as plan:
             # The largest array on the way: real data has 17 modes along x for 32 points.
-            largest = plan.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
+            largest = plan.real.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
             for transform in (plan.forward, plan.backward):
                 work = transform._passage.nbytes
                 # Two where real data, a little smaller than their modes, are to be restored.
@@ -563,8 +564,8 @@ def many_plans(comm, own, shared):
     u = random(np.random.default_rng(11), (4, 4, 4), "c16")
 
     def check(plan):
-        assert_close(comm, plan.forward(u[plan.local_slice()]), forward_truth(u, u.shape),
-                     plan.local_slice(True))
+        assert_close(comm, plan.forward(u[plan.real.local_slice]), forward_truth(u, u.shape),
+                     plan.spectrum.local_slice)
 
     for number in range(own):
         with overlap.FFT3(comm, u.shape, **options) as plan:

@@ -214,7 +214,7 @@ def _both(comm, config):
         psi = random_modes(solver.state.global_shape[1:], 2)[solver.state.where[1:]].copy()
         solver.nonlinear.advect(psi)
         bracket = solver.nonlinear._bracket
-        shape = bracket.local_shape
+        shape = bracket.spectrum.shape
         found = bracket(solver.state.f.reshape(shape)).reshape(solver.state.f.shape)
         found = gathered(solver, found)
     with Solver(comm, config.with_values({"parallel": {"nonlinear": "off"}})) as solver:

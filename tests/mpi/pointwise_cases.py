@@ -82,7 +82,7 @@ def spectra(rng, count, shape, dtype):
 
 
 def local(plan, spectrum, order):
-    return np.array(whole(spectrum, order)[plan.local_slice(True)[-spectrum.ndim:]])
+    return np.array(whole(spectrum, order)[plan.spectrum.local_slice[-spectrum.ndim:]])
 
 
 def whole(spectrum, order):
@@ -112,13 +112,13 @@ def closed_form(comm, dtype, mode, shape=(24, 20)):
     real_shape = len(waves), ny, nx
     with overlap.FFT2(comm, real_shape, dtype, wait=mode) as plan:
         ky, kx = plan.wavenumbers()
-        ah = plan.forward(a[plan.local_slice()].astype(dtype))
-        bh = plan.forward(b[plan.local_slice()].astype(dtype))
+        ah = plan.forward(a[plan.real.local_slice].astype(dtype))
+        bh = plan.forward(b[plan.real.local_slice].astype(dtype))
         derivatives = 1j * kx * ah, 1j * ky * ah, 1j * kx * bh, 1j * ky * bh
         for dealias in (None, "3/2"):
             acting = plan.pointwise(bracket, dealias=dealias)
             found = plan.backward(acting(*derivatives))
-            np.testing.assert_allclose(found, truth[plan.local_slice()], atol=2e-12)
+            np.testing.assert_allclose(found, truth[plan.real.local_slice], atol=2e-12)
 
 
 def direct_sum(comm, dtype, order, mode):
@@ -136,7 +136,7 @@ def direct_sum(comm, dtype, order, mode):
         truth = modes.to_spectrum(
             modes.convolve(1j * modes.kx * ac, 1j * modes.ky * bc)
             - modes.convolve(1j * modes.ky * ac, 1j * modes.kx * bc))
-        truth = whole(truth, order)[plan.local_slice(True)]
+        truth = whole(truth, order)[plan.spectrum.local_slice]
         np.testing.assert_allclose(found, truth, rtol=0, atol=1e-12 * np.abs(truth).max(
             initial=1))
         assert overlap.DistArray is type(found)
@@ -227,7 +227,7 @@ def _sizes(comm, rt, shape, dtype, dealias, mode, order, norm):
         for found, truth in zip(results, products):
             truth = whole(truth, order)
             assert type(found) is overlap.DistArray and found.global_shape == truth.shape
-            error = np.linalg.norm((wide(found) - truth[plan.local_slice(True)]).ravel())
+            error = np.linalg.norm((wide(found) - truth[plan.spectrum.local_slice]).ravel())
             eps = np.finfo(dtype).eps
             assert error <= 5 * eps * np.sqrt(np.log2(max(4, 9 * shape[-1] * shape[-2]))) * size, (
                 shape, order, norm, error / size)
@@ -244,12 +244,12 @@ def nyquist_dropped(comm):
             same = plan.pointwise(lambda u: u, dealias="3/2")
             assert (same(local(plan, nyquist, "natural")) == 0).all()
             kept = same(local(plan, a, "natural"))
-            assert_close(kept, a - nyquist, plan.local_slice(True), comm)
+            assert_close(kept, a - nyquist, plan.spectrum.local_slice, comm)
             ky, kx = plan.wavenumbers()
             assert (kept[np.broadcast_to((abs(ky) == 4) | (abs(kx) == 3), kept.shape)] == 0).all()
             # Without, they stay.
             same = plan.pointwise(lambda u: u)
-            assert_close(same(local(plan, a, "natural")), a, plan.local_slice(True), comm)
+            assert_close(same(local(plan, a, "natural")), a, plan.spectrum.local_slice, comm)
 
 
 # ---- ways to write the function --------------------------------------------------------------
@@ -297,8 +297,8 @@ def parameters(comm, mode):
     for workers, (chunk, depth) in ((1, (1, 2)), (3, (2, 3)), (2, (None, None))):
         with overlap.FFT2(comm, shape, "f8", wait=mode, workers=workers, chunk=chunk,
                           depth=depth) as plan:
-            fields = [np.array(field[plan.local_slice(True)]) for field in (a, b)]
-            flat = np.array(c[plan.local_slice(True)[2:]])
+            fields = [np.array(field[plan.spectrum.local_slice]) for field in (a, b)]
+            flat = np.array(c[plan.spectrum.local_slice[2:]])
             for function, shared, outputs, truths in cases:
                 acting = plan.pointwise(function, outputs=outputs, shared=shared)
                 given = (*fields, flat) if function is not shared_only_one else (fields[0], flat)
@@ -309,16 +309,16 @@ def parameters(comm, mode):
                     assert sorted(index for index, _ in seen) == list(np.ndindex(2, 3))
                 results = results if outputs > 1 else (results,)
                 for found, truth in zip(results, truths, strict=True):
-                    assert_close(found, forward_truth(truth), plan.local_slice(True), comm)
+                    assert_close(found, forward_truth(truth), plan.spectrum.local_slice, comm)
                 assert [field.tobytes() for field in given] == before
                 for layout in LAYOUTS[workers]:
-                    outs = [laid_out(np.full(plan.shape(True), 5, "c16"), layout)
+                    outs = [laid_out(np.full(plan.spectrum.shape, 5, "c16"), layout)
                             for _ in range(outputs)]
                     arrays = [laid_out(field, layout)[0] for field in given]
                     out = tuple(array for array, _ in outs) if outputs > 1 else outs[0][0]
                     assert acting(*arrays, out=out) is out
                     for (array, memory), truth in zip(outs, truths):
-                        assert_close(array, forward_truth(truth), plan.local_slice(True), comm)
+                        assert_close(array, forward_truth(truth), plan.spectrum.local_slice, comm)
                         array[...] = 7
                         assert layout == "contiguous" or (np.unique(memory) == 7).all()
     one = (4, 6, 8)
@@ -334,19 +334,19 @@ def parameters(comm, mode):
         def any_number(*fields):
             return fields[0] - fields[1]
 
-        spectrum = plan.forward(u[plan.local_slice()])
+        spectrum = plan.forward(u[plan.real.local_slice])
         truth = forward_truth(u * np.arange(4)[:, None, None])
-        assert_close(scaled(spectrum), truth, plan.local_slice(True), comm)
+        assert_close(scaled(spectrum), truth, plan.spectrum.local_slice, comm)
         assert np.abs(any_number(spectrum, spectrum)).max(initial=0) == 0
     with overlap.FFT2(comm, (6, 8), "c16", wait=mode) as plan:  # no batch axes
         indices = []
-        nothing = np.zeros(plan.shape(True), "c16")
+        nothing = np.zeros(plan.spectrum.shape, "c16")
         plan.pointwise(lambda u, index: indices.append(index) or u)(nothing)
         assert set(indices) == {()}
     with overlap.FFT2(comm, (0, 6, 8), "c16", wait=mode) as plan:  # nothing to do
         acting = plan.pointwise(lambda u, v: u * v, shared=1)
-        flat = np.ones(plan.shape(True)[1:], complex)
-        assert acting(plan.empty(True), flat).shape == plan.shape(True)
+        flat = np.ones(plan.spectrum.shape[1:], complex)
+        assert acting(plan.spectrum.empty(), flat).shape == plan.spectrum.shape
 
 
 # ---- every mode gives the same bits ----------------------------------------------------------
@@ -420,7 +420,7 @@ def bad_input(comm, mode):
 
         count = len(list(bad_calls((field, field))))
         for bad, number in product(range(comm.size), range(count)):
-            outs = tuple(np.full(plan.shape(True), 5, "c16") for _ in range(2))
+            outs = tuple(np.full(plan.spectrum.shape, 5, "c16") for _ in range(2))
             given, target = (field, flat), outs
             label = ""
             if comm.rank == bad:
@@ -525,15 +525,15 @@ def planning_calls_no_function(comm):
         acting = plan.pointwise(inverse)
         assert calls == []
         assert acting.trials or comm.size == 1
-        spectrum = plan.forward(u[plan.local_slice()])
+        spectrum = plan.forward(u[plan.real.local_slice])
         expected = acting(spectrum)
         assert len(calls) == shape[0]
-        assert_close(expected, forward_truth(1 / u), plan.local_slice(True), comm)
+        assert_close(expected, forward_truth(1 / u), plan.spectrum.local_slice, comm)
         product = plan.pointwise(lambda u, v: u * v, shared=1)
         given = spectrum, np.array(spectrum[0])
         expected = product(*given)
-        product.compute(*given, out=plan.empty(True))
-        product.communicate(*given, out=plan.empty(True))
+        product.compute(*given, out=plan.spectrum.empty())
+        product.communicate(*given, out=plan.spectrum.empty())
         assert same_bits(product(*given), expected)
         assert str(product.settings) in product.describe()
 
@@ -551,7 +551,7 @@ def memory(comm, mode):
         with overlap.FFT2(comm, shape, "f8", wait=mode, depth=3, chunk=2,
                           effort="measure") as plan:
             acting = plan.pointwise(function, dealias=dealias, shared=1)
-            field, out = plan.empty(True), plan.empty(True)
+            field, out = plan.spectrum.empty(), plan.spectrum.empty()
             field[...] = 1
             flat = np.array(field[0])
             acting(field, flat, out=out)
@@ -574,8 +574,8 @@ def finer_grid(comm):
                                 (overlap.FFT3, (2, 5, 6, 7), (8, 10, 12))):
         found = []
         with make(comm, shape, dtype="f8", wait="poll") as plan:
-            field = plan.empty()
-            field[...] = np.random.default_rng(1).random(shape)[plan.local_slice()]
+            field = plan.real.empty()
+            field[...] = np.random.default_rng(1).random(shape)[plan.real.local_slice]
             spectrum = plan.forward(field)
             for dealias in ("3/2", points):
                 @plan.pointwise(dealias=dealias)

@@ -44,7 +44,7 @@ def tuned_plan_is_found_again(comm, path, workers):
             assert transform.tuned.gain > 0 and transform.settings.rows >= 1
             assert len(transform.trials) == transform.tuned.tried
             assert str(transform.tuned) in transform.describe()
-        u = random(rng, SHAPE, DTYPE)[plan.local_slice()]
+        u = random(rng, SHAPE, DTYPE)[plan.real.local_slice]
         spectrum = plan.forward(u)
         truth = [np.array(result) for result in (
             spectrum, plan.backward(spectrum), first(spectrum, spectrum),
@@ -77,7 +77,7 @@ def tuned_again(comm, path):
     rng = np.random.default_rng(3)
     with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
         plan.pointwise(product, dealias="3/2")
-        u = random(rng, SHAPE, DTYPE)[plan.local_slice()]
+        u = random(rng, SHAPE, DTYPE)[plan.real.local_slice]
     for number in range(3):
         disturb()
         with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
@@ -169,7 +169,7 @@ def bad_files(comm, path):
         error = raised(overlap.InputError, plan.tune, 0.2)
         same_everywhere(comm, str(error))
         assert "spoilt" in str(error)
-        plan.forward(plan.empty())  # the plan is usable all the same
+        plan.forward(plan.real.empty())  # the plan is usable all the same
 
 
 def ranks_disagree(comm, path):
@@ -217,7 +217,7 @@ def other_wisdom(comm, path):
 def polls_change_no_bit(comm):
     """How often the communicator polls changes no result."""
     with overlap.FFT2(comm, SHAPE, DTYPE, wait="poll", effort="estimate") as plan:
-        u = random(np.random.default_rng(2), SHAPE, DTYPE)[plan.local_slice()]
+        u = random(np.random.default_rng(2), SHAPE, DTYPE)[plan.real.local_slice]
         expected = np.array(plan.forward(u))
         for polls in (1, 2, 64):
             plan.forward.configure(Settings("poll", 4, 2, 4, polls=polls, effort="estimate"))

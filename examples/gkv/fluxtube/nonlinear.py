@@ -88,8 +88,8 @@ class BySlab(Off):
         self._ky = grid.ky_min * np.arange(grid.ny + 1)[decomposition.parts["ky"], None]
         self._kx = geometry.kx
         self._gradient = None
-        self._inputs = [self._plan.empty(True) for _ in range(2)]
-        self._result = self._plan.empty(True)
+        self._inputs = [self._plan.spectrum.empty() for _ in range(2)]
+        self._result = self._plan.spectrum.empty()
         self.speed = 0.0
 
         @self._potential_plan.pointwise(dealias=fine)
@@ -106,8 +106,8 @@ class BySlab(Off):
             out -= psi_y * f_x
 
         self._keep, self._bracket = keep, bracket
-        self._psi_inputs = [self._potential_plan.empty(True) for _ in range(2)]
-        self._psi_result = self._potential_plan.empty(True)
+        self._psi_inputs = [self._potential_plan.spectrum.empty() for _ in range(2)]
+        self._psi_result = self._potential_plan.spectrum.empty()
 
     @property
     def nbytes(self):

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ...arrays import Layout
 from ...errors import InputError
-from ...fft.array_spec import Side
+from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import complex_of, zeros
 from ...fft.engine.passage import Passage
 from ...fft.planning.grids import subcomms
@@ -130,7 +130,7 @@ class PFFT:
         sides = []
         for layout, shape, kind in zip(layouts, self._shapes, self._dtypes):
             where = layout.local_slice((1, *shape), coordinates)[1:]
-            sides.append(Side(runtime.comm, (), shape, {
+            sides.append(ArraySpec(runtime.comm, (), shape, {
                 axis - len(shape): part for axis, part in enumerate(where)}, kind))
         real = request.dtype.kind == "f"
         volumes = []

@@ -53,8 +53,8 @@ class Transforms:
 
     def __init__(self, case, plan):
         self._case = case
-        field = plan.empty()
-        here = plan.local_slice()[1:]
+        field = plan.real.empty()
+        here = plan.real.local_slice[1:]
         for z in range(case.slices):
             field[z] = _noise(case, z, 0)[here]
         self.inputs = (field,)
@@ -76,9 +76,9 @@ class Transforms:
     def bare_fft_s(cls, case, plan):
         """Time of nothing but this rank's FFTs, at their fastest."""
         ny, nx = case.shape
-        rows = plan.shape()[-2]
-        columns = plan.shape(True)[-1 if case.order == "natural" else -2]
-        spectral = plan.dtype(True)
+        rows = plan.real.shape[-2]
+        columns = plan.spectrum.shape[-1 if case.order == "natural" else -2]
+        spectral = plan.spectrum.dtype
         return cls.transforms * (bare_fft_seconds(case.slices * rows, nx, case.dtype)
                                  + bare_fft_seconds(case.slices * columns, ny, spectral))
 
@@ -104,10 +104,10 @@ class Volumes(Transforms):
     @classmethod
     def bare_fft_s(cls, case, plan):
         """Time of nothing but this rank's FFTs, at their fastest."""
-        first, last = plan.shape()[1:], plan.shape(True)[1:]
+        first, last = plan.real.shape[1:], plan.spectrum.shape[1:]
         if case.order == "transposed":
             last = (last[-1], *last[:-1])
-        spectral = plan.dtype(True)
+        spectral = plan.spectrum.dtype
         if plan.grid[0] == 1:       # y is whole before the exchange
             parts = (first, (1, 2), case.dtype), (last, (0,), spectral)
         else:
@@ -134,16 +134,16 @@ class Brackets(Transforms):
 
     def __init__(self, case, plan):
         self._case = case
-        rows = plan.local_slice()[-2]
+        rows = plan.real.local_slice[-2]
         ky, kx = plan.wavenumbers()
         inputs = []
-        field, spectrum = plan.empty(), plan.empty(True)
+        field, spectrum = plan.real.empty(), plan.spectrum.empty()
         for which in range(2):
             for z in range(case.slices):
                 field[z] = self._field(z, which)[rows]
             plan.forward(field, out=spectrum)
             for wavenumber in (kx, ky):
-                derivative = plan.empty(True)
+                derivative = plan.spectrum.empty()
                 np.multiply(spectrum, (1j * wavenumber).astype(spectrum.dtype), out=derivative)
                 inputs.append(derivative)
         self.inputs = tuple(inputs)
@@ -208,15 +208,15 @@ class NonlinearTerm(Transforms):
     def __init__(self, case, plan):
         self._case = case
         self._advecting, self._advected = (_modes(case.shape, seed) for seed in range(2))
-        field = plan.empty()
-        here = plan.local_slice()[1:]
+        field = plan.spectrum.empty()
+        here = plan.spectrum.local_slice[1:]
         for z in range(case.slices):
             field[z] = (1 + z) * self._advected[here]
         self.inputs = (field,)
 
     def transform(self, plan):
         """The job as `plan` runs it."""
-        plan.advect(np.ascontiguousarray(self._advecting[plan.local_slice()[1:]]))
+        plan.advect(np.ascontiguousarray(self._advecting[plan.spectrum.local_slice[1:]]))
         return plan
 
     def truth(self, z):
@@ -310,7 +310,7 @@ def max_rel_error(comm, job, case, plan, result):
         The same on all ranks.
     """
     worst = 0.0
-    places = comm.gather(plan.local_slice(True)[1:], root=0)
+    places = comm.gather(plan.spectrum.local_slice[1:], root=0)
     for z in sorted({0, case.slices // 2, case.slices - 1}):
         parts = comm.gather(np.array(result[z]), root=0)
         if comm.rank == 0:

@@ -68,7 +68,7 @@ def measure(comm, case, progress=None):
         runs = {name: job.transform(plan) for name, plan in plans.items()}
 
         steps.next("checking results")
-        result, out = plans["off"].empty(True), plans["off"].empty(True)
+        result, out = plans["off"].spectrum.empty(), plans["off"].spectrum.empty()
         error = _check(comm, case, job, plans["off"], runs, result, out)
 
         best = runs[case.modes[-1]]
