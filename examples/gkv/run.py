@@ -32,8 +32,10 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
+from overlap.files import replacing, write
+
 try:
-    from fluxtube import cases, files
+    from fluxtube import cases, checkpoints, files, output
     from fluxtube.config import CASES, ConfigError, read
     from fluxtube.diagnostics import Diagnostics, growth
     from fluxtube.solver import Solver
@@ -57,9 +59,7 @@ def main():
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
     try:
-        config = CASES[options.case]
-        if options.config:
-            config = read(options.config, config)
+        config = configured(comm, options)
         if options.show:
             if comm.rank == 0:
                 print(toml(config))
@@ -74,6 +74,20 @@ def main():
         sys.exit(2)
 
 
+def configured(comm, options):
+    """The case's configuration with the file's values, as rank 0 reads them (collective)."""
+    config = CASES[options.case]
+    if options.config and comm.rank == 0:
+        try:
+            config = read(options.config, config)
+        except ConfigError as error:
+            config = error
+    config = comm.bcast(config)
+    if isinstance(config, ConfigError):
+        raise config
+    return config
+
+
 def run(comm, case, config, folder, restart=False):
     """Run a case from its start, or from a checkpoint, to its end (collective)."""
     say = print if comm.rank == 0 else _nothing
@@ -82,7 +96,7 @@ def run(comm, case, config, folder, restart=False):
         diagnostics = Diagnostics(solver)
         state, history, remarks = solver.state, {}, []
         if restart:
-            history, remarks = files.read_checkpoint(folder, solver)
+            history, remarks = checkpoints.read(folder, solver)
         for remark in remarks:
             say(f"passed over {remark}")
         ranks = ", ".join(f"{count} along {axis}"
@@ -108,32 +122,32 @@ def run(comm, case, config, folder, restart=False):
                 if state.step % config.time.sample_every == 0:
                     sample()
                 if state.step % config.time.checkpoint_every == 0:
-                    files.write_checkpoint(folder, solver, history)
+                    checkpoints.write(folder, solver, history)
                 show(state, solver.dt, _latest(case, config, history) if comm.rank == 0 else "")
         steps, wall_s = state.step - first, perf_counter() - started_s
-        if steps and history["time"][-1] != state.time:
+        if steps and state.step % config.time.sample_every:
             sample()
         if steps:
-            files.write_checkpoint(folder, solver, history)
-        files.write_output(folder / "output.h5", solver, history)
-        finish(comm, case, config, solver, history, folder, steps, wall_s)
+            checkpoints.write(folder, solver, history)
+        output.write(folder / "output.h5", solver, history)
+        with files.together(comm, f"expected to write figures to {folder}"):
+            if comm.rank == 0:
+                finish(case, config, solver, history, folder, steps, wall_s)
 
 
-def finish(comm, case, config, solver, history, folder, steps, wall_s):
-    """Print and write the figures, draw the picture."""
-    if comm.rank:
-        return
+def finish(case, config, solver, history, folder, steps, wall_s):
+    """Print and write the figures, draw the picture (on rank 0)."""
     found = cases.figures(case, config, history)
     points = int(np.prod(solver.state.global_shape))
-    cost = {"steps": steps, "wall_s": wall_s, "ranks": comm.size,
+    cost = {"steps": steps, "wall_s": wall_s, "ranks": solver.comm.size,
             "ranks_along": solver.decomposition.ranks, "copies_of_state": solver.copies}
     if steps:
-        cost["core_ns"] = 1e9 * wall_s * comm.size * config.parallel.workers / (4 * steps * points)
+        cost["core_ns"] = 1e9 * wall_s * solver.comm.size * config.parallel.workers / (4 * steps * points)
     print_table(case, found)
     if steps:
         print(f"{steps} steps in {wall_s:.1f} s: {cost['core_ns']:.1f} core-ns per point and "
               "right-hand side, diagnostics and files among them")
-    (folder / "figures.json").write_text(json.dumps(
+    write(folder / "figures.json", json.dumps(
         {"case": case, "config": config.as_dict(), "time": solver.state.time, "cost": cost,
          "figures": found}, indent=1) + "\n")
     written = ["output.h5", "figures.json"]
@@ -145,7 +159,8 @@ def finish(comm, case, config, solver, history, folder, steps, wall_s):
         import h5py
         with h5py.File(folder / "output.h5") as file:
             phi = file["phi"][config.grid.nz // 2]
-        draw(case, config, history, found, phi, folder / f"{case}.png")
+        with replacing(folder / f"{case}.png") as partial:
+            draw(case, config, history, found, phi, partial)
         written.append(f"{case}.png")
     print(f"written: {', '.join(str(folder / name) for name in written)}")
 

@@ -83,6 +83,16 @@ def test_checkpoints_that_do_not_fit(ranks, tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_checkpoints_full_of_nonsense(ranks, tmp_path):
+    jobs.run_job("gkv_cases:nonsense", ranks, args={"folder": str(tmp_path)})
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_full_disk(ranks, tmp_path):
+    jobs.run_job("gkv_cases:full_disk", ranks, args={"folder": str(tmp_path)})
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_kill_while_a_checkpoint_is_written(ranks, tmp_path):
     jobs.run_job("gkv_cases:killed_while_writing", ranks, args={"folder": str(tmp_path)},
                  expect_failure=True)
@@ -117,6 +127,10 @@ def test_turbulence_command_and_its_restart(tmp_path):
     command(2, "turbulence", "--config", config, "--out", out, "--restart")
     again = json.loads((out / "figures.json").read_text())
     assert again["time"] == pytest.approx(1.0)
+    config.write_text(SHORT.format(end=1.01))  # one step more, which is less than sample_every
+    command(2, "turbulence", "--config", config, "--out", out, "--restart")
+    again = json.loads((out / "figures.json").read_text())
+    assert again["time"] == pytest.approx(1.01) and again["cost"]["steps"] == 1
     xarray = pytest.importorskip("xarray")
     with xarray.open_dataset(out / "output.h5", engine="h5netcdf") as data:
         assert data.phi.dims == ("z", "ky", "kx") and data.phi.dtype == complex

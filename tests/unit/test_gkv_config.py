@@ -22,7 +22,7 @@ from fluxtube.config import CASES, ConfigError, read  # noqa: E402
     ("[plasma]\nq = 0.0", "plasma.q: expected a number larger than 0, received 0.0"),
     ("[plasma]\nq = nan", "plasma.q: expected a number larger than 0, received nan"),
     ("[time]\nend = true", "time.end: expected a number larger than 0, received True"),
-    ("[parallel]\noverlap = 'maybe'", "parallel.overlap: expected one of auto, off, block, poll"),
+    ("[parallel]\nwait = 'maybe'", "parallel.wait: expected one of auto, off, block, poll"),
     ("[grid]\npoints = [5, 5]", "grid.points: expected two integers, at least [31, 61]"),
     ("[grid", "expected a TOML file"),
 ])

@@ -21,6 +21,17 @@ from mpi4py import MPI
 from . import loops
 from .linear import Linear
 
+SERIES = {  # by name of a sample besides the time: axes, type, unit, meaning
+    "dt": ((), float, "R/v_ti", "time step"),
+    "S": (("ky",), float, "", "entropy of the perturbation"),
+    "W": (("ky",), float, "", "energy of the potential"),
+    "heat_flux": (("ky",), float, "n T v_ti (rho/R)^2", "radial heat flux of the ions"),
+    "D": (("ky",), float, "", "production of entropy by collisions"),
+    "losses": (("ky",), float, "", "production of entropy by the discrete operator"),
+    "phi2": (("ky",), float, "(T/e rho/R)^2", "<|phi|^2>, both signs of ky"),
+    "phi_middle": (("ky",), complex, "T/e rho/R", "phi at z = 0 and kx = 0"),
+    "zonal": (("kx",), complex, "T/e rho/R", "<phi> at ky = 0"),
+}
 LOSSES = ("streaming", "mirror", "drift", "dissipation")
 
 
@@ -62,9 +73,7 @@ class Diagnostics:
         Returns
         -------
         dict
-            The same on all ranks: the numbers ``time`` and ``dt``; by ky, ``phi_middle``, phi at z = 0
-            and kx = 0, complex, ``phi2``, <|phi|^2>, and ``S, W, heat_flux, D, losses``; by kx,
-            ``zonal``, <phi> at ky = 0, complex. In GKV's units.
+            The same on all ranks: ``time``, and all of `SERIES`, in GKV's units.
         """
         solver = self._solver
         f = solver.state.f

@@ -26,7 +26,7 @@ def draw(case, config, history, figures, phi, path):
     left, right = figure.subplots(1, 2)
     {"cyclone": _cyclone, "zonal": _zonal, "turbulence": _turbulence}[case](
         figure, left, right, config, history, figures, phi)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, format="png")
 
 
 def _cyclone(figure, left, right, config, history, figures, phi):
