@@ -1,4 +1,8 @@
-"""The exceptions of `overlap`. All derive from `OverlapError`."""
+"""The exceptions of `overlap`, which all derive from `OverlapError`; any exception as text."""
+
+from __future__ import annotations
+
+import traceback
 
 
 class OverlapError(Exception):
@@ -49,3 +53,52 @@ class ThreadLevelError(OverlapError, RuntimeError):
 
 class LinksUnavailable(OverlapError, RuntimeError):
     """Shaped links cannot be made here; the message says why."""
+
+
+# ---- as text, without ever raising -----------------------------------------------------------
+#
+# A failure is shown on ranks and in threads where nobody could handle a second one, and everything
+# about a user's exception may raise: ``__str__``, ``__getattr__``, ``__bool__``, its notes, its
+# cause, an odd offset of a `SyntaxError`. What cannot be shown is replaced by its type. The texts
+# are of `str` itself, so they can be pickled whatever they were made from.
+
+
+def formatted(error: BaseException) -> tuple[str, str]:
+    """An exception's last lines (type and message) and its whole traceback; never raises."""
+    def stack(error):
+        frames = traceback.format_tb(BaseException.__traceback__.__get__(error))
+        return "Traceback (most recent call last):\n" + "".join(frames)
+
+    def missing(error):
+        return f"{_type_of(error)} (its text cannot be had)"
+
+    summary = _first_of(error, lambda error: "".join(
+        traceback.format_exception_only(error)).strip(), missing)
+    text = _first_of(error, lambda error: "".join(traceback.format_exception(error)),
+                     lambda error: f"{stack(error)}{summary}\n", lambda error: f"{summary}\n")
+    return summary, text
+
+
+def text_of(value: object) -> str:
+    """``str(value)``, or the type of `value` if that fails; never raises."""
+    return _first_of(value, str, lambda value: f"<{_type_of(value)} without a text>")
+
+
+def repr_of(value: object) -> str:
+    """``repr(value)``, or the type of `value` if that fails; never raises."""
+    return _first_of(value, repr, lambda value: f"<{_type_of(value)} without a repr>")
+
+
+def _first_of(value, *ways):
+    """What the first way that does not raise makes of a value; the last one must not."""
+    for way in ways[:-1]:
+        try:
+            return str.__str__(way(value))
+        except BaseException:
+            pass
+    return ways[-1](value)
+
+
+def _type_of(value):
+    """The name of a value's type, whatever a metaclass makes of it."""
+    return type.__dict__["__qualname__"].__get__(type(value))

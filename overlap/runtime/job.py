@@ -1,9 +1,9 @@
 """One run of a pipeline on one rank: its slots, its state, its first failure."""
 
-import traceback
 from threading import Lock, RLock, current_thread
 from time import perf_counter
 
+from ..errors import formatted, text_of
 from .requests import Operation
 from .slots import Slot
 
@@ -12,10 +12,9 @@ class Failure:
     """The first thing that went wrong on this rank."""
 
     def __init__(self, key, error):
-        self.key = "?" if key is None else str(key)
+        self.key = "?" if key is None else text_of(key)
         self.error = error
-        self.summary = "".join(traceback.format_exception_only(error)).strip()
-        self.traceback_text = "".join(traceback.format_exception(error))
+        self.summary, self.traceback_text = formatted(error)
 
 
 class Job:
@@ -158,4 +157,4 @@ class Job:
             run.error = error
             self.fail(run.key, error)
         if self.trace is not None:
-            self.traced(f"slice {run.key} part", started)
+            self.traced(f"slice {text_of(run.key)} part", started)

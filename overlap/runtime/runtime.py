@@ -20,7 +20,7 @@ from .job import Job
 from .pipeline import Pipeline
 from .priority import take_short_slices
 from .requests import AsyncComm
-from .scheduler import Communicator
+from .scheduler import Scheduler
 from .trace import Trace
 from .waiting import POLLS_PER_EXCHANGE, WakeEvent
 from .watchdog import Watchdog, abort_on
@@ -107,7 +107,7 @@ class Runtime:
         self._pools.__enter__()
         self._pool = None  # threads start with the first pipeline that needs them
         self._jobs = SimpleQueue()
-        self._communicator = Communicator(
+        self._scheduler = Scheduler(
             self._control, self._comms, self._outstanding, agree_every)
 
     def __enter__(self):
@@ -262,12 +262,12 @@ class Runtime:
         if pool is not None:
             pool.core_tokens = self._core_tokens if wait == "block" else None
         job = Job(keys, coroutine, skeleton, resources, depth, pool, self.trace)
-        waiting = self._communicator.waiting(wait, job, pool, in_flight, polls)
+        waiting = self._scheduler.waiting(wait, job, pool, in_flight, polls)
         self._running = True
         try:
             interrupts.fail(job)
             if pool is None:
-                error = self._communicator.run(job, waiting)
+                error = self._scheduler.run(job, waiting)
             else:
                 outcome, done = [], WakeEvent()
                 self._jobs.put((job, waiting, outcome, done))
@@ -296,7 +296,7 @@ class Runtime:
         while (work := self._jobs.get()) is not None:
             job, waiting, outcome, done = work
             try:
-                outcome.append(self._communicator.run(job, waiting))
+                outcome.append(self._scheduler.run(job, waiting))
                 done.ring()
             except BaseException as error:
                 abort_on(error)

@@ -36,7 +36,7 @@ ARGUMENT_ERRORS = frozenset((
     MPI.ERR_ROOT, MPI.ERR_TAG, MPI.ERR_TYPE))
 
 
-class Communicator:
+class Scheduler:
     """Issues the operations of one job at a time.
 
     Parameters

@@ -13,6 +13,7 @@ worker that advances it; between `post` and the next `resume`, to the communicat
 from collections import deque
 from time import perf_counter
 
+from ..errors import repr_of, text_of
 from .requests import Barrier, Parallel, WaitForSlices, _Request
 
 END = "end of the slices"  # posted when a slot has no slice left
@@ -130,12 +131,12 @@ class Slot:
             return self._drain(run)
         finally:
             if trace is not None and not run.draining:
-                job.traced(f"slice {run.key}", started)
+                job.traced(f"slice {text_of(run.key)}", started)
         if not isinstance(request, _Request):
             job.fail(run.key, TypeError(
                 "a slice program can await the runtime's own calls only: "
                 "expected comm.Alltoall(...), barrier(), parallel(...), wait_for_slices(...) or take_turn(), "
-                f"received {request!r}"))
+                f"received {repr_of(request)}"))
             return self._drain(run)
         if isinstance(request, WaitForSlices):
             if request.stop > run.ordinal:

@@ -6,6 +6,8 @@ from time import perf_counter
 
 from mpi4py import MPI
 
+from ..errors import text_of
+
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
 POLLS_PER_EXCHANGE = 8  # by default
@@ -85,7 +87,7 @@ class _Waiting:
             if (other.item is not None and run is not None
                     and gate.start <= run.ordinal < gate.stop):
                 self._job.fail(slot.current.key, RuntimeError(
-                    f"{gate} waits for slice {run.key}, whose operation comes later in the "
+                    f"{gate} waits for slice {text_of(run.key)}, whose operation comes later in the "
                     "issue order: expected one operation, or take_turn(), in every slice"))
                 return
 
@@ -267,4 +269,4 @@ class Label:
         self._key = slot.current.key
 
     def __str__(self):
-        return f"{self._operation} of slice {self._key}"
+        return f"{self._operation} of slice {text_of(self._key)}"

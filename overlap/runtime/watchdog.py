@@ -9,10 +9,11 @@ import faulthandler
 import socket
 import sys
 import threading
-import traceback
 from time import perf_counter
 
 from mpi4py import MPI
+
+from ..errors import formatted
 
 ABORT_GRACE_S = 5.0
 EXIT_STATUS = 75
@@ -58,4 +59,4 @@ def abort(reason):
 def abort_on(error):
     """End the job because of an exception in one of our own threads."""
     abort("an error in the runtime itself, or in a skeleton:\n"
-          + "".join(traceback.format_exception(error)).rstrip())
+          + formatted(error)[1].rstrip())

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import overlap
 from overlap.runtime import barrier, parallel
-from overlap.runtime.scheduler import Communicator
+from overlap.runtime.scheduler import Scheduler
 from overlap.runtime.job import Failure, Job
 
 WAITS = ("off", "block", "poll")
@@ -462,7 +462,7 @@ def interrupted(comm):
 
 def interrupted_at_the_end(comm):
     """A Ctrl-C that comes when the outcome is already known is not swallowed."""
-    original = Communicator._outcome
+    original = Scheduler._outcome
     for wait in ("off", "poll"):
         with overlap.Runtime(comm, wait=wait, deadline_s=5) as rt:
             @rt.pipelined
@@ -478,14 +478,14 @@ def interrupted_at_the_end(comm):
                         time.sleep(1e-3)
                 return result
 
-            Communicator._outcome = outcome
+            Scheduler._outcome = outcome
             try:
                 if comm.rank == 0:
                     raised(KeyboardInterrupt, program, range(4))
                 else:
                     program(range(4))
             finally:
-                Communicator._outcome = original
+                Scheduler._outcome = original
             program(range(4))
 
 
@@ -561,3 +561,72 @@ def lost(comm, wait, how, deadline_s):
     except Boom:
         assert rt.closed
         time.sleep(1000)
+
+
+# ---- exceptions and keys that cannot be shown ------------------------------------------------
+
+class Unattributable(Boom):
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+class RaisingNotes(Boom):
+    @property
+    def __notes__(self):
+        raise RuntimeError("no notes")
+
+
+class RaisingText(Boom):
+    def __str__(self):
+        raise ZeroDivisionError
+
+    __repr__ = __str__
+
+
+class RaisingTruth(Boom):
+    def __bool__(self):
+        raise ValueError("neither true nor false")
+
+
+class NoPickle(Boom):
+    def __reduce__(self):
+        raise TypeError("cannot be pickled")
+
+
+def _odd_syntax_error():
+    return SyntaxError("odd", ("file", "line 1", "offset", "text", "end", None))
+
+
+class OddKey:
+    """A slice that has no text."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def unformattable(comm):
+    """An exception that cannot be shown, of a slice that cannot be either, is an error like any other."""
+    for wait in WAITS:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=5, trace=True) as rt:
+            async def program(key, bad, make):
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                if key is bad:
+                    if make is RaisingText:
+                        await make()  # what cannot be awaited is shown too
+                    raise make()
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+            keys = [OddKey() for _ in range(7)]
+            pipeline = rt.pipelined(program)
+            for make, bad in product(
+                    (Unattributable, RaisingNotes, RaisingText, RaisingTruth, NoPickle,
+                     _odd_syntax_error), (0, 5)):
+                last = comm.rank == comm.size - 1
+                error = raised(overlap.SliceError, pipeline, keys,
+                               keys[bad] if last else None, make)
+                same_message(comm, error)
+                kind = "SyntaxError" if make is _odd_syntax_error else make.__name__
+                assert kind in error.summary and "OddKey" in error.slice, error
+            pipeline(keys, None, None)

@@ -5,7 +5,7 @@ import pytest
 
 AGREED = ("several_ranks_at_once", "results_survive", "different_programs", "input_errors",
           "bad_start", "skeletons", "program_that_cannot_be_called", "programs_that_clean_up",
-          "truncated", "buffers_after_a_bad_start")
+          "truncated", "buffers_after_a_bad_start", "unformattable")
 
 
 @pytest.mark.parametrize("wait", ["off", "block", "poll"])

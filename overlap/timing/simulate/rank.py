@@ -1,6 +1,6 @@
 """A simulated rank: the runtime's own code on a virtual clock.
 
-`Job`, `Slot`, the rotation and the agreements of `Communicator`, the three ways to wait, the ready
+`Job`, `Slot`, the rotation and the agreements of `Scheduler`, the three ways to wait, the ready
 steps and the core tokens are those of `overlap.runtime`. What is simulated is what they stand on: threads
 (`Clock`), MPI (`Network`), and the time that computing and communicating take on the rank's cores.
 
@@ -12,7 +12,7 @@ charged for the share of time in which all cores were busy, to the step that end
 from functools import partial
 
 from ...runtime.requests import Operation
-from ...runtime.scheduler import Communicator
+from ...runtime.scheduler import Scheduler
 from ...runtime.waiting import Blocking, Inline, Polling
 from ...runtime.job import Job
 from ...runtime.workers import CoreTokens, ReadySteps
@@ -150,7 +150,7 @@ class Rank:
         else:
             waiting = _Polling(self, job, {}, workers, settings.in_flight)
         self._waiting = waiting
-        error = Communicator(_Control(self, settings.ranks), [], {}, settings.agree_every).run(
+        error = Scheduler(_Control(self, settings.ranks), [], {}, settings.agree_every).run(
             job, waiting)
         if error is not None:
             raise error
