@@ -1,12 +1,48 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files that are read without surprises."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+def read(path: str | os.PathLike[str], limit_nbytes: int) -> bytes:
+    """The content of a regular file, which is not waited for: a named pipe is refused at once.
+
+    Parameters
+    ----------
+    path : str or path-like
+    limit_nbytes : int
+        A longer file is refused.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    OSError
+        It cannot be opened or read, is none that has a content of its own (a folder, a named pipe, a
+        device), is too long, or `path` is none that a file can have.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL, or what no file name can be encoded as
+        raise OSError(str(error)) from None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if status.st_size <= limit_nbytes:
+            with open(handle, "rb", closefd=False) as file:
+                content = file.read(limit_nbytes + 1)
+            if len(content) <= limit_nbytes:  # nobody has made it longer meanwhile
+                return content
+    finally:
+        os.close(handle)
+    raise OSError(f"longer than {limit_nbytes} bytes")
 
 
 @contextmanager
@@ -15,7 +51,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Whoever reads `path` finds the old content or the new one, also after a crash or on a full disk.
     The file beside it has a name that nobody can predict, and is gone if writing it fails. A link
-    stays a link.
+    stays a link. Of two that write at once, the one that ends last wins.
 
     Parameters
     ----------
@@ -29,11 +65,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     OSError
-        The folder cannot be written to, the disk is full, or `path` is a folder.
+        The folder cannot be written to, the disk is full, or `path` is a folder, a device, a chain of
+        links without an end, or no name that a file can have.
     """
-    target = Path(os.path.realpath(path))
+    target = _target(path)
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=".overlap-", suffix=".partial", dir=target.parent)
     os.close(handle)
     try:
         yield Path(name)
@@ -51,6 +88,30 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a whole file at once, in UTF-8 where it is text; see `replacing`."""
     with replacing(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def unwritable(path: str | os.PathLike[str]) -> str | None:
+    """Why `replacing` would fail at once, or None; a look, no promise."""
+    try:
+        folder = _target(path).parent
+        if not folder.is_dir():
+            return "its folder does not exist"
+    except OSError as error:
+        return str(error)
+    return None if os.access(folder, os.W_OK | os.X_OK) else "its folder cannot be written to"
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Where a file is, or will be, at the end of all links."""
+    try:
+        target = Path(os.path.realpath(path))
+        if target.is_symlink():  # what is left where links lead in a circle
+            raise OSError("too many levels of symbolic links")
+        if target.exists() and not target.is_file():
+            raise OSError("not a regular file")
+    except ValueError as error:  # a NUL, or what no file name can be encoded as
+        raise OSError(str(error)) from None
+    return target
 
 
 def _umask() -> int:

@@ -12,6 +12,7 @@ from fft2_cases import raised, random, same_bits, same_everywhere
 import overlap
 from overlap.fft import Settings, fft2
 from overlap.fft.engine import fftw as local
+from overlap.fft.planning import tuning_file
 
 SHAPE, DTYPE = (24, 12, 10), "f8"
 
@@ -52,7 +53,8 @@ def tuned_plan_is_found_again(comm, path, workers):
         settings = [transform.settings for transform in transforms[:4]]
         assert f"tuning: from {path}" in plan.describe()
     comm.Barrier()
-    assert sorted(json.loads(Path(path).read_text())) == ["entries", "format", "version"]
+    assert sorted(json.loads(Path(path).read_text())) == [
+        "digest", "entries", "format", "version"]
     disturb()
     for wait in ("auto", "off", "poll", "block"):
         with overlap.FFT2(comm, SHAPE, DTYPE, wait=wait, tuning=path,
@@ -150,15 +152,34 @@ def without_a_file(comm):
 
 def bad_files(comm, path):
     """One clear error on every rank, whatever is wrong with the file on rank 0."""
-    good = json.dumps({"format": "overlap-tuning", "version": 1, "entries": []})
-    for text, words in ((good[:-9], "cut off"), (good.replace("1", "9"), "version 9"),
-                        ("{}", "which is none"), ("", "cut off")):
-        if comm.rank == 0:
-            Path(path).write_text(text)
+    good = tuning_file.text_of([])
+    version = '"version": 2'
+    entry = {"plan": {}, "machine": {}, "wisdom": "", "transforms": {"forward": {"depth": 4}}}
+
+    def refused(words, path=path):
         comm.Barrier()
         error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE, tuning=path)
         same_everywhere(comm, str(error))
-        assert words in str(error) and "received" in str(error), error
+        assert words in str(error) and "received" in str(error) and repr(path) in str(error), error
+        comm.Barrier()
+
+    for text, words in (
+            (good[:-9], "cut off"), (good.replace(version, '"version": 9'), "version 9"),
+            (good.replace(version, '"version": 1'), "of version 1; tune anew"),
+            (good.replace("entries", "entrees"), "expected a list of entries"), (good + " ", "does not have its digest"),
+            ("{}", "which is none"), ("", "cut off"), ("[" * 10**5, "cut off"),
+            (good.replace("[]", "[NaN]"), "NaN is no number"),
+            (tuning_file.text_of([entry]), "lack something")):
+        if comm.rank == 0:
+            Path(path).write_text(text)
+        refused(words)
+    for make, words in ((os.mkdir, "not a regular file"), (os.mkfifo, "not a regular file"),
+                        (lambda path: os.symlink(path, path), "symbolic links")):
+        if comm.rank == 0:
+            (os.rmdir if os.path.isdir(path) else os.remove)(path)
+            make(path)
+        refused(words)
+    refused("null", f"{path}\0")
     folder = os.path.dirname(path)
     with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/missing/file") as plan:
         same_everywhere(comm, str(raised(overlap.InputError, plan.tune, 1)))
@@ -201,7 +222,7 @@ def other_wisdom(comm, path):
         entry, = content["entries"]
         (entry[part] if part else entry)[name] = value
         if comm.rank == 0:
-            Path(path).write_text(json.dumps(content))
+            Path(path).write_text(tuning_file.text_of([entry]))
         comm.Barrier()
         if part:
             with overlap.FFT2(comm, SHAPE, DTYPE) as plan:

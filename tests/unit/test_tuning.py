@@ -4,6 +4,7 @@ import builtins
 import json
 import multiprocessing
 import os
+import random
 import stat
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from overlap.fft.planning import search as tune
 from overlap.fft.planning import tuning_file as store
 from overlap.fft.planning.settings import settings_problem
 
-SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", rows=32)
+SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", rows=32, late=0.0)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
 PLAN = {"kind": "FFT2", "shape": [4, 8, 8], "dtype": "float64", "ranks": 2}
 MACHINE = {"cpu": "a processor", "cores": 2, "mpi": "MPI 1.0"}
@@ -102,12 +103,13 @@ def test_every_shorter_file_is_refused(tmp_path):
 @pytest.mark.parametrize("content, words", [
     ([], "which is none"),
     ({"format": "overlap-report-1", "cases": []}, "which is none"),
-    ({"format": store.FORMAT}, "version 1"),
-    ({"format": store.FORMAT, "version": 2, "entries": []}, "version 2"),
-    ({"format": store.FORMAT, "version": 1}, "entries"),
-    ({"format": store.FORMAT, "version": 1, "entries": [{}]}, "an entry without"),
-    ({"format": store.FORMAT, "version": 1, "entries": [entry() | {"wisdom": None}]},
-     "an entry without")])
+    ({"format": store.FORMAT}, "version 2"),
+    ({"format": store.FORMAT, "version": 1, "entries": []}, "of version 1; tune anew"),
+    ({"format": store.FORMAT, "version": 3, "entries": []}, "version 3"),
+    ({"format": store.FORMAT, "version": 2}, "entries"),
+    ({"format": store.FORMAT, "version": 2, "entries": []}, "digest"),
+    ({"format": store.FORMAT, "version": 2, "entries": [], "digest": ""}, "digest"),
+    ({"format": store.FORMAT, "version": 2, "entries": [], "digest": "0" * 64}, "digest")])
 def test_other_files_are_refused_and_stay(tmp_path, content, words):
     path = tmp_path / "other.json"
     path.write_text(json.dumps(content))
@@ -118,20 +120,119 @@ def test_other_files_are_refused_and_stay(tmp_path, content, words):
     assert os.listdir(tmp_path) == ["other.json"]
 
 
+def _with_the_right_digest(path, *entries):
+    path.write_text(store.text_of(list(entries)))
+
+
+@pytest.mark.parametrize("damaged", [
+    {}, [], None, entry() | {"wisdom": None}, entry() | {"more": 1},
+    {name: value for name, value in entry().items() if name != "machine"}])
+def test_entries_that_are_none_are_refused(tmp_path, damaged):
+    path = tmp_path / "tuning.json"
+    _with_the_right_digest(path, entry(), damaged)
+    refused(path, "an entry that does not consist of")
+
+
+def test_plans_and_machines_hold_nothing_deep(tmp_path):
+    path = tmp_path / "tuning.json"
+    for part in ("plan", "machine"):
+        for value in ({}, [[]], [{"a": 1}]):
+            _with_the_right_digest(path, entry() | {part: {"shape": value}})
+            refused(path, f"a {part} whose 'shape'")
+
+
 @pytest.mark.parametrize("change", [
-    {"wait": "hope"}, {"depth": 0}, {"chunk": 1.5}, {"in_flight": True}, {"polls": -8},
-    {"effort": "none"}, {"rows": 0}, {"rows": "all"}, {"gain": "much"}, {"default": 3},
-    {"tried": None}])
+    {"wait": "hope"}, {"wait": "auto"}, {"depth": 0}, {"depth": None}, {"chunk": 1.5},
+    {"in_flight": True}, {"polls": -8}, {"polls": 10**4000}, {"effort": "none"}, {"effort": []},
+    {"rows": 0}, {"rows": "all"}, {"late": 2}, {"late": 10**400}, {"gain": "much"}, {"gain": 0.0},
+    {"gain": 10**400}, {"default": 3}, {"tried": None}, {"tried": 1.5}])
 def test_settings_that_make_no_sense_are_refused(tmp_path, change):
     path = tmp_path / "tuning.json"
     damaged = entry()
     damaged["transforms"]["forward"] |= change
-    path.write_text(json.dumps({"format": store.FORMAT, "version": 1, "entries": [damaged]}))
+    _with_the_right_digest(path, damaged)
     refused(path, "make no sense")
     name, = change
     del damaged["transforms"]["forward"][name]
-    path.write_text(json.dumps({"format": store.FORMAT, "version": 1, "entries": [damaged]}))
+    _with_the_right_digest(path, damaged)
     refused(path, "lack something")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "9" * 5000])
+def test_numbers_that_are_none_are_refused(tmp_path, number):
+    path = tmp_path / "tuning.json"
+    text = store.text_of([entry()])
+    digest = json.loads(text)["digest"]
+    text = text.replace('"gain": 1.25', f'"gain": {number}')
+    path.write_text(text.replace(digest, store._digest(text.replace(digest, "").encode())))
+    refused(path)
+
+
+def test_no_damage_goes_unnoticed(tmp_path):
+    """Whatever bytes of a file change, and wherever it ends: it is refused, and named."""
+    path = tmp_path / "tuning.json"
+    store.write(str(path), entry())
+    store.write(str(path), entry(plan=PLAN | {"ranks": 3}, names=("forward", "backward")))
+    whole = path.read_bytes()
+    choice = random.Random(21)
+    for _ in range(4000):
+        data = bytearray(whole)
+        damage = choice.randrange(4)
+        place = choice.randrange(len(data))
+        if damage == 0:
+            data[place] ^= 1 << choice.randrange(8)
+        elif damage == 1:
+            data[place] = (data[place] + choice.randrange(1, 256)) % 256
+        elif damage == 2:
+            del data[place:]
+        else:
+            del data[place:place + choice.randrange(1, 40)]
+        path.write_bytes(data)
+        refused(path)
+    path.write_bytes(whole)
+    assert len(store.read(str(path))) == 2
+
+
+@pytest.mark.parametrize("opening, closing", [("[", "]"), ('{"a":', "}")])
+def test_deep_content_is_refused(tmp_path, opening, closing):
+    path = tmp_path / "tuning.json"
+    for depth in (900, 10**5):
+        path.write_text(opening * depth + "1" + closing * depth)
+        refused(path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "device", "no end", "error", "NUL",
+                                  "surrogate", "beyond a file"])
+def test_what_cannot_be_read_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "tuning.json"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "device":
+        path = "/dev/zero"
+    elif kind == "no end":
+        with open(path, "wb") as file:
+            file.truncate(2**40)
+    elif kind == "error":
+        path = "/proc/self/mem"
+    elif kind == "NUL":
+        path = f"{path}\0"
+    elif kind == "surrogate":
+        path = f"{path}\ud800"
+    elif kind == "beyond a file":
+        path.write_text("")
+        path = path / "tuning.json"
+    with pytest.raises(InputError) as refusal:
+        store.read(str(path))
+    assert "expected a readable tuning file, received" in str(refusal.value)
+    assert repr(str(path)) in str(refusal.value)
+    if kind not in ("no end", "error"):
+        assert "received" in store.unwritable(str(path))
+    with pytest.raises((OSError, InputError)):
+        store.write(str(path), entry())
 
 
 def test_bytes_that_are_no_text(tmp_path):
@@ -213,7 +314,7 @@ def test_settings_print_what_differs_from_the_default():
 @pytest.mark.parametrize("change, words", [
     ({"wait": "hope"}, "expected wait to be one of ('auto', 'off', 'block', 'poll')"),
     ({"wait": None}, "expected wait"), ({"wait": ["off"]}, "expected wait"),
-    ({"depth": 0}, "expected depth to be a positive integer or None"), ({"chunk": 1.5}, "chunk"),
+    ({"depth": 0}, "expected depth to be a positive integer below 2**31, or None"), ({"chunk": 1.5}, "chunk"),
     ({"in_flight": True}, "in_flight"), ({"polls": "8"}, "polls"), ({"rows": -1}, "rows"),
     ({"effort": "none"}, "expected effort to be one of"), ({"late": 1.5}, "expected late"),
     ({"late": float("nan")}, "late"), ({"late": True}, "late"), ({"late": "half"}, "late")])

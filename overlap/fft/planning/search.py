@@ -243,8 +243,7 @@ class Course:
 def _planned(transform, course):
     """The settings to use and the trials; the request and rules of thumb alone without a course."""
     requested = transform.requested
-    wait, depth, chunk, in_flight = (
-        requested.wait, requested.depth, requested.chunk, requested.in_flight)
+    wait, depth, chunk = requested.wait, requested.depth, requested.chunk
     slices = max(1, transform.slices)
     nbytes = _agreed(transform.runtime.comm, transform.nbytes_per_slice())
     size = chunk or _chunk_by_size(slices, nbytes / max(1, transform.runtime.comm.size))

@@ -6,6 +6,7 @@ planning; what planning or tuning hands to a transform is complete.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
@@ -58,13 +59,12 @@ class Settings:
 
     def __post_init__(self):
         # numpy's numbers become Python's: records that are equal look alike, to all ranks and in files.
-        for name in (*COUNTS, "late"):
-            value = getattr(self, name)
-            if isinstance(value, Real) and not isinstance(value, bool):
-                if name == "late":
-                    object.__setattr__(self, name, float(value))
-                elif isinstance(value, Integral):
-                    object.__setattr__(self, name, int(value))
+        for names, kind, made in ((COUNTS, Integral, int), (("late",), Real, float)):
+            for name in names:
+                value = getattr(self, name)
+                if isinstance(value, kind) and not isinstance(value, bool):
+                    with suppress(OverflowError):  # what is too large is refused later
+                        object.__setattr__(self, name, made(value))
 
     def given(self) -> dict[str, object]:
         """The fields that leave no choice, by name."""
@@ -111,9 +111,9 @@ def settings_problem(settings: object, complete: bool = False) -> str | None:
         value = getattr(settings, name)
         if value is None and not (complete and name != "rows"):
             continue
-        if type(value) is not int or value < 1:
-            return (f"expected {name} to be a positive integer{'' if complete else ' or None'}, "
-                    f"received {value!r}")
+        if type(value) is not int or not 1 <= value < 2**31:
+            return (f"expected {name} to be a positive integer below 2**31"
+                    f"{'' if complete else ', or None'}, received {value!r}")
     late = settings.late
     if late is None and not complete:
         return None

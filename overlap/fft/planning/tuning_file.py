@@ -1,50 +1,64 @@
-"""Tuning files: what tuning found, kept for later runs. Pure file work, no MPI.
+"""Tuning files: the settings that tuning found, kept for later runs. Pure file work, no MPI.
 
-A file is JSON text, ``{"format": "overlap-tuning", "version": 1, "entries": [...]}``; an entry is
+A tuning file is JSON text::
+
+    {"format": "overlap-tuning", "version": 2, "digest": "...", "entries": [...]}
+
+Each entry tells what was found for one plan on one machine:
 
     plan        what was tuned: kind, shape, dtype, order, ranks, workers
     machine     where: processor, cores, hosts, link, MPI library, FFTW
-    transforms  by name: the fields of `Settings`, and of `Tuned`
+    transforms  for each transform, by name: the fields of `Settings`, and those of `Tuned`
     wisdom      FFTW's, as text
 
-An entry is used where `plan` and `machine` are equal to the last item. The file appears whole or
-not at all: it is written beside itself and renamed, under a lock of its folder, after the entries
-that it holds by then have been read.
+An entry serves a plan whose `plan` and `machine` are equal to the entry's in every item. The digest is
+the SHA-256 of the whole text as it is with an empty digest: a file in which any byte has changed is
+refused. Whoever edits a file by hand can give it the right digest, so every value is checked as well.
+
+A file appears whole or not at all: a new one is written beside it and takes its place. This happens
+under a lock of the folder, after reading the entries that the file holds by then; two jobs that write at
+once lose nothing.
 """
 
+from __future__ import annotations
+
 import fcntl
+import hashlib
 import json
+import math
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 
+from ... import files
 from ...errors import InputError
-from .settings import Settings, Tuned
+from .settings import Settings, Tuned, settings_problem
 
-FORMAT, VERSION = "overlap-tuning", 1
+FORMAT, VERSION = "overlap-tuning", 2
+LIMIT_NBYTES = 2**26  # an entry has some 10 KiB
 _PARTS = {"plan": dict, "machine": dict, "transforms": dict, "wisdom": str}
-_WAITS = ("off", "block", "poll")
-_EFFORTS = (None, "estimate", "measure", "patient")
+_SCALARS = (str, int, float, bool, type(None))
 
 
-def read(path):
+def read(path: str) -> list[dict]:
     """The entries of a tuning file; none where there is no file yet.
 
     Raises
     ------
     InputError
-        It cannot be read, was cut off, is of another version or no tuning file.
+        It cannot be read, was cut off or changed, is of another version or no tuning file; the message
+        names it.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        data = files.read(path, LIMIT_NBYTES)
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"expected a readable tuning file, received {path!r}: {error}") from None
     try:
-        content = json.loads(text)
-    except ValueError as error:
+        content = json.loads(data.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"expected a whole tuning file, received {path!r}, which was cut off or "
                          f"is none: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -52,17 +66,21 @@ def read(path):
                          "is none")
     if content.get("version") != VERSION:
         raise InputError(f"expected a tuning file of version {VERSION}, received {path!r} of "
-                         f"version {content.get('version')!r}")
-    entries = content.get("entries")
+                         f"version {_short(content.get('version'))}; tune anew, to another file")
+    entries, digest = content.get("entries"), content.get("digest")
     if not isinstance(entries, list):
         raise InputError(f"expected a list of entries, received {path!r}, which has none")
+    if not isinstance(digest, str) or data.count(digest.encode()) != 1 or digest != _digest(
+            data.replace(digest.encode(), b"")):
+        raise InputError(f"expected a tuning file as it was written, received {path!r}, whose content "
+                         "does not have its digest")
     for entry in entries:
         if problem := _problem(entry):
             raise InputError(f"expected a valid tuning file, received {path!r} with {problem}")
     return entries
 
 
-def write(path, entry):
+def write(path: str, entry: dict) -> None:
     """Add an entry to a file; whatever else it holds stays.
 
     Of an entry for the same plan and machine, the transforms that the new one does not name stay.
@@ -70,39 +88,37 @@ def write(path, entry):
     Raises
     ------
     InputError
-        What is there is no tuning file; it stays as it is.
+        What is there is no tuning file, or none that can be used; it stays as it is.
     OSError
+        The file cannot be written.
     """
-    path = os.path.realpath(path)  # a link stays a link
-    with _locked(os.path.dirname(path)):
+    if problem := files.unwritable(path):
+        raise OSError(problem)
+    with _locked(os.path.dirname(os.path.realpath(path))):
         entries = read(path)
         for old in entries:
             if _key(old) == _key(entry):
                 entry = entry | {"transforms": old["transforms"] | entry["transforms"]}
         entries = [old for old in entries if _key(old) != _key(entry)] + [entry]
-        partial = f"{path}.{os.getpid()}.part"
-        try:
-            with open(partial, "w", encoding="utf-8") as file:
-                json.dump({"format": FORMAT, "version": VERSION, "entries": entries}, file,
-                          indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            if os.path.exists(partial):
-                os.remove(partial)
+        files.write(path, text_of(entries))
 
 
-def unwritable(path):
+def text_of(entries: list[dict]) -> str:
+    """The whole text of a tuning file."""
+    content = {"format": FORMAT, "version": VERSION, "digest": "", "entries": entries}
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return text.replace('"digest": ""', f'"digest": "{_digest(text.encode())}"', 1)
+
+
+def unwritable(path: str) -> str | None:
     """Why a tuning file cannot be written, or None."""
-    folder = os.path.dirname(os.path.realpath(path))
-    if not os.access(folder, os.W_OK | os.X_OK) or os.path.isdir(path):
-        return f"expected a tuning file in a folder that can be written to, received {path!r}"
+    if problem := files.unwritable(path):
+        return (f"expected a tuning file in a folder that can be written to, received {path!r}: "
+                f"{problem}")
     return None
 
 
-def find(entries, plan, machine):
+def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, str | None]:
     """The entry for a plan on a machine, and why there is none: (entry, None) or (None, reason)."""
     alike = [entry for entry in entries if entry["plan"] == plan]
     for entry in alike:
@@ -116,45 +132,71 @@ def find(entries, plan, machine):
         for name in dict.fromkeys((*machine, *other)) if machine.get(name) != other.get(name))
 
 
-def record(settings, tuned):
+def record(settings: Settings, tuned: Tuned) -> dict:
     """One transform's part of an entry."""
     return asdict(settings) | asdict(tuned)
 
 
-def settings_of(values):
-    """The `Settings` and `Tuned` of one transform's part of an entry."""
-    return tuple(kind(**{field.name: values[field.name] for field in fields(kind)})
-                 for kind in (Settings, Tuned))
+def settings_of(values: dict) -> tuple[Settings, Tuned]:
+    """The settings and what tuning gained, of one transform's part of an entry."""
+    settings, tuned = (kind(**{field.name: values[field.name] for field in fields(kind)})
+                       for kind in (Settings, Tuned))
+    return settings, tuned
 
 
-def _key(entry):
+def _key(entry: dict) -> tuple[dict, dict]:
     return entry["plan"], entry["machine"]
 
 
-def _problem(entry):
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _problem(entry: object) -> str | None:
     """What is wrong with an entry, or None."""
-    if not isinstance(entry, dict) or any(
-            not isinstance(entry.get(name), kind) for name, kind in _PARTS.items()):
-        return f"an entry without {', '.join(_PARTS)}"
+    if not isinstance(entry, dict) or set(entry) != set(_PARTS) or any(
+            not isinstance(entry[name], kind) for name, kind in _PARTS.items()):
+        return f"an entry that does not consist of {', '.join(_PARTS)}"
+    for part in ("plan", "machine"):
+        for name, value in entry[part].items():
+            if not all(isinstance(one, _SCALARS) for one in (
+                    value if isinstance(value, list) else [value])):
+                return f"a {part} whose {name!r} is neither a value nor a list of values"
     for name, values in entry["transforms"].items():
-        try:
-            settings, tuned = settings_of(values)
-        except (KeyError, TypeError):
-            return f"settings of {name!r} that lack something"
-        counts = [settings.depth, settings.chunk, settings.in_flight, settings.polls, tuned.tried]
-        counts += [] if settings.rows is None else [settings.rows]
-        if (settings.wait not in _WAITS or settings.effort not in _EFFORTS
-                or any(type(count) is not int or count < 0 for count in counts)
-                or min(counts[:4]) < 1 or settings.rows == 0
-                or not isinstance(tuned.default, str) or type(tuned.gain) not in (int, float)):
-            return f"settings of {name!r} that make no sense: {values}"
+        known = {field.name for kind in (Settings, Tuned) for field in fields(kind)}
+        if not isinstance(values, dict) or set(values) != known:
+            return f"settings of {name!r} that lack something, or have too much"
+        settings, tuned = settings_of(values)
+        problem = settings_problem(settings, complete=True) or _gain_problem(tuned)
+        if problem is not None:
+            return f"settings of {name!r} that make no sense: {problem}"
     return None
 
 
+def _gain_problem(tuned: Tuned) -> str | None:
+    if not isinstance(tuned.default, str):
+        return f"expected default to be text, received {_short(tuned.default)}"
+    if type(tuned.gain) is not float or not 0 < tuned.gain < math.inf:
+        return f"expected gain to be a positive number, received {_short(tuned.gain)}"
+    if type(tuned.tried) is not int or not 0 <= tuned.tried < 2**31:
+        return f"expected tried to be a number of settings, received {_short(tuned.tried)}"
+    return None
+
+
+def _short(value: object) -> str:
+    """A value from a file as text that fits into a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 @contextmanager
-def _locked(folder):
+def _locked(folder: str) -> Iterator[None]:
     """Keep other processes that write here waiting, where the file system can do that."""
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

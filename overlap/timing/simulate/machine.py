@@ -2,10 +2,10 @@
 
 import json
 import math
-import os
 import tomllib
 from dataclasses import MISSING, dataclass, field, fields
 
+from ... import files
 from ...errors import InputError
 
 
@@ -90,14 +90,7 @@ class Machine:
         OSError
             The file cannot be written.
         """
-        partial = f"{os.fspath(path)}.{os.getpid()}.part"
-        try:
-            with open(partial, "w", encoding="utf-8") as file:
-                file.write(self.text())
-            os.replace(partial, path)
-        finally:
-            if os.path.exists(partial):
-                os.remove(partial)
+        files.write(path, self.text())
 
     def text(self):
         """The machine as TOML."""
