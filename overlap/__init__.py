@@ -14,6 +14,8 @@ An indented line is a part of the folder above it: it comes below the folder's m
       planning      which settings a plan runs with: search, grids of ranks, tuning files
     compat          other libraries' names and arguments, on the transforms of this one
     tools           what the command `overlap` is made of
+      picture       writing matplotlib's figures
+      timeline      what every thread did: Chrome files, pictures, numbers
       links         shaped links between ranks of one machine, in network namespaces
       launch        MPI jobs from the same environment
       bench         measurements and their reports

@@ -12,9 +12,8 @@ import sys
 import traceback
 
 from ..errors import InputError, LinksUnavailable
-from ..runtime import trace
 from ..timing.simulate import WORKLOADS, Machine, Workload
-from . import launch, links
+from . import launch, links, timeline
 from .bench.cases import MODES, Case
 from .bench.commands import CommandError, bench, demo, environment, measure, need, quick
 from .bench.jobs import JOBS
@@ -285,15 +284,15 @@ def _demo(options, parser):
 
 
 def _trace(options, parser):
-    spans = trace.read_chrome(options.file)
+    spans = timeline.read_chrome(options.file)
     print("milliseconds\nrank       wall  computing  communicating  both at once")
-    for row in trace.summary(spans):
+    for row in timeline.summary(spans):
         print(f"{row.rank:4}  {1e3 * row.wall_s:9.2f}  {1e3 * row.compute_s:9.2f}  "
               f"{1e3 * row.communicate_s:13.2f}  {1e3 * row.both_s:12.2f}")
     if options.png:
         need("matplotlib")
         try:
-            trace.draw(spans, options.png, title=options.title)
+            timeline.draw(spans, options.png, title=options.title)
         except ValueError as error:
             raise CommandError(str(error)) from None
         print(f"written: {options.png}")

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from overlap.runtime import trace
-from overlap.tools import links
+from overlap.runtime.trace import KINDS
+from overlap.tools import links, timeline
 
 DEADLINE_S = 300    # generous: it only turns a hang into a failure
 
@@ -37,9 +37,8 @@ def test_demo_shows_links_and_writes_three_files(tmp_path):
     assert max(record["max_rel_error"] for record in report["cases"]) < 1e-11
     assert "shared memory" in done.stdout and "links of 2gbit" in done.stdout
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
-    spans = trace.read_chrome(tmp_path / "timeline.json")
-    assert {span.rank for span in spans} == {0, 1} and {span.kind for span in spans} == set(
-        trace.KINDS)
+    spans = timeline.read_chrome(tmp_path / "timeline.json")
+    assert {span.rank for span in spans} == {0, 1} and {span.kind for span in spans} == set(KINDS)
 
 
 def test_links_runs_a_command_on_hosts_of_their_own():

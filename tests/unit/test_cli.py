@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from overlap.runtime import trace
+from overlap.runtime.trace import Span
 from overlap.timing import model
-from overlap.tools import cli, launch
+from overlap.tools import cli, launch, timeline
 from overlap.tools.bench import commands, jobs, report
 from overlap.tools.bench.cases import Case
 
@@ -290,9 +290,9 @@ def test_predict_of_a_report(tmp_path, capsys):
 
 
 def test_trace_summarises_and_draws(tmp_path, capsys):
-    spans = [trace.Span(0, "worker 0", "compute", "slice 0", 0.0, 0.06),
-             trace.Span(0, "communicator", "communicate", "Alltoall", 0.02, 0.1)]
-    trace.write_chrome(spans, tmp_path / "t.json")
+    spans = [Span(0, "worker 0", "compute", "slice 0", 0.0, 0.06),
+             Span(0, "communicator", "communicate", "Alltoall", 0.02, 0.1)]
+    timeline.write_chrome(spans, tmp_path / "t.json")
     assert cli.main(["trace", str(tmp_path / "t.json"), "--png", str(tmp_path / "t.png")]) == 0
     numbers = capsys.readouterr().out.splitlines()[2].split()
     assert numbers == ["0", "100.00", "60.00", "80.00", "40.00"]
@@ -300,7 +300,7 @@ def test_trace_summarises_and_draws(tmp_path, capsys):
 
 
 def test_trace_without_spans_draws_nothing(tmp_path, capsys):
-    trace.write_chrome([], tmp_path / "t.json")
+    timeline.write_chrome([], tmp_path / "t.json")
     assert cli.main(["trace", str(tmp_path / "t.json"), "--png", str(tmp_path / "t.png")]) == 1
     assert "at least one span" in capsys.readouterr().err
     assert not (tmp_path / "t.png").exists()

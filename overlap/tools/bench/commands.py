@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import LinksUnavailable
-from ...runtime import trace
 from ...timing.simulate import Machine
-from .. import launch, links
+from .. import launch, links, timeline
 from . import report as reports
 from .__main__ import MARK, run
 from .cases import Case
@@ -249,11 +248,11 @@ def demo(case, *, command, ranks, rates, out, burst=None, deadline_s=None):
             return
         out.mkdir(parents=True, exist_ok=True)
         record, path = min(timelines, key=_interest)
-        spans = trace.read_chrome(path)
+        spans = timeline.read_chrome(path)
     files = [out / name for name in ("report.json", "timeline.json", "timeline.png")]
     reports.write(session.report, files[0])
-    trace.write_chrome(spans, files[1])
-    trace.draw(spans, files[2], title=_timeline_title(record))
+    timeline.write_chrome(spans, files[1])
+    timeline.draw(spans, files[2], title=_timeline_title(record))
     console = _print(session)
     console.print(_sentence(session.report["cases"]), markup=False)
     console.print("written: " + " ".join(map(os.fspath, files)), markup=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from ...errors import OverlapError
 from ...runtime import Runtime
-from ...runtime.trace import write_chrome
+from ..timeline import write_chrome
 from . import peer as peer_module
 from .jobs import JOBS, error_limit, max_rel_error
 

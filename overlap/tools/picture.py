@@ -1,0 +1,23 @@
+"""Writing matplotlib's figures to files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .. import files
+
+
+def save(figure: Any, path: str | os.PathLike[str], dpi: int = 130) -> None:
+    """Write a `matplotlib.figure.Figure` to a file, whole or not at all; the suffix chooses the format, or it is PNG.
+
+    Raises
+    ------
+    ValueError
+        Matplotlib knows no format of that suffix.
+    OSError
+        The file cannot be written.
+    """
+    with files.replacing(path) as partial:
+        figure.savefig(partial, dpi=dpi, format=Path(path).suffix.removeprefix(".") or "png")
