@@ -1,0 +1,373 @@
+"""A network that checks what the ranks do: what the runtime takes from `mpi4py.MPI`.
+
+Collectives are matched by call order per communicator, messages by partner and tag. An operation is
+over when the schedule says so, after all ranks that it needs have come; roots of a broadcast, and
+leaves of a gather, may be through before. What MPI would forgive or punish by a hang is a finding here:
+ranks whose operations do not match, and everything that is left over at the end.
+"""
+
+from collections import defaultdict, deque
+from types import SimpleNamespace
+
+import numpy as np
+from mpi4py import MPI as real
+
+from . import threads
+
+EARLY = {"Bcast": lambda rank, root: rank == root, "Gather": lambda rank, root: rank != root,
+         "Reduce": lambda rank, root: rank != root}
+
+
+class Violation(Exception):
+    """The ranks broke a rule of MPI, or of the runtime."""
+
+
+class Failed(Exception):
+    """In the place of `MPI.Exception`."""
+
+    def __init__(self, code):
+        super().__init__(f"MPI error {code}")
+        self.code = code
+
+    def Get_error_class(self):
+        return self.code
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+class Ticket:
+    """One rank's part in an operation: the request of MPI."""
+
+    __slots__ = ("network", "rank", "done", "null", "error", "counted", "priority", "_sleeper")
+
+    def __init__(self, network, rank, error=None, counted=False):
+        self.network = network
+        self.rank = rank
+        self.done = False
+        self.null = False
+        self.error = error
+        self.counted = counted
+        self.priority = threads.schedule.random()
+        self._sleeper = None
+        network.open.add(self)
+
+    def __eq__(self, other):
+        return self.null if other is Request.NULL else self is other
+
+    __hash__ = object.__hash__
+
+    def happen(self):
+        """The operation is over."""
+        self.done = True
+        if self._sleeper is not None:
+            threads.schedule.ready(self._sleeper)
+
+    def collect(self):
+        """The rank has seen it."""
+        self.null = True
+        self.network.open.discard(self)
+        if self.counted:
+            self.network.in_flight[self.rank] -= 1
+
+    def raise_error(self):
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def Test(self):
+        if self.null:
+            return True
+        if self.done:
+            self.collect()
+            self.raise_error()
+        return self.done
+
+    def Wait(self):
+        while not self.done:
+            self._sleeper = threads.getcurrent()
+            threads.schedule.suspend()
+        if not self.null:
+            self.collect()
+            self.raise_error()
+        return True
+
+
+class Request:
+    NULL = object()
+
+    @staticmethod
+    def Testsome(tickets):
+        network = tickets[0].network
+        if fault := network.testsome.pop(tickets[0].rank, None):
+            network.fire(fault)
+            raise Failed(real.ERR_OTHER)
+        done = [place for place, ticket in enumerate(tickets) if ticket.done and not ticket.null]
+        error = None
+        for place in done:
+            ticket = tickets[place]
+            ticket.collect()
+            error = error or ticket.error
+        if error is not None:
+            raise error
+        return done
+
+
+class Meeting:
+    """A collective, until all ranks have come."""
+
+    __slots__ = ("signature", "identity", "tickets", "result", "values")
+
+    def __init__(self, signature):
+        self.signature = signature
+        self.identity = None
+        self.tickets = []
+        self.result = None
+        self.values = []
+
+
+class Group:
+    """A communicator as a whole: what is under way on it."""
+
+    def __init__(self, network, number):
+        self.number = number
+        self.meetings = {}
+        self.messages = defaultdict(deque)  # (source, target, tag) -> sent, or received if negative
+        network.groups.append(self)
+
+
+class Network:
+    """What all ranks of one schedule share.
+
+    Attributes
+    ----------
+    issued : list of list
+        Per rank, the identities of its users' operations, in the order in which they were issued.
+    faults : dict
+        (rank, identity, kind) -> what goes wrong when this rank issues that operation.
+    fired : list
+        The faults that have happened.
+    """
+
+    def __init__(self, size):
+        self.size = size
+        self.groups = []
+        self.open = set()  # tickets that no rank has collected
+        self.issued = [[] for _ in range(size)]
+        self.in_flight = [0] * size
+        self.limits = [NO_LIMIT] * size
+        self.faults = {}
+        self.testsome = {}
+        self.fired = []
+        self.busy = [0] * size  # threads that compute, or spin in MPI
+        self.cores = [NO_LIMIT] * size
+
+    def source(self, kind):
+        """A communicator's handles, one per rank."""
+        group = Group(self, len(self.groups))
+        return [kind(self, group, rank) for rank in range(self.size)]
+
+    def violated(self, text):
+        threads.schedule.halt(Violation(text))
+
+    def fire(self, fault):
+        self.fired.append(fault)
+
+    def occupy(self, rank):
+        self.busy[rank] += 1
+        if self.busy[rank] > self.cores[rank]:
+            self.violated(f"rank {rank}: {self.busy[rank]} threads compute or spin, expected at "
+                          f"most {self.cores[rank]}")
+
+    def vacate(self, rank):
+        self.busy[rank] -= 1
+
+    def leftovers(self, spoilt=()):
+        """What is under way, one line each."""
+        lines = []
+        for group in self.groups:
+            if group.number in spoilt:
+                continue
+            for number, meeting in group.meetings.items():
+                ranks = sorted(ticket.rank for ticket in meeting.tickets)
+                lines.append(f"communicator {group.number}, operation {number}: "
+                             f"{meeting.signature} {meeting.identity}: only ranks {ranks} came")
+            for (source, target, tag), queue in group.messages.items():
+                if queue:
+                    lines.append(f"communicator {group.number}: {len(queue)} halves of messages "
+                                 f"from {source} to {target}, tag {tag}")
+        return lines
+
+
+NO_LIMIT = 1 << 30
+
+
+class Comm:
+    """One rank's handle of a communicator."""
+
+    def __init__(self, network, group, rank):
+        self.network = network
+        self.group = group
+        self.rank = rank
+        self.size = network.size
+        self._calls = 0
+
+    def Set_errhandler(self, _):
+        pass
+
+    def Free(self):
+        pass
+
+    def Dup(self):
+        ticket, meeting = self._join(("Dup",), None, None, None)
+        ticket.Wait()
+        return Comm(self.network, meeting.result, self.rank)
+
+    # ---- matching ----
+
+    def _join(self, signature, identity, value, error, early=False, counted=False):
+        """Take part in the next collective."""
+        network, group = self.network, self.group
+        number = self._calls
+        self._calls += 1
+        meeting = group.meetings.get(number)
+        if meeting is None:
+            meeting = group.meetings[number] = Meeting(signature)
+        elif meeting.signature != signature:
+            network.violated(f"communicator {group.number}, operation {number}: rank {self.rank} "
+                             f"issues {signature} {identity}, others {meeting.signature} "
+                             f"{meeting.identity}")
+        if identity is not None:
+            if meeting.identity not in (None, identity):
+                network.violated(f"communicator {group.number}, operation {number}: rank "
+                                 f"{self.rank} issues {identity}, others {meeting.identity}")
+            meeting.identity = identity
+        ticket = Ticket(network, self.rank, error, counted)
+        meeting.tickets.append(ticket)
+        meeting.values.append(value)
+        if len(meeting.tickets) == network.size:
+            del group.meetings[number]
+            _combine(network, meeting)
+            for other in meeting.tickets:
+                if not other.done:
+                    threads.schedule.ready(other)
+        elif early:
+            ticket.happen()
+        return ticket, meeting
+
+    def _message(self, source, target, tag, sends, arrived):
+        """One half of a message; `arrived` is called when it has met the other half."""
+        queue = self.group.messages[source, target, tag]
+        if queue and queue[0][0] != sends:
+            other = queue.popleft()[1]
+            other()
+            arrived()
+        else:
+            queue.append((sends, arrived))
+
+    def _start(self, name, args, kwargs):
+        network = self.network
+        identity = getattr(args[0], "identity", None) if args else None
+        error = None
+        if network.faults and args and getattr(args[0], "genuine", False):
+            if fault := network.faults.pop((self.rank, identity, "argument"), None):
+                network.fire(fault)
+                raise Failed(real.ERR_ARG)
+            if fault := network.faults.pop((self.rank, identity, "type"), None):
+                network.fire(fault)
+                raise TypeError("a bad argument")
+            if fault := network.faults.pop((self.rank, identity, "network"), None):
+                network.fire(fault)
+                error = Failed(real.ERR_OTHER)
+        network.issued[self.rank].append((name, identity))
+        network.in_flight[self.rank] += 1
+        if network.in_flight[self.rank] > network.limits[self.rank]:
+            network.violated(f"rank {self.rank}: {network.in_flight[self.rank]} in flight, "
+                             f"expected at most {network.limits[self.rank]}")
+        if name == "Sendrecv":
+            return self._sendrecv(args, kwargs, error)
+        root = kwargs.get("root")
+        early = EARLY.get(name)
+        return self._join((name, root), identity, None, error, counted=True,
+                          early=early is not None and early(self.rank, root)
+                          and threads.schedule.random() < 0.5)[0]
+
+    def _sendrecv(self, args, kwargs, error):
+        ticket = Ticket(self.network, self.rank, error, counted=True)
+        halves = 2
+
+        def arrived():
+            nonlocal halves
+            halves -= 1
+            if not halves:
+                threads.schedule.ready(ticket)
+
+        self._message(self.rank, kwargs["dest"], kwargs["sendtag"], True, arrived)
+        self._message(kwargs["source"], self.rank, kwargs["recvtag"], False, arrived)
+        return ticket
+
+    def _call(self, name, args, kwargs):
+        network = self.network
+        network.occupy(self.rank)
+        try:
+            self._start(name, args, kwargs).Wait()
+        finally:
+            network.vacate(self.rank)
+        if network.faults and args and getattr(args[0], "genuine", False):
+            if fault := network.faults.pop((self.rank, args[0].identity, "after"), None):
+                network.fire(fault)
+                raise Interrupted("right after an operation")
+
+
+class Agreements(Comm):
+    """What the runtime itself agrees on."""
+
+    def Iallreduce(self, _, values, op=None):
+        return self._join(("agreement", len(values)), None, values, None)[0]
+
+    def Bcast(self, values, root=0):
+        self._join(("report", root), None, (values, self.rank == root), None)[0].Wait()
+
+
+def _combine(network, meeting):
+    """Give the ranks what they agree on."""
+    kind = meeting.signature[0]
+    if kind == "agreement":
+        values = meeting.values
+        for place in range(len(values[0])):
+            least = min(int(value[place]) for value in values)
+            for value in values:
+                value[place] = least
+    elif kind == "report":
+        [sent] = [values for values, is_root in meeting.values if is_root]
+        for values, is_root in meeting.values:
+            if len(values) != len(sent):
+                network.violated(f"a report of {len(sent)} bytes, received into {len(values)}")
+            else:
+                values[:] = sent
+    elif kind == "Dup":
+        meeting.result = Group(network, len(network.groups))
+
+
+def _methods(name):
+    def call(self, *args, **kwargs):
+        return self._call(name, args, kwargs)
+
+    def start(self, *args, **kwargs):
+        return self._start(name, args, kwargs)
+    return call, start
+
+
+for _name in ("Barrier", "Bcast", "Gather", "Reduce", "Allgather", "Alltoall", "Allreduce",
+              "Sendrecv"):
+    for _known_as, _method in zip((_name, "I" + _name.lower()), _methods(_name)):
+        if not hasattr(Comm, _known_as):
+            setattr(Comm, _known_as, _method)
+
+MPI = SimpleNamespace(**{name: getattr(real, name) for name in dir(real) if name.isupper()
+                         or name == "Comm"})
+MPI.Exception = Failed
+MPI.Request = Request
+MPI.REQUEST_NULL = Request.NULL
+MPI.Intracomm = Comm

@@ -1,0 +1,222 @@
+"""Random programs, and what must come of them.
+
+A program is a table: per slice, the steps it takes. All ranks run the same table; what differs between
+them is how fast they are, and what fails. `Expected` says from the table alone in which order the
+operations must be issued, and whether some wait can never end.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from random import Random
+
+COLLECTIVES = ("Alltoall", "Allreduce", "Bcast", "Gather", "Barrier")
+WAITS = ("off", "block", "poll")
+
+
+@dataclass
+class Call:
+    """One call of a pipeline.
+
+    Attributes
+    ----------
+    steps : list of list of tuple
+        Per slice: ("op", name, argument), ("turn",), ("barrier",), ("parallel", parts),
+        ("wait", start, stop) or ("compute",).
+    faults : list of tuple
+        (kind, rank, slice, step): see `FAULTS`.
+    """
+
+    wait: str
+    depth: int
+    in_flight: int
+    skeleton: bool
+    buffers: bool
+    steps: list
+    faults: list = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    """One schedule's world and what it runs."""
+
+    ranks: int
+    workers: int
+    agree_every: int
+    calls: list
+
+
+# What may go wrong: an exception of the program, of one of its parallel parts, of MPI before anything
+# was sent, of mpi4py for a bad argument, of the network; Ctrl-C; and, with "off", what a signal handler
+# raises right after an operation.
+FAULTS = ("compute", "parallel", "argument", "type", "network", "signal", "after")
+
+
+def draw(seed):
+    """The plan of a seed."""
+    random = Random(seed)
+    ranks = random.choice((1, 2, 2, 2, 3, 4))
+    workers = random.choice((1, 1, 2, 3))
+    agree_every = random.choice((1, 1, 2, 3, 64))
+    calls = [draw_call(random, ranks) for _ in range(random.choice((1, 2, 3)))]
+    return Plan(ranks, workers, agree_every, calls)
+
+
+def draw_call(random, ranks):
+    wait = random.choice(WAITS)
+    depth = random.choice((1, 2, 2, 3, 4))
+    slices = random.choice((0, 1, 2, 3, 4, 5, 6))
+    fails = random.random() < 0.45
+    skeleton = random.random() < 0.5
+    uneven = random.random() < 0.5 and (skeleton or not fails)
+    features = [name for name in ("turn", "barrier", "parallel", "wait") if random.random() < 0.3]
+    if not uneven:
+        one = draw_slice(random, ranks, features)
+        table = [list(one) for _ in range(slices)]
+    else:
+        table = [draw_slice(random, ranks, features) for _ in range(slices)]
+    if skeleton or not fails:  # roots that depend on the slice
+        table = [[varied(random, step, ranks) for step in steps] for steps in table]
+    if "wait" in features:
+        for number, steps in enumerate(table):
+            if number and random.random() < 0.7:
+                place = random.randrange(len(steps) + 1)
+                stop = random.randint(1, number)
+                steps.insert(place, ("wait", random.randrange(stop), stop))
+    if random.random() < 0.1 and skeleton:  # as `stagger`
+        for steps in table[1:depth:2]:
+            steps.insert(0, ("turn",))
+    barrier = any(("barrier",) in steps for steps in table)
+    buffers = random.random() < 0.5 and not (barrier and slices > depth)
+    call = Call(wait, depth, random.choice((1, 2, 3, depth)), skeleton, buffers, table)
+    if fails and slices:
+        call.faults = [draw_fault(random, call, ranks) for _ in range(random.choice((1, 1, 2)))]
+    return call
+
+
+def draw_slice(random, ranks, features):
+    """The steps of a slice, without waits for other slices."""
+    steps = []
+    for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
+        kind = random.choice(("op", "op", "op", *features))
+        if kind == "op":
+            if random.random() < 0.2:
+                steps.append(("op", "Sendrecv", random.randrange(ranks)))
+            else:
+                steps.append(("op", random.choice(COLLECTIVES), 0))
+        elif kind == "parallel":
+            steps.append(("parallel", random.choice((0, 1, 2, 3))))
+        elif kind != "wait":
+            steps.append((kind,))
+    return steps
+
+
+def varied(random, step, ranks):
+    return (*step[:2], random.randrange(ranks)) if step[0] == "op" else step
+
+
+def draw_fault(random, call, ranks):
+    number = random.randrange(len(call.steps))
+    kind = random.choice(FAULTS)
+    places = range(len(call.steps[number]) + 1)
+    if kind == "after" and call.wait != "off":
+        kind = "compute"
+    if kind in ("argument", "type", "network", "after"):
+        places = [place for place, step in enumerate(call.steps[number])
+                  if step[0] == "op" and step[1] != "Barrier"]
+    elif kind == "parallel":
+        places = [place for place, step in enumerate(call.steps[number])
+                  if step[0] == "parallel" and step[1]]
+    if not places:
+        kind, places = "compute", range(len(call.steps[number]) + 1)
+    return kind, random.randrange(ranks), number, random.choice(places)
+
+
+def without_faults(plan):
+    return replace(plan, calls=[replace(call, faults=[]) for call in plan.calls])
+
+
+class Expected:
+    """What a call without failures must do.
+
+    Attributes
+    ----------
+    issued : list of (int, int)
+        Slice and step of every operation, in the issue order.
+    stuck : bool
+        Then comes a wait that can never end.
+    """
+
+    def __init__(self, call):
+        self.issued = []
+        self.stuck = False
+        self._steps = call.steps
+        self._ended = set()
+        count = len(call.steps)
+        self._slots = [_Slot(deque((number, 0) for number in range(count)[first::call.depth]))
+                       for first in range(min(call.depth, count))]
+        self._rotate()
+
+    def _rotate(self):
+        rotation, parked = list(self._slots), []
+        while rotation or parked:
+            if not rotation:
+                rotation, parked = sorted(parked, key=self._slots.index), []
+                for slot in rotation:
+                    slot.waiting, slot.parked = slot.parked, slot.waiting
+                    slot.item = None
+            visited, rotation = rotation, []
+            for slot in visited:
+                while slot.item is None:
+                    if not any([self._advance(other) for other in self._slots]):
+                        self.stuck = True
+                        return
+                if slot.item == "end":
+                    continue
+                if slot.item == "barrier":
+                    parked.append(slot)
+                    continue
+                if slot.item[0] == "op":
+                    self.issued.append(slot.at)
+                slot.item = None
+                number, step = slot.at
+                slot.at = number, step + 1
+                rotation.append(slot)
+
+    def _advance(self, slot):
+        """Go as far as possible; False if that is nowhere."""
+        moved = False
+        while slot.item is None:
+            if slot.at is None:
+                if not slot.waiting:
+                    slot.item = "barrier" if slot.parked else "end"
+                    return True
+                slot.at = slot.waiting.popleft()
+                moved = True
+            number, step = slot.at
+            if step == len(self._steps[number]):
+                self._ended.add(number)
+                slot.at = None
+                moved = True
+                continue
+            request = self._steps[number][step]
+            kind = request[0]
+            if kind in ("op", "turn"):
+                slot.item = request
+                return True
+            if kind == "barrier":
+                slot.parked.append((number, step + 1))
+                slot.at = None
+            elif kind == "wait" and not self._ended.issuperset(range(request[1], request[2])):
+                return moved
+            else:
+                slot.at = number, step + 1
+            moved = True
+        return moved
+
+
+class _Slot:
+    def __init__(self, waiting):
+        self.waiting = waiting
+        self.parked = deque()
+        self.at = None
+        self.item = None

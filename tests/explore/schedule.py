@@ -1,0 +1,378 @@
+"""One schedule: the ranks' threads, and what is checked while they run and when they have ended."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlap.errors import SliceError
+
+from . import source, threads
+from .network import NO_LIMIT, Agreements, Comm, Network, Violation
+from .programs import Expected, draw
+
+
+class Injected(Exception):
+    """What the programs raise."""
+
+
+class Aborted(Exception):
+    """The runtime gave the job up."""
+
+
+class Payload(np.ndarray):
+    """A buffer that knows whose it is. Copies of it do not, as on scratch."""
+
+    identity = None  # (call, slice, step)
+    genuine = False  # the program's, not the skeleton's
+
+
+def payload(identity, genuine):
+    buffer = np.ndarray.__new__(Payload, 1, np.int64)
+    buffer.identity = identity
+    buffer.genuine = genuine
+    return buffer
+
+
+@dataclass
+class Finding:
+    """What a seed has found."""
+
+    seed: int
+    text: str
+
+    def __str__(self):
+        return f"seed {self.seed}: {self.text}"
+
+
+class World:
+    """The ranks of one schedule."""
+
+    def __init__(self, seed, plan, runtime):
+        self.plan = plan
+        self.runtime = runtime
+        self.clock = threads.Schedule(seed).begin(list(vars(runtime).values()))
+        self.network = Network(plan.ranks)
+        self.control = self.network.source(Agreements)
+        self.sources = self.network.source(Comm)
+        self.ranks = [Rank(self, number) for number in range(plan.ranks)]
+
+    def run(self):
+        self.clock.run()
+        waiting = [rank for rank in self.ranks if rank.doing is not None]
+        if waiting:
+            lines = [f"rank {rank.number} is in {rank.doing} for ever" for rank in waiting]
+            raise Violation("\n".join(lines + self.network.leftovers() + [self.clock.stacks()]))
+        for rank in self.ranks:
+            rank.check_end()
+
+    def check(self, index):
+        """All ranks have ended call `index`: do they agree?"""
+        call, expected = self.plan.calls[index], self.expected(index)
+        outcomes = [rank.outcomes[index] for rank in self.ranks]
+        if any(outcome != outcomes[0] for outcome in outcomes):
+            raise Violation(f"call {index}: different outcomes {outcomes}")
+        fired = [fault for number, fault in self.network.fired if number == index]
+        late = [fault for fault in fired if fault[0] == "signal"]  # after the ranks had agreed
+        if outcomes[0] is None and (len(fired) > len(late) or expected.stuck):
+            raise Violation(f"call {index}: no error after {fired or 'a wait without end'}")
+        if outcomes[0] is not None and not (fired or expected.stuck):
+            raise Violation(f"call {index}: {outcomes[0][2]}\n{outcomes[0][3]}")
+        orders = [rank.issued[index] for rank in self.ranks]
+        if outcomes[0] is None:
+            for order in orders:
+                if not _same(order, expected.issued, call):
+                    raise Violation(f"call {index}: issued {order}, expected {expected.issued}")
+            for rank in self.ranks:
+                rank.check_steps(index, call)
+
+    def expected(self, index):
+        return Expected(self.plan.calls[index])
+
+
+class Rank:
+    """One rank: the thread that calls, its workers and its communicator, on the schedule's clock."""
+
+    def __init__(self, world, number):
+        self.world = world
+        self.number = number
+        self.network = world.network
+        self.point = world.clock.point
+        self.outcomes = []
+        self.issued = []  # per call, (slice, step) of the operations
+        self.steps = None  # (slice, step), as they were begun
+        self.logs = []
+        self.ended = None
+        self.doing = "its start"
+        world.clock.start(self._main, f"rank {number}")
+
+    # ---- what `Runtime` does ----
+
+    def _main(self):
+        try:
+            self._run_all()
+        except threads.Stuck:
+            raise
+        except BaseException as error:
+            self._abort(error)
+
+    def _run_all(self):
+        world, runtime, plan = self.world, self.world.runtime, self.world.plan
+        wrapped = []
+        self.comm = runtime.requests.AsyncComm(world.sources[self.number], 0, None, False)
+        wrapped.append(self.comm)
+        self.communicator = runtime.scheduler.Communicator(
+            world.control[self.number], wrapped, {}, plan.agree_every)
+        self.pool = None
+        for index, call in enumerate(plan.calls):
+            self.doing = f"call {index}"
+            self._call(index, call)
+        if self.pool is not None:
+            for _ in range(plan.workers):
+                self.pool.stop()
+        self.doing = None
+
+    def _start_threads(self):
+        runtime, workers = self.world.runtime, self.world.plan.workers
+        self.pool = runtime.workers.ReadySteps(self._abort, threads.SimpleQueue)
+        self.tokens = runtime.workers.CoreTokens(workers, threads.SimpleQueue)
+        for index in range(workers):
+            self.world.clock.start(self.pool.work, f"rank {self.number} worker {index}")
+
+    def _call(self, index, call):
+        runtime, network, number = self.world.runtime, self.network, self.number
+        if call.wait != "off" and self.pool is None:
+            self._start_threads()
+        pool = self.pool if call.wait != "off" else None
+        if pool is not None:
+            pool.core_tokens = self.tokens if call.wait == "block" else None
+        network.cores[number] = self.world.plan.workers if call.wait == "block" else NO_LIMIT
+        network.limits[number] = call.in_flight if call.wait == "poll" else 1
+        self.log, self.ended, self.arrived = [], set(), {}
+        self.logs.append(self.log)
+        self._arm(index, call)
+        resources = [set() if call.buffers else None for _ in range(call.depth)]
+        handle = self.comm.handle
+        self.job = runtime.job.Job(
+            range(len(call.steps)), self._program(index, call),
+            self._skeleton(index, call) if call.skeleton else None,
+            resources, call.depth, pool, None)
+        waiting = self.communicator.waiting(call.wait, self.job, pool, call.in_flight, 8)
+        before = len(network.issued[number])
+        if self.signal is not None:
+            self.world.clock.pending[threads.getcurrent()] = self._interrupt
+        error = self.communicator.run(self.job, waiting)
+        self.world.clock.pending.pop(threads.getcurrent(), None)
+        self.issued.append([identity[1:] if identity else None
+                            for _, identity in network.issued[number][before:]])
+        self.outcomes.append(error and (
+            error.rank, error.slice, error.summary, error.traceback_text))
+        if not isinstance(error, SliceError | None):
+            network.violated(f"rank {number}: the outcome is {error!r}")
+        self._check_call(index, call, error, handle)
+        self.job = waiting = None
+        if len(self.outcomes) == min(len(rank.outcomes) for rank in self.world.ranks):
+            self.world.check(index)
+
+    def _arm(self, index, call):
+        self.faults, self.signal = {}, None
+        for fault in call.faults:
+            kind, rank, number, step = fault
+            if rank != self.number:
+                continue
+            if kind in ("argument", "type", "network"):
+                self.network.faults[rank, (index, number, step), kind] = index, fault
+            elif kind == "signal":
+                self.signal = index, fault
+            elif kind == "after":
+                self.network.faults[rank, (index, number, step), kind] = index, fault
+            else:
+                self.faults[kind, number, step] = index, fault
+
+    def _interrupt(self):
+        """A signal's handler, on the caller's thread, as `Interrupts` makes it."""
+        fault, self.signal = self.signal, None
+        self.network.fire(fault)
+        self.job.fail(None, KeyboardInterrupt())
+
+    def _abort(self, error):
+        if not isinstance(error, threads.Stuck | Violation):
+            import traceback
+            error = Aborted(f"rank {self.number} gave up: "
+                            + "".join(traceback.format_exception(error)))
+        self.world.clock.halt(error)
+
+    # ---- programs ----
+
+    def _program(self, index, call):
+        table, network = call.steps, self.network
+
+        async def program(number, occupants):
+            if occupants is not None:
+                if occupants:
+                    network.violated(f"slices {occupants} and {number} in one slot")
+                occupants.add(number)
+            steps = table[number]
+            for step, request in enumerate(steps):
+                self._compute(number, step)
+                await self._request(index, call, number, step, request)
+            self._compute(number, len(steps))
+            if occupants is not None:
+                occupants.discard(number)
+            self.ended.add(number)
+
+        def coroutine(number, occupants):
+            return program(number, occupants)
+        return coroutine
+
+    def _compute(self, number, step):
+        self.log.append((number, step))
+        network = self.network
+        network.occupy(self.number)
+        if self.point():
+            threads.preempt()
+        network.vacate(self.number)
+        if self.faults and (fault := self.faults.pop(("compute", number, step), None)):
+            network.fire(fault)
+            raise Injected(f"slice {number}, step {step}, rank {self.number}")
+
+    async def _request(self, index, call, number, step, request):
+        requests = self.world.runtime.requests
+        kind = request[0]
+        if kind == "op":
+            await self._operation((index, number, step), request, True)
+        elif kind == "turn":
+            await requests.take_turn()
+        elif kind == "barrier":
+            await self._barrier(call, number, step)
+        elif kind == "parallel":
+            await self._parallel(number, step, request[1])
+        elif kind == "wait":
+            await requests.wait_for_slices(request[2], request[1])
+            missing = set(range(request[1], request[2])) - self.ended
+            if missing and not self.job.stopping:
+                self.network.violated(f"rank {self.number}: slice {number} did not wait for "
+                                      f"slices {missing}")
+
+    async def _barrier(self, call, number, step):
+        place = sum(entry == ("barrier",) for entry in call.steps[number][:step])
+        self.arrived.setdefault(place, set()).add(number)
+        await self.world.runtime.requests.barrier()
+        missing = set(range(len(call.steps))) - self.arrived[place] - self.ended
+        if missing and not self.job.stopping:
+            self.network.violated(f"rank {self.number}: slice {number} passed a barrier before "
+                                  f"slices {missing} came")
+
+    async def _parallel(self, number, step, count):
+        done = []
+
+        def part(place):
+            self.network.occupy(self.number)
+            if self.point():
+                threads.preempt()
+            self.network.vacate(self.number)
+            if self.faults and (fault := self.faults.pop(("parallel", number, step), None)):
+                self.network.fire(fault)
+                raise Injected(f"slice {number}, part {place}, rank {self.number}")
+            done.append(place)
+
+        await self.world.runtime.requests.parallel(part, range(count))
+        if sorted(done) != list(range(count)) and not self.job.stopping:
+            self.network.violated(f"rank {self.number}: slice {number} went on with parts {done} "
+                                  f"of {count}")
+
+    def _operation(self, identity, request, genuine):
+        """An operation of a program, or of its skeleton."""
+        _, name, argument = request
+        comm, size = self.comm, self.world.plan.ranks
+        if name == "Barrier":
+            return comm.Barrier()
+        buffer = payload(identity, genuine)
+        if name == "Bcast":
+            return comm.Bcast(buffer, root=argument)
+        if name == "Gather":
+            return comm.Gather(buffer, np.empty(size, np.int64), root=argument)
+        if name == "Sendrecv":
+            return comm.Sendrecv(
+                buffer, dest=(self.number + argument) % size, sendtag=argument,
+                recvbuf=np.empty(1, np.int64), source=(self.number - argument) % size,
+                recvtag=argument)
+        return getattr(comm, name)(buffer, np.empty(size, np.int64))
+
+    def _skeleton(self, index, call):
+        requests = self.world.runtime.requests
+
+        async def skeleton(number, occupants):
+            for step, request in enumerate(call.steps[number]):
+                kind = request[0]
+                if kind == "op":
+                    await self._operation((index, number, step), request, False)
+                elif kind == "turn":
+                    await requests.take_turn()
+                elif kind == "barrier":
+                    await requests.barrier()
+                elif kind == "wait":
+                    await requests.wait_for_slices(request[2], request[1])
+        return skeleton
+
+    # ---- what must hold ----
+
+    def _check_call(self, index, call, error, handle):
+        """A call has ended on this rank."""
+        network, number = self.network, self.number
+        renewed = self.comm.handle is not handle
+        if renewed:
+            network.in_flight[number] = 0
+            network.open = {ticket for ticket in network.open if ticket.rank != number}
+        if network.in_flight[number]:
+            network.violated(f"rank {number}: {network.in_flight[number]} operations are still "
+                             "under way at the end of a call")
+        if self.pool is not None and self.tokens._free.qsize() != self.world.plan.workers:
+            # A worker may be on its way out of its last step.
+            pass
+        begun = set()
+        for entry in self.log:
+            if entry in begun or (entry[1] and (entry[0], entry[1] - 1) not in begun):
+                network.violated(f"rank {number}: step {entry} came twice or too early")
+            begun.add(entry)
+
+    def check_steps(self, index, call):
+        """A call without failures has taken every step."""
+        every = {(number, step) for number, steps in enumerate(call.steps)
+                 for step in range(len(steps) + 1)}
+        if set(self.logs[index]) != every:
+            raise Violation(f"rank {self.number}: call {index} left out "
+                            f"{sorted(every - set(self.logs[index]))}")
+
+    def check_end(self):
+        """All threads of the schedule have ended."""
+        network = self.network
+        if self.pool is not None and self.tokens._free.qsize() != self.world.plan.workers:
+            raise Violation(f"rank {self.number}: {self.tokens._free.qsize()} core tokens at the "
+                            f"end, expected {self.world.plan.workers}")
+        if network.open:
+            raise Violation(f"{len(network.open)} requests were never collected")
+        current = {rank.comm.handle.group.number for rank in self.world.ranks}
+        spoilt = {group.number for group in network.groups} - current - {0, 1}
+        if lines := network.leftovers(spoilt):
+            raise Violation("left over: " + "; ".join(lines))
+
+
+def _same(issued, expected, call):
+    """Whether these operations were issued; a barrier does not know whose it is."""
+    return len(issued) == len(expected) and all(
+        found == due or (found is None and call.steps[due[0]][due[1]][1] == "Barrier")
+        for found, due in zip(issued, expected))
+
+
+def explore(seed, edits=(), plan=None):
+    """Run the schedule of a seed; what it found, or None."""
+    runtime = source.load(edits)
+    world = World(seed, plan or draw(seed), runtime)
+    try:
+        world.run()
+    except (Violation, Aborted) as error:
+        kinds = sorted({fault[0] for _, fault in world.network.fired})
+        return Finding(seed, f"{error} {kinds if kinds else ''}")
+    finally:
+        world.clock.end()
+    return None

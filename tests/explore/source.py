@@ -1,0 +1,159 @@
+"""The runtime's own source with preemption points, and with defects put back where asked.
+
+`load` compiles the modules of `overlap.runtime` once more, as a package of their own that nobody else
+sees. Three things differ from the original: a preemption point (see `threads.Schedule`) stands between any two
+statements (and between the operands of ``and`` and ``or``), so that a thread can lose its core there;
+`threading`, `queue` and `time` are `threads`; and `mpi4py.MPI` is `network.MPI`.
+"""
+
+import ast
+import importlib
+import sys
+from functools import cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import SimpleNamespace
+
+import overlap
+from overlap import errors
+
+from . import network, threads
+
+RUNTIME = Path(overlap.__file__).parent / "runtime"
+REPLACED = {"threading": threads, "queue": threads, "time": threads, "mpi4py": network}
+_versions = 0
+
+
+class Outdated(Exception):
+    """A seeded defect no longer fits the source: write it anew."""
+
+
+@cache
+def load(edits=()):
+    """The runtime's classes, after `edits`.
+
+    Parameters
+    ----------
+    edits : tuple of (str, str, str)
+        Module of `overlap.runtime`, a text that stands in it once, and what comes in its place.
+
+    Raises
+    ------
+    Outdated
+        The text does not stand there, or more than once.
+    """
+    global _versions
+    _versions += 1
+    root = f"explored_{_versions}"
+    finder = _Finder(root, edits)
+    sys.meta_path.insert(0, finder)
+    try:
+        sys.modules[f"{root}.errors"] = errors
+        names = {name: importlib.import_module(f"{root}.runtime.{name}")
+                 for name in ("requests", "slots", "job", "waiting", "workers", "scheduler")}
+    finally:
+        sys.meta_path.remove(finder)
+    return SimpleNamespace(**names)
+
+
+class _Finder:
+    """Finds the modules of one version of the runtime, and runs them."""
+
+    def __init__(self, root, edits):
+        self._root = root
+        self._edits = edits
+
+    def find_spec(self, name, path=None, target=None):
+        root, _, rest = name.partition(".")
+        if root != self._root:
+            return None
+        return ModuleSpec(name, self, is_package=rest in ("", "runtime"))
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        name = module.__name__.rpartition(".")[2]
+        path = RUNTIME / f"{name}.py"
+        if module.__spec__.submodule_search_locations is not None:
+            return
+        source = path.read_text()
+        for target, old, new in self._edits:
+            if target == name:
+                if source.count(old) != 1:
+                    raise Outdated(f"runtime/{name}.py: expected once, found {source.count(old)} "
+                                   f"times:\n{old}")
+                source = source.replace(old, new)
+        tree = ast.fix_missing_locations(_Points().visit(ast.parse(source)))
+        vars(module)["__explore_point__"] = bool  # false, until a schedule begins
+        vars(module)["__explore_preempt__"] = threads.preempt
+        vars(module).update({f"__explore_{key}__": value for key, value in REPLACED.items()})
+        exec(compile(tree, str(path), "exec"), vars(module))
+
+
+def _point():
+    point, preempt = (ast.Call(ast.Name(f"__explore_{name}__", ast.Load()), [], [])
+                      for name in ("point", "preempt"))
+    return ast.BoolOp(ast.And(), [point, preempt])  # false, or None
+
+
+class _Points(ast.NodeTransformer):
+    """Puts the preemption points in, and the replaced modules."""
+
+    def __init__(self):
+        self._inside = False  # a function
+
+    def _function(self, node):
+        outside, self._inside = self._inside, True
+        node = self.generic_visit(node)
+        self._inside = outside
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _function
+
+    def generic_visit(self, node):
+        super().generic_visit(node)
+        if self._inside:
+            for field in ("body", "orelse", "finalbody"):
+                statements = getattr(node, field, None)
+                if isinstance(statements, list) and statements:
+                    setattr(node, field, _between(statements))
+        return node
+
+    def visit_BoolOp(self, node):
+        self.generic_visit(node)
+        if self._inside:
+            node.values[1:] = [ast.BoolOp(ast.Or(), [_point(), value])
+                               for value in node.values[1:]]
+        return node
+
+    def visit_Import(self, node):
+        return [self._replaced(alias.name, alias.asname or alias.name) or ast.Import([alias])
+                for alias in node.names]
+
+    def visit_ImportFrom(self, node):
+        if node.module not in REPLACED or node.level:
+            return node
+        return [ast.Assign([ast.Name(alias.asname or alias.name, ast.Store())], ast.Attribute(
+            ast.Name(f"__explore_{node.module}__", ast.Load()), alias.name, ast.Load()))
+            for alias in node.names]
+
+    def _replaced(self, name, known_as):
+        if name in REPLACED:
+            return ast.Assign([ast.Name(known_as, ast.Store())],
+                              ast.Name(f"__explore_{name}__", ast.Load()))
+        return None
+
+
+def _between(statements):
+    """The statements with a point before each, and at the end."""
+    result = []
+    for place, statement in enumerate(statements):
+        docstring = place == 0 and isinstance(statement, ast.Expr) and isinstance(
+            statement.value, ast.Constant)
+        if not docstring:
+            result.append(ast.Expr(_point()))
+        result.append(statement)
+    if not isinstance(statements[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break)):
+        result.append(ast.Expr(_point()))
+    return result

@@ -1,0 +1,56 @@
+"""The runtime under thousands of schedules; the cases that the explorer has found."""
+
+import pytest
+from explore.campaign import campaign
+from explore.programs import Call, Plan
+from explore.schedule import explore
+
+SCHEDULES = 2000
+
+# Defects that are still in the code, by what a finding says. To be emptied.
+KNOWN = {"issue 11, defect 3": ("for ever", "min() arg is an empty sequence"),
+         "issue 11, defect 2": ("right after an operation", "'after'"),
+         "an agreement under way is dropped while learning": ("requests were never collected",)}
+
+
+def operation(name="Alltoall", argument=0):
+    return "op", name, argument
+
+
+def found(plan, schedules=50):
+    """What the first schedules find in a plan."""
+    return [finding for seed in range(schedules)
+            if (finding := explore(seed, plan=plan)) is not None]
+
+
+def test_schedules_find_nothing():
+    findings = [finding for finding in campaign(range(SCHEDULES))
+                if not any(text in finding.text for texts in KNOWN.values() for text in texts)]
+    assert findings == []
+
+
+def test_a_seed_replays_exactly():
+    for seed in range(20):
+        assert explore(seed) == explore(seed)
+
+
+@pytest.mark.xfail(reason="issue 11, defect 3")
+@pytest.mark.parametrize("wait", ["off", "block", "poll"])
+def test_barrier_and_wait_for_each_other(wait):
+    """Slice 1 waits for slice 0, which waits at the barrier for slice 1."""
+    call = Call(wait, 2, 2, True, False, [[("barrier",)], [("wait", 0, 1), ("barrier",)]])
+    assert not found(Plan(2, 2, 64, [call]))
+
+
+@pytest.mark.xfail(reason="issue 11, defect 2")
+def test_exception_right_after_an_operation():
+    """It is not issued once more."""
+    call = Call("off", 2, 2, True, False, [[operation()], [operation()]], [("after", 1, 0, 0)])
+    assert not found(Plan(2, 1, 64, [call]))
+
+
+@pytest.mark.xfail(reason="an agreement under way is dropped when a learned program fails")
+def test_agreement_under_way_when_learning_fails():
+    """Its buffer is freed while MPI may still write to it, and its request leaks."""
+    call = Call("poll", 1, 1, False, False, [[operation(), operation()]], [("compute", 1, 0, 1)])
+    assert not found(Plan(2, 1, 1, [call]))
