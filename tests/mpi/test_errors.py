@@ -1,4 +1,4 @@
-"""Error semantics (design section 7): no hang, ever, and the same exception on all ranks."""
+"""Error semantics: no hang, ever, and the same exception on all ranks."""
 
 import jobs
 import pytest

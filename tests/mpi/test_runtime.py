@@ -1,4 +1,4 @@
-"""The runtime's invariants (design section 3), on 1 to 4 ranks and two MPI libraries."""
+"""The runtime's invariants (docs/design.md names them), on 1 to 4 ranks and two MPI libraries."""
 
 import jobs
 import pytest
