@@ -14,7 +14,7 @@ Learning. To drain, a rank must know what its slices still await. A program with
 shows that with its first slice. Until this has ended, every item is agreed on before it is issued,
 and every operation is known to have started on all ranks before any rank waits for it.
 
-Three ways to wait (design section 4), one small class each: `Inline` has no threads at all,
+Three ways to wait, one small class each in `waiting`: `Inline` has no threads at all,
 `Blocking` makes the blocking call and holds a core token meanwhile, `Polling` keeps several nonblocking
 calls in flight and sleeps between looks.
 """

@@ -2,9 +2,9 @@
 
 Slot ``i`` of ``depth`` runs slices ``i``, ``i + depth``, ``i + 2 depth``, ... in this order. The
 assignment is fixed, so the requests a slot posts are a stream that is the same on every rank, and a
-slot starts its next slice the moment the last one ends, without asking the communicator (the
-design's "next unstarted slice takes its place" is the same order when slices await equally often,
-but would make a worker wait for the communicator's visit).
+slot starts its next slice the moment the last one ends, without asking the communicator. (Giving the
+next unstarted slice to the slot that is free first is the same order when slices await equally often,
+but would make a worker wait for the communicator's visit.)
 
 Who touches what: between being resumed and its `post`, the slot belongs to the one
 worker that advances it; between `post` and the next `resume`, to the communicator.
