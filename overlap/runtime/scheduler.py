@@ -210,6 +210,8 @@ class Scheduler:
         job, waiting = self._job, self._waiting
         job.stopping = True
         job.lock_gates()
+        if self._agreement is not None:  # while learning the ranks stop before it was looked at
+            self._agreed()
         waiting.stopped = True
         waiting.finish()
         for slot in job.slots:

@@ -9,7 +9,6 @@ ranks whose operations do not match, and everything that is left over at the end
 from collections import defaultdict, deque
 from types import SimpleNamespace
 
-import numpy as np
 from mpi4py import MPI as real
 
 from . import threads

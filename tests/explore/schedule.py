@@ -120,7 +120,7 @@ class Rank:
         wrapped = []
         self.comm = runtime.requests.AsyncComm(world.sources[self.number], 0, None, False)
         wrapped.append(self.comm)
-        self.communicator = runtime.scheduler.Communicator(
+        self.scheduler = runtime.scheduler.Scheduler(
             world.control[self.number], wrapped, {}, plan.agree_every)
         self.pool = None
         for index, call in enumerate(plan.calls):
@@ -156,11 +156,11 @@ class Rank:
             range(len(call.steps)), self._program(index, call),
             self._skeleton(index, call) if call.skeleton else None,
             resources, call.depth, pool, None)
-        waiting = self.communicator.waiting(call.wait, self.job, pool, call.in_flight, 8)
+        waiting = self.scheduler.waiting(call.wait, self.job, pool, call.in_flight, 8)
         before = len(network.issued[number])
         if self.signal is not None:
             self.world.clock.pending[threads.getcurrent()] = self._interrupt
-        error = self.communicator.run(self.job, waiting)
+        error = self.scheduler.run(self.job, waiting)
         self.world.clock.pending.pop(threads.getcurrent(), None)
         self.issued.append([identity[1:] if identity else None
                             for _, identity in network.issued[number][before:]])
