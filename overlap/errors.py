@@ -17,27 +17,48 @@ class InputError(OverlapError, ValueError):
     """
 
 
-class SliceError(OverlapError, RuntimeError):
-    """A step of a pipeline failed on one rank; every rank raises this with the same message.
+class RankError(OverlapError, RuntimeError):
+    """Something failed on one rank; every rank raises this with the same message.
+
+    A constructor or planning raises it when an exception on one rank, other than an `InputError`,
+    ends it on all. On the rank where it was raised, the original exception is the cause.
 
     Attributes
     ----------
     rank : int
-        Rank (in the runtime's communicator) on which the step failed first.
+        Rank (in the runtime's communicator) on which it failed first.
+    summary : str
+        The original exception, one line.
+    traceback_text : str
+        Its traceback, formatted on the rank where it was raised.
+    """
+
+    def __init__(self, rank, summary, traceback_text):
+        super().__init__(f"failed on rank {rank}: {summary}\n"
+                         f"--- traceback on rank {rank} ---\n{traceback_text.rstrip()}")
+        self.rank = rank
+        self.summary = summary
+        self.traceback_text = traceback_text
+
+    def __reduce__(self):
+        return type(self), (self.rank, self.summary, self.traceback_text)
+
+
+class SliceError(RankError):
+    """A step of a pipeline failed on one rank; every rank raises this with the same message.
+
+    Attributes
+    ----------
     slice : str
         The slice whose step failed, as text (``"?"`` for a failure outside of any slice).
-    traceback_text : str
-        The traceback of the original exception, formatted on the rank where it was raised.
+    rank, summary, traceback_text
+        As of `RankError`.
     """
 
     def __init__(self, rank, slice, summary, traceback_text):
-        super().__init__(
-            f"slice {slice} failed on rank {rank}: {summary}\n"
-            f"--- traceback on rank {rank} ---\n{traceback_text.rstrip()}")
-        self.rank = rank
+        super().__init__(rank, summary, traceback_text)
+        self.args = (f"slice {slice} {self}",)
         self.slice = slice
-        self.summary = summary
-        self.traceback_text = traceback_text
 
     def __reduce__(self):
         return type(self), (self.rank, self.slice, self.summary, self.traceback_text)

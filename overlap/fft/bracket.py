@@ -87,8 +87,11 @@ class Bracket:
         self._owns_runtime = runtime is None
         self.runtime = runtime or Runtime(comm, workers=workers, deadline_s=deadline_s, trace=trace)
         self.runtime.check_open()
-        shapes = comm.allgather(shape)  # other ranks of the runtime may work on other shapes
         try:
+            # Other ranks of the runtime may work on other shapes.
+            members = self.runtime.control.ranks_of(comm)
+            shapes = [shape for theirs, shape in self.runtime.control.allgather((members, shape))
+                      if theirs == members]
             self.runtime.preflight(
                 _problem(shape, spacing, points, wait, depth, effort) or _disagreement(shapes),
                 plan="Bracket", spacing=spacing, points=points, wait=wait, depth=depth,

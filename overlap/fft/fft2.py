@@ -209,7 +209,7 @@ class FFT2(Plan):
         """The transforms that no rank has dropped, in the order they were made in (collective)."""
         held = dict(self._transforms)
         here = np.array([number in held for number in range(self._made)])
-        everywhere = np.logical_and.reduce(self.runtime.comm.handle.allgather(here))
+        everywhere = np.logical_and.reduce(self.runtime.control.allgather(here))
         return [held[number] for number in np.flatnonzero(everywhere)]
 
     def _add(self, name, transform):

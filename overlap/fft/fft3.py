@@ -29,7 +29,6 @@ from .volume_pointwise import VolumePointwise
 
 Z, Y, X = 1, 2, 3  # axes of a field, after the batch's
 DEALIAS = (None, "3/2")
-_grids = weakref.WeakKeyDictionary()  # those chosen by measuring, by runtime and plan
 
 
 class FFT3(Plan):
@@ -227,7 +226,7 @@ class FFT3(Plan):
 
     def _choose_grid(self, wait, **options):
         """The grid that the model finds, or where it can't tell, a measurement."""
-        chosen = _grids.setdefault(self.runtime, {})
+        chosen = self.runtime.cache.setdefault("grids", {})
         key = self._shape, self._dtype, tuple(options.items())
         if key not in chosen:
             grids = near_grids(self.runtime, self._shape, complex_of(self._dtype))

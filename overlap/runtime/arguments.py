@@ -16,8 +16,10 @@ def options_problem(wait=None, **counts):
     return None
 
 
-def number_problem(name, value, positive=False):
-    """What is wrong with a finite number that may not be negative, or None."""
+def number_problem(name, value, positive=False, none=False):
+    """What is wrong with a finite number that may not be negative (but None, if `none`), or None."""
+    if value is None and none:
+        return None
     if (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < np.inf
             or (positive and value == 0)):
         return (f"expected {name} to be a {'positive' if positive else 'non-negative'} number, "

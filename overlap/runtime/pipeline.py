@@ -1,11 +1,33 @@
 """`Pipeline`: a slice program made callable."""
 
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
-from mpi4py import MPI
 
-from .interrupts import Interrupts
+from ..errors import InputError, formatted
+from .interrupts import held_signals
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """How a pipeline runs.
+
+    Attributes
+    ----------
+    depth : int
+        Slots: slices in flight.
+    wait : {"auto", "block", "poll", "off"}
+    in_flight : int
+        With ``"poll"``: exchanges in flight at once.
+    polls : int
+        With ``"poll"``: polls per expected time of an exchange.
+    """
+
+    depth: int
+    wait: str
+    in_flight: int
+    polls: int
 
 
 class Pipeline:
@@ -15,62 +37,77 @@ class Pipeline:
     ----------
     wait : str
         The way to wait that the last call used; `"auto"` before the first one.
+    depth : int
     slots : list
         The slots' buffers, `depth` of them, or None each.
     """
 
-    def __init__(self, runtime, program, slot, skeleton, depth, wait, in_flight, polls):
-        self.depth = depth
-        self.wait = wait
-        self.in_flight = in_flight
-        self.polls = polls
-        self.slots = [slot() if slot is not None else None for _ in range(depth)]
+    def __init__(self, runtime, program, buffers, skeleton, options):
+        self.depth = options.depth
+        self.wait = options.wait
+        self.slots = [buffers() if buffers is not None else None for _ in range(options.depth)]
+        self._options = options
         self._runtime = runtime
         self._program = program
         self._skeleton = skeleton
-        self._has_buffers = slot is not None
-        self._name = getattr(program, "__qualname__", repr(program))
+        self._has_buffers = buffers is not None
+        self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
+        self._call = f"a call of the pipeline {self._name}"
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
-        self._trial = {way: [] for way in ways} if wait == "auto" else None
+        self._trial = {way: [] for way in ways} if options.wait == "auto" else None
 
-    def __call__(self, slices, *args, problem=None, **agreed):
+    def __call__(self, slices, *args, agree=None, problem=None, **kwargs):
         """Run all slices to their end (collective).
 
         Parameters
         ----------
         slices : sequence
             One entry per slice, as many on every rank.
-        args
+        args, kwargs
             Passed to the program.
-        problem, agreed
-            As in `Runtime.preflight`.
+        agree : dict or object, optional
+            What must be equal on all ranks, besides the number of slices and the options.
+        problem : str, optional
+            What is wrong with this rank's input: then nothing runs on any rank.
 
         Raises
         ------
         InputError
             Before anything ran, on all ranks.
+        RankError
+            Before anything ran, on all ranks: the input of one could not be read.
         SliceError
             A slice failed on some rank; the same on all ranks. The runtime is usable again.
+
+        Notes
+        -----
+        What a signal handler raises meanwhile (Ctrl-C) fails the slices like any other exception. It
+        is raised itself on the rank that received the signal when all ranks have come to the end.
+        The deadline does not cover the wait for ranks that have not come yet; see `Runtime`.
         """
         runtime = self._runtime
-        with runtime._exclusive(), Interrupts() as interrupts:
-            slices = list(slices)
+        control = runtime.control
+        with held_signals(), control.exclusive.used(self._call):
             wait = self._next_wait()
-            runtime.preflight(
-                problem, pipeline=self._name, slices=len(slices), depth=self.depth, wait=wait,
-                in_flight=self.in_flight, polls=self.polls, **agreed)
+            options = replace(self._options, wait=wait)
+            slices, error = _listed(slices)
+            if problem is not None:
+                error = InputError(problem)
+            runtime.enter(self._call, {"slices": len(slices), "depth": options.depth, "wait": wait,
+                                       "in_flight": options.in_flight, "polls": options.polls,
+                                       **(agree if isinstance(agree, dict) else {"agree": agree})},
+                          error)
             started = perf_counter()
-            runtime._run(
-                interrupts, slices, self._bound(self._program, args),
-                self._skeleton and self._bound(self._skeleton, args),
-                self.slots, self.depth, wait, self.in_flight, self.polls)
+            runtime._run(slices, self._bound(self._program, args, kwargs),
+                         self._skeleton and self._bound(self._skeleton, args, kwargs),
+                         self.slots, options)
             if self._trial is not None and slices:
                 self._judge(wait, (perf_counter() - started) / len(slices))
 
-    def _bound(self, function, args):
+    def _bound(self, function, args, kwargs):
         if self._has_buffers:
-            return lambda key, buffers: function(key, buffers, *args)
-        return lambda key, buffers: function(key, *args)
+            return lambda key, buffers: function(key, buffers, *args, **kwargs)
+        return lambda key, buffers: function(key, *args, **kwargs)
 
     def _next_wait(self):
         if self._trial is None:
@@ -82,7 +119,15 @@ class Pipeline:
         self._trial[wait].append(seconds_per_slice)
         if all(len(seconds) == 2 for seconds in self._trial.values()):
             best = np.array([min(seconds) for seconds in self._trial.values()])
-            with self._runtime._watched("the choice of the way to wait"):
-                self._runtime._control.Allreduce(MPI.IN_PLACE, best, MPI.MAX)
+            best = self._runtime.control.maximum(best)
             self.wait = list(self._trial)[int(np.argmin(best))]
             self._trial = None
+
+
+def _listed(slices):
+    """The slices as a list, and what is wrong with them, or None."""
+    try:
+        return list(slices), None
+    except Exception as error:
+        return [], error if not isinstance(error, TypeError) else InputError(
+            f"expected a sequence of slices, received one that fails: {formatted(error)[0]}")

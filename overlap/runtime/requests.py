@@ -47,11 +47,11 @@ class Operation(_Request):
 
     def call(self):
         """Make the blocking call."""
-        getattr(self.comm.handle, self.name)(*self.args, **self.kwargs)
+        getattr(self.comm._handle, self.name)(*self.args, **self.kwargs)
 
     def start(self):
         """Start the nonblocking twin; returns the `MPI.Request`."""
-        return getattr(self.comm.handle, "I" + self.name.lower())(*self.args, **self.kwargs)
+        return getattr(self.comm._handle, "I" + self.name.lower())(*self.args, **self.kwargs)
 
     def on_scratch(self):
         """Make the same operation on buffers of its own, so that it moves no user's data."""
@@ -177,34 +177,35 @@ class AsyncComm:
     ----------
     rank, size : int
         As in mpi4py.
-    handle : mpi4py.MPI.Comm
-        The private duplicate on which the runtime talks. Never use it while a pipeline runs.
     """
+
+    # `_handle` is the duplicate on which slice programs talk. Nobody but `Operation` uses it: what the
+    # library has to agree on goes through `Control`, which is watched by the deadline.
 
     def __init__(self, source, number, wrap, owns_source):
         self._source = source  # never carries a pipeline's traffic: a fresh duplicate can be made
         self._owns_source = owns_source
         self._wrap = wrap
         self.number = number
-        self.handle = None
+        self._handle = None
         self.renew()
 
     def renew(self):
         """Take a fresh duplicate (collective); the old one, if any, is left behind unused."""
-        self.handle = self._source.Dup()
-        self.handle.Set_errhandler(MPI.ERRORS_RETURN)
-        self.rank = self.handle.rank
-        self.size = self.handle.size
+        self._handle = self._source.Dup()
+        self._handle.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank = self._handle.rank
+        self.size = self._handle.size
 
     def free(self):
         """Free the duplicate, and the source if it was made here (collective)."""
-        self.handle.Free()
+        self._handle.Free()
         if self._owns_source:
             self._source.Free()
 
     def same_ranks(self, comm):
         """Whether `comm` is an intracommunicator of the same ranks in the same order."""
-        return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self.handle) in (
+        return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self._handle) in (
             MPI.IDENT, MPI.CONGRUENT)
 
     def Split(self, color=0, key=0):

@@ -6,9 +6,12 @@ the watchdog prints what has waited and every thread's stack, and aborts the job
 """
 
 import faulthandler
+import os
 import socket
 import sys
 import threading
+import time
+from contextlib import contextmanager
 from time import perf_counter
 
 from mpi4py import MPI
@@ -16,47 +19,97 @@ from mpi4py import MPI
 from ..errors import formatted
 
 ABORT_GRACE_S = 5.0
+PRINT_GRACE_S = 0.3  # for the launcher to forward what was printed, before it kills the job
 EXIT_STATUS = 75
 
 
 class Watchdog:
-    """Watches `outstanding` (label -> start, `time.perf_counter`) from a thread of its own."""
+    """Watches `outstanding` and `entries` (label -> start, `time.perf_counter`) from a thread.
 
-    def __init__(self, outstanding, deadline_s):
-        self._outstanding = outstanding
-        self._deadline_s = deadline_s
+    Parameters
+    ----------
+    deadline_s : float or None
+        Of what is outstanding; None is none.
+    entry_deadline_s : float or None
+        Of the wait for other ranks at the beginning of a call.
+
+    Attributes
+    ----------
+    outstanding, entries : dict
+    """
+
+    def __init__(self, deadline_s, entry_deadline_s=None):
+        self.outstanding = {}
+        self.entries = {}
+        deadlines = [("deadline_s", deadline_s, self.outstanding),
+                     ("entry_deadline_s", entry_deadline_s, self.entries)]
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
-        self._thread.start()
+        self._thread = None
+        watched = [deadline for deadline in deadlines if deadline[1] is not None]
+        if watched:
+            self._thread = threading.Thread(
+                target=_watch, args=(watched, self._closed), daemon=True, name="watchdog")
+            self._thread.start()
+
+    def stop(self):
+        """Have the thread end, without waiting for it."""
+        self._closed.set()
 
     def close(self):
-        self._closed.set()
-        self._thread.join()
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _watch(self):
-        while not self._closed.wait(min(1.0, self._deadline_s / 4)):
-            now = perf_counter()
-            for label, started in list(self._outstanding.items()):
-                if now - started > self._deadline_s:
-                    self._abort(label, now - started)
+    @contextmanager
+    def watching(self, label, entry=False):
+        """Watch what is done meanwhile."""
+        watched = self.entries if entry else self.outstanding
+        watched[label] = perf_counter()
+        try:
+            yield
+        finally:
+            del watched[label]
 
-    def _abort(self, label, waited_s):
-        abort(f"{label} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
-              "some rank does not take part")
+
+def _watch(deadlines, closed):
+    """Look at what is under way, now and then. Holds no reference to anything but the dictionaries."""
+    interval_s = min(1.0, *(limit_s / 4 for _, limit_s, _ in deadlines))
+    while not closed.wait(interval_s):
+        now = perf_counter()
+        for name, limit_s, watched in deadlines:
+            for label, started in list(watched.items()):
+                if now - started > limit_s:
+                    abort(f"{label} has not completed in {now - started:.1f} s "
+                          f"({name}={limit_s:g}): some rank does not take part")
 
 
 def abort(reason):
     """End the job: nothing can be agreed on with the other ranks any more."""
-    sys.__stderr__.write(
-        f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
-        "All threads' stacks follow; the job is aborted.\n")
-    sys.__stderr__.flush()
-    faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
     faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__)
+    report = (f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
+              f"All threads' stacks follow; the job is aborted.\n{_stacks()}")
+    sys.__stderr__.flush()
+    _write(sys.__stderr__.fileno(), report.encode(errors="backslashreplace"))
+    time.sleep(PRINT_GRACE_S)
     MPI.COMM_WORLD.Abort(EXIT_STATUS)
+
+
+def _stacks():
+    """The stacks of all threads, as `faulthandler` prints them."""
+    try:
+        with open(os.memfd_create("stacks"), "w+b") as file:
+            faulthandler.dump_traceback(file=file, all_threads=True)
+            file.seek(0)
+            return file.read().decode(errors="replace")
+    except OSError as error:  # the stacks come when the grace has run out
+        return f"(no stacks: {error})\n"
+
+
+def _write(descriptor, data):
+    while data:
+        data = data[os.write(descriptor, data):]
 
 
 def abort_on(error):
     """End the job because of an exception in one of our own threads."""
-    abort("an error in the runtime itself, or in a skeleton:\n"
-          + formatted(error)[1].rstrip())
+    abort("an error in the runtime itself, or in a skeleton:\n" + formatted(error)[1].rstrip())

@@ -119,7 +119,7 @@ def check_slice_error(comm, error, rank, z, cause=Boom):
 
 def fail_and_recover(rt, program, pipeline, fault):
     """One failing run, whose error all ranks agree on, and a right one after it."""
-    comm, (rank, z, site) = rt.comm.handle, fault
+    comm, (rank, z, site) = rt.comm._handle, fault
     program.fault = fault
     error = raised(overlap.SliceError, pipeline, range(SLICES))
     if site in BAD_CALLS:  # mpi4py's own words and type
@@ -398,7 +398,7 @@ def input_errors(comm):
                 attempts += [
                     (pipeline, range(5 if last else 4), {}, "slices: .*4 (rank 0).*5 (rank "),
                     (rt.pipelined(program, depth=4 if last else 3), range(4), {}, "depth: "),
-                    (pipeline, range(4), {"shape": (2, comm.rank)}, "shape: "),
+                    (pipeline, range(4), {"agree": {"shape": (2, comm.rank)}}, "shape: "),
                 ]
             for function, slices, options, text in attempts:
                 error = raised(overlap.InputError, function, slices, **options)
@@ -411,7 +411,7 @@ def input_errors(comm):
 
     # The runtime's own arguments.
     for options in ({"workers": 0}, {"depth": 0}, {"wait": "hope"}, {"in_flight": 0},
-                    {"deadline_s": -1}, {"depth": 2.5}, {"workers": True}):
+                    {"deadline_s": -1}, {"entry_deadline_s": 0}, {"depth": 2.5}, {"workers": True}):
         error = raised(overlap.InputError, overlap.Runtime, comm, **options)
         same_message(comm, error)
         assert next(iter(options)) in str(error) and "received" in str(error)
@@ -512,21 +512,21 @@ def interrupted_while_failing(comm):
 def interrupted_in_preflight(comm):
     """Ctrl-C while a rank waits for the others' input: the others are not left alone either."""
     with overlap.Runtime(comm, wait="poll", deadline_s=5) as rt:
-        original = rt.preflight
+        original = rt.enter
 
         @rt.pipelined
         async def program(z):
             await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
-        def preflight(*args, **kwargs):
+        def enter(*args, **kwargs):
             original(*args, **kwargs)
             if comm.rank == 0:
                 signal.raise_signal(signal.SIGINT)  # as if it had come inside MPI_Allreduce
 
-        rt.preflight = preflight
+        rt.enter = enter
         kind = KeyboardInterrupt if comm.rank == 0 else overlap.SliceError
         raised(kind, program, range(5))
-        rt.preflight = original
+        rt.enter = original
         program(range(5))
 
 
@@ -550,7 +550,8 @@ def lost(comm, wait, how, deadline_s):
     if how == "never opens" and last:
         time.sleep(1000)
     try:
-        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s) as rt:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s,
+                             entry_deadline_s=deadline_s) as rt:
             pipeline = rt.pipelined(program)
             pipeline(range(10), rt.comm, -1)
             if how == "absent" and last:

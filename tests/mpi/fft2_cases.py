@@ -481,7 +481,7 @@ def closed(comm):
         raised(overlap.ClosedError, lambda: plan.forward.settings)
         raised(overlap.ClosedError, plan.pointwise, lambda a: a)
         assert plan.runtime.closed is not shared
-        assert (plan.runtime.comm.handle == MPI.COMM_NULL) is not shared
+        assert (plan.runtime.comm._handle == MPI.COMM_NULL) is not shared
         if shared:
             with overlap.FFT2(comm, (2, 4, 4), runtime=rt):
                 pass
@@ -721,7 +721,7 @@ def many_plans(comm, own, shared):
         with overlap.FFT2(comm, u.shape, wait=mode, effort="estimate") as plan:
             result = plan.forward(u[plan.real.local_slice])
             rt = plan.runtime
-        assert rt.comm.handle == MPI.COMM_NULL and rt.closed
+        assert rt.comm._handle == MPI.COMM_NULL and rt.closed
     assert_close(result, truth, result.local_slice, comm)
     assert threading.active_count() == threads
     with overlap.Runtime(comm) as rt:

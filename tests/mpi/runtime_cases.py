@@ -178,7 +178,7 @@ def one_thread_talks(comm):
             with overlap.Runtime(comm, workers=3, depth=4, wait=wait, agree_every=2) as rt:
                 sub = rt.comm.Split(comm.rank % 2)
                 for wrapped in (rt.comm, sub):
-                    wrapped.handle = Spy(wrapped.handle, threads)
+                    wrapped._handle = Spy(wrapped._handle, threads)
 
                 async def program(z):
                     buffer = np.ones(4)
@@ -187,7 +187,7 @@ def one_thread_talks(comm):
                     assert buffer[0] == comm.size * sub.size
 
                 pipeline = rt.pipelined(program, skeleton=program if skeleton else None)
-                rt.preflight = lambda *args, **kwargs: None  # the caller's, before the pipeline
+                rt.enter = lambda *args, **kwargs: None  # the caller's, before the pipeline
                 with issued() as record:
                     pipeline(range(10))
                 callers = {thread for _, thread in record}
@@ -772,7 +772,7 @@ def second_pipeline_while_running(comm):
 
             inner = rt.pipelined(quiet)
             threads = set()
-            rt.comm.handle = Spy(rt.comm.handle, threads)
+            rt.comm._handle = Spy(rt.comm._handle, threads)
 
             @rt.pipelined
             async def outer(z):

@@ -64,7 +64,7 @@ def test_deadline_ends_the_job(wait, how):
     result = jobs.run_job("error_cases:lost", 3, deadline_s=20, expect_failure=True,
                           args={"wait": wait, "how": how, "deadline_s": 1})
     assert result.finished == ()
-    assert "has not completed in 1." in result.err and "(deadline_s=1)" in result.err, result
+    assert "has not completed in 1." in result.err and "deadline_s=1)" in result.err, result
     assert "Thread 0x" in result.err, result
     assert "error_cases.py" in result.err, result  # the stacks name the caller's line
 

@@ -19,7 +19,7 @@ def dimensions_of(runtime, comms):
     """
     split = [axis for axis, comm in enumerate(comms) if comm.size > 1]
     sizes = [comm.size for comm in comms]
-    everyone = runtime.comm.handle.allgather([comm.rank for comm in comms])
+    everyone = runtime.control.allgather([comm.rank for comm in comms])
     for order in permutations(split):
         grid = tuple(sizes[axis] for axis in order)
         if all(rank == sum(where[axis] * int(np.prod(grid[:dimension], dtype=int))

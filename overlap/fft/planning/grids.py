@@ -1,16 +1,11 @@
 """Process grids: the choice of one, and the communicators along its dimensions."""
 
-import weakref
 from math import prod
-from time import perf_counter
 
 import numpy as np
-from mpi4py import MPI
 
 from ...timing.model import alltoall_1d_s, alltoall_2d_s, fit_message_time
 
-_known = weakref.WeakKeyDictionary()  # communicators of every runtime: freed when it closes
-_links = weakref.WeakKeyDictionary()  # latency and bandwidth of every runtime's all-to-all
 CLOSE = 1.5  # a slab's or a pencil's time over the other's, by a model that knows no computing
 
 
@@ -19,7 +14,7 @@ def subcomms(runtime, grid):
 
     Rank p + P q + ... of a P x Q x ... grid has the coordinates p, q, ...
     """
-    of_runtime = _known.setdefault(runtime, {})
+    of_runtime = runtime.cache.setdefault("communicators of grids", {})
     if grid not in of_runtime:
         comm = runtime.comm
         if comm.size in grid:
@@ -46,9 +41,9 @@ def near_grids(runtime, shape, dtype):
     """
     size = runtime.comm.size
     nz, ny, nx = shape[-3:]
-    if runtime not in _links:
-        _links[runtime] = _measured(runtime.comm)
-    link = _links[runtime]
+    link = runtime.cache.get("latency and bandwidth")
+    if link is None:
+        link = runtime.cache["latency and bandwidth"] = _measured(runtime.control)
     points, itemsize = nz * ny * nx, np.dtype(dtype).itemsize
 
     def cost(grid):
@@ -64,22 +59,14 @@ def near_grids(runtime, shape, dtype):
     return [best, others[0]] if close else [best]
 
 
-def _measured(comm):
+def _measured(control):
     """Latency and bandwidth of an all-to-all, alike on all ranks."""
-    if comm.size == 1:
+    if control.size == 1:
         return 0.0, 1.0
     pieces = (2**10, 2**18)
     seconds = []
     for piece in pieces:
-        send, receive = np.zeros((2, comm.size * piece), np.uint8)
-        found = []
-        for _ in range(4):
-            comm.handle.Barrier()
-            started = perf_counter()
-            comm.handle.Alltoall(send, receive)
-            found.append(perf_counter() - started)
-        seconds.append(min(found[1:]) / (comm.size - 1))
-    seconds = np.array(seconds)
-    comm.handle.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
-    link = fit_message_time(pieces, seconds)
+        found = [control.alltoall_s(piece) for _ in range(4)]
+        seconds.append(min(found[1:]) / (control.size - 1))
+    link = fit_message_time(pieces, control.maximum(np.array(seconds)))
     return link.latency_s, min(link.bandwidth_Bps, 1e15)

@@ -19,7 +19,6 @@ from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
-from mpi4py import MPI
 
 from ...runtime import POLLS_PER_EXCHANGE
 from ...timing.model import fit_message_time, pipeline_s
@@ -88,8 +87,8 @@ def tune(transform, budget_s, progress=None):
     progress : callable, optional
         ``progress(what, done, total)`` on rank 0, seconds.
     """
-    comm = transform.runtime.comm
-    clock = _Clock(comm, budget_s, progress)
+    control = transform.runtime.control
+    clock = _Clock(control, budget_s, progress)
     with _planning(transform):
         clock.says("planning")
         course = Course(transform) if _hides(transform) else None
@@ -100,7 +99,7 @@ def tune(transform, budget_s, progress=None):
             search = _Search(course, clock)
             chosen, gain = search.run(default, transform.settings)
             transform.trials = search.trials()
-        chosen = replace(chosen, rows=comm.handle.bcast(transform.kernels_of(chosen).rows))
+        chosen = replace(chosen, rows=control.bcast(transform.kernels_of(chosen).rows))
     transform.tuned = Tuned(str(default), gain, len(transform.trials))
     transform.configure(chosen)
 
@@ -124,8 +123,8 @@ def _planning(transform):
 
 def _hides(transform):
     """Whether there is something to hide, and something to hide it behind."""
-    return transform.slices > 1 and _agreed(transform.runtime.comm,
-                                            transform.nbytes_per_slice()) > 0
+    return transform.slices > 1 and transform.runtime.control.maximum(
+        transform.nbytes_per_slice()) > 0
 
 
 class Course:
@@ -142,11 +141,11 @@ class Course:
 
     def __init__(self, transform):
         self.transform = transform
-        self.comm = transform.runtime.comm
+        self.control = transform.runtime.control
         self.slices = transform.slices
-        self.nbytes = _agreed(self.comm, transform.nbytes_per_slice())
+        self.nbytes = self.control.maximum(transform.nbytes_per_slice())
         self.size = transform.requested.chunk or _chunk_by_size(
-            self.slices, self.nbytes / max(1, self.comm.size))
+            self.slices, self.nbytes / max(1, self.control.size))
         self._arrays = 0, None
         self._measure_parts()
 
@@ -159,8 +158,8 @@ class Course:
             self.transform.configure(
                 _completed(self.transform.requested, "off", 1, chunk), few)
             for what in ("compute", "exchange"):
-                seconds = [_seconds(self.comm, self.transform, what, arrays) for _ in range(3)]
-                times[what, chunk] = _agreed(self.comm, min(seconds[1:]))
+                seconds = [_seconds(self.transform, what, arrays) for _ in range(3)]
+                times[what, chunk] = self.control.maximum(min(seconds[1:]))
         self._overhead_s = max(0.0, times["compute", 1] - times["compute", few]) / (few - 1)
         self._compute_s = max(0.0, times["compute", 1] / few - self._overhead_s) * self.slices
         self._handover_s = 0.0
@@ -169,8 +168,8 @@ class Course:
         polling = _completed(replace(self.transform.requested, in_flight=None), "poll",
                              min(few, SHALLOW), 1)
         self.transform.configure(polling, few)
-        seconds = [_seconds(self.comm, self.transform, "whole", arrays) for _ in range(3)]
-        excess = _agreed(self.comm, min(seconds[1:])) - self._predicted_s(polling, few)
+        seconds = [_seconds(self.transform, "whole", arrays) for _ in range(3)]
+        excess = self.control.maximum(min(seconds[1:])) - self._predicted_s(polling, few)
         self._handover_s = max(0.0, excess) * self.transform.runtime.workers / few
 
     def predicted_s(self, settings, speedup=1.0):
@@ -197,7 +196,7 @@ class Course:
         """Slices of a trial run: enough to fill the pipelines, and for so long; within `nbytes`."""
         best = min(map(self.predicted_s, entrants))
         filled = max(3 * entrant.depth * entrant.chunk for entrant in entrants)
-        return _agreed(self.comm, min(
+        return self.control.maximum(min(
             self.slices, max(filled, int(seconds / (best / self.slices))),
             max(1, nbytes // self.transform.nbytes_of_arrays())))
 
@@ -225,12 +224,10 @@ class Course:
             for turn in range(len(entrants)):
                 at = (turn + number) % len(entrants)
                 self.transform.configure(entrants[at], count)
-                row[at] = _seconds(self.comm, self.transform, "whole", arrays)
+                row[at] = _seconds(self.transform, "whole", arrays)
             seconds.append(row)
         del kernels
-        seconds = np.array(seconds).T.copy()
-        self.comm.handle.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
-        return seconds
+        return self.control.maximum(np.array(seconds).T.copy())
 
     def _trial_arrays(self, count):
         held, arrays = self._arrays
@@ -245,8 +242,8 @@ def _planned(transform, course):
     requested = transform.requested
     wait, depth, chunk = requested.wait, requested.depth, requested.chunk
     slices = max(1, transform.slices)
-    nbytes = _agreed(transform.runtime.comm, transform.nbytes_per_slice())
-    size = chunk or _chunk_by_size(slices, nbytes / max(1, transform.runtime.comm.size))
+    nbytes = transform.runtime.control.maximum(transform.nbytes_per_slice())
+    size = chunk or _chunk_by_size(slices, nbytes / max(1, transform.runtime.control.size))
 
     def settings(wait, chunk, depth=depth or DEPTH):
         depth = 1 if wait == "off" else depth
@@ -395,15 +392,15 @@ class _Search:
 class _Clock:
     """The time that tuning takes, the same on all ranks."""
 
-    def __init__(self, comm, budget_s, progress):
+    def __init__(self, control, budget_s, progress):
         self.budget_s = budget_s
-        self._comm = comm
-        self._progress = progress if comm.rank == 0 else None
+        self._control = control
+        self._progress = progress if control.rank == 0 else None
         self._started = perf_counter()
 
     def left(self, share):
         """Whether less than that share of the budget is spent (collective)."""
-        return _agreed(self._comm, perf_counter() - self._started) < share * self.budget_s
+        return self._control.maximum(perf_counter() - self._started) < share * self.budget_s
 
     def says(self, what):
         if self._progress is not None:
@@ -422,16 +419,9 @@ def _chunk_by_size(slices, piece_nbytes):
     return max(1, min(int(MESSAGE_NBYTES // max(1, piece_nbytes)), slices // FEWEST_CHUNKS))
 
 
-def _seconds(comm, transform, what, arrays):
+def _seconds(transform, what, arrays):
     """Wall time of one run on trial arrays, on this rank."""
-    comm.handle.Barrier()
+    transform.runtime.control.barrier()
     started = perf_counter()
     transform.run_planes(*arrays, what=what)
     return perf_counter() - started
-
-
-def _agreed(comm, value):
-    """The largest of all ranks' values."""
-    array = np.array([value], dtype=float)
-    comm.handle.Allreduce(MPI.IN_PLACE, array, MPI.MAX)
-    return type(value)(array[0])

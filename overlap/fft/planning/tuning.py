@@ -46,16 +46,16 @@ class Tuning:
         self._known = []  # wisdom of an earlier entry, for transforms that are not tuned anew
         if path is None:
             return
-        comm = runtime.comm.handle
-        self._machine = machine(comm)
+        control = runtime.control
+        self._machine = machine(control)
         found, problem = (None, None), None
-        if comm.rank == 0:
+        if control.rank == 0:
             try:
                 found = store.find(store.read(path), plan, self._machine)
             except InputError as error:
                 problem = str(error)
         runtime.preflight(problem)
-        self._entry, self._reason = comm.bcast(found)
+        self._entry, self._reason = control.bcast(found)
         if self._entry is not None:
             with self._wisdom() as accepted:
                 runtime.preflight(None if accepted else (
@@ -101,12 +101,12 @@ class Tuning:
         shapes : tuple
             What this rank's FFTW plans depend on: ranks with the same make the same plans.
         """
-        comm = self._runtime.comm.handle
-        everybodys = comm.allgather(shapes)
-        first = everybodys.index(everybodys[comm.rank]) == comm.rank
-        texts = comm.gather(local.wisdom(self._dtype) if first else None)
+        control = self._runtime.control
+        everybodys = control.allgather(shapes)
+        first = everybodys.index(everybodys[control.rank]) == control.rank
+        texts = control.gather(local.wisdom(self._dtype) if first else None)
         problem = None
-        if comm.rank == 0:
+        if control.rank == 0:
             self._entry = {
                 "plan": self._plan, "machine": self._machine,
                 "transforms": {name: store.record(transform.settings, transform.tuned)
@@ -117,7 +117,7 @@ class Tuning:
                     store.write(self.path, self._entry)
                 except (InputError, OSError) as error:
                     problem = f"expected to write a tuning file, received {error}"
-        self._entry = comm.bcast(self._entry)
+        self._entry = control.bcast(self._entry)
         self._runtime.preflight(problem)
 
 
@@ -127,18 +127,18 @@ def path_of(tuning):
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
-def machine(comm):
+def machine(control):
     """What else a tuned plan depends on (collective; the same on all ranks).
 
     ``link`` is the environment's OVERLAP_LINK: what joins the hosts, where their names do not tell.
     `overlap links` and the commands set it to the rate.
     """
-    hosts = comm.allgather(MPI.Get_processor_name())
+    hosts = control.allgather(MPI.Get_processor_name())
     names = list(dict.fromkeys(hosts))
     library = MPI.Get_library_version().split("\n")[0].strip("\0")
-    return comm.bcast({
+    return control.bcast({
         "cpu": cpu_model(), "cores": os.cpu_count(),
-        "cores_of_rank": comm.allreduce(len(os.sched_getaffinity(0)), MPI.MIN),
+        "cores_of_rank": control.minimum(len(os.sched_getaffinity(0))),
         "hosts": len(names), "ranks_per_host": max(map(hosts.count, names)),
         "neighbours_share_host": hosts == sorted(hosts, key=names.index),
         "link": os.environ.get("OVERLAP_LINK", ""),

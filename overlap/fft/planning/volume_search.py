@@ -7,7 +7,7 @@ rank's times; a simpler one wins a near tie.
 
 from statistics import median
 
-from .search import DEPTH, SHALLOW, _agreed, _completed, _seconds
+from .search import DEPTH, SHALLOW, _completed, _seconds
 from .settings import Trial
 
 MESSAGE_NBYTES = (2**18, 2**19, 2**20, 2**21)
@@ -32,16 +32,16 @@ def choose_volume(transform, requested):
 
 def seconds_of(transform):
     """Median time of a transform as it is configured, on trial arrays; the same on all ranks."""
-    comm, arrays = transform.runtime.comm, transform.trial_arrays(transform.trial_fields())
-    return median(_agreed(comm, _seconds(comm, transform, "whole", arrays))
+    arrays = transform.trial_arrays(transform.trial_fields())
+    return median(transform.runtime.control.maximum(_seconds(transform, "whole", arrays))
                   for _ in range(1 + ROUNDS))
 
 
 def _chosen(transform, requested):
     wait, depth, chunk, late = requested.wait, requested.depth, requested.chunk, requested.late
-    comm = transform.runtime.comm
+    maximum = transform.runtime.control.maximum
     units = max(1, transform.units)
-    unit_nbytes = max(1, _agreed(comm, transform.message_nbytes(1)))
+    unit_nbytes = max(1, maximum(transform.message_nbytes(1)))
     sizes = sorted({chunk or max(1, min(nbytes // unit_nbytes, units // FEWEST_MESSAGES))
                     for nbytes in MESSAGE_NBYTES})
     middle = sizes[len(sizes) // 2]
@@ -51,7 +51,7 @@ def _chosen(transform, requested):
             depth = 1
         elif depth is None:
             slots = transform.nbytes_of_arrays() // (SLOTS_SHARE * transform.slot_nbytes(chunk))
-            depth = _agreed(comm, min(DEPTH, max(SHALLOW, slots)))
+            depth = maximum(min(DEPTH, max(SHALLOW, slots)))
         return _completed(requested, wait, depth, chunk, late)
 
     if wait != "auto":
@@ -63,7 +63,7 @@ def _chosen(transform, requested):
 
     def seconds(candidate, what="whole"):
         transform.configure(candidate, fields)
-        return _agreed(comm, _seconds(comm, transform, what, arrays))
+        return maximum(_seconds(transform, what, arrays))
 
     off = settings("off")
     seconds(off)  # the first run touches new memory

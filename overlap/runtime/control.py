@@ -1,0 +1,319 @@
+"""`Control`: all that the library does in MPI for itself, in one place.
+
+The awaited traffic of slice programs travels on `AsyncComm`; every other collective of the library is
+made here, on one communicator of its own. Each begins with the same small reduction, the *header*:
+the minimum over all ranks of three integers, ``(well, signature, -signature)``, where the signature
+is a checksum of what the rank is about to do. So whatever two ranks do, their headers match each
+other, and nobody is left alone:
+
+* a rank that has failed sends ``well = 0``: all ranks exchange what went wrong and raise one and the
+  same exception (`InputError`, or `RankError` for anything that is no fault of the input);
+* ranks that are about to do different things see that the signatures differ, exchange what each
+  wants and raise one `InputError` that names it.
+
+All of this is watched by the deadline. The one exception is the header with which a public call (a
+pipeline's, a constructor's) begins: to wait there for a rank that still computes or writes a file
+outside of the library is no fault, so the deadline starts when all ranks have entered, unless
+`Runtime`'s ``entry_deadline_s`` says otherwise.
+"""
+
+import pickle
+import zlib
+from numbers import Complex, Integral, Number, Real
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import ClosedError, InputError, RankError, formatted
+from .exclusive import Exclusive
+from .interrupts import held_error
+from .requests import AsyncComm
+
+
+class Control:
+    """The library's own collectives over the ranks of a runtime.
+
+    Every method that talks is collective, and raises the same exception on all ranks.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Duplicated (collective).
+    watchdog : Watchdog
+        Watches what is under way.
+
+    Attributes
+    ----------
+    rank, size : int
+    comm : mpi4py.MPI.Intracomm
+        The duplicate; for modules of `overlap.runtime` only.
+    comms : list of AsyncComm
+        The communicators that slice programs may use.
+    running : bool
+        A job runs: nobody but its communicator may talk.
+    """
+
+    def __init__(self, comm, watchdog):
+        self.watchdog = watchdog
+        self.running = False
+        self.closed = False
+        self.exclusive = Exclusive("this runtime")
+        self.comms = []
+        self._wrapped = 0
+        self._meetings = 0
+        with watchdog.watching("making a runtime on all ranks", entry=True):
+            self.comm = comm.Dup()
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank = self.comm.rank
+        self.size = self.comm.size
+
+    # ---- agreement ---------------------------------------------------------------------------
+
+    def meet(self, call, agreed=None, *, error=None, entry=False):
+        """Meet all ranks at a header: all are well and about to do the same, or all raise.
+
+        Parameters
+        ----------
+        call : str
+            What this rank is about to do.
+        agreed : dict, optional
+            Values that must be the same on all ranks. What compares equal is the same: 4 and
+            ``np.int64(4)``, a list and a tuple of the same values.
+        error : BaseException, optional
+            This rank has failed.
+        entry : bool
+            A public call begins here: nobody is late yet.
+
+        Raises
+        ------
+        InputError
+            A rank failed with one, or the ranks want different things.
+        RankError
+            A rank failed with anything else. On that rank the original is the cause; an exception
+            that is none (`KeyboardInterrupt`, `SystemExit`) or that a signal handler raised is
+            raised there itself.
+        """
+        self.check_idle()
+        wish = {"call": call}
+        if error is None:
+            error = held_error()
+        if error is None:
+            try:
+                wish |= {name: canonical(value) for name, value in (agreed or {}).items()}
+            except Exception as problem:
+                error = InputError("expected values that can be written as text, received one for "
+                                   f"which this fails: {formatted(problem)[0]}")
+        signature = zlib.crc32(repr(wish).encode("utf-8", "backslashreplace"))
+        header = np.array([error is None, signature, -signature], dtype=np.int64)
+        with self.exclusive.used(call):
+            self._meetings += 1
+            try:
+                with self.watchdog.watching(call, entry):
+                    self.comm.Allreduce(MPI.IN_PLACE, header, MPI.MIN)
+                if header[0] and header[1] == -header[2]:
+                    return
+                with self.watchdog.watching(f"the report of what failed in {call}"):
+                    found = self.comm.allgather(wish if header[0] else _report(error))
+            except MPI.Exception as broken:
+                self.mark(broken)
+                raise
+        if header[0]:
+            raise self.mark(InputError(_disagreement(found)))
+        common = self.mark(_common_error(found))
+        if error is None:
+            raise common
+        if error is held_error() or not isinstance(error, Exception):
+            raise self.mark(error) from common
+        raise common from (error if error.__traceback__ is not None else None)
+
+    def mark(self, error):
+        """Note that all ranks know of this failure; returns it."""
+        try:
+            error._overlap_meeting = self, self._meetings
+        except Exception:
+            pass  # then it is told once more
+        return error
+
+    def is_known(self, error):
+        """Whether all ranks have failed with this exception, and have not met since."""
+        return getattr(error, "_overlap_meeting", None) == (self, self._meetings)
+
+    # ---- collectives -------------------------------------------------------------------------
+
+    def barrier(self):
+        """Wait until all ranks have come here."""
+        self.meet("barrier")
+
+    def allgather(self, value):
+        """The values of all ranks, in their order, as a list; anything that can be pickled."""
+        return [pickle.loads(data) for data in self._talk(
+            "allgather", {}, lambda data: self.comm.allgather(data), value)]
+
+    def gather(self, value, root=0):
+        """The values of all ranks on rank `root`, as a list; None on the others."""
+        found = self._talk("gather", {"root": root},
+                           lambda data: self.comm.gather(data, root), value)
+        return None if found is None else [pickle.loads(data) for data in found]
+
+    def bcast(self, value, root=0):
+        """The value of rank `root`, on all ranks."""
+        return pickle.loads(self._talk(
+            "bcast", {"root": root}, lambda data: self.comm.bcast(data, root),
+            value if self.rank == root else None))
+
+    def maximum(self, value):
+        """The largest of all ranks' values, element by element: of a number, or of an array."""
+        return self._reduced("maximum", MPI.MAX, value)
+
+    def minimum(self, value):
+        """The smallest of all ranks' values, element by element: of a number, or of an array."""
+        return self._reduced("minimum", MPI.MIN, value)
+
+    def alltoall_s(self, nbytes):
+        """Seconds that an all-to-all with `nbytes` bytes from every rank to every rank takes here."""
+        send, receive = np.zeros((2, self.size * nbytes), np.uint8)
+        self.meet("all-to-all", {"nbytes": nbytes})
+        with self.exclusive.used("all-to-all"), self.watchdog.watching("all-to-all"):
+            started = perf_counter()
+            self.comm.Alltoall(send, receive)
+            return perf_counter() - started
+
+    def _talk(self, call, agreed, collective, value):
+        error = data = None
+        try:
+            data = pickle.dumps(value)
+        except Exception as problem:
+            error = problem
+        self.meet(call, agreed, error=error)
+        with self.exclusive.used(call), self.watchdog.watching(call):
+            return collective(data)
+
+    def _reduced(self, call, operation, value):
+        array = np.array(value)
+        self.meet(call, {"shape": array.shape, "dtype": array.dtype.str})
+        with self.exclusive.used(call), self.watchdog.watching(call):
+            self.comm.Allreduce(MPI.IN_PLACE, array, operation)
+        return array if isinstance(value, np.ndarray) else type(value)(array[()])
+
+    def ranks_of(self, comm):
+        """The ranks here of the ranks of `comm`, a tuple; None if it is none or has others too."""
+        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+            return None
+        theirs, ours = comm.Get_group(), self.comm.Get_group()
+        found = tuple(theirs.Translate_ranks(None, ours))
+        theirs.Free()
+        ours.Free()
+        return None if MPI.UNDEFINED in found else found
+
+    # ---- communicators -----------------------------------------------------------------------
+
+    def wrap(self, comm):
+        """Make an awaitable communicator of one of mpi4py's, collective over that one.
+
+        Of a function too, that makes one: this one is ours to free. Returns None on ranks for
+        which it makes none.
+        """
+        self.check_idle()
+        # Counted on every rank, also on those that get none: the number names it everywhere.
+        number = self._wrapped
+        self._wrapped += 1
+        with self.exclusive.used("making a communicator"), self.watchdog.watching(
+                "making a communicator on all its ranks"):
+            owned = callable(comm)
+            source = comm() if owned else comm
+            if source == MPI.COMM_NULL:
+                return None
+            wrapped = AsyncComm(source, number, self.wrap, owned)
+        self.comms.append(wrapped)
+        return wrapped
+
+    def free(self):
+        """Free all communicators (collective)."""
+        self.closed = True
+        if not MPI.Is_finalized():
+            with self.exclusive.used("closing a runtime"), self.watchdog.watching(
+                    "freeing a runtime's communicators on all ranks"):
+                for comm in reversed(self.comms):
+                    comm.free()
+                self.comm.Free()
+        self.comms.clear()
+
+    def check_open(self):
+        """Raise `ClosedError` after `free`."""
+        if self.closed:
+            raise ClosedError("expected an open runtime, received one that was closed")
+
+    def check_idle(self):
+        """Only the communicator may talk while a job runs."""
+        self.check_open()
+        if self.running:
+            raise RuntimeError(
+                "a pipeline of this runtime is running: expected one at a time, and no other call "
+                "of the runtime meanwhile")
+
+
+def canonical(value):
+    """A value as text, the same for values that compare equal, and for lists and tuples."""
+    if value is None or isinstance(value, str):
+        return repr(value)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (bool, np.bool_)):
+        return repr(bool(value))
+    if isinstance(value, Number):
+        return _canonical_number(value)
+    if isinstance(value, (list, tuple)):
+        parts = ", ".join(map(canonical, value))
+        return f"({parts},)" if len(value) == 1 else f"({parts})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(sorted(
+            f"{canonical(key)}: {canonical(part)}" for key, part in value.items())) + "}"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(canonical, value))) + "}"
+    return repr(value)
+
+
+def _canonical_number(value):
+    if isinstance(value, Integral):
+        return repr(int(value))
+    if isinstance(value, Real):
+        value = float(value)
+        return repr(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, Complex):
+        value = complex(value)
+        return _canonical_number(value.real) if value.imag == 0 else repr(value)
+    return repr(value)
+
+
+def _report(error):
+    """What other ranks must know of a failure; None if there is none."""
+    if error is None:
+        return None
+    summary, traceback_text = formatted(error)
+    if isinstance(error, InputError):
+        return "input", str(error), traceback_text
+    return "failure", summary, traceback_text
+
+
+def _common_error(reports):
+    """The one exception of all ranks."""
+    reports = {rank: report for rank, report in enumerate(reports) if report is not None}
+    for rank, (kind, summary, traceback_text) in reports.items():
+        if kind == "failure":
+            return RankError(rank, summary, traceback_text)
+    return InputError("; ".join(f"rank {rank}: {text}" for rank, (_, text, _) in reports.items()))
+
+
+def _disagreement(wishes):
+    """Name what differs between the ranks, rank by rank."""
+    calls = [wish["call"] for wish in wishes]
+    if any(call != calls[0] for call in calls):
+        wishes = [{"call": call} for call in calls]
+    lines = []
+    for name in dict.fromkeys(name for wish in wishes for name in wish):
+        values = [wish.get(name, "nothing") for wish in wishes]
+        if any(value != values[0] for value in values):
+            lines.append(f"{name}: expected the same on all ranks, received " + ", ".join(
+                f"{value} (rank {rank})" for rank, value in enumerate(values)))
+    return "; ".join(lines)
