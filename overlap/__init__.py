@@ -26,6 +26,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .errors import (
     ClosedError,
@@ -35,6 +36,19 @@ from .errors import (
     SliceError,
     ThreadLevelError,
 )
+
+if TYPE_CHECKING:  # what `__getattr__` finds at run time
+    from .arrays import DistArray as DistArray
+    from .fft import FFT2 as FFT2
+    from .fft import FFT3 as FFT3
+    from .fft import Bracket as Bracket
+    from .runtime import Runtime as Runtime
+    from .runtime import barrier as barrier
+    from .runtime import parallel as parallel
+    from .runtime import stagger as stagger
+    from .runtime import take_turn as take_turn
+    from .runtime import wait_for_slices as wait_for_slices
+    from .runtime import worker_index as worker_index
 
 _LAYER_OF = {"Bracket": "fft", "DistArray": "arrays", "FFT2": "fft", "FFT3": "fft",
              "Runtime": "runtime", "wait_for_slices": "runtime", "barrier": "runtime", "parallel": "runtime",
@@ -46,7 +60,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def _found_later(name: str) -> Any:
     """Import what needs MPI when it is first asked for: importing mpi4py starts MPI."""
     if name not in _LAYER_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -54,5 +68,9 @@ def __getattr__(name):
     return value
 
 
-def __dir__():
+if not TYPE_CHECKING:  # a type checker would take every name for one that exists
+    __getattr__ = _found_later
+
+
+def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
