@@ -6,8 +6,20 @@ import sys
 import time
 
 from .campaign import campaign
+from .defects import DEFECTS, schedules_until_found
 from .programs import draw
 from .schedule import explore
+
+
+def put_back(limit):
+    """Print a table of the seeded defects; returns the exit status."""
+    found = []
+    for name, edits in DEFECTS.items():
+        schedules, finding = schedules_until_found(edits, limit)
+        found.append(schedules is not None)
+        print(f"{schedules or f'not in {limit}':>10}  {name}"
+              + (f": {finding.text.splitlines()[0][:80]}" if finding else ""), flush=True)
+    return 0 if all(found) else 1
 
 
 def main(argv=None):
@@ -16,7 +28,11 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--replay", type=int, metavar="SEED", help="show one seed")
+    parser.add_argument("--defects", action="store_true",
+                        help="put one defect after the other back instead, and count until it is found")
     arguments = parser.parse_args(argv)
+    if arguments.defects:
+        return put_back(arguments.schedules)
     if arguments.replay is not None:
         print(draw(arguments.replay))
         findings = [found] if (found := explore(arguments.replay)) else []

@@ -36,6 +36,10 @@ class Interrupted(Exception):
     """What a signal handler raises."""
 
 
+def _raise():
+    raise Interrupted("right after an operation")
+
+
 class Ticket:
     """One rank's part in an operation: the request of MPI."""
 
@@ -316,7 +320,7 @@ class Comm:
         if network.faults and args and getattr(args[0], "genuine", False):
             if fault := network.faults.pop((self.rank, args[0].identity, "after"), None):
                 network.fire(fault)
-                raise Interrupted("right after an operation")
+                threads.schedule.interrupt(_raise)
 
 
 class Agreements(Comm):

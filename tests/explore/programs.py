@@ -32,6 +32,7 @@ class Call:
     skeleton: bool
     buffers: bool
     steps: list
+    shown: bool = True  # the slices' keys have a text
     faults: list = field(default_factory=list)
 
 
@@ -45,10 +46,10 @@ class Plan:
     calls: list
 
 
-# What may go wrong: an exception of the program, of one of its parallel parts, of MPI before anything
-# was sent, of mpi4py for a bad argument, of the network; Ctrl-C; and, with "off", what a signal handler
-# raises right after an operation.
-FAULTS = ("compute", "parallel", "argument", "type", "network", "signal", "after")
+# What may go wrong: an exception of the program, one that cannot be shown, one of its parallel parts, of
+# MPI before anything was sent, of mpi4py for a bad argument, of the network, of Testsome; of the skeleton;
+# Ctrl-C; and, with "off", what a signal handler raises right after an operation.
+FAULTS = ("compute", "unspeakable", "parallel", "argument", "type", "network", "signal", "after")
 
 
 def draw(seed):
@@ -88,6 +89,7 @@ def draw_call(random, ranks):
     barrier = any(("barrier",) in steps for steps in table)
     buffers = random.random() < 0.5 and not (barrier and slices > depth)
     call = Call(wait, depth, random.choice((1, 2, 3, depth)), skeleton, buffers, table)
+    call.shown = random.random() < 0.8
     if fails and slices:
         call.faults = [draw_fault(random, call, ranks) for _ in range(random.choice((1, 1, 2)))]
     return call
@@ -143,7 +145,7 @@ class Expected:
     issued : list of (int, int)
         Slice and step of every operation, in the issue order.
     stuck : bool
-        Then comes a wait that can never end.
+        Some `wait_for_slices` can never end: an error, after which nothing is waited for.
     """
 
     def __init__(self, call):
@@ -169,7 +171,6 @@ class Expected:
                 while slot.item is None:
                     if not any([self._advance(other) for other in self._slots]):
                         self.stuck = True
-                        return
                 if slot.item == "end":
                     continue
                 if slot.item == "barrier":
@@ -206,7 +207,8 @@ class Expected:
             if kind == "barrier":
                 slot.parked.append((number, step + 1))
                 slot.at = None
-            elif kind == "wait" and not self._ended.issuperset(range(request[1], request[2])):
+            elif kind == "wait" and not self.stuck and not self._ended.issuperset(
+                    range(request[1], request[2])):
                 return moved
             else:
                 slot.at = number, step + 1

@@ -1,6 +1,7 @@
 """One schedule: the ranks' threads, and what is checked while they run and when they have ended."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,40 @@ from .programs import Expected, draw
 
 class Injected(Exception):
     """What the programs raise."""
+
+
+class Unspeakable(Exception):
+    """An exception that cannot be shown."""
+
+    def __str__(self):
+        raise KeyError("no text")
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+class Key:
+    """What a slice is called; its text is its number, or none."""
+
+    def __init__(self, number, shown):
+        self.number = number
+        self._shown = shown
+
+    def __str__(self):
+        if not self._shown:
+            raise KeyError(self.number)
+        return str(self.number)
+
+
+class Held:
+    """Counts how many of its kind live: what a slice, or a call, holds."""
+
+    def __init__(self, living):
+        self._living = living
+        living[0] += 1
+
+    def __del__(self):
+        self._living[0] -= 1
 
 
 class Aborted(Exception):
@@ -50,7 +85,7 @@ class World:
     def __init__(self, seed, plan, runtime):
         self.plan = plan
         self.runtime = runtime
-        self.clock = threads.Schedule(seed).begin(list(vars(runtime).values()))
+        self.clock = threads.Schedule(seed).begin(runtime.modules)
         self.network = Network(plan.ranks)
         self.control = self.network.source(Agreements)
         self.sources = self.network.source(Comm)
@@ -77,13 +112,23 @@ class World:
             raise Violation(f"call {index}: no error after {fired or 'a wait without end'}")
         if outcomes[0] is not None and not (fired or expected.stuck):
             raise Violation(f"call {index}: {outcomes[0][2]}\n{outcomes[0][3]}")
-        orders = [rank.issued[index] for rank in self.ranks]
-        if outcomes[0] is None:
-            for order in orders:
-                if not _same(order, expected.issued, call):
-                    raise Violation(f"call {index}: issued {order}, expected {expected.issued}")
-            for rank in self.ranks:
+        for rank in self.ranks:
+            order = rank.issued[index]
+            due = expected.issued if outcomes[0] is None else expected.issued[:len(order)]
+            if not _same(order, due, call, outcomes[0] is not None and not call.skeleton):
+                raise Violation(f"call {index}: issued {order}, expected {due} {fired}")
+            if outcomes[0] is None:
                 rank.check_steps(index, call)
+        if outcomes[0] is not None and fired and not expected.stuck:
+            self._check_origin(index, outcomes[0], fired)
+
+    def _check_origin(self, index, outcome, fired):
+        """The error is that of a failure that has happened."""
+        rank, name = outcome[:2]
+        if not any(rank == fault[1] and (fault[0] in ("signal", "network") or name.startswith("<")
+                                         or name == str(fault[2])) for fault in fired):
+            raise Violation(f"call {index}: slice {name} failed on rank {rank}, expected one of "
+                            f"{fired}\n{outcome[3]}")
 
     def expected(self, index):
         return Expected(self.plan.calls[index])
@@ -147,21 +192,18 @@ class Rank:
             pool.core_tokens = self.tokens if call.wait == "block" else None
         network.cores[number] = self.world.plan.workers if call.wait == "block" else NO_LIMIT
         network.limits[number] = call.in_flight if call.wait == "poll" else 1
-        self.log, self.ended, self.arrived = [], set(), {}
+        self.log, self.ended, self.arrived, self.living = [], set(), {}, [0]
         self.logs.append(self.log)
-        self._arm(index, call)
         resources = [set() if call.buffers else None for _ in range(call.depth)]
         handle = self.comm.handle
         self.job = runtime.job.Job(
-            range(len(call.steps)), self._program(index, call),
+            [Key(number, call.shown) for number in range(len(call.steps))], self._program(index, call),
             self._skeleton(index, call) if call.skeleton else None,
             resources, call.depth, pool, None)
+        self._arm(index, call)
         waiting = self.scheduler.waiting(call.wait, self.job, pool, call.in_flight, 8)
         before = len(network.issued[number])
-        if self.signal is not None:
-            self.world.clock.pending[threads.getcurrent()] = self._interrupt
         error = self.scheduler.run(self.job, waiting)
-        self.world.clock.pending.pop(threads.getcurrent(), None)
         self.issued.append([identity[1:] if identity else None
                             for _, identity in network.issued[number][before:]])
         self.outcomes.append(error and (
@@ -174,7 +216,7 @@ class Rank:
             self.world.check(index)
 
     def _arm(self, index, call):
-        self.faults, self.signal = {}, None
+        self.faults = {}
         for fault in call.faults:
             kind, rank, number, step = fault
             if rank != self.number:
@@ -182,17 +224,18 @@ class Rank:
             if kind in ("argument", "type", "network"):
                 self.network.faults[rank, (index, number, step), kind] = index, fault
             elif kind == "signal":
-                self.signal = index, fault
+                self.world.clock.start(partial(self._signal, index, fault), f"rank {rank} signal")
             elif kind == "after":
                 self.network.faults[rank, (index, number, step), kind] = index, fault
             else:
                 self.faults[kind, number, step] = index, fault
 
-    def _interrupt(self):
-        """A signal's handler, on the caller's thread, as `Interrupts` makes it."""
-        fault, self.signal = self.signal, None
-        self.network.fire(fault)
-        self.job.fail(None, KeyboardInterrupt())
+    def _signal(self, index, fault):
+        """Ctrl-C at some moment of the call, if it is not over: the handler fails the job."""
+        job = self.job
+        if job is not None and len(self.outcomes) == index:
+            self.network.fire((index, fault))
+            job.fail(None, KeyboardInterrupt())
 
     def _abort(self, error):
         if not isinstance(error, threads.Stuck | Violation):
@@ -207,6 +250,7 @@ class Rank:
         table, network = call.steps, self.network
 
         async def program(number, occupants):
+            held = Held(self.living)
             if occupants is not None:
                 if occupants:
                     network.violated(f"slices {occupants} and {number} in one slot")
@@ -219,9 +263,10 @@ class Rank:
             if occupants is not None:
                 occupants.discard(number)
             self.ended.add(number)
+            del held
 
-        def coroutine(number, occupants):
-            return program(number, occupants)
+        def coroutine(key, occupants):
+            return program(key.number, occupants)
         return coroutine
 
     def _compute(self, number, step):
@@ -234,6 +279,9 @@ class Rank:
         if self.faults and (fault := self.faults.pop(("compute", number, step), None)):
             network.fire(fault)
             raise Injected(f"slice {number}, step {step}, rank {self.number}")
+        if self.faults and (fault := self.faults.pop(("unspeakable", number, step), None)):
+            network.fire(fault)
+            raise Unspeakable
 
     async def _request(self, index, call, number, step, request):
         requests = self.world.runtime.requests
@@ -301,7 +349,8 @@ class Rank:
     def _skeleton(self, index, call):
         requests = self.world.runtime.requests
 
-        async def skeleton(number, occupants):
+        async def skeleton(key, occupants):
+            number = key.number
             for step, request in enumerate(call.steps[number]):
                 kind = request[0]
                 if kind == "op":
@@ -326,9 +375,8 @@ class Rank:
         if network.in_flight[number]:
             network.violated(f"rank {number}: {network.in_flight[number]} operations are still "
                              "under way at the end of a call")
-        if self.pool is not None and self.tokens._free.qsize() != self.world.plan.workers:
-            # A worker may be on its way out of its last step.
-            pass
+        if error is None and self.living[0]:
+            network.violated(f"rank {number}: {self.living[0]} slices that have ended still live")
         begun = set()
         for entry in self.log:
             if entry in begun or (entry[1] and (entry[0], entry[1] - 1) not in begun):
@@ -357,10 +405,11 @@ class Rank:
             raise Violation("left over: " + "; ".join(lines))
 
 
-def _same(issued, expected, call):
-    """Whether these operations were issued; a barrier does not know whose it is."""
+def _same(issued, expected, call, learned):
+    """Whether these operations were issued; a barrier, or a learned one, does not know whose it is."""
     return len(issued) == len(expected) and all(
-        found == due or (found is None and call.steps[due[0]][due[1]][1] == "Barrier")
+        found == due or (found is None and (
+            learned or call.steps[due[0]][due[1]][1] == "Barrier"))
         for found, due in zip(issued, expected))
 
 

@@ -53,7 +53,9 @@ def load(edits=()):
                  for name in ("requests", "slots", "job", "waiting", "workers", "scheduler")}
     finally:
         sys.meta_path.remove(finder)
-    return SimpleNamespace(**names)
+    everything = [module for name, module in sys.modules.items()
+                  if name.startswith(f"{root}.runtime.")]
+    return SimpleNamespace(**names, modules=everything)
 
 
 class _Finder:

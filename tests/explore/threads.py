@@ -47,6 +47,7 @@ class Schedule:
         self.now_s = 0.0
         self.threads = []
         self.pending = {}  # thread -> function that is to interrupt it
+        self._modules = ()
         self._main = getcurrent()
         self._uniform = random() < 0.5
         self._gap = GAPS[int(random() * len(GAPS))]
@@ -65,9 +66,17 @@ class Schedule:
         global schedule
         schedule = self
         self._modules = modules
-        for module in modules:
-            module.__explore_point__ = self.point
+        self._set_points(self.point)
         return self
+
+    def _set_points(self, point):
+        for module in self._modules:
+            module.__explore_point__ = point
+
+    def interrupt(self, function):
+        """Have the calling thread call `function` at its next preemption point."""
+        self.pending[getcurrent()] = function
+        self._set_points(_always)
 
     def _points(self):
         while self._gap != NEVER:
@@ -173,18 +182,21 @@ class Schedule:
         thread = getcurrent()
         if type(thread) is not Thread or self._halted is not None:
             return
+        if thread in self.pending:
+            function = self.pending.pop(thread)
+            if not self.pending:
+                self._set_points(self.point)
+            function()
+            return
         self._lowest -= 1.0
         thread.priority = self._lowest
         self._ready.append(thread)  # no progress
         self.suspend()
-        if thread in self.pending:
-            self.pending.pop(thread)()
 
     def end(self):
         """Unwind the threads that have not ended: nothing of them may run later, as garbage."""
         global schedule
-        for module in self._modules:
-            module.__explore_point__ = bool
+        self._set_points(bool)
         self._halted = self._halted or Stuck()
         self._unwinding = True
         for thread in self.threads:
@@ -205,6 +217,10 @@ class Schedule:
                       if "explore/threads" not in frame.filename]
             lines.append(f"{thread.name}:\n" + "".join(format_list(frames[-6:])).rstrip())
         return "\n".join(lines)
+
+
+def _always():
+    return True
 
 
 def preempt():

@@ -2,6 +2,7 @@
 
 import pytest
 from explore.campaign import campaign
+from explore.defects import DEFECTS, schedules_until_found
 from explore.programs import Call, Plan
 from explore.schedule import explore
 
@@ -31,6 +32,13 @@ def test_schedules_find_nothing():
 def test_a_seed_replays_exactly():
     for seed in range(20):
         assert explore(seed) == explore(seed)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_put_back_is_found(name):
+    schedules, _ = schedules_until_found(DEFECTS[name], SCHEDULES)
+    assert schedules is not None
 
 
 @pytest.mark.xfail(reason="issue 11, defect 3")
