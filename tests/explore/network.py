@@ -17,6 +17,9 @@ EARLY = {"Bcast": lambda rank, root: rank == root, "Gather": lambda rank, root: 
          "Reduce": lambda rank, root: rank != root}
 
 
+WORD = (1 << 64) - 1
+
+
 class Violation(Exception):
     """The ranks broke a rule of MPI, or of the runtime."""
 
@@ -86,6 +89,9 @@ class Ticket:
             self.collect()
             self.raise_error()
         return self.done
+
+    def Cancel(self):
+        self.happen()
 
     def Wait(self):
         while not self.done:
@@ -219,13 +225,12 @@ class Comm:
     def Set_errhandler(self, _):
         pass
 
-    def Free(self):
-        pass
-
     def Dup(self):
+        """A new communicator; the last one of them is `latest`."""
         ticket, meeting = self._join(("Dup",), None, None, None)
         ticket.Wait()
-        return Comm(self.network, meeting.result, self.rank)
+        self.latest = Comm(self.network, meeting.result, self.rank)
+        return self.latest
 
     # ---- matching ----
 
@@ -327,7 +332,12 @@ class Agreements(Comm):
     """What the runtime itself agrees on."""
 
     def Iallreduce(self, _, values, op=None):
-        return self._join(("agreement", len(values)), None, values, None)[0]
+        return self._join(("agreement", len(values), op == real.SUM), None, values, None)[0]
+
+    def allgather(self, value):
+        ticket, meeting = self._join(("allgather",), None, (self.rank, value), None)
+        ticket.Wait()
+        return meeting.result
 
     def Bcast(self, values, root=0):
         self._join(("report", root), None, (values, self.rank == root), None)[0].Wait()
@@ -339,9 +349,12 @@ def _combine(network, meeting):
     if kind == "agreement":
         values = meeting.values
         for place in range(len(values[0])):
-            least = min(int(value[place]) for value in values)
+            given = [int(value[place]) for value in values]
+            result = sum(given) & WORD if meeting.signature[2] else min(given)
             for value in values:
-                value[place] = least
+                value[place] = result
+    elif kind == "allgather":
+        meeting.result = [value for _, value in sorted(meeting.values, key=lambda pair: pair[0])]
     elif kind == "report":
         [sent] = [values for values, is_root in meeting.values if is_root]
         for values, is_root in meeting.values:

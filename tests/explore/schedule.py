@@ -163,7 +163,8 @@ class Rank:
     def _run_all(self):
         world, runtime, plan = self.world, self.world.runtime, self.world.plan
         wrapped = []
-        self.comm = runtime.requests.AsyncComm(world.sources[self.number], 0, None, False)
+        self.source = world.sources[self.number]
+        self.comm = runtime.requests.AsyncComm(self.source, 0, None, False)
         wrapped.append(self.comm)
         self.scheduler = runtime.scheduler.Scheduler(
             world.control[self.number], wrapped, {}, plan.agree_every)
@@ -195,7 +196,7 @@ class Rank:
         self.log, self.ended, self.arrived, self.living = [], set(), {}, [0]
         self.logs.append(self.log)
         resources = [set() if call.buffers else None for _ in range(call.depth)]
-        handle = self.comm.handle
+        handle = self.source.latest
         self.job = runtime.job.Job(
             [Key(number, call.shown) for number in range(len(call.steps))], self._program(index, call),
             self._skeleton(index, call) if call.skeleton else None,
@@ -368,7 +369,7 @@ class Rank:
     def _check_call(self, index, call, error, handle):
         """A call has ended on this rank."""
         network, number = self.network, self.number
-        renewed = self.comm.handle is not handle
+        renewed = self.source.latest is not handle
         if renewed:
             network.in_flight[number] = 0
             network.open = {ticket for ticket in network.open if ticket.rank != number}
@@ -399,7 +400,7 @@ class Rank:
                             f"end, expected {self.world.plan.workers}")
         if network.open:
             raise Violation(f"{len(network.open)} requests were never collected")
-        current = {rank.comm.handle.group.number for rank in self.world.ranks}
+        current = {rank.source.latest.group.number for rank in self.world.ranks}
         spoilt = {group.number for group in network.groups} - current - {0, 1}
         if lines := network.leftovers(spoilt):
             raise Violation("left over: " + "; ".join(lines))
