@@ -7,13 +7,14 @@ does: ``plan.forward(u, uh)``, ``plan.backward(uh, u)``, scaled. Rounds alternat
 """
 
 import argparse
-import json
 import sys
 import time
-from pathlib import Path
 from statistics import median
 
-MARK = "@drop-in "
+from overlap import files
+from overlap.tools import launch
+from overlap.tools.bench.table import markdown
+
 LINKS = None, "2gbit"
 CASES = {
     "256^3, c2c": dict(shape=(256, 256, 256), dtype="D"),
@@ -60,26 +61,16 @@ def measure(rounds, quick):
         for plan, *_ in results.values():
             plan.destroy()
         if comm.rank == 0:
-            print(MARK + json.dumps([name, {
-                f"{library}, {way}": median(values[1:])
-                for (library, way), values in seconds.items()}]), flush=True)
+            launch.tell({name: {f"{library}, {way}": median(values[1:])
+                                for (library, way), values in seconds.items()}})
 
 
 def launched(link, options):
     """The times of all cases on two ranks of a link."""
-    from overlap.tools.launch import run_ranks
     found = {}
-
-    def on_line(line):
-        if line.startswith(MARK):
-            name, times = json.loads(line.removeprefix(MARK))
-            found[name] = times
-        else:
-            print(line, file=sys.stderr)
-
     command = [sys.executable, __file__, "--rank", "--rounds", str(options.rounds)]
-    if run_ranks(command + ["--quick"] * options.quick, ranks=2, link=link, deadline_s=500,
-                 on_line=on_line):
+    if launch.run_ranks(command + ["--quick"] * options.quick, ranks=2, link=link, deadline_s=500,
+                        on_line=launch.listening(found.update)):
         raise SystemExit("the ranks failed")
     return found
 
@@ -94,18 +85,18 @@ def main():
     if options.rank:
         measure(options.rounds, options.quick)
         return
-    lines = ["| plan | between the ranks | forward: mpi4py-fft, overlap | backward: mpi4py-fft, overlap |",
-             "| --- | --- | --- | --- |"]
+    rows = []
     for link in LINKS:
         for name, times in launched(link, options).items():
             cells = []
             for way in ("forward", "backward"):
                 theirs, here = times[f"mpi4py-fft, {way}"], times[f"overlap, {way}"]
                 cells.append(f"{1e3 * theirs:.0f}, {1e3 * here:.0f}: {theirs / here:.2f}x")
-            lines.append(f"| {name} | {link or 'shared memory'} | {' | '.join(cells)} |")
-    text = "\n".join(lines) + "\n"
+            rows.append((name, link or "shared memory", *cells))
+    text = markdown(("plan", "between the ranks", "forward: mpi4py-fft, overlap",
+                     "backward: mpi4py-fft, overlap"), rows) + "\n"
     if options.out:
-        Path(options.out).write_text(text, encoding="utf-8")
+        files.write(options.out, text)
     print(text)
 
 

@@ -21,9 +21,11 @@ from statistics import median
 import numpy as np
 from peers import install
 
-from overlap.tools.bench import report
+from overlap import files
+from overlap.tools.bench import report, table
 from overlap.tools.bench.cases import Case
-from overlap.tools.bench.commands import Session, need
+from overlap.tools.bench.record import pooled
+from overlap.tools.bench.session import Session, need
 from overlap.tools.options import count
 
 HERE = Path(__file__).resolve().parent
@@ -163,22 +165,22 @@ def main():
                 records.append(session.measure(case, link, ranks))
                 if program and link is None:
                     found.append(fftw_mpi_s(program, case))
-            rows.append(row(report.pooled(records), median(found) if found else None))
+            rows.append(row(pooled(records), median(found) if found else None))
     words = [f"{report.machine()['cpu']}, {report.machine()['cores']} cores; overlap "
              f"{session.report['commit'][:9]}; ms, medians of {options.passes} passes of "
              f"{options.rounds} interleaved rounds; FFTW's program after every pass.", "",
-             report.markdown(HEAD, rows)]
+             table.markdown(HEAD, rows)]
     if reason:
         words += ["", reason]
     if not options.only:
-        words += ["", "One rank of two workers, against two threads, ms:", "", report.markdown(
+        words += ["", "One rank of two workers, against two threads, ms:", "", table.markdown(
             ("case", "overlap", "pyfftw", "scipy.fft"),
             [(f"{n}^3 {'c2c' if dtype == 'c16' else 'r2c'}",
               *(f"{1e3 * value:.1f}" for value in threads(n, dtype, options.rounds).values()))
              for n in ((16,) if options.quick else (128, 256)) for dtype in ("c16", "f8")])]
     text = "\n".join(words) + "\n"
     if options.out:
-        Path(options.out).write_text(text, encoding="utf-8")
+        files.write(options.out, text)
     print(text)
 
 

@@ -18,8 +18,10 @@ import time
 from pathlib import Path
 from statistics import median
 
+from overlap import files
+from overlap.tools import launch
+
 REPOSITORY = Path(__file__).resolve().parents[1]
-MARK = "@gkv "
 A = {"nx": 31, "ny": 15, "nz": 64, "nv": 64, "nmu": 7}
 B = {"nx": 31, "ny": 15, "nz": 32, "nv": 32, "nmu": 7}
 SMALL = {"nx": 5, "ny": 3, "nz": 8, "nv": 8, "nmu": 3}
@@ -90,7 +92,7 @@ def on_rank(task, grid, rounds):
     for solver in solvers:
         solver.close()
     if comm.rank == 0:
-        print(MARK + json.dumps(answer), flush=True)
+        launch.tell(answer)
 
 
 def _whole_planes(nonlinear):
@@ -102,18 +104,11 @@ def _whole_planes(nonlinear):
 
 def ask(task, grid, rounds, link=None):
     """What fresh ranks answer."""
-    from overlap.tools import launch
     found = {}
-
-    def on_line(line):
-        if line.startswith(MARK):
-            found.update(json.loads(line.removeprefix(MARK)))
-        else:
-            print(line, file=sys.stderr)
-
     status = launch.run_ranks(
-        [sys.executable, __file__, "--task", json.dumps([task, grid, rounds])], ranks=2, threads=1,
-        link=link, burst=96 * 1024 if link else None, deadline_s=900, on_line=on_line)
+        [sys.executable, __file__, "--task", json.dumps([task, grid, rounds])], ranks=2, workers=1,
+        link=link, deadline_s=900,
+        on_line=launch.listening(found.update))
     if status or not found:
         sys.exit(f"{task} on {link or 'shared memory'}: the ranks ended with status {status}")
     return found
@@ -139,11 +134,11 @@ def main():
     if options.task:
         on_rank(*json.loads(options.task))
         return
-    from overlap.tools.bench import report
+    from overlap.tools.bench import report, table
     from overlap.tools.bench.cases import Case
-    from overlap.tools.bench.commands import Session
+    from overlap.tools.bench.session import Session
     grids = {"A": SMALL, "B": SMALL} if options.quick else {"A": A, "B": B}
-    session = Session([Path(sys.argv[0]).name, *sys.argv[1:]], burst=None, deadline_s=900.0)
+    session = Session([Path(sys.argv[0]).name, *sys.argv[1:]], deadline_s=900.0)
     words = [f"{report.machine()['cpu']}, {report.machine()['cores']} cores; overlap "
              f"{session.report['commit'][:9]}; 2 ranks x 1 worker, one core each; medians of "
              f"{options.rounds} interleaved rounds; MPICH.", "",
@@ -156,7 +151,7 @@ def main():
                 workload="nonlinear", slices=slices, shape=size, rounds=options.rounds, link=link),
                 None if link == "shm" else link, 2)
             rows.append(nonlinear_row(name, link, record, gkv_s, points(grids[name])))
-    words += [report.markdown(("grid", "between the ranks", "C", "bare FFTs", "T", "T/C", "off",
+    words += [table.markdown(("grid", "between the ranks", "C", "bare FFTs", "T", "T/C", "off",
                      "block (C + T/N)", "poll", "auto", "max(C, T)", "gain over off, over block",
                      "hidden (control)", "core-ns", "GKV", "GKV, core-ns"), rows), "",
               "Both forms inside the solver, grid B, ms, and copies of the state held:", ""]
@@ -167,7 +162,7 @@ def main():
         rows.append((link or "shm", f"{1e3 * planes:.0f}", f"{1e3 * slabs:.0f}",
                      f"{slabs / planes:.2f}x", f"{found['planes copies']:.1f}",
                      f"{found['slab copies']:.1f}"))
-    words += [report.markdown(("between the ranks", "whole planes", "slabs", "planes are faster by",
+    words += [table.markdown(("between the ranks", "whole planes", "slabs", "planes are faster by",
                      "copies, planes", "copies, slabs"), rows), "",
               "Right-hand sides on shared memory, core-ns per point:", ""]
     rows, parts = [], ("field solve", "gradients of J0 phi", "linear terms", "Runge-Kutta")
@@ -178,10 +173,10 @@ def main():
                      f"{ns['whole']:.1f}", WHOLE[name],
                      *(f"{ns[part]:.1f}" if part in ns else "-" for part in parts),
                      f"{found['copies']:.1f}"))
-    words += [report.markdown(("grid", "points", "s", "core-ns", "GKV", *parts, "copies of the state"), rows)]
+    words += [table.markdown(("grid", "points", "s", "core-ns", "GKV", *parts, "copies of the state"), rows)]
     text = "\n".join(words) + "\n"
     if options.out:
-        Path(options.out).write_text(text, encoding="utf-8")
+        files.write(options.out, text)
     print(text)
 
 

@@ -11,6 +11,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from overlap import files
 from overlap.timing.simulate import Machine, Workload
 from overlap.tools.predict import draw, strong_scaling, table
 
@@ -58,14 +59,14 @@ def main():
             GKV, machine, RANKS, **how)),
                            (f"Groups of {GROUP} ranks, each with its share of the slices",
                             lambda **how: dealt_out(machine, RANKS, **how))):
-        series = {wait: scaling(threads=16, wait=wait, depth=32) for wait in ("block", "poll")}
+        series = {wait: scaling(workers=16, wait=wait, depth=32) for wait in ("block", "poll")}
         for wait, rows in series.items():
-            lines += ["", f"## {words}; {wait}", "", where_it_ends(rows), "", *table(rows)]
+            lines += ["", f"## {words}; {wait}", "", where_it_ends(rows), "", table(rows)]
         picture = "gkv_scaling" + ("_groups" if "Groups" in words else "") + ".png"
         draw(series, Path(options.out) / picture,
              f"{words}: {GKV.slices} operations, 512 x 512, 16 threads")
     text = "\n".join(lines) + "\n"
-    (Path(options.out) / "gkv_scaling.md").write_text(text)
+    files.write(Path(options.out) / "gkv_scaling.md", text)
     print(text)
 
 

@@ -16,10 +16,14 @@ from pathlib import Path
 from statistics import median
 
 from overlap.errors import LinksUnavailable
+from overlap.tools import picture
 from overlap.tools.bench import peer, report
 from overlap.tools.bench.cases import Case
-from overlap.tools.bench.commands import CommandError, Session, need, quick
+from overlap.tools.bench.demo import quick
+from overlap.tools.bench.record import pooled, warnings
 from overlap.tools.bench.reference import reference
+from overlap.tools.bench.session import CommandError, Session, need
+from overlap.tools.bench.table import milliseconds, place
 from overlap.tools.launch import LaunchError, under_mpi
 from overlap.tools.options import count
 
@@ -46,7 +50,7 @@ def compare(session, case, ranks, passes, with_reference=True):
         records.append(session.measure(case, link, ranks))
         references.append(reference(case, ranks, link) if with_reference else
                           {"reference_skipped": "--no-reference"})
-    record = report.pooled(records) | references[-1]
+    record = pooled(records) | references[-1]
     if all("reference_s" in found for found in references):
         record |= {key: median(found[key] for found in references)
                    for key in references[0] if key.endswith("_s")}
@@ -60,12 +64,12 @@ def table(records):
     for heading in ("work", "link", "C", "T", "no overlap", "overlap", "gain", *PEERS):
         shown.add_column(heading, justify="left" if heading in ("work", "link") else "right")
     for record in records:
-        cells = [report.milliseconds(record, key) for key in ("C", "T", "off", "auto")]
+        cells = [milliseconds(record, key) for key in ("C", "T", "off", "auto")]
         for key in PEERS.values():
             value = record.get(f"{key}_s")
             cells.append("-" if value is None else
                          f"{1e3 * value:.0f}: {value / record['auto_s']:.2f}x")
-        shown.add_row(_work(record), report.place(record), *cells[:4], f"{record['gain']:.2f}x",
+        shown.add_row(_work(record), place(record), *cells[:4], f"{record['gain']:.2f}x",
                       *cells[4:])
     return shown
 
@@ -77,7 +81,7 @@ def _work(record):
 def draw(records, path):
     """Bars: times over that of this library with overlap, case by case."""
     from matplotlib.figure import Figure
-    bars = {"wait": "auto", "overlap, switched off": "off"} | PEERS
+    bars = {"overlap": "auto", "overlap, switched off": "off"} | PEERS
     figure = Figure(figsize=(2 + 1.6 * len(records), 4.5), layout="constrained")
     axes = figure.subplots()
     for number, (words, key) in enumerate(bars.items()):
@@ -86,12 +90,12 @@ def draw(records, path):
         axes.bar(places, [record[f"{key}_s"] / record["auto_s"] for record in records
                           if record.get(f"{key}_s") is not None], 0.15, label=words)
     axes.set_xticks([at + 0.32 for at in range(len(records))],
-                    [f"{_work(record)}\n{report.place(record)}" for record in records],
+                    [f"{_work(record)}\n{place(record)}" for record in records],
                     fontsize="x-small")
     axes.set_ylabel("time over that of this library")
     axes.axhline(1.0, color="grey", linewidth=0.8)
     axes.legend(fontsize="small")
-    figure.savefig(path, dpi=130)
+    picture.save(figure, path)
 
 
 def install():
@@ -148,7 +152,7 @@ def main():
                   f"of {records[0]['rounds']} rounds; of peers also the ratio to overlap's time",
                   markup=False)
     console.print(table(records))
-    for line in dict.fromkeys([line for record in records for line in report.warnings(record)]
+    for line in dict.fromkeys([line for record in records for line in warnings(record)]
                               + session.report["notes"]):
         console.print(line, markup=False)
     console.print(f"written: {out}/peers.json {out}/peers.png", markup=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from overlap import files
 from overlap.timing.alltoall import fit_costs, node_counts, plain_counts
 
 POINTS = 256**3
@@ -131,7 +132,7 @@ def main():
     options = parser.parse_args()
     text = report()
     Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-    Path(options.out).write_text(text)
+    files.write(options.out, text)
     print(text)
 
 

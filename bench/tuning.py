@@ -16,13 +16,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from overlap import files
 from overlap.tools import launch
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.jobs import JOBS
 from overlap.tools.bench.report import commit, machine
+from overlap.tools.bench.table import markdown
 
 RESULTS = Path(__file__).parent / "results" / "tuning"
-MARK = "@tuning "
 RANKS = 2
 BUDGET_S = 15.0
 DEPTHS = (1, 2, 4, 8, 16, 32)
@@ -122,20 +123,14 @@ def run_rounds(comm, transform, entrants, inputs, out, count):
 def run_case(name):
     """Run a case on ranks of its own; its record."""
     link, _ = CASES[name]
-    found = []
-
-    def on_line(line):
-        if line.startswith(MARK):
-            found.append(json.loads(line.removeprefix(MARK)))
-        else:
-            print(line, file=sys.stderr)
-
+    found = {}
     status = launch.run_ranks(
         [sys.executable, os.path.abspath(__file__), "--rank", name], ranks=RANKS,
-        link=None if link == "shm" else link, deadline_s=240, on_line=on_line)
+        link=None if link == "shm" else link, deadline_s=240,
+        on_line=launch.listening(found.update))
     if status or not found:
         raise SystemExit(f"{name}: the ranks ended with status {status}")
-    return found[0] | {"machine": machine(), "commit": commit()}
+    return found | {"machine": machine(), "commit": commit()}
 
 
 def load():
@@ -153,9 +148,8 @@ def table(records):
         f"{any_record['machine']['cores']} cores, {RANKS} ranks, 1 worker each, "
         f"{any_record['mpi']}; budget {BUDGET_S:.0f} s. "
         f"Median ms of {FINAL_ROUNDS} interleaved rounds. Goal: tuned at most "
-        f"{TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; what misses it is bold.", "",
-        "| case | scanned | best | auto | tuned | auto / best | tuned / best | "
-        "settings: best; auto; tuned |", "|---|---|---|---|---|---|---|---|"]
+        f"{TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; what misses it is bold.", ""]
+    rows = []
     for name in CASES:
         if name in records:
             record = records[name]
@@ -165,10 +159,11 @@ def table(records):
                 text = f"{record[key + '_ratio']:.3f}"
                 cells.append(f"**{text}**" if record[key + "_ratio"] > limit else text)
             cells.append("; ".join(record[key] for key in ("best", "auto", "tuned")))
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
+            rows.append(cells)
     met = [sum(record[key + "_ratio"] <= limit for record in records.values())
            for key, limit in (("tuned", TUNED_LIMIT), ("auto", AUTO_LIMIT))]
-    lines += ["", f"Met: tuned in {met[0]}, auto in {met[1]} of {len(records)} cases.", ""]
+    lines += [markdown(("case", "scanned", "best", "auto", "tuned", "auto / best", "tuned / best",
+                        "settings: best; auto; tuned"), rows), "", f"Met: tuned in {met[0]}, auto in {met[1]} of {len(records)} cases.", ""]
     return "\n".join(lines)
 
 
@@ -177,10 +172,10 @@ def main(names):
     for name in names or [name for name in CASES if name not in records]:
         records[name] = run_case(name)
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.with_suffix(".json").write_text(json.dumps(records, indent=1) + "\n")
+        files.write(RESULTS.with_suffix(".json"), json.dumps(records, indent=1) + "\n")
         print(name, f"auto {records[name]['auto_ratio']:.3f}",
               f"tuned {records[name]['tuned_ratio']:.3f}", flush=True)
-    RESULTS.with_suffix(".md").write_text(table(records))
+    files.write(RESULTS.with_suffix(".md"), table(records))
 
 
 if __name__ == "__main__":
@@ -188,8 +183,8 @@ if __name__ == "__main__":
         from mpi4py import MPI
         record = measure(sys.argv[2])
         if MPI.COMM_WORLD.rank == 0:
-            print(MARK + json.dumps(record), flush=True)
+            launch.tell(record)
     elif sys.argv[1:] == ["--table"]:
-        RESULTS.with_suffix(".md").write_text(table(load()))
+        files.write(RESULTS.with_suffix(".md"), table(load()))
     else:
         main(sys.argv[1:])

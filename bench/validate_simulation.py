@@ -8,17 +8,19 @@ interleaved rounds as the case. Nothing is fitted to what is predicted.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 
+from overlap import files
+from overlap.tools import launch
+from overlap.tools.bench.table import markdown
+
 RATES = "2gbit", "4gbit"
 JOBS = ((512, 64, 1), (256, 128, 2))  # plane, slices, slices per message
 DEPTHS = 3, 16
 WAITS = "off", "block", "poll"
-MARK = "@case "
 TARGET = 0.10
 
 
@@ -57,26 +59,23 @@ def measure(rounds):
                     if number == 0 and name not in ("C", "T"):
                         assert np.array_equal(out, reference), name
             if comm.rank == 0:
-                print(MARK + json.dumps([[side, slices, chunk], [
+                launch.tell([[side, slices, chunk], [
                     [name, median(values[1:]), min(values[1:]), max(values[1:])]
-                    for name, values in seconds.items()]]), flush=True)
+                    for name, values in seconds.items()]])
 
 
 def launch_cases(link, rounds):
     """Run `measure` on two ranks of a link; its times by job."""
-    from overlap.tools.launch import run_ranks
     found = {}
 
-    def on_line(line):
-        if line.startswith(MARK):
-            job, rows = json.loads(line.removeprefix(MARK))
-            found[tuple(job)] = {tuple(name) if isinstance(name, list) else name: values
-                                 for name, *values in rows}
-        else:
-            print(line, file=sys.stderr)
+    def on_event(event):
+        job, rows = event
+        found[tuple(job)] = {tuple(name) if isinstance(name, list) else name: values
+                             for name, *values in rows}
 
-    status = run_ranks([sys.executable, __file__, "--rank", "--rounds", str(rounds)], ranks=2,
-                       link=link, deadline_s=170, on_line=on_line)
+    status = launch.run_ranks(
+        [sys.executable, __file__, "--rank", "--rounds", str(rounds)], ranks=2, link=link,
+        deadline_s=170, on_line=launch.listening(on_event))
     if status:
         raise SystemExit(f"the ranks ended with status {status}")
     return found
@@ -102,7 +101,7 @@ def main():
         measure(options.rounds)
         return
     from overlap.timing.simulate import Machine
-    lines, good, total = [], 0, 0
+    rows, good, total = [], 0, 0
     for link in options.rates:
         file = Path(__file__).parent / "machines" / f"links-{link}.toml"
         file.parent.mkdir(exist_ok=True)
@@ -118,17 +117,19 @@ def main():
                     error = guess / measured - 1
                     good += abs(error) <= TARGET
                     total += 1
-                    lines.append(
-                        f"| {link} | {job[1]} x {job[0]}² / {job[2]} | {wait} | {depth} | "
-                        f"{1e3 * compute_s:.1f} | {1e3 * talking_s:.1f} | "
-                        f"{1e3 * guess:.1f} | {1e3 * measured:.1f} "
-                        f"({1e3 * least:.1f} to {1e3 * most:.1f}) | {100 * error:+.1f} % |")
-                    print(lines[-1])
+                    rows.append((
+                        link, f"{job[1]} x {job[0]}² / {job[2]}", wait, depth,
+                        f"{1e3 * compute_s:.1f}", f"{1e3 * talking_s:.1f}", f"{1e3 * guess:.1f}",
+                        f"{1e3 * measured:.1f} ({1e3 * least:.1f} to {1e3 * most:.1f})",
+                        f"{100 * error:+.1f} %"))
+                    print(*rows[-1])
     print(f"{good} of {total} within {100 * TARGET:.0f} %")
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "simulation_validation.md").write_text(HEAD.format(
-        rounds=options.rounds, good=good, total=total) + "\n".join(lines) + "\n")
+    text = HEAD.format(rounds=options.rounds, good=good, total=total) + markdown(
+        ("link", "slices / per message", "wait", "depth", "C", "T", "predicted", "measured",
+         "error"), rows)
+    files.write(out / "simulation_validation.md", text + "\n")
 
 
 HEAD = """# Simulated against measured
@@ -141,8 +142,6 @@ simulation has it from the machine file. Off runs slot by slot whatever the dept
 
 {good} of {total} within 10 %.
 
-| link | slices / per message | wait | depth | C | T | predicted | measured | error |
-|---|---|---|---|---|---|---|---|---|
 """
 
 

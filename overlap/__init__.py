@@ -14,12 +14,13 @@ An indented line is a part of the folder above it: it comes below the folder's m
       planning      which settings a plan runs with: search, grids of ranks, tuning files
     compat          other libraries' names and arguments, on the transforms of this one
     tools           what the command `overlap` is made of
+      signals       signals that end a command
       picture       writing matplotlib's figures
       timeline      what every thread did: Chrome files, pictures, numbers
       links         shaped links between ranks of one machine, in network namespaces
       launch        MPI jobs from the same environment
-      bench         measurements and their reports
       options       options that several commands share
+      bench         measurements and their reports
       scale         strong scaling: matrices of measurements, job scripts, figures
       predict       tables of the formulas and of simulations
       cli           the commands

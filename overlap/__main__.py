@@ -1,13 +1,16 @@
 """The command `overlap`, and ``python -m overlap``."""
 
+from __future__ import annotations
+
+import os
 import sys
 
 
-def main():
+def main() -> int:
     """Run the command of this process's arguments; returns its exit status."""
+    from .tools import launch, signals
+    os.environ.update(signals.UCX_SETTINGS)     # before anything loads an MPI library
     import mpi4py
-
-    from .tools import launch
     if not launch.under_mpi():
         mpi4py.rc.initialize = False  # it starts ranks, or needs none: a login node may allow no MPI
     from .tools import cli

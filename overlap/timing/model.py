@@ -3,9 +3,9 @@
 Pure functions of plain numbers; nothing here knows MPI, arrays or threads. Notation, as in the
 GKV application note on hiding communication with OpenMP (called GKV below):
 
-C   compute time in seconds of all the work, with all N threads and no overlap
+C   compute time in seconds of all the work, with all N workers and no overlap
 T   communication time in seconds of all the work, no overlap
-N   threads per rank
+N   workers per rank
 S   items in the pipeline (slices, or chunks of several slices), all alike
 L   latency in seconds of one message;  W  bandwidth in bytes per second
 
@@ -19,7 +19,7 @@ stay uncovered, whatever the schedule does in between:
   thread, and C was measured with all of them, so it takes C / ceil(S/N). Hence
   t >= T + C / ceil(S/N).
 * At the end of a run bound by computing, at most one exchange (T/S) finds no work to hide behind.
-  The threads that idle meanwhile are all N (``poll``) or the N - 1 that are not inside MPI
+  The workers that idle meanwhile are all N (``poll``) or the N - 1 that are not inside MPI
   (``block``), of which C + T/N already counts T/(N S). Hence t <= C + T/S in both modes, written
   C + T/N + (1 - 1/N) T/S for ``block``.
 
@@ -84,10 +84,10 @@ def no_overlap_s(compute_s, communication_s):
     return _seconds("compute_s", compute_s) + _seconds("communication_s", communication_s)
 
 
-def block_s(compute_s, communication_s, threads, *, slices=None):
+def block_s(compute_s, communication_s, workers, *, slices=None):
     """Time when the communicator spends a core inside the blocking call: max(C + T/N, T).
 
-    During T only N - 1 threads compute; what they leave is done by all N. Valid as C + T/N
+    During T only N - 1 workers compute; what they leave is done by all N. Valid as C + T/N
     while T <= N C/(N - 1); beyond, there is not enough work and the time is T (GKV; the second
     branch is derived, and the two agree at the boundary).
 
@@ -95,8 +95,8 @@ def block_s(compute_s, communication_s, threads, *, slices=None):
     ----------
     compute_s, communication_s : float
         C and T in seconds.
-    threads : int
-        N, the threads of the rank, the communicating one included.
+    workers : int
+        N, the workers of the rank, the communicating one included.
     slices : int, optional
         S; adds pipeline fill and drain:
         max(C + T/N + (1 - 1/N) T/S, T + C / ceil(S/N)). See the module's docstring.
@@ -113,17 +113,17 @@ def block_s(compute_s, communication_s, threads, *, slices=None):
     """
     compute_s = _seconds("compute_s", compute_s)
     communication_s = _seconds("communication_s", communication_s)
-    threads = _count("threads", threads)
-    computing = compute_s + communication_s / threads
+    workers = _count("workers", workers)
+    computing = compute_s + communication_s / workers
     communicating = communication_s
     if slices is not None:
         slices = _count("slices", slices)
-        computing += (1 - 1 / threads) * communication_s / slices
-        communicating += compute_s / math.ceil(slices / threads)
+        computing += (1 - 1 / workers) * communication_s / slices
+        communicating += compute_s / math.ceil(slices / workers)
     return max(computing, communicating)
 
 
-def poll_s(compute_s, communication_s, *, slices=None, threads=1):
+def poll_s(compute_s, communication_s, *, slices=None, workers=1):
     """Time when the communicator sleeps while the network works: max(C, T).
 
     Parameters
@@ -133,7 +133,7 @@ def poll_s(compute_s, communication_s, *, slices=None, threads=1):
     slices : int, optional
         S; adds pipeline fill and drain: max(C + T/S, T + C / ceil(S/N)). See the module's
         docstring.
-    threads : int, optional
+    workers : int, optional
         N; matters only with `slices`.
 
     Returns
@@ -148,22 +148,22 @@ def poll_s(compute_s, communication_s, *, slices=None, threads=1):
     """
     compute_s = _seconds("compute_s", compute_s)
     communication_s = _seconds("communication_s", communication_s)
-    threads = _count("threads", threads)
+    workers = _count("workers", workers)
     if slices is None:
         return max(compute_s, communication_s)
     slices = _count("slices", slices)
     return max(compute_s + communication_s / slices,
-               communication_s + compute_s / math.ceil(slices / threads))
+               communication_s + compute_s / math.ceil(slices / workers))
 
 
-def best_speedup(threads):
+def best_speedup(workers):
     """Best possible (C + T)/max(C + T/N, T) over all T/C: 2 - 1/N.
 
     Reached at `best_speedup_at` (GKV timing model).
 
     Parameters
     ----------
-    threads : int
+    workers : int
         N.
 
     Returns
@@ -173,19 +173,19 @@ def best_speedup(threads):
     Raises
     ------
     ValueError
-        `threads` is not an integer >= 1.
+        `workers` is not an integer >= 1.
     """
-    return 2 - 1 / _count("threads", threads)
+    return 2 - 1 / _count("workers", workers)
 
 
-def best_speedup_at(compute_s, threads):
+def best_speedup_at(compute_s, workers):
     """Communication time at which blocking overlap gains most: T = N C/(N - 1).
 
     Parameters
     ----------
     compute_s : float
         C in seconds.
-    threads : int
+    workers : int
         N.
 
     Returns
@@ -196,11 +196,11 @@ def best_speedup_at(compute_s, threads):
     Raises
     ------
     ValueError
-        The time is negative or not finite, or `threads` is not an integer >= 1.
+        The time is negative or not finite, or `workers` is not an integer >= 1.
     """
     compute_s = _seconds("compute_s", compute_s)
-    threads = _count("threads", threads)
-    return math.inf if threads == 1 else threads * compute_s / (threads - 1)
+    workers = _count("workers", workers)
+    return math.inf if workers == 1 else workers * compute_s / (workers - 1)
 
 
 def hidden(compute_s, communication_s, measured_s):
@@ -414,7 +414,7 @@ def fit_message_time(nbytes, seconds):
 
 # --- how many slices per message ------------------------------------------------------------------
 
-def pipeline_s(compute_s, nbytes, link, *, slices, chunk=1, threads=1, wait="poll",
+def pipeline_s(compute_s, nbytes, link, *, slices, chunk=1, workers=1, wait="poll",
                message_overhead_s=0.0, depth=None):
     """Predicted time of a pipeline that sends `chunk` slices per message.
 
@@ -422,7 +422,7 @@ def pipeline_s(compute_s, nbytes, link, *, slices, chunk=1, threads=1, wait="pol
 
     * T = M L + nbytes/W.
     * One thread computes a chunk, in c = N C/M + o; so all take C' = c ceil(M/N). Few large chunks
-      leave threads idle.
+      leave workers idle.
     * t is `no_overlap_s`, `block_s` or `poll_s` of C' and T with M items, fill and drain included.
     * With D slots (`depth`), each slot holds a chunk for at least its computing and its exchange,
       so t >= (M/D) (c + T/M).
@@ -430,7 +430,7 @@ def pipeline_s(compute_s, nbytes, link, *, slices, chunk=1, threads=1, wait="pol
     Parameters
     ----------
     compute_s : float
-        C in seconds: all slices, with all threads, without overlap.
+        C in seconds: all slices, with all workers, without overlap.
     nbytes : int or float
         Bytes of all exchanges together, counted as in the fit that gave `link`.
     link : LatencyBandwidth
@@ -439,7 +439,7 @@ def pipeline_s(compute_s, nbytes, link, *, slices, chunk=1, threads=1, wait="pol
         Slices in all.
     chunk : int, optional
         Slices per message; the last message may hold fewer.
-    threads : int, optional
+    workers : int, optional
         N.
     wait : {"off", "block", "poll"}, optional
         How the communicator waits; "off" is no overlap at all.
@@ -461,20 +461,20 @@ def pipeline_s(compute_s, nbytes, link, *, slices, chunk=1, threads=1, wait="pol
     compute_s = _seconds("compute_s", compute_s)
     nbytes = _amount("nbytes", nbytes)
     slices, chunk = _count("slices", slices), _count("chunk", chunk)
-    threads = _count("threads", threads)
+    workers = _count("workers", workers)
     overhead_s = _seconds("message_overhead_s", message_overhead_s)
     if wait not in WAITS:
         raise ValueError(f"wait: expected one of {', '.join(WAITS)}, got {wait!r}")
     messages = math.ceil(slices / chunk)
     communication_s = messages * link.latency_s + nbytes / link.bandwidth_Bps
-    chunk_s = threads * compute_s / messages + overhead_s
-    compute_s = chunk_s * math.ceil(messages / threads)
+    chunk_s = workers * compute_s / messages + overhead_s
+    compute_s = chunk_s * math.ceil(messages / workers)
     if wait == "off":
         return no_overlap_s(compute_s, communication_s)
     if wait == "block":
-        wall_s = block_s(compute_s, communication_s, threads, slices=messages)
+        wall_s = block_s(compute_s, communication_s, workers, slices=messages)
     else:
-        wall_s = poll_s(compute_s, communication_s, slices=messages, threads=threads)
+        wall_s = poll_s(compute_s, communication_s, slices=messages, workers=workers)
     if depth is not None:
         slots = min(_count("depth", depth), messages)
         wall_s = max(wall_s, (messages * chunk_s + communication_s) / slots)
@@ -491,7 +491,7 @@ def best_chunk(compute_s, nbytes, link, *, slices, candidates=None, **options):
     candidates : iterable of int, optional
         Chunks to choose from; by default 1, 2, 4, ... up to `slices`, and `slices`.
     **options
-        `threads`, `wait`, `message_overhead_s`, `depth` of `pipeline_s`.
+        `workers`, `wait`, `message_overhead_s`, `depth` of `pipeline_s`.
 
     Returns
     -------

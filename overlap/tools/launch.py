@@ -7,8 +7,10 @@ the command. Only `run_ranks` handles signals: the ranks do not get the terminal
 
 Nothing outlives the caller: the launcher asks the kernel for a signal when its parent dies, its
 proxies end when it does, and each rank asks for one for the death of its proxy. On shaped links
-`overlap.tools.links` does the same with namespaces.
+`overlap.tools.links` does the same with namespaces. Shared memory that aborted ranks leave is removed.
 """
+
+from __future__ import annotations
 
 import ctypes
 import json
@@ -19,20 +21,30 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+if __name__ != "__main__":      # a rank has no package around it
+    from . import links, signals
 
 DEADLINE_PASSED = 124           # as timeout(1), and as links.run
+DEADLINE_S = 600.0
+_MARK = "@overlap "             # begins a line that holds an event
 _PR_SET_PDEATHSIG = 1           # linux/prctl.h
 _GRACE_S = 5.0                  # for the launcher to end its ranks
+_VANISH_S = 1.0                 # for ranks to vanish after their launcher
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+_SHARED_MEMORY = "/dev/shm"
+_SEGMENTS = ("mpich_shm_", "sm_segment.", "vader_segment.", "ucx_shm_posix_")
 
 
 class LaunchError(RuntimeError):
     """The ranks cannot be started; the message says why."""
 
 
-def under_mpi(environ=os.environ):
+def under_mpi(environ: Mapping[str, str] = os.environ) -> bool:
     """Say whether an MPI launcher started this process.
 
     Parameters
@@ -46,7 +58,7 @@ def under_mpi(environ=os.environ):
     return any(name in environ for name in _RANK_VARIABLES)
 
 
-def find_mpiexec():
+def find_mpiexec() -> str:
     """Find the launcher: beside this Python, else on PATH.
 
     Returns
@@ -66,13 +78,13 @@ def find_mpiexec():
     return found
 
 
-def core_sets(ranks, threads, available):
-    """Deal out cores: `threads` to each rank, fewer where there are not enough.
+def core_sets(ranks: int, workers: int, available: Iterable[int]) -> list[list[int]]:
+    """Deal out cores: `workers` to each rank, fewer where there are not enough.
 
     Parameters
     ----------
-    ranks, threads : int
-    available : sequence of int
+    ranks, workers : int
+    available : iterable of int
         Numbers of the cores that may be used.
 
     Returns
@@ -80,36 +92,38 @@ def core_sets(ranks, threads, available):
     list of list of int
         One per rank; empty where the ranks outnumber the cores, so that nothing is pinned.
     """
-    each = min(threads, len(available) // ranks)
     available = sorted(available)
+    each = min(workers, len(available) // ranks)
     return [available[rank * each:(rank + 1) * each] for rank in range(ranks if each else 0)]
 
 
-def run_ranks(command, *, ranks, threads=1, link=None, burst=None, deadline_s=None, on_line=None):
+def run_ranks(command: Sequence[str], *, ranks: int, workers: int = 1, link: str | None = None,
+              burst: int | None = None, deadline_s: float | None = None,
+              on_line: Callable[[str], None] = print) -> int:
     """Run a command as MPI ranks on this machine, each pinned to cores of its own.
 
     Call it from the main thread. On an exception, KeyboardInterrupt included, everything has
-    ended before the exception leaves.
+    ended before the exception leaves; SIGTERM and SIGHUP raise one (`signals.ending_by_exception`).
 
     Parameters
     ----------
     command : list of str
     ranks : int
-    threads : int
+    workers : int
         Cores per rank.
     link : str, optional
         Rate of shaped links, such as ``"2gbit"``, with one host per rank; shared memory without.
     burst : int, optional
         Bytes that an idle link lets through at once (`links.run` has a default).
     deadline_s : float, optional
-        Seconds after which everything is ended.
-    on_line : callable, optional
-        Called with each line that a rank prints; by default lines are printed.
+        Seconds after which everything is ended; `DEADLINE_S` by default.
+    on_line : callable
+        Called with each line that a rank prints.
 
     Returns
     -------
     int
-        The launcher's exit status; 124 when the deadline passed.
+        The launcher's exit status; `DEADLINE_PASSED` when the deadline passed.
 
     Raises
     ------
@@ -118,31 +132,104 @@ def run_ranks(command, *, ranks, threads=1, link=None, burst=None, deadline_s=No
     LinksUnavailable
         `link` is given and links cannot be made here.
     """
-    cores = core_sets(ranks, threads, os.sched_getaffinity(0))
+    deadline_s = DEADLINE_S if deadline_s is None else deadline_s
+    cores = core_sets(ranks, workers, os.sched_getaffinity(0))
     command = [sys.executable, "-IS", __file__, "enter", json.dumps(cores), *command]
     # Explicitly ours: an MPI library in this process may have added to the C environment.
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, (
+    environ = signals.UCX_SETTINGS | {"PYTHONPATH": os.pathsep.join(filter(None, (
         str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))))}
-    with _reading(on_line or print) as stdout:
+    with signals.ending_by_exception(), _reading(on_line) as stdout:
         if link is not None:
-            from . import links
             options = {} if burst is None else {"burst": burst}
             return links.run(command, hosts=ranks, rate=link, cpus=(), deadline_s=deadline_s,
-                             env=path, stdout=stdout, **options)
-        process = subprocess.Popen(
-            [*_launcher(), "-n", str(ranks), *command], env=os.environ | path,
-            stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True,
-            preexec_fn=_die_with_parent)
-        try:
-            return process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            return DEADLINE_PASSED
-        finally:
-            _end(process)
+                             env=environ, stdout=stdout, **options)
+        with removing_segments():
+            process = subprocess.Popen(
+                [*_launcher(), "-n", str(ranks), *command], env=os.environ | environ,
+                stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True,
+                preexec_fn=_die_with_parent)
+            try:
+                return process.wait(deadline_s)
+            except subprocess.TimeoutExpired:
+                return DEADLINE_PASSED
+            finally:
+                _end(process)
 
 
-def _launcher():
-    """The launcher with the options that its make needs."""
+# ---- what ranks tell those who started them ----------------------------------------------------
+
+def tell(event: object) -> None:
+    """Print an event, of what JSON can hold, for `listening` in the process that started the ranks."""
+    print(_MARK + json.dumps(event), flush=True)
+
+
+def listening(on_event: Callable[[Any], None]) -> Callable[[str], None]:
+    """Make what `run_ranks` calls with each line: events go to `on_event`, the rest to standard error."""
+    def on_line(line: str) -> None:
+        if line.startswith(_MARK):
+            on_event(json.loads(line.removeprefix(_MARK)))
+        else:
+            print(line, file=sys.stderr)
+    return on_line
+
+
+# ---- what ranks leave behind -------------------------------------------------------------------
+
+def shared_segments() -> set[str]:
+    """The segments of shared memory that MPI libraries made for this user and that have a name."""
+    found = set()
+    for entry in os.scandir(_SHARED_MEMORY):
+        with suppress(FileNotFoundError):
+            if entry.name.startswith(_SEGMENTS) and entry.stat().st_uid == os.getuid():
+                found.add(entry.name)
+    return found
+
+
+@contextmanager
+def removing_segments() -> Iterator[None]:
+    """Remove the segments of shared memory that a job leaves which is started and ends in here.
+
+    A rank that is aborted does not remove its own (MPICH: 1 MiB per rank). A segment is removed if it
+    was not there before and if no process has it open or mapped: whoever makes or uses one has, so those
+    of other jobs that run are never touched. That needs to see this user's processes; a folder that is
+    shared with another process namespace must not be cleaned by this.
+    """
+    before = shared_segments()
+    try:
+        yield
+    finally:
+        limit_s = time.monotonic() + _VANISH_S
+        while left := shared_segments() - before:
+            for name in left - _in_use(left):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{_SHARED_MEMORY}/{name}")
+                left.discard(name)
+            if not left or time.monotonic() > limit_s:
+                break
+            time.sleep(0.05)        # a process of the job may be about to end
+
+
+def _in_use(names: set[str]) -> set[str]:
+    """Those of the segments that a process has open or mapped."""
+    used = set()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with suppress(OSError):     # it ended, or is another user's
+            maps = (process / "maps").read_text(errors="replace")
+            used |= {line.rpartition("/")[2] for line in maps.splitlines()
+                     if f"{_SHARED_MEMORY}/" in line}
+        with suppress(OSError):
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    used.add(os.readlink(descriptor).rpartition("/")[2])
+    return names & used
+
+
+# ---- the launcher ------------------------------------------------------------------------------
+
+def _launcher() -> list[str]:
+    """Find the launcher with the options that its make needs."""
     mpiexec = find_mpiexec()
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True,
                              env=dict(os.environ), stdin=subprocess.DEVNULL).stdout
@@ -154,8 +241,8 @@ def _launcher():
 
 
 @contextmanager
-def _reading(on_line):
-    """A file descriptor; a thread hands what is written to it to `on_line`, line by line."""
+def _reading(on_line: Callable[[str], None]) -> Iterator[int]:
+    """Give a file descriptor; a thread hands what is written to it to `on_line`, line by line."""
     read_end, write_end = os.pipe()
     raised = []
 
@@ -178,7 +265,7 @@ def _reading(on_line):
         raise raised[0]
 
 
-def _end(process):
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the launcher, which ends its ranks, and whatever is left of its process group."""
     if process.returncode is not None:
         return
@@ -192,11 +279,11 @@ def _end(process):
     process.wait()
 
 
-def _die_with_parent():
+def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _enter(cores, command):
+def _enter(cores: list[list[int]], command: list[str]) -> None:
     """Pin this rank and become the command."""
     _die_with_parent()
     rank = int(next(os.environ[name] for name in _RANK_VARIABLES if name in os.environ))

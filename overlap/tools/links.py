@@ -36,6 +36,8 @@ Traps.
   `run` from a thread that stays until `run` returns (it does by itself).
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import functools
@@ -47,13 +49,20 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
+
+if __name__ != "__main__":      # the processes in the namespaces have no package around them
+    from ..errors import LinksUnavailable
+    from . import signals
 
 _NEWNS, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = (
     0x00020000, 0x04000000, 0x10000000, 0x20000000, 0x40000000)    # linux/sched.h
 _MS_REC_PRIVATE, _MS_BIND = 0x4000 | 0x40000, 0x1000               # linux/mount.h
 _PR_SET_PDEATHSIG = 1                                              # linux/prctl.h
 
+BURST = 96 * 1024               # bytes that an idle link lets through at once, by default
 _DEADLINE_PASSED = 124          # as timeout(1)
 _MAX_RATE = 8 * (2**32 - 1)     # tbf counts bytes per second in 32 bits
 _QUEUE_BYTES = 4 << 20          # what a link holds before it drops packets
@@ -63,7 +72,7 @@ _LAUNCHER_VARIABLES = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL")   # of a job that 
 
 # ---- the public side: runs in the caller's process ------------------------------------------
 
-def parse_rate(text):
+def parse_rate(text: object) -> float:
     """Read a link's rate.
 
     Parameters
@@ -95,7 +104,7 @@ def parse_rate(text):
 
 
 @functools.cache
-def unavailable_reason():
+def unavailable_reason() -> str | None:
     """Say why shaped links cannot be made here.
 
     It makes a pair of linked hosts in a child process, and throws them away. The answer is kept.
@@ -105,7 +114,6 @@ def unavailable_reason():
     str or None
         The reason, or None where links work.
     """
-    from ..errors import LinksUnavailable
     try:
         run([])
     except LinksUnavailable as error:
@@ -113,12 +121,15 @@ def unavailable_reason():
     return None
 
 
-def run(command, *, hosts=2, rate="2gbit", burst=96 * 1024, mtu=9000, ranks=None, cpus=None,
-        deadline_s=None, env=None, stdout=None):
+def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: int = BURST,
+        mtu: int = 9000, ranks: int | None = None, cpus: Sequence[int] | None = None,
+        deadline_s: float | None = None, env: Mapping[str, str] | None = None,
+        stdout: IO[bytes] | int | None = None) -> int:
     """Run a command as MPI ranks (MPICH, over TCP) on hosts joined by shaped links.
 
     The command reads no standard input. A signal that ends this process, SIGKILL included, ends
     the command too; on an exception, KeyboardInterrupt included, it has ended before `run` does.
+    SIGTERM and SIGHUP raise one (`signals.ending_by_exception`).
 
     Parameters
     ----------
@@ -138,7 +149,7 @@ def run(command, *, hosts=2, rate="2gbit", burst=96 * 1024, mtu=9000, ranks=None
         Rank i is pinned to ``cpus[i % len(cpus)]``; an empty sequence pins nothing. By default,
         all the cores this process may use.
     deadline_s : float, optional
-        Seconds after which everything is ended.
+        Seconds after which everything is ended; by default the command takes what it takes.
     env : dict, optional
         Environment variables to set, above this process's own and above those that choose MPI's
         network.
@@ -157,7 +168,6 @@ def run(command, *, hosts=2, rate="2gbit", burst=96 * 1024, mtu=9000, ranks=None
     ValueError
         If an argument makes no sense.
     """
-    from ..errors import LinksUnavailable
     rate = parse_rate(rate)
     ranks = hosts if ranks is None else ranks
     cpus = sorted(os.sched_getaffinity(0)) if cpus is None else list(cpus)
@@ -173,12 +183,16 @@ def run(command, *, hosts=2, rate="2gbit", burst=96 * 1024, mtu=9000, ranks=None
                                "(pip install mpich)")
     environ = {name: value for name, value in os.environ.items()
                if not name.startswith(_LAUNCHER_VARIABLES)}
-    environ |= _FABRIC | {"OVERLAP_LINK": f"{rate / 1e9:g}gbit"} | (env or {})
+    environ |= _FABRIC | signals.UCX_SETTINGS | {"OVERLAP_LINK": f"{rate / 1e9:g}gbit"} | (env or {})
+    with signals.ending_by_exception():
+        return _run(dict(command=list(command), hosts=hosts, rate=rate, burst=burst, mtu=mtu,
+                         ranks=ranks, cpus=cpus, mpiexec=str(mpiexec)), environ, stdout, deadline_s)
 
+
+def _run(spec, environ, stdout, deadline_s):
+    """Start process `make`, wait for its links and for its end."""
     status_r, status_w = os.pipe()
-    spec = dict(command=list(command), hosts=hosts, rate=rate, burst=burst, mtu=mtu, ranks=ranks,
-                cpus=cpus, mpiexec=str(mpiexec), status_fd=status_w, parent=os.getpid(),
-                uid=os.geteuid(), gid=os.getegid())
+    spec |= dict(status_fd=status_w, parent=os.getpid(), uid=os.geteuid(), gid=os.getegid())
     try:
         outer = subprocess.Popen(       # in a session of its own: Ctrl-C is for this process
             [sys.executable, "-P", __file__, "make", json.dumps(spec)], env=environ,

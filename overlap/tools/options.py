@@ -1,31 +1,51 @@
 """Arguments that several commands take: their types, and those of what is measured."""
 
+from __future__ import annotations
+
 import argparse
 import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from ..fft.plan import ORDERS
-from . import links
-from .bench.jobs import JOBS
+from . import launch, links
 
 
-def count(text):
-    """An integer >= 1."""
+class Add(Protocol):
+    """Adds a command: its name, what runs it, its help, and further values of the parsed arguments."""
+
+    def __call__(self, name: str, run: Callable[..., int | None] | None, words: str,
+                 **defaults: Any) -> argparse.ArgumentParser:
+        """Return the command's parser."""
+
+
+def adder(commands: Any) -> Add:
+    """Make what adds commands to the subparsers of a parser."""
+    def add(name, run, words, **defaults):
+        command = commands.add_parser(name, help=words, description=words)
+        command.set_defaults(run=run, **defaults)
+        return command
+    return add
+
+
+def count(text: str) -> int:
+    """Read an integer >= 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text}")
     return value
 
 
-def seconds(text):
-    """A finite time > 0."""
+def seconds(text: str) -> float:
+    """Read a finite time > 0."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected seconds > 0, received {text}")
     return value
 
 
-def rate(text):
-    """A link's rate, as `links.parse_rate` reads it; stays text."""
+def rate(text: str) -> str:
+    """Check a link's rate, as `links.parse_rate` reads it; it stays text."""
     try:
         links.parse_rate(text)
     except ValueError as error:
@@ -33,41 +53,46 @@ def rate(text):
     return text
 
 
-def link(text):
-    """A rate, or "shm" for none: shared memory."""
+def link(text: str) -> str | None:
+    """Check a rate, or "shm" for none: shared memory."""
     return None if text == "shm" else rate(text)
 
 
-def add_workload(parser, jobs=tuple(JOBS)):
-    """``workload`` and ``--dtype``."""
-    parser.add_argument("workload", choices=jobs, help="; ".join(
-        f"{name}: {JOBS[name].title}{JOBS[name].detail}" for name in jobs))
+def add_workload(parser: argparse.ArgumentParser, jobs: Mapping[str, Any]) -> None:
+    """Add ``workload`` and ``--dtype``."""
+    parser.add_argument("workload", choices=tuple(jobs), help="; ".join(
+        f"{name}: {job.title}{job.detail}" for name, job in jobs.items()))
     parser.add_argument("--dtype", help="of real space; default: c16 of transforms, else f8")
 
 
-def add_size(parser):
-    """``--slices`` and ``--shape``."""
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Add ``--slices`` and ``--shape``."""
     parser.add_argument("--slices", type=count, help="planes, fields, or points in v; default: 64, 1, 32")
     parser.add_argument("--shape", nargs="+", type=count, metavar="N",
                         help="NY NX of a plane (default: 512 512), NZ NY NX of a field, or "
                         "PLANES NKY NKX of the nonlinear term")
 
 
-def add_layout(parser):
-    """``--order`` and ``--grid``."""
+def add_layout(parser: argparse.ArgumentParser) -> None:
+    """Add ``--order`` and ``--grid``."""
     parser.add_argument("--order", choices=ORDERS, default="natural", help="of the spectrum")
     parser.add_argument("--grid", nargs=2, type=count, metavar=("P", "Q"),
                         help="of the ranks, for fft3; default: chosen by the plan")
 
 
-def add_link(parser):
-    """``--link``."""
+def add_link(parser: argparse.ArgumentParser) -> None:
+    """Add ``--link``."""
     parser.add_argument("--link", type=link, default="shm",
                         help="rate of shaped links, or shm (default)")
 
 
-def add_limits(parser):
-    """``--burst`` and ``--deadline``, of each case."""
-    parser.add_argument("--burst", type=count, metavar="BYTES", help="as of links")
-    parser.add_argument("--deadline", type=seconds, default=600.0, metavar="S",
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add ``--burst`` and ``--deadline``, which hold for each case."""
+    parser.add_argument("--burst", type=count, metavar="BYTES", help="as of `overlap links`")
+    parser.add_argument("--deadline", type=seconds, default=launch.DEADLINE_S, metavar="S",
                         help="for each case")
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add ``--workers``."""
+    parser.add_argument("--workers", type=count, default=1, help="worker threads per rank")

@@ -3,38 +3,46 @@
 The machine need not be here: a file describes it.
 """
 
+from __future__ import annotations
+
 import json
 import math
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from .. import files
 from ..errors import InputError
 from ..timing import model
-from ..timing.simulate import Options, predict
+from ..timing.simulate import Machine, Options, Workload, predict
+from . import picture
+from .bench.table import markdown
 
 CHUNKS = tuple(2**k for k in range(11))  # tried where the slices per message are not given
 
 
 # --- closed forms ---------------------------------------------------------------------------------
 
-def closed_forms(C, T, threads, slices, measured=None):
-    """Lines of the model's table.
+def closed_forms(C: float, T: float, workers: int, slices: int | None,
+                 measured: Mapping[str, float | None] | None = None) -> list[str]:
+    """Show the model's values, line by line.
 
     Parameters
     ----------
     C, T : float
         Seconds.
-    threads : int
+    workers : int
     slices : int or None
         Counts pipeline fill and drain, if given.
     measured : dict, optional
         Seconds of ``"off"``, ``"block"`` and ``"poll"``.
     """
     rows = [("off", "no overlap: C + T", model.no_overlap_s(C, T), model.no_overlap_s(C, T)),
-            ("block", "blocking calls: C + T/N, or T", model.block_s(C, T, threads),
-             model.block_s(C, T, threads, slices=slices)),
+            ("block", "blocking calls: C + T/N, or T", model.block_s(C, T, workers),
+             model.block_s(C, T, workers, slices=slices)),
             ("poll", "sleeping communicator: max(C, T)", model.poll_s(C, T),
-             model.poll_s(C, T, slices=slices, threads=threads))]
-    lines = [f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {threads}, "
+             model.poll_s(C, T, slices=slices, workers=workers))]
+    lines = [f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {workers}, "
              f"T/C = {T / C if C else math.inf:.3g}"]
     for name, words, wall_s, filled_s in rows:
         line = f"{words:34} {1e3 * wall_s:10.2f} ms"
@@ -45,9 +53,9 @@ def closed_forms(C, T, threads, slices, measured=None):
         lines.append(line)
     bound = (C + T) / max(C, T) if max(C, T) else 1.0
     lines.append(f"{'best speed-up, sleeping':34} {bound:10.2f} x")
-    at_s = model.best_speedup_at(C, threads)
+    at_s = model.best_speedup_at(C, workers)
     where = "never more" if math.isinf(at_s) else f"at T = {1e3 * at_s:.2f} ms"
-    lines.append(f"{'best speed-up, blocking: 2 - 1/N':34} {model.best_speedup(threads):10.2f} x, "
+    lines.append(f"{'best speed-up, blocking: 2 - 1/N':34} {model.best_speedup(workers):10.2f} x, "
                  f"{where}")
     return lines
 
@@ -60,11 +68,11 @@ class Row:
 
     Attributes
     ----------
-    ranks, threads, chunk : int
+    ranks, workers, chunk : int
     compute_s, communication_s : float
         C and T.
     off_s, wall_s : float
-        Simulated without overlap (C + T with several threads; its own best slices per message)
+        Simulated without overlap (C + T with several workers; its own best slices per message)
         and with it.
     block_s, bound_s : float
         The model's max(C + T/N, T) and max(C, T).
@@ -73,7 +81,7 @@ class Row:
     """
 
     ranks: int
-    threads: int
+    workers: int
     chunk: int
     compute_s: float
     communication_s: float
@@ -84,13 +92,14 @@ class Row:
     limit: str
 
     @property
-    def gain(self):
-        """How much faster than without overlap."""
+    def gain(self) -> float:
+        """How many times faster than without overlap."""
         return self.off_s / self.wall_s
 
 
-def strong_scaling(workload, machine, ranks, *, threads=1, wait="poll", depth=16, in_flight=None,
-                   chunk=None, compute_s=None):
+def strong_scaling(workload: Workload, machine: Machine, ranks: Sequence[int], *, workers: int = 1,
+                   wait: str = "poll", depth: int = 16, in_flight: int | None = None,
+                   chunk: int | None = None, compute_s: float | None = None) -> list[Row]:
     """Simulate a job on several numbers of ranks.
 
     Parameters
@@ -98,8 +107,8 @@ def strong_scaling(workload, machine, ranks, *, threads=1, wait="poll", depth=16
     workload : Workload
     machine : Machine
     ranks : sequence of int
-    threads, wait, depth, in_flight
-        As of `Options`.
+    workers, wait, depth, in_flight
+        See `Options`.
     chunk : int, optional
         Slices per message; by default the power of two with the smallest simulated time.
     compute_s : float, optional
@@ -120,7 +129,7 @@ def strong_scaling(workload, machine, ranks, *, threads=1, wait="poll", depth=16
     rows = []
     for count in ranks:
         candidates = [_row(workload, machine, count, size, compute_s, Options(
-            ranks=count, threads=threads, wait=wait, depth=depth, in_flight=in_flight))
+            ranks=count, workers=workers, wait=wait, depth=depth, in_flight=in_flight))
             for size in ([chunk] if chunk else CHUNKS) if size <= workload.slices]
         best = min(candidates, key=lambda row: (row.wall_s, row.chunk))
         rows.append(replace(best, off_s=min(row.off_s for row in candidates)))
@@ -129,11 +138,11 @@ def strong_scaling(workload, machine, ranks, *, threads=1, wait="poll", depth=16
 
 def _row(workload, machine, ranks, chunk, compute_s, options):
     program = workload.program(ranks, machine, chunk=chunk, compute_s=compute_s,
-                               threads=options.threads)
+                               workers=options.workers)
     found = predict(program, machine, options)
-    return Row(ranks=ranks, threads=options.threads, chunk=chunk, compute_s=found.compute_s,
+    return Row(ranks=ranks, workers=options.workers, chunk=chunk, compute_s=found.compute_s,
                communication_s=found.communication_s, off_s=found.off_s, wall_s=found.wall_s,
-               block_s=model.block_s(found.compute_s, found.communication_s, options.threads),
+               block_s=model.block_s(found.compute_s, found.communication_s, options.workers),
                bound_s=found.bound_s, limit=_limit(program, workload, machine, options, found))
 
 
@@ -150,38 +159,36 @@ def _limit(program, workload, machine, options, found):
             * machine.message_s,
             "core time per exchange": len(transfers) * machine.operation_s}
         limit = max(shares, key=shares.get)
-    if len(program.steps) < options.threads:
-        limit += ", fewer messages than threads"
+    if len(program.steps) < options.workers:
+        limit += ", fewer messages than workers"
     if options.ranks > min(workload.shape):
         limit += ", fewer rows than ranks"
     return limit
 
 
-def table(rows):
-    """The rows as lines of a markdown table; milliseconds."""
-    names = ("ranks", "slices per message", "C", "T", "T/C", "no overlap", "max(C + T/N, T)",
+def table(rows: Sequence[Row]) -> str:
+    """Show the rows as a table in Markdown; milliseconds."""
+    head = ("ranks", "slices per message", "C", "T", "T/C", "no overlap", "max(C + T/N, T)",
              "max(C, T)", "simulated", "gain", "limited by")
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    cells = []
     for row in rows:
         ratio = row.communication_s / row.compute_s if row.compute_s else math.inf
         times = [f"{1e3 * seconds:.4g}" for seconds in (
             row.off_s, row.block_s, row.bound_s, row.wall_s)]
-        lines.append("| " + " | ".join((
-            str(row.ranks), str(row.chunk), f"{1e3 * row.compute_s:.4g}",
-            f"{1e3 * row.communication_s:.4g}", f"{ratio:.3g}", *times, f"{row.gain:.2f}x",
-            row.limit)) + " |")
-    return lines
+        cells.append((row.ranks, row.chunk, f"{1e3 * row.compute_s:.4g}",
+                      f"{1e3 * row.communication_s:.4g}", f"{ratio:.3g}", *times,
+                      f"{row.gain:.2f}x", row.limit))
+    return markdown(head, cells)
 
 
-def write_json(rows, path):
-    """Write the rows to a file."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump([asdict(row) | {"gain": row.gain} for row in rows], file, indent=1)
-        file.write("\n")
+def write_json(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
+    """Write the rows to a file, whole or not at all."""
+    content = [asdict(row) | {"gain": row.gain} for row in rows]
+    files.write(path, json.dumps(content, indent=1) + "\n")
 
 
-def draw(series, path, title=""):
-    """Time and gain against ranks.
+def draw(series: Mapping[str, Sequence[Row]], path: str | os.PathLike[str], title: str = "") -> None:
+    """Draw time and gain against ranks.
 
     Parameters
     ----------
@@ -210,4 +217,4 @@ def draw(series, path, title=""):
     time.set_yscale("log")
     gain.axhline(1.0, color="k", lw=0.5)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
+    picture.save(figure, path, dpi=110)

@@ -3,7 +3,7 @@
 import pytest
 
 from overlap import InputError
-from overlap.tools.bench.__main__ import first_ranks
+from overlap.tools.bench.rank import first_ranks
 
 
 def first_ranks_of(comm, ranks):

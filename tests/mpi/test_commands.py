@@ -35,7 +35,7 @@ def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
     status, out, err = overlap("bench", workload, "--dtype", dtype, *SMALL, "--json", path)
     assert status == 0, err
     report, _ = checked(path, workload=workload, dtype=dtype, ranks=2, slices=6, shape=[24, 20],
-                        link="shm", control_hidden=None, rounds=2, threads=1)
+                        link="shm", control_hidden=None, rounds=2, workers=1)
     assert "MPI" in report["mpi"]["library"] or "MPICH" in report["mpi"]["library"]
     assert "shared memory" in out and "24 x 20" in out
 
@@ -98,9 +98,9 @@ def test_tune_refuses_a_file_that_is_none(tmp_path):
 def test_forced_settings_are_used(tmp_path):
     path = tmp_path / "report.json"
     status, _, err = overlap("bench", "fft2", *SMALL, "--json", path, "--wait", "poll",
-                             "--depth", 3, "--chunk", 2, "--in-flight", 2, "--threads", 2)
+                             "--depth", 3, "--chunk", 2, "--in-flight", 2, "--workers", 2)
     assert status == 0, err
-    checked(path, threads=2, auto_choice={"wait": "poll", "depth": 3, "chunk": 2,
+    checked(path, workers=2, auto_choice={"wait": "poll", "depth": 3, "chunk": 2,
                                           "in_flight": 2})
 
 

@@ -13,7 +13,7 @@ SMALL = ["--slices", "5", "--shape", "20", "24", "--rounds", "2"]
 
 
 def points(path):
-    """(threads, ranks) of a complete report's cases, in order, and the report."""
+    """(workers, ranks) of a complete report's cases, in order, and the report."""
     content = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert content["format"] == "overlap-report" and content["complete"]
     assert content["machine"]["cores"] and content["packages"]["mpi4py"] and content["mpi"]["fftw"]
@@ -25,13 +25,13 @@ def points(path):
         assert all(len(record["seconds"][mode]) == record["rounds"] for mode in record["modes"])
         low, high = record["spread"]["off"]
         assert 0 < low <= record["off_s"] <= high
-    return [(record["threads"], record["ranks"]) for record in content["cases"]], content
+    return [(record["workers"], record["ranks"]) for record in content["cases"]], content
 
 
 def test_matrix_on_shared_memory_then_its_report(tmp_path):
     path = tmp_path / "scale.json"
     status, out, err = overlap(
-        "scale", "run", "operation", *SMALL, "--ranks", 1, 2, "--threads", 1, 2, "--modes", "poll",
+        "scale", "run", "operation", *SMALL, "--ranks", 1, 2, "--workers", 1, 2, "--modes", "poll",
         "--passes", 2, "--json", path)
     assert status == 0, err
     found, content = points(path)
@@ -61,7 +61,7 @@ def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
     assert content["job"] == {"scheduler": "pbs", "id": "12.head"}
     assert {record["link"] for record in content["cases"]} == {"mpiexec"}
     assert out.count("ranks, N = 1 worker") == 1        # one rank prints
-    assert out.count("more worker threads than cores") == (len(os.sched_getaffinity(0)) < 3)
+    assert out.count("more workers than cores") == (len(os.sched_getaffinity(0)) < 3)
 
 
 def test_more_ranks_than_the_job_has(tmp_path):

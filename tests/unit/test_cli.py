@@ -10,8 +10,9 @@ import pytest
 from overlap.runtime.trace import Span
 from overlap.timing import model
 from overlap.tools import cli, launch, timeline
-from overlap.tools.bench import commands, jobs, report
+from overlap.tools.bench import demo, jobs, report, table
 from overlap.tools.bench.cases import Case
+from overlap.tools.bench.record import case_record, warnings
 
 
 def measured(**changes):
@@ -32,7 +33,7 @@ def measured(**changes):
 
 
 def record(case=None, **changes):
-    return report.case_record(case or Case(rounds=3, link="2gbit"), measured(**changes))
+    return case_record(case or Case(rounds=3, link="2gbit"), measured(**changes))
 
 
 # ---- arguments -------------------------------------------------------------------------------
@@ -118,14 +119,14 @@ def test_missing_mpiexec_is_one_clear_line(tmp_path, monkeypatch, capsys):
 
 # ---- launching -------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("ranks, threads, available, expected", [
+@pytest.mark.parametrize("ranks, workers, available, expected", [
     (2, 1, [0, 1], [[0], [1]]),
-    (2, 2, [0, 1], [[0], [1]]),                     # the threads of a rank share its core
+    (2, 2, [0, 1], [[0], [1]]),                     # the workers of a rank share its core
     (2, 2, [4, 5, 6, 7, 8], [[4, 5], [6, 7]]),
     (3, 1, [0, 1], []),                             # nothing is pinned
 ])
-def test_core_sets(ranks, threads, available, expected):
-    assert launch.core_sets(ranks, threads, available) == expected
+def test_core_sets(ranks, workers, available, expected):
+    assert launch.core_sets(ranks, workers, available) == expected
 
 
 @pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"])
@@ -197,27 +198,27 @@ def test_nothing_to_hide_is_null_and_valid_json(tmp_path):
     report.write(content, tmp_path / "report.json")
     assert json.loads((tmp_path / "report.json").read_text())["cases"][0]["hidden"] is None
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
-    report.table([found])
+    table.table([found])
 
 
 def test_control_that_fails_is_said():
     good = record()
     assert good["control_ok"] and good["control_hidden"] == pytest.approx(0.001 / 0.06)
-    assert report.warnings(good) == []
+    assert warnings(good) == []
     bad = record(seconds={"control": [0.130] * 3})
     assert bad["control_ok"] is False
-    assert "warning: 2gbit" in report.warnings(bad)[0] and "0.50" in report.warnings(bad)[0]
+    assert "warning: 2gbit" in warnings(bad)[0] and "0.50" in warnings(bad)[0]
 
 
 def test_busy_machine_is_said():
     bad = record(seconds={"C": [0.06, 0.06, 0.09]})
-    assert "something else ran" in report.warnings(bad)[0]
+    assert "something else ran" in warnings(bad)[0]
 
 
 def test_no_control_in_shared_memory():
     found = record(without=("control", "control_C", "control_T"), hosts=1)
     assert found["control_hidden"] is found["control_ok"] is None
-    assert report.warnings(found) == []
+    assert warnings(found) == []
 
 
 def test_peer_in_the_record_or_why_not():
@@ -227,7 +228,7 @@ def test_peer_in_the_record_or_why_not():
     assert (found["peer_mpi4py_fft_s"], found["peer_mpi4py_fft_default_s"]) == (0.5, 0.9)
     skipped = record(case, peer_skipped="mpi4py-fft is not installed")
     assert skipped["peer_mpi4py_fft_s"] is None
-    assert "not installed" in report.warnings(skipped)[0]
+    assert "not installed" in warnings(skipped)[0]
 
 
 def test_report_says_where_it_was_made():
@@ -241,7 +242,7 @@ def test_table_shows_every_number():
     from rich.console import Console
     console = Console(width=100, record=True, file=open("/dev/null", "w"))
     with console.file:
-        console.print(report.table([record(), record(Case(rounds=3, link="shm"))]))
+        console.print(table.table([record(), record(Case(rounds=3, link="shm"))]))
     text = console.export_text()
     for words in ("links of 2gbit", "shared memory", "103 (102-104)", "1.67", "poll, depth 16",
                   "1.56x", "0.95", "1.0e-15"):
@@ -251,29 +252,29 @@ def test_table_shows_every_number():
 
 
 def test_sentence_trusts_only_what_the_control_allows():
-    assert "links of 2gbit" in commands._sentence([record()])
-    assert "95 %" in commands._sentence([record()])
-    assert "see the warnings" in commands._sentence([record(seconds={"control": [0.13] * 3})])
-    assert "see the warnings" in commands._sentence([record(seconds={"C": [0.06, 0.06, 0.1]})])
-    assert "little to hide" in commands._sentence([record(without=("control",), hosts=1)])
+    assert "links of 2gbit" in demo._sentence([record()])
+    assert "95 %" in demo._sentence([record()])
+    assert "see the warnings" in demo._sentence([record(seconds={"control": [0.13] * 3})])
+    assert "see the warnings" in demo._sentence([record(seconds={"C": [0.06, 0.06, 0.1]})])
+    assert "little to hide" in demo._sentence([record(without=("control",), hosts=1)])
 
 
 def test_timeline_shown_is_of_links_and_balanced():
     shared = record(Case(rounds=3), without=("control",), hosts=1)
     slow = record(seconds={"T": [0.5] * 3})
-    picked = min([(shared, 0), (slow, 1), (record(), 2)], key=commands._interest)
+    picked = min([(shared, 0), (slow, 1), (record(), 2)], key=demo._interest)
     assert picked[1] == 2
 
 
 def test_quick_keeps_large_planes():
-    assert commands.quick(Case(slices=64, rounds=9)) == replace(Case(), slices=12, rounds=3)
+    assert demo.quick(Case(slices=64, rounds=9)) == replace(Case(), slices=12, rounds=3)
 
 
 # ---- predict and trace -----------------------------------------------------------------------
 
 def test_predict_of_times(capsys):
     assert cli.main(["predict", "--compute-s", "0.12", "--communication-s", "0.08",
-                     "--threads", "4", "--slices", "64"]) == 0
+                     "--workers", "4", "--slices", "64"]) == 0
     out = capsys.readouterr().out
     for value in (0.2, 0.14, 0.12, model.block_s(0.12, 0.08, 4, slices=64)):
         assert f"{1e3 * value:.2f} ms" in out
@@ -281,7 +282,7 @@ def test_predict_of_times(capsys):
 
 
 def test_predict_of_a_report(tmp_path, capsys):
-    content = report.new_report(["wait"])
+    content = report.new_report(["overlap"])
     content["cases"] += [record(), record(Case(rounds=3))]
     report.write(content, tmp_path / "report.json")
     assert cli.main(["predict", str(tmp_path / "report.json")]) == 0

@@ -74,7 +74,7 @@ def test_fill_and_drain_values():
     assert model.poll_s(2.0, 2.0, slices=2) == 3.0
     assert model.poll_s(1.0, 10.0, slices=10) == pytest.approx(10.1)
     assert model.poll_s(10.0, 1.0, slices=10) == pytest.approx(10.1)
-    assert model.poll_s(1.0, 10.0, slices=10, threads=4) == pytest.approx(10 + 1 / 3)
+    assert model.poll_s(1.0, 10.0, slices=10, workers=4) == pytest.approx(10 + 1 / 3)
     assert model.block_s(10.0, 1.0, 4, slices=10) == pytest.approx(10.25 + 0.075)
 
 
@@ -82,8 +82,8 @@ def test_fill_and_drain_values():
 def test_fill_and_drain_limits(C, T, N, slices):
     both = model.no_overlap_s(C, T)
     for endless, finite, one in (
-            (model.poll_s(C, T), model.poll_s(C, T, slices=slices, threads=N),
-             model.poll_s(C, T, slices=1, threads=N)),
+            (model.poll_s(C, T), model.poll_s(C, T, slices=slices, workers=N),
+             model.poll_s(C, T, slices=1, workers=N)),
             (model.block_s(C, T, N), model.block_s(C, T, N, slices=slices),
              model.block_s(C, T, N, slices=1))):
         assert endless * (1 - 1e-12) <= finite <= both * (1 + 1e-12)
@@ -92,9 +92,9 @@ def test_fill_and_drain_limits(C, T, N, slices):
     assert model.block_s(C, T, 1, slices=slices) == pytest.approx(both)
 
 
-def simulate(slices, threads, before, exchange, after):
-    """Greedy schedule with one link, threads that never wait, and arrivals served first."""
-    idle, started, now, link_free = threads, 0, 0.0, 0.0
+def simulate(slices, workers, before, exchange, after):
+    """Greedy schedule with one link, workers that never wait, and arrivals served first."""
+    idle, started, now, link_free = workers, 0, 0.0, 0.0
     arrived, events = 0, []
     done = 0
     while done < slices:
@@ -119,17 +119,17 @@ def simulate(slices, threads, before, exchange, after):
     return now
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("ratio", [0.2, 0.7, 1.0, 1.4, 5.0])
 @pytest.mark.parametrize("slices", [4, 16, 64, 256])
-def test_polling_form_against_a_simulation(slices, threads, ratio):
+def test_polling_form_against_a_simulation(slices, workers, ratio):
     C, T = 1.0, ratio
-    slice_s = C * threads / slices
-    simulated = simulate(slices, threads, 0.6 * slice_s, T / slices, 0.4 * slice_s)
-    predicted = model.poll_s(C, T, slices=slices, threads=threads)
-    # The form leaves out what the threads wait for each other: less than one slice's compute.
+    slice_s = C * workers / slices
+    simulated = simulate(slices, workers, 0.6 * slice_s, T / slices, 0.4 * slice_s)
+    predicted = model.poll_s(C, T, slices=slices, workers=workers)
+    # The form leaves out what the workers wait for each other: less than one slice's compute.
     assert abs(simulated - predicted) <= slice_s + T / slices
-    if threads == 1 and ratio >= 1.4:
+    if workers == 1 and ratio >= 1.4:
         assert simulated == pytest.approx(predicted)
 
 
@@ -225,8 +225,8 @@ def test_pipeline_by_hand():
     assert model.pipeline_s(8.0, 40, LINK, wait="off", **options) == 18.0
     assert model.pipeline_s(8.0, 40, LINK, wait="poll", **options) == 12.0      # C' + T/4
     assert model.pipeline_s(8.0, 40, LINK, wait="block", **options) == 18.0
-    # Two threads: c = 4.5 in two rounds, C' = 9; block: 9 + 8/2 + (1/2) 8/4.
-    assert model.pipeline_s(8.0, 40, LINK, wait="block", threads=2, **options) == 14.0
+    # Two workers: c = 4.5 in two rounds, C' = 9; block: 9 + 8/2 + (1/2) 8/4.
+    assert model.pipeline_s(8.0, 40, LINK, wait="block", workers=2, **options) == 14.0
     # One slot: a chunk at a time.
     assert model.pipeline_s(8.0, 40, LINK, depth=1, **options) == 18.0
     assert model.pipeline_s(8.0, 40, LINK, depth=4, **options) == 12.0
@@ -236,15 +236,15 @@ def test_pipeline_by_hand():
 
 def test_chunks_leave_threads_idle_when_too_few():
     link = LatencyBandwidth(0.0, 1e9)
-    assert model.pipeline_s(1.0, 0, link, slices=8, chunk=8, threads=4) == pytest.approx(4.0)
-    assert model.pipeline_s(1.0, 0, link, slices=8, chunk=2, threads=4) == pytest.approx(1.0)
+    assert model.pipeline_s(1.0, 0, link, slices=8, chunk=8, workers=4) == pytest.approx(4.0)
+    assert model.pipeline_s(1.0, 0, link, slices=8, chunk=2, workers=4) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("wait", model.WAITS)
 def test_best_chunk_is_the_best(wait):
     link = LatencyBandwidth(1e-4, 2.5e8)
     arguments = 0.05, 67_000_000, link
-    options = dict(slices=1024, threads=2, wait=wait, message_overhead_s=2e-5)
+    options = dict(slices=1024, workers=2, wait=wait, message_overhead_s=2e-5)
     best = model.best_chunk(*arguments, candidates=range(1, 129), **options)
     least = min(model.pipeline_s(*arguments, chunk=chunk, **options) for chunk in range(1, 129))
     assert model.pipeline_s(*arguments, chunk=best, **options) == least
@@ -270,11 +270,11 @@ def test_default_chunks():
 @pytest.mark.parametrize("call, words", [
     (lambda: model.no_overlap_s(-1.0, 1.0), "compute_s: expected .* got -1.0"),
     (lambda: model.no_overlap_s(1.0, math.nan), "communication_s: expected .* got nan"),
-    (lambda: model.block_s(1.0, 1.0, 0), "threads: expected an integer >= 1, got 0"),
+    (lambda: model.block_s(1.0, 1.0, 0), "workers: expected an integer >= 1, got 0"),
     (lambda: model.block_s(1.0, 1.0, 2, slices=0), "slices: expected .* got 0"),
     (lambda: model.poll_s(1.0, math.inf), "communication_s: expected .* got inf"),
-    (lambda: model.best_speedup(1.5), "threads: expected .* got 1.5"),
-    (lambda: model.best_speedup_at(1.0, math.inf), "threads: expected .* got inf"),
+    (lambda: model.best_speedup(1.5), "workers: expected .* got 1.5"),
+    (lambda: model.best_speedup_at(1.0, math.inf), "workers: expected .* got inf"),
     (lambda: model.hidden(1.0, 1.0, -2.0), "measured_s: expected .* got -2.0"),
     (lambda: model.alltoall_1d_s(-5, 2, 2, 0, 1), "points: expected .* got -5"),
     (lambda: model.alltoall_2d_s(5, 2, 0, 0, 1), "Q: expected .* got 0"),

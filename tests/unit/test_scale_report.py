@@ -11,25 +11,26 @@ from overlap.errors import InputError
 from overlap.tools import cli
 from overlap.tools.bench import report as bench_report
 from overlap.tools.bench.cases import Case
+from overlap.tools.bench.record import case_record, pooled
 from overlap.tools.scale import report, run
 
 MODES = ("off", "block", "poll", "auto")
 
 
-def record(ranks, *, C=0.120, T=0.080, threads=4, link="2gbit", rounds=3, modes=MODES, **work):
+def record(ranks, *, C=0.120, T=0.080, workers=4, link="2gbit", rounds=3, modes=MODES, **work):
     """A point at which every mode takes exactly what the model says."""
-    times = {"off": C + T, "block": max(C + T / threads, T), "poll": max(C, T),
+    times = {"off": C + T, "block": max(C + T / workers, T), "poll": max(C, T),
              "auto": max(C, T), "C": C, "T": T, "control": C + T, "control_C": C, "control_T": T}
     seconds = {name: [value * factor for factor in (1.0, 0.9, 1.1)[:rounds]]
                for name, value in times.items() if name not in MODES or name in modes}
-    case = Case(**{"workload": "operation", "threads": threads, "link": link,
+    case = Case(**{"workload": "operation", "workers": workers, "link": link,
                    "modes": modes} | work)
-    return bench_report.case_record(case, {
+    return case_record(case, {
         "seconds": seconds, "ranks": ranks, "hosts": ranks, "max_rel_error": 1e-15,
         "choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
         "nbytes_in_flight": 1 << 20, "bare_fft_s": 0.05, "peer_setting": None,
         "peer_skipped": None, "binding": [
-            {"host": f"n{rank}", "cores": list(range(4, 4 + threads))} for rank in range(ranks)]})
+            {"host": f"n{rank}", "cores": list(range(4, 4 + workers))} for rank in range(ranks)]})
 
 
 def written(path, *records, complete=True, **changes):
@@ -56,12 +57,12 @@ def test_rounds_of_one_point_are_pooled(tmp_path):
 
 def test_one_record_pooled_is_itself():
     one = record(2)
-    assert bench_report.pooled([one]) == one
+    assert pooled([one]) == one
 
 
 def test_links_and_threads_are_not_mixed():
-    records = report.pool([record(2), record(2, threads=2), record(2, link="shm"), record(1)])
-    assert [(found["link"], found["threads"], found["ranks"]) for found in records] == [
+    records = report.pool([record(2), record(2, workers=2), record(2, link="shm"), record(1)])
+    assert [(found["link"], found["workers"], found["ranks"]) for found in records] == [
         ("shm", 4, 2), ("2gbit", 2, 2), ("2gbit", 4, 1), ("2gbit", 4, 2)]
     assert [len(panel) for panel in report.panels(records)] == [1, 1, 2]
 
@@ -180,7 +181,7 @@ def test_modes_left_out_are_not_shown(tmp_path):
 
 
 def test_report_writes_pictures_and_a_page_that_needs_nothing_else(tmp_path, capsys):
-    path = written(tmp_path / "a.json", record(1), record(2), record(2, threads=2),
+    path = written(tmp_path / "a.json", record(1), record(2), record(2, workers=2),
                    job={"scheduler": "slurm", "id": "4<2"})
     out = tmp_path / "made" / "here"
     assert cli.main(["scale", "report", str(path), "--out", str(out)]) == 0
@@ -200,10 +201,10 @@ def test_report_writes_pictures_and_a_page_that_needs_nothing_else(tmp_path, cap
 
 def test_threads_that_outnumber_cores_are_said():
     one = record(2)
-    assert not [line for line in report.warnings([one]) if "more worker threads" in line]
+    assert not [line for line in report.warnings([one]) if "more workers" in line]
     for place in one["binding"]:
         place["host"] = "same"
-    crowded = [line for line in report.warnings([one]) if "more worker threads than cores" in line]
+    crowded = [line for line in report.warnings([one]) if "more workers than cores" in line]
     assert len(crowded) == 1 and "on same" in crowded[0] and "[2 ranks of 4" in crowded[0]
 
 

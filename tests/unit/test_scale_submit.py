@@ -44,7 +44,7 @@ def test_scripts_are_sound(scheduler, mpi, more, tmp_path):
         head = text.splitlines()[:len(directives) + 1]
         assert head == ["#!/bin/bash", *directives]     # schedulers stop at the first other line
         assert ("short" in "".join(directives)) == bool(more)
-        assert f"--ranks {4 * nodes} --threads {11 if more else 12} " in text
+        assert f"--ranks {4 * nodes} --workers {11 if more else 12} " in text
         assert "OMP_NUM_THREADS=1" in text
         # the launcher is told all ranks, or the directives are
         assert re.search(rf"(-n |ntasks=){4 * nodes} ", text)

@@ -51,31 +51,31 @@ def test_without_overlap_it_is_c_plus_t(slices, compute_s, exchange_s, depth):
 
 @given(counts, times, times)
 def test_one_thread_inside_mpi_hides_nothing(slices, compute_s, exchange_s):
-    assert wall_s(program(slices, compute_s, exchange_s), wait="block", threads=1) == pytest.approx(
+    assert wall_s(program(slices, compute_s, exchange_s), wait="block", workers=1) == pytest.approx(
         slices * (compute_s + exchange_s))
 
 
-@pytest.mark.parametrize("threads, ratio", [
+@pytest.mark.parametrize("workers, ratio", [
     (2, 0.5), (2, 1.5), (4, 0.8), (4, 1.2), (8, 1.0), (4, 3)])
-def test_blocking_form(threads, ratio):
+def test_blocking_form(workers, ratio):
     """max(C + T/N, T); waiting for a core token until some step ends adds at most 10 % here."""
     slices = 480
     C, T = 1.0, ratio
-    step_s = threads * C / slices
-    simulated = wall_s(program(slices, step_s, T / slices), wait="block", threads=threads, depth=32)
-    least = model.block_s(C, T, threads)
+    step_s = workers * C / slices
+    simulated = wall_s(program(slices, step_s, T / slices), wait="block", workers=workers, depth=32)
+    least = model.block_s(C, T, workers)
     assert least * (1 - 1e-9) <= simulated <= 1.1 * least
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("ratio", [0.2, 0.7, 1.0, 1.4, 5.0])
 @pytest.mark.parametrize("slices", [16, 64, 256])
-def test_polling_form(threads, ratio, slices):
+def test_polling_form(workers, ratio, slices):
     """max(C, T) with fill and drain, up to one step, one exchange, and what a look is late."""
     C, T = 1.0, ratio
-    step_s = threads * C / slices
-    simulated = wall_s(program(slices, step_s, T / slices), threads=threads, depth=16)
-    formula = model.poll_s(C, T, slices=slices, threads=threads)
+    step_s = workers * C / slices
+    simulated = wall_s(program(slices, step_s, T / slices), workers=workers, depth=16)
+    formula = model.poll_s(C, T, slices=slices, workers=workers)
     assert max(C, T) * (1 - 1e-9) <= simulated
     assert abs(simulated - formula) <= step_s + T / slices + 1e-3
 
@@ -86,15 +86,15 @@ def test_fill_and_drain_by_hand():
     assert wall_s(program(4, 1.0, 2.0), machine, depth=4) == pytest.approx(9.0, abs=1e-3)
     # One slot: no slice starts before the last has ended.
     assert wall_s(program(4, 1.0, 2.0), machine, depth=1) == pytest.approx(12.0, abs=4e-3)
-    # Blocking, two threads, one slice: nothing to hide it behind.
-    assert wall_s(program(1, 1.0, 2.0), wait="block", threads=2) == pytest.approx(3.0)
+    # Blocking, two workers, one slice: nothing to hide it behind.
+    assert wall_s(program(1, 1.0, 2.0), wait="block", workers=2) == pytest.approx(3.0)
 
 
 def test_several_threads_leave_some_idle():
     alone = Program.alike(5, (1.0,), ())
-    for threads in (1, 2, 4):
+    for workers in (1, 2, 4):
         # The agreement at the end is seen at a look, 20 us later.
-        assert wall_s(alone, threads=threads) == pytest.approx(ceil(5 / threads), abs=3e-5)
+        assert wall_s(alone, workers=workers) == pytest.approx(ceil(5 / workers), abs=3e-5)
 
 
 # ---- the machine ---------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_core_time_is_taken_from_the_worker():
     assert free == pytest.approx(C, abs=0.15)
     assert taken - free == pytest.approx(0.5 * T, abs=0.11)
     # With a core that is idle, it costs nothing.
-    idle = [wall_s(program(1, 1.0, 0.1), machine, threads=2) for machine in (IDEAL, costly)]
+    idle = [wall_s(program(1, 1.0, 0.1), machine, workers=2) for machine in (IDEAL, costly)]
     assert idle[0] == idle[1]
 
 
@@ -145,11 +145,11 @@ def test_small_messages_leave_before_the_receiver_is_there():
 @given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 4), st.integers(1, 8),
        st.integers(1, 8))
 @settings(max_examples=60)
-def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, threads, depth,
+def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, workers, depth,
                                      in_flight):
     what = program(slices, compute_s, exchange_s)
-    bound = max(slices * compute_s / threads, slices * exchange_s)
-    assert wall_s(what, wait=wait, threads=threads, depth=depth,
+    bound = max(slices * compute_s / workers, slices * exchange_s)
+    assert wall_s(what, wait=wait, workers=workers, depth=depth,
                   in_flight=in_flight) >= bound * (1 - 1e-9)
 
 
@@ -166,12 +166,12 @@ def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, d
 
 @given(st.sampled_from(WAITS), counts, st.integers(1, 6), st.integers(1, 3), st.integers(0, 3))
 @settings(max_examples=30)
-def test_one_rank_stands_for_all(wait, slices, ranks, threads, exchanges):
+def test_one_rank_stands_for_all(wait, slices, ranks, workers, exchanges):
     machine = replace(IDEAL, latency_s=1e-4, message_s=1e-5, byte_s=1e-8, look_s=1e-5,
                       ranks_per_node=2 if ranks % 2 == 0 else 1, burst_nbytes=100, wake_s=1e-5,
                       busy_wake_s=1e-4, operation_s=1e-5, copy_Bps=1e8)
     what = Program.alike(slices, (1e-3,) * (exchanges + 1), (Transfer(500, ranks - 1),) * exchanges)
-    options = Options(ranks=ranks, threads=threads, wait=wait, depth=4, agree_every=5)
+    options = Options(ranks=ranks, workers=workers, wait=wait, depth=4, agree_every=5)
     one, every = (simulate(what, machine, options, every_rank=each) for each in (False, True))
     assert one.simulated == 1 and every.simulated == ranks
     assert one.wall_s == pytest.approx(every.wall_s, rel=1e-12)
@@ -190,7 +190,7 @@ def test_issue_order(wait, depth):
     expected = [slot[turn] for turn in range(2 * slices) for slot in slots if turn < len(slot)]
     for seed in range(3):
         result = simulate(what, machine, Options(
-            ranks=3, threads=2, wait=wait, depth=depth, seed=seed))
+            ranks=3, workers=2, wait=wait, depth=depth, seed=seed))
         assert result.order == expected and result.simulated == 3
 
 
@@ -219,7 +219,7 @@ def test_recorded_run():
     what = Program.alike(recorded["slices"], (1e-3,) * 3, (Transfer(1000, 1),) * 2)
     for run in recorded["runs"]:
         result = simulate(what, replace(IDEAL, jitter=0.5), Options(
-            wait=run["wait"], depth=run["depth"], threads=run["threads"]))
+            wait=run["wait"], depth=run["depth"], workers=run["workers"]))
         assert [z for z, _ in result.order] == run["order"]
 
 
@@ -231,7 +231,7 @@ def test_program_of_a_transform():
     # 2 rows of 16 points, 4 columns of 8: 5 n log2 n each.
     assert what.steps[0] == pytest.approx((3 * 2 * 5 * 16 * 4e-9, 3 * 4 * 5 * 8 * 3e-9))
     assert what.transfers[0] == (Transfer(3 * 2 * 12 * 16, 3),)
-    measured = Workload(slices=6, shape=(8, 16)).program(4, IDEAL, compute_s=2.0, threads=3)
+    measured = Workload(slices=6, shape=(8, 16)).program(4, IDEAL, compute_s=2.0, workers=3)
     assert measured.compute_s == pytest.approx(6.0)
 
 
@@ -250,7 +250,7 @@ def test_beyond_one_row_per_rank_nothing_is_sent():
 
 def test_strong_scaling_of_many_ranks():
     rows = strong_scaling(Workload(slices=64), replace(IDEAL, bandwidth_Bps=1e9, latency_s=1e-6),
-                          [2, 64, 65536], threads=4)
+                          [2, 64, 65536], workers=4)
     assert [row.ranks for row in rows] == [2, 64, 65536]
     assert rows[0].limit == "computing" and "fewer rows than ranks" in rows[2].limit
     assert all(row.wall_s <= row.off_s for row in rows)

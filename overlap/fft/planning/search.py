@@ -180,7 +180,7 @@ class Course:
         handover_s = 0.0 if settings.wait == "off" else self._handover_s
         return pipeline_s(
             self._compute_s / speedup * slices / self.slices, self.nbytes * slices, self._link,
-            slices=slices, chunk=settings.chunk, threads=self.transform.runtime.workers,
+            slices=slices, chunk=settings.chunk, workers=self.transform.runtime.workers,
             wait=settings.wait, message_overhead_s=self._overhead_s + handover_s,
             depth=settings.depth)
 

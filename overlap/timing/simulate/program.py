@@ -112,7 +112,7 @@ class Workload:
             raise InputError("slices, shape: expected integers >= 1 and (ny, nx), "
                              f"received {self.slices}, {self.shape}")
 
-    def program(self, ranks, machine, *, rank=0, chunk=1, compute_s=None, threads=1):
+    def program(self, ranks, machine, *, rank=0, chunk=1, compute_s=None, workers=1):
         """What one of `ranks` ranks does. Rank 0 has the most to do.
 
         Parameters
@@ -123,9 +123,9 @@ class Workload:
         chunk : int
             Slices per message, at most.
         compute_s : float, optional
-            C, if it was measured: all slices of this rank, with `threads` threads. It is divided
+            C, if it was measured: all slices of this rank, with `workers` workers. It is divided
             over the steps as the operations of their FFTs.
-        threads : int
+        workers : int
 
         Returns
         -------
@@ -135,7 +135,7 @@ class Workload:
         if compute_s is None:
             seconds_per_flop = 1 / machine.fft_flops
         else:
-            seconds_per_flop = threads * compute_s / (self.slices * (sum(sweeps) or 1))
+            seconds_per_flop = workers * compute_s / (self.slices * (sum(sweeps) or 1))
         steps, exchanges = [], []
         for part in chunks(self.slices, chunk):
             count = length_of(part)

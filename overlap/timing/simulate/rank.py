@@ -138,8 +138,8 @@ class Rank:
         if settings.wait != "off":
             workers = ReadySteps(_fail, partial(Queue, self.clock))
             if settings.wait == "block":
-                workers.core_tokens = CoreTokens(settings.threads, partial(Queue, self.clock))
-            for _ in range(settings.threads):
+                workers.core_tokens = CoreTokens(settings.workers, partial(Queue, self.clock))
+            for _ in range(settings.workers):
                 self.clock.spawn(workers.work)
         job = Job(range(len(self._program.steps)), self._slice, self._slice,
                   [None] * settings.depth, settings.depth, workers, None)
@@ -156,7 +156,7 @@ class Rank:
             raise error
         self.end_s = self.clock.now_s
         if workers is not None:
-            for _ in range(settings.threads):
+            for _ in range(settings.workers):
                 workers.stop()
 
     async def _slice(self, key, resources):
@@ -187,7 +187,7 @@ class Rank:
 
     def wake_s(self):
         """How late the communicator wakes, as the cores are now."""
-        if self._computing >= self._settings.threads:
+        if self._computing >= self._settings.workers:
             return self.machine.busy_wake_s
         return self.machine.wake_s
 
@@ -195,7 +195,7 @@ class Rank:
         """Now, and the time so far with all cores busy."""
         now_s = self.clock.now_s
         busy_s = self._busy_s
-        if self._computing >= self._settings.threads:
+        if self._computing >= self._settings.workers:
             busy_s += now_s - self._busy_since_s
         return now_s, busy_s
 

@@ -22,7 +22,7 @@ class Options:
     Attributes
     ----------
     ranks : int
-    threads : int
+    workers : int
         Workers per rank, each with a core.
     wait : {"off", "block", "poll"}
     depth : int
@@ -38,7 +38,7 @@ class Options:
     """
 
     ranks: int = 2
-    threads: int = 1
+    workers: int = 1
     wait: str = "poll"
     depth: int = 8
     in_flight: int | None = None
@@ -46,7 +46,7 @@ class Options:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("ranks", "threads", "depth", "agree_every"):
+        for name in ("ranks", "workers", "depth", "agree_every"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise InputError(f"{name}: expected an integer >= 1, "
                                  f"received {getattr(self, name)!r}")
@@ -178,20 +178,20 @@ def predict(program, machine, options):
     computing = Program(tuple((sum(steps),) for steps in program.steps),
                         ((),) * len(program.steps))
     talking = Program(tuple((0.0,) * len(steps) for steps in program.steps), program.transfers)
-    off = replace(options, wait="off", threads=1)
-    alone = replace(options, wait="off" if options.threads == 1 else "poll")
+    off = replace(options, wait="off", workers=1)
+    alone = replace(options, wait="off" if options.workers == 1 else "poll")
     compute_s = simulate(computing, machine, alone).wall_s
     communication_s = simulate(talking, machine, off).wall_s
     wall_s = simulate(program, machine, options).wall_s
     off_s = simulate(program, machine, off).wall_s
-    if options.threads > 1:  # the runtime's "off" has one thread; the document's has all
+    if options.workers > 1:  # the runtime's "off" has one worker; the document's has all
         off_s = compute_s + communication_s
     slices = len(program.steps)
     if options.wait == "off":
         model_s = model.no_overlap_s(compute_s, communication_s)
     elif options.wait == "block":
-        model_s = model.block_s(compute_s, communication_s, options.threads, slices=slices)
+        model_s = model.block_s(compute_s, communication_s, options.workers, slices=slices)
     else:
-        model_s = model.poll_s(compute_s, communication_s, slices=slices, threads=options.threads)
+        model_s = model.poll_s(compute_s, communication_s, slices=slices, workers=options.workers)
     return Prediction(compute_s, communication_s, off_s, wall_s, model_s)
 

@@ -1,8 +1,20 @@
-"""Measurements: what the commands `overlap bench` and `overlap demo` run, on every rank.
+"""Measurements: what the commands `overlap bench`, `overlap tune` and `overlap demo` run.
 
-    cases      what is measured: a job, its data, the truth about its result
-    measure    interleaved rounds of one case, on the ranks of a communicator
-    report     from times to records, tables and files; no MPI
+On every rank, lowest first:
+
+    jobs       the jobs that are measured: their plan, their data, the truth about their result
+    cases      a job, its size, and how it is run
     peer       mpi4py-fft on the same job
-    __main__   one rank: `python -m overlap.tools.bench SPEC`
+    measure    interleaved rounds of one case, on the ranks of a communicator
+    machine    a machine in a few numbers, for the simulation
+    record     from measured times to a record
+    rank       what a rank does that is told to measure; `python -m overlap.tools.bench SPEC`
+
+In the process of the command:
+
+    report     records and on what they were measured, as a file
+    table      records in words and as tables
+    session    starts ranks and collects their records
+    reference  the C program of a checkout on the same job
+    demo, commands
 """

@@ -20,24 +20,24 @@ class Case:
         A name in `JOBS`; it has the defaults of what is None here.
     slices : int
     shape : tuple of int
-        Global, of a slice: ``(ny, nx)`` or ``(nz, ny, nx)`` in real space; of the nonlinear term
+        The global shape of a slice: ``(ny, nx)`` or ``(nz, ny, nx)`` in real space; of the nonlinear term
         ``(planes, nky, nkx)``, modes.
     dtype : str
-        Of the real-space side; by default the first of the job's.
+        The data type in real space; by default the first of the job's.
     order : {"natural", "transposed"}
-        Of the spectrum's axes.
+        The order of the spectrum's axes.
     grid : (int, int) or None
-        Of `FFT3`.
-    threads : int
-        Worker threads per rank.
+        The grid of ranks, for `FFT3`.
+    workers : int
+        Per rank.
     rounds : int
     calls : int
         How many follow each other at a time; what is told is the mean.
     modes : tuple of str
         What is timed, of `MODES`; "off", which the others are compared with, always is. C and T are
         those of the last mode's settings: "auto", where it is not left out.
-    overlap, depth, chunk, in_flight
-        Of `FFT2`, forced for what is called "auto" in the record; the last three also for the
+    wait, depth, chunk, in_flight
+        Settings of the plan, forced for what is called "auto" in the record; the last three also for the
         other overlapped plans.
     peer : bool
         Time mpi4py-fft too.
@@ -58,7 +58,7 @@ class Case:
     dtype: str | None = None
     order: str = "natural"
     grid: tuple | None = None
-    threads: int = 1
+    workers: int = 1
     rounds: int | None = None
     calls: int | None = None
     modes: tuple = MODES
@@ -89,7 +89,7 @@ class Case:
             self, "modes", tuple(mode for mode in MODES if mode in ("off", *self.modes)))
         if len(self.shape) != len(job.axes):
             raise ValueError(f"shape: expected ({', '.join(job.axes)}), got {self.shape}")
-        for name in ("slices", "threads", "rounds", "calls", "depth", "chunk", "in_flight"):
+        for name in ("slices", "workers", "rounds", "calls", "depth", "chunk", "in_flight"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")

@@ -1,194 +1,92 @@
-"""`overlap bench` and `overlap demo`: start the ranks, show progress, write the report.
+"""`overlap bench | tune | demo`: arguments, and what they call."""
 
-This side knows no MPI unless a launcher started it already: then it is one of the ranks itself,
-and only rank 0 prints and writes.
-"""
+from __future__ import annotations
 
-import json
-import math
 import os
 import sys
-import tempfile
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
-from ...errors import LinksUnavailable
-from ...timing.simulate import Machine
-from .. import launch, links, timeline
-from . import report as reports
-from .__main__ import MARK, run
-from .cases import Case
+from .. import launch, options
+from . import report
+from .cases import MODES, Case
+from .demo import demo, quick
+from .jobs import JOBS
 from .reference import reference
+from .session import Session, at_hand, need, refuse_links_under_mpi, run_spec
 
-LINK_BURST = 96 * 1024
-EXTRA = "pip install 'overlap-mpi[demo]'"
-
-
-class CommandError(RuntimeError):
-    """A command cannot do what it was asked; the message is for the terminal."""
+DEFAULT_FILE = "overlap-tuning.json"
+TUNABLE = {name: JOBS[name] for name in ("fft2", "operation")}  # an FFT3 chooses by measuring alone
 
 
-def need(*modules):
-    """Fail with one clear line where an optional package is missing."""
-    for module in modules:
-        try:
-            __import__(module)
-        except ImportError as error:
-            raise CommandError(f"this command needs {module} ({error}): {EXTRA}") from None
+def add_commands(add: options.Add) -> None:
+    """Add the commands to the parser of `overlap`."""
+    measured = add("bench", _bench, "measure one job against the model and against others")
+    for name in ("depth", "chunk", "in-flight"):
+        measured.add_argument(f"--{name}", type=options.count,
+                              help="forced; default: chosen by the plan")
+    measured.add_argument("--wait", choices=MODES, default="auto",
+                          help="forced for the automatic plan")
+    measured.add_argument("--peer", choices=("mpi4py-fft",), help="time it too")
+    measured.add_argument("--reference", action="store_true",
+                          help="time the C + OpenMP program too (in a checkout)")
+    measured.add_argument("--json", metavar="FILE", help="write the report there")
+    measured.add_argument("--rounds", type=options.count,
+                          help="default: 9, 3 of fft3, 7 of nonlinear")
+    measured.add_argument("--calls", type=options.count, help="that follow each other and are "
+                          "timed as one; default: 1, or 10 of fft3")
+    options.add_layout(measured)
+
+    tuned = add("tune", _tune, "search for the fastest settings of a job and keep them in a file")
+    tuned.add_argument("--budget", type=options.seconds, default=30.0, metavar="S",
+                       help="time to take")
+    tuned.add_argument("--file", metavar="FILE", help="the tuning file; default: what "
+                       f"OVERLAP_TUNING names, else {DEFAULT_FILE}")
+
+    shown = add("demo", _demo, "see communication disappear on this machine")
+    shown.add_argument("--out", metavar="DIR", default="demo-report")
+    shown.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
+    shown.add_argument("--rates", nargs="*", type=options.rate, default=["2gbit", "4gbit"],
+                       help="of the shaped links; none: shared memory alone")
+    shown.add_argument("--rounds", type=options.count, default=5)
+
+    options.add_workload(measured, JOBS)
+    options.add_workload(tuned, TUNABLE)
+    for command in (measured, tuned):
+        options.add_link(command)
+    for command in (measured, tuned, shown):
+        options.add_size(command)
+        options.add_limits(command)
+        options.add_workers(command)
+        command.add_argument("--ranks", type=options.count, default=2)
 
 
-def run_ranks(spec, *, ranks, on_event, threads=1, link=None, burst=None, deadline_s=None):
-    """Run a rank program's spec on ranks of its own, or on those this process is one of.
+# --- bench ----------------------------------------------------------------------------------------
 
-    There, `ranks` may be fewer than there are, or None for all.
-
-    Raises
-    ------
-    CommandError
-        The ranks failed, or did not end in time.
-    """
-    spec = dict(spec, ranks=ranks)
-    if launch.under_mpi():
-        run(spec, on_event)
-        return
-
-    def on_line(line):
-        if line.startswith(MARK):
-            on_event(json.loads(line.removeprefix(MARK)))
-        else:
-            print(line, file=sys.stderr)
-
-    # -P: a directory named overlap in the current one is not us.
-    status = launch.run_ranks(
-        [sys.executable, "-P", "-m", "overlap.tools.bench", json.dumps(spec)], ranks=ranks,
-        threads=threads, link=link, burst=burst, deadline_s=deadline_s, on_line=on_line)
-    if status == launch.DEADLINE_PASSED:
-        raise CommandError(f"the ranks did not end within {deadline_s} s and were ended")
-    if status:
-        raise CommandError(f"the ranks ended with status {status}; what they said is above")
+def _case(given, parser, **settings):
+    """The case that the arguments describe."""
+    try:
+        return Case(workload=given.workload, slices=given.slices, dtype=given.dtype,
+                    workers=given.workers, **{"shape": given.shape} | settings,
+                    link=given.link or ("mpiexec" if launch.under_mpi() else "shm"))
+    except ValueError as error:
+        parser.error(str(error))
 
 
-def environment(ranks):
-    """What `overlap.tools.bench.__main__.environment` finds on fresh ranks; None off rank 0."""
-    events = {}
-    run_ranks({"task": "environment"}, ranks=at_hand(ranks), on_event=events.update, deadline_s=60)
-    return events.get("environment")
+def _bench(given, parser):
+    shapes = [given.shape] if given.shape else JOBS[given.workload].shapes
+    cases = [_case(given, parser, shape=shape, rounds=given.rounds, calls=given.calls,
+                   order=given.order, grid=given.grid, wait=given.wait, depth=given.depth,
+                   chunk=given.chunk, in_flight=given.in_flight,
+                   peer=given.peer is not None) for shape in shapes]
+    bench(cases, command=["overlap", *sys.argv[1:]], ranks=given.ranks, link=given.link,
+          burst=given.burst, deadline_s=given.deadline, with_reference=given.reference,
+          json_path=given.json)
 
 
-def refuse_links_under_mpi(link):
-    """Fail where links are asked for, and mpiexec started this process."""
-    if link is not None and launch.under_mpi():
-        raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
-                           "process already: leave out one of the two")
-
-
-def at_hand(ranks):
-    """`ranks`, or None for all of those that mpiexec started already."""
-    return None if launch.under_mpi() else ranks
-
-
-def measure(path, *, ranks, link=None):
-    """Measure a machine for the simulation and write it to `path`.
-
-    Raises
-    ------
-    CommandError, LaunchError, LinksUnavailable
-    """
-    name = f"{reports.machine()['cpu']}, {f'links of {link}' if link else 'ranks at hand'}"
-    events = {}
-    run_ranks({"task": "machine", "name": name, "burst_nbytes": LINK_BURST if link else 0},
-              ranks=ranks, link=link, burst=LINK_BURST if link else None, on_event=events.update,
-              deadline_s=170)
-    if "machine" in events:
-        machine = Machine(**events["machine"])
-        machine.write(path)
-        print(f"{machine.text()}\nwritten: {path}")
-
-
-class Session:
-    """Cases measured one after the other into one report, under one progress bar.
-
-    Parameters
-    ----------
-    command : list of str
-        For the report.
-    burst, deadline_s
-        As of `launch.run_ranks`, for each case.
-    """
-
-    def __init__(self, command, burst=None, deadline_s=None):
-        self.report = reports.new_report(command)
-        self._options = dict(burst=burst, deadline_s=deadline_s)
-        self._bar = self._task = None
-
-    @contextmanager
-    def progress(self, cases):
-        """Show a bar for so many cases, on standard error."""
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-        bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
-                       TextColumn("{task.fields[what]}"), console=Console(stderr=True))
-        with bar:
-            self._bar, self._task = bar, bar.add_task("starting", total=cases, what="")
-            yield
-            bar.update(self._task, description="done", what="", completed=cases)
-
-    def measure(self, case, link, ranks):
-        """Measure one case on links of that rate (None: shared memory).
-
-        Under mpiexec it runs on the first `ranks` of those at hand (None: all).
-
-        Returns
-        -------
-        dict or None
-            Its record, also added to the report; None off rank 0.
-        """
-        finished = len(self.report["cases"])
-        name = "the ranks at hand" if launch.under_mpi() else (
-            f"links of {link}" if link else "shared memory")
-        events = {}
-
-        def on_event(event):
-            events.update(event)
-            if "progress" in event and self._bar is not None:
-                what, done, total = event["progress"]
-                self._bar.update(self._task, description=name, what=what,
-                                 completed=finished + done / total)
-
-        run_ranks({"task": "case", **case.as_dict()}, ranks=ranks, on_event=on_event, link=link,
-                  threads=case.threads, **self._options)
-        record = events.get("record")
-        if record is not None:
-            self.report["mpi"] = {key: value for key, value in events["environment"].items()
-                                  if key != "ranks"}
-            self.report["cases"].append(record)
-        return record
-
-    def note(self, text):
-        """Add a remark to the report."""
-        self.report["notes"].append(text)
-
-
-def _print(session):
-    """The table, then what a reader must know."""
-    from rich.console import Console
-    console = Console()
-    if console.width < 60 or not console.is_terminal:
-        console = Console(width=100)
-    console.print(reports.heading(session.report["cases"]), markup=False)
-    console.print(reports.table(session.report["cases"]))
-    for record in session.report["cases"]:
-        for line in reports.warnings(record):
-            console.print(line, style="bold red" if line.startswith("warning") else "",
-                          markup=False)
-    for line in session.report["notes"]:
-        console.print(line, markup=False)
-    return console
-
-
-def bench(cases, *, command, ranks, link=None, burst=None, deadline_s=None, with_reference=False,
-          json_path=None):
+def bench(cases: Sequence[Case], *, command: Sequence[str], ranks: int, link: str | None = None,
+          burst: int | None = None, deadline_s: float | None = None, with_reference: bool = False,
+          json_path: str | None = None) -> None:
     """Measure cases, print their table, write their report.
 
     Raises
@@ -206,91 +104,83 @@ def bench(cases, *, command, ranks, link=None, burst=None, deadline_s=None, with
                            if launch.under_mpi() else reference(case, ranks, link))
     if not session.report["cases"]:
         return
-    _print(session)
+    session.print()
     if json_path is not None:
-        reports.write(session.report, json_path)
+        report.write(session.report, json_path)
 
 
-def demo(case, *, command, ranks, rates, out, burst=None, deadline_s=None):
-    """The spectral operation on shared memory and on links; table, report and timeline.
+# --- demo -----------------------------------------------------------------------------------------
+
+def _demo(given, parser):
+    case = Case(workload="operation", slices=given.slices, shape=given.shape, dtype="f8",
+                workers=given.workers, rounds=given.rounds)
+    rates = given.rates
+    if given.quick:
+        case, rates = quick(case), rates[:1]
+    demo(case, command=["overlap", *sys.argv[1:]], ranks=given.ranks, rates=rates,
+         out=given.out, burst=given.burst, deadline_s=given.deadline)
+
+
+# --- tune -----------------------------------------------------------------------------------------
+
+def _tune(given, parser):
+    tune(_case(given, parser), budget_s=given.budget, path=given.file, ranks=given.ranks,
+         link=given.link, burst=given.burst, deadline_s=given.deadline)
+
+
+def tune(case: Case, *, budget_s: float, path: str | None = None, ranks: int,
+         link: str | None = None, burst: int | None = None,
+         deadline_s: float | None = None) -> None:
+    """Tune a case on ranks of its own, or on those mpiexec started; print what was tried.
 
     Raises
     ------
-    CommandError, LaunchError
+    CommandError, LaunchError, LinksUnavailable
     """
-    need("rich", "matplotlib")
-    session = Session(command, burst, deadline_s)
-    under_mpi = launch.under_mpi()
-    reason = None
-    if rates:
-        reason = ("mpiexec started this process already, on what it is on" if under_mpi
-                  else links.unavailable_reason())
-    if reason:
-        session.note(f"no shaped links: {reason}")
-    places = [None, *(rates if not reason else ())]
-    out = Path(out)
-    if case.trace is not None:
-        raise ValueError("trace: expected None, the demo sets it")
-    with tempfile.TemporaryDirectory(prefix="overlap-demo-") as scratch:
-        timelines = []
-        with session.progress(len(places)):
-            for number, link in enumerate(places):
-                path = Path(scratch) / f"{number}.json"
-                try:
-                    record = session.measure(
-                        replace(case, link=link or ("mpiexec" if under_mpi else "shm"),
-                                trace=str(path)), link, at_hand(ranks))
-                except LinksUnavailable as error:
-                    session.note(f"no links of {link}: {error}")
-                    continue
-                timelines.append((record, path))
-        if timelines[0][0] is None:
-            return
-        out.mkdir(parents=True, exist_ok=True)
-        record, path = min(timelines, key=_interest)
-        spans = timeline.read_chrome(path)
-    files = [out / name for name in ("report.json", "timeline.json", "timeline.png")]
-    reports.write(session.report, files[0])
-    timeline.write_chrome(spans, files[1])
-    timeline.draw(spans, files[2], title=_timeline_title(record))
-    console = _print(session)
-    console.print(_sentence(session.report["cases"]), markup=False)
-    console.print("written: " + " ".join(map(os.fspath, files)), markup=False, soft_wrap=True)
+    need("rich")
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    refuse_links_under_mpi(link)
+    path = os.path.abspath(path or os.environ.get("OVERLAP_TUNING") or DEFAULT_FILE)
+    events: dict[str, Any] = {}
+    with Progress(TextColumn("tuning"), BarColumn(), TimeElapsedColumn(),
+                  TextColumn("{task.description}"), console=_console(stderr=True)) as bar:
+        task = bar.add_task("starting", total=budget_s)
+
+        def on_event(event):
+            events.update(event)
+            if "progress" in event:
+                what, done, total = event["progress"]
+                bar.update(task, description=what, completed=done, total=total)
+
+        run_spec({"task": "tune", "budget_s": budget_s, "path": path, **case.as_dict()},
+                 ranks=at_hand(ranks), on_event=on_event, workers=case.workers, link=link,
+                 burst=burst, deadline_s=deadline_s)
+        bar.update(task, description="done", completed=budget_s, total=budget_s)
+    if "tuned" in events:
+        _show_trials(events["tuned"], path)
 
 
-def _interest(timeline):
-    """Order of timelines: links before shared memory, then T nearest C."""
-    record, _ = timeline
-    ratio = record["T_over_C"]
-    return record["hosts"] == 1, abs(math.log(ratio)) if ratio else math.inf
+def _console(**settings):
+    from rich.console import Console
+    console = Console(**settings)
+    return console if console.is_terminal else Console(width=110, **settings)
 
 
-def _timeline_title(record):
-    wait = record["auto_choice"]["wait"]
-    then = "" if wait == "off" else f", then with it ({wait})"
-    return f"{reports.place(record)}: without overlap{then}"
-
-
-def _sentence(records):
-    """What the table says, of the links on which most is gained."""
-    linked = [record for record in records if record["hosts"] > 1]
-    trusted = [record for record in linked if record["control_ok"] and not reports.busy(record)]
-    if not linked:
-        return ("Between ranks that share memory, communicating is copying: there is little to "
-                "hide.")
-    if not trusted:
-        return "No times on links to be trusted: see the warnings."
-    best = max(trusted, key=lambda record: record["gain"])
-    hidden = "" if best["hidden"] is None else (
-        f"; {100 * min(max(best['hidden'], 0), 1):.0f} % of the shorter of the two is hidden")
-    return (f"On {reports.place(best)}, computing takes {1e3 * best['C_s']:.0f} ms and "
-            f"communicating {1e3 * best['T_s']:.0f} ms: {1e3 * best['off_s']:.0f} ms without "
-            f"overlap, {1e3 * best['auto_s']:.0f} ms with it{hidden}.")
-
-
-def quick(case):
-    """A case of a few seconds. Its planes stay large: links let small messages pass for free."""
-    return replace(case, slices=min(case.slices, 12), rounds=min(case.rounds, 3))
-
-
-__all__ = ["Case", "CommandError", "bench", "demo", "environment", "measure", "need", "quick"]
+def _show_trials(transforms, path):
+    from rich.table import Table
+    console = _console()
+    for name, record in transforms.items():
+        table = Table(title=name, title_justify="left", box=None)
+        table.add_column("settings tried, fastest first")
+        table.add_column("measured", justify="right")
+        table.add_column("model", justify="right")
+        for settings, seconds, model_s in record["trials"]:
+            chosen = settings == record["chosen"]
+            table.add_row(settings, f"{1e6 * seconds:.1f} us/slice", f"{1e6 * model_s:.1f}",
+                          style="bold" if chosen else "")
+        if record["trials"]:
+            console.print(table)
+        console.print(f"{name}: {record['chosen']}: {record['gain']:.2f}x the speed of the default "
+                      f"({record['default']}); {record['tried']} settings tried\n", markup=False)
+    console.print(f"written: {path}; plans use it with tuning={path!r}, or with OVERLAP_TUNING set",
+                  markup=False, soft_wrap=True)

@@ -51,7 +51,7 @@ def measure(comm, case, progress=None):
     steps = _Progress(comm, progress, total=case.rounds + 3)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     with ExitStack() as stack:
-        runtime = stack.enter_context(Runtime(comm, workers=case.threads))
+        runtime = stack.enter_context(Runtime(comm, workers=case.workers))
 
         def plan(wait, **settings):
             return stack.enter_context(
@@ -124,7 +124,7 @@ def _control(columns, runs, case, job, out):
     off, best, control = runs["off"].settings, runs[case.modes[-1]].settings, runs["control"]
     alike = {       # column: (what does it, a column that may do the same, whether it does)
         "control": (control, "off", off.chunk == 1),
-        "control_C": (control.compute, "C", best.chunk == 1 and case.threads == 1),
+        "control_C": (control.compute, "C", best.chunk == 1 and case.workers == 1),
         "control_T": (control.communicate, "T", best.chunk == 1)}
     for name, (run, _, same) in alike.items():
         if not same:
@@ -196,7 +196,7 @@ def _trace(comm, case, job, settings, out):
     """Write the spans of two runs to a file: without overlap, then as `settings` have it."""
     count = min(case.slices, TRACED_SLICES)
     inputs, out = [array[:count] for array in job.inputs], out[:count]
-    with Runtime(comm, workers=case.threads, trace=True) as runtime, ExitStack() as stack:
+    with Runtime(comm, workers=case.workers, trace=True) as runtime, ExitStack() as stack:
         runs = [job.transform(stack.enter_context(job.plan(
             comm, replace(case, slices=count), runtime=runtime, wait=wait,
             depth=settings.depth, chunk=settings.chunk, in_flight=settings.in_flight)))

@@ -4,22 +4,31 @@ The figures are those of the GKV document (application note on hiding MPI commun
 threads): time, acceleration and gain against the number of ranks. Beside what was measured stand
 the model's values for the C and T measured at the same point: C + T without overlap, C + T/N with a
 communicator that takes a core (T where that is more), and the bound max(C, T). There is a panel for
-each kind of link and number of threads.
+each kind of link and number of workers.
 """
+
+from __future__ import annotations
 
 import base64
 import html
-import io
+import os
+from collections.abc import Sequence
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
 from string import Template
+from typing import Any
 
+from ... import files
 from ...errors import InputError
 from ...timing import model
+from .. import picture
 from ..bench import report as reports
+from ..bench import table as tables
 from ..bench.cases import MODES
-from ..bench.commands import need
+from ..bench.record import Record, pooled
+from ..bench.record import warnings as record_warnings
+from ..bench.session import need
 
 _COLOURS = {"off": "tab:red", "block": "tab:orange", "poll": "tab:blue", "auto": "tab:green"}
 _WORDS = {"off": "no overlap", "block": "blocking calls", "poll": "polling", "auto": "automatic"}
@@ -27,13 +36,14 @@ _WORDS = {"off": "no overlap", "block": "blocking calls", "poll": "polling", "au
 
 # --- merging --------------------------------------------------------------------------------------
 
-def merge(paths):
+def merge(paths: Sequence[str | os.PathLike[str]]
+          ) -> tuple[list[Record], list[str], list[dict[str, Any]]]:
     """Read reports and pool their cases.
 
     Returns
     -------
     records : list of dict
-        One for each link, number of threads and number of ranks, in this order.
+        One for each link, number of workers and number of ranks, in this order.
     notes : list of str
         What a reader must know.
     sources : list of dict
@@ -49,7 +59,7 @@ def merge(paths):
     works, records, notes = {}, [], []
     for path, content in contents.items():
         for record in content["cases"]:
-            works.setdefault(reports.work(record), path)
+            works.setdefault(tables.work(record), path)
             records.append(record)
         if not content["complete"]:
             notes.append(f"{path} is a part: its run did not come to the end")
@@ -69,26 +79,26 @@ def merge(paths):
     return pool(records), notes, sources
 
 
-def pool(records):
-    """One record per point of the matrix, sorted by link, threads and ranks."""
+def pool(records: Sequence[Record]) -> list[Record]:
+    """Make one record per point of the matrix, sorted by link, workers and ranks."""
     records = sorted(records, key=lambda record: (*_panel(record), record["ranks"]))
-    return [reports.pooled(list(same)) for _, same in groupby(
+    return [pooled(list(same)) for _, same in groupby(
         records, key=lambda record: (*_panel(record), record["ranks"], record["modes"]))]
 
 
 def _panel(record):
-    return record["link"] != "shm", record["link"], record["threads"]
+    return record["link"] != "shm", record["link"], record["workers"]
 
 
-def panels(records):
-    """The records of each link and number of threads, by growing numbers of ranks."""
+def panels(records: Sequence[Record]) -> list[list[Record]]:
+    """Group the records of each link and number of workers, by growing numbers of ranks."""
     return [list(same) for _, same in groupby(records, key=_panel)]
 
 
 # --- the table ------------------------------------------------------------------------------------
 
 def _ms(key):
-    return lambda record: reports.milliseconds(record, key)
+    return lambda record: tables.milliseconds(record, key)
 
 
 def _ratio(value):
@@ -102,8 +112,8 @@ def _over(record, key):
 
 
 COLUMNS = {      # heading: cell of a record; times in ms
-    "link": reports.place,
-    "threads N": lambda record: str(record["threads"]),
+    "link": tables.place,
+    "workers N": lambda record: str(record["workers"]),
     "ranks": lambda record: str(record["ranks"]),
     "C": _ms("C"),
     "T": _ms("T"),
@@ -124,21 +134,21 @@ COLUMNS = {      # heading: cell of a record; times in ms
 }
 
 
-def rows(records):
-    """The table's cells, headings first; without columns in which no record has a value."""
+def rows(records: Sequence[Record]) -> list[list[str]]:
+    """Fill the table's cells, headings first; without columns in which no record has a value."""
     shown = {heading: cells for heading, cell in COLUMNS.items()
              if set(cells := [cell(record) for record in records]) != {"-"}}
     return [list(shown), *map(list, zip(*shown.values()))]
 
 
-def heading(records):
-    """What the table holds, in a line."""
+def heading(records: Sequence[Record]) -> str:
+    """Say what the table holds, in a line."""
     rounds = sorted({record["rounds"] for record in records})
-    return (f"{reports.work(records[0])}: ms, median (range) of "
+    return (f"{tables.work(records[0])}: ms, median (range) of "
             f"{' or '.join(map(str, rounds))} rounds")
 
 
-def show(records, notes, files):
+def show(records: Sequence[Record], notes: Sequence[str], paths: Sequence[object]) -> None:
     """Print the table, one block per panel, and what a reader must know."""
     from rich.console import Console
     from rich.table import Table
@@ -155,22 +165,22 @@ def show(records, notes, files):
         for row in cells:
             table.add_row(*row[2:])
         console.print(table)
-    for line in warnings(records) + notes:
+    for line in [*warnings(records), *notes]:
         console.print(line, markup=False, style="bold red" if line.startswith("warning") else "")
-    console.print("written: " + " ".join(map(str, files)), markup=False, soft_wrap=True)
+    console.print("written: " + " ".join(map(str, paths)), markup=False, soft_wrap=True)
 
 
-def warnings(records):
-    """The warnings of all records, with the point they are about."""
+def warnings(records: Sequence[Record]) -> list[str]:
+    """Collect the warnings of all records, with the point they are about."""
     lines = []
     for record in records:
-        for line in reports.warnings(record):
-            lines.append(f"{line} [{record['ranks']} ranks of {record['threads']} thread(s)]")
+        for line in record_warnings(record):
+            lines.append(f"{line} [{record['ranks']} ranks of {record['workers']} worker(s)]")
     return lines
 
 
 def _caption(record):
-    return f"{reports.place(record)}, N = {record['threads']} worker thread(s) per rank"
+    return f"{tables.place(record)}, N = {record['workers']} worker(s) per rank"
 
 
 # --- the figures ----------------------------------------------------------------------------------
@@ -218,21 +228,21 @@ def _gain(axes, panel, ranks, modes):
 FIGURES = {"time": _times, "acceleration": _acceleration, "gain": _gain}
 
 
-def draw(records, name, file):
-    """Draw one of `FIGURES` as PNG, a panel for each link and number of threads.
+def draw(records: Sequence[Record], name: str, path: str | os.PathLike[str]) -> None:
+    """Draw one of `FIGURES`, a panel for each link and number of workers.
 
     Parameters
     ----------
     records : list of dict
-        As of `pool`.
+        In the order that `pool` gives them.
     name : str
-    file : path or binary file
+    path : path-like
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
     parts = panels(records)
     figure = Figure(figsize=(1 + 5 * len(parts), 4.4), layout="constrained")
-    figure.suptitle(reports.work(records[0]), fontsize="medium")
+    figure.suptitle(tables.work(records[0]), fontsize="medium")
     for axes, panel in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
         ranks = [record["ranks"] for record in panel]
         modes = [mode for mode in MODES
@@ -247,18 +257,19 @@ def draw(records, name, file):
         axes.set_title(_caption(panel[0]), fontsize="small")
         axes.legend(fontsize="x-small")
         axes.grid(alpha=0.3)
-    figure.savefig(file, format="png", dpi=130)
+    picture.save(figure, path, dpi=130)
 
 
 # --- the page -------------------------------------------------------------------------------------
 
-def page(records, notes, sources, pictures):
-    """The page's text: table, figures and where they come from, and nothing from outside.
+def page(records: Sequence[Record], notes: Sequence[str], sources: Sequence[dict[str, Any]],
+         pictures: dict[str, bytes]) -> str:
+    """Make the page's text: table, figures and where they come from, and nothing from outside.
 
     Parameters
     ----------
     records, notes, sources
-        As of `merge`.
+        What `merge` returns.
     pictures : dict
         PNG bytes by name.
     """
@@ -269,9 +280,9 @@ def page(records, notes, sources, pictures):
     template = Template(resources.files(__package__).joinpath(
         "templates", "report.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=html.escape(reports.work(records[0])), heading=html.escape(heading(records)),
+        title=html.escape(tables.work(records[0])), heading=html.escape(heading(records)),
         table="\n".join([cells("th", head), *(cells("td", row) for row in body)]),
-        notes="\n".join(f"<li>{html.escape(line)}</li>" for line in warnings(records) + notes),
+        notes="\n".join(f"<li>{html.escape(line)}</li>" for line in [*warnings(records), *notes]),
         figures="\n".join(
             f'<img alt="{name} against ranks" '
             f'src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
@@ -293,11 +304,11 @@ def _source(source):
 def _bindings(records):
     for record in records:
         for rank, place in enumerate(record["binding"]):
-            yield [reports.place(record), str(record["threads"]), str(record["ranks"]), str(rank),
-                   place["host"], reports.ranges(place["cores"])]
+            yield [tables.place(record), str(record["workers"]), str(record["ranks"]), str(rank),
+                   place["host"], tables.ranges(place["cores"])]
 
 
-def report(paths, out):
+def report(given: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:
     """Merge reports, print the table, write three pictures and the page into the folder `out`.
 
     Raises
@@ -307,16 +318,15 @@ def report(paths, out):
     InputError, OSError
     """
     need("rich", "matplotlib")
-    records, notes, sources = merge(paths)
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    pictures, files = {}, []
+    records, notes, sources = merge(given)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures: dict[str, bytes] = {}
+    paths: list[Path] = []
     for name in FIGURES:
-        picture = io.BytesIO()
-        draw(records, name, picture)
-        pictures[name] = picture.getvalue()
-        files.append(out / f"{name}.png")
-        files[-1].write_bytes(pictures[name])
-    files.append(out / "report.html")
-    files[-1].write_text(page(records, notes, sources, pictures), encoding="utf-8")
-    show(records, notes, files)
+        paths.append(folder / f"{name}.png")
+        draw(records, name, paths[-1])
+        pictures[name] = paths[-1].read_bytes()
+    paths.append(folder / "report.html")
+    files.write(paths[-1], page(records, notes, sources, pictures))
+    show(records, notes, paths)

@@ -1,4 +1,4 @@
-"""`overlap scale run`: one piece of work on a matrix of ranks x threads x overlap modes.
+"""`overlap scale run`: one piece of work on a matrix of ranks x workers x waiting modes.
 
 Every point of the matrix is a case of `overlap.tools.bench`: results are checked first, and the rounds of
 its modes are interleaved. Without a launcher each point gets fresh ranks, pinned to cores of their
@@ -9,37 +9,43 @@ Passes repeat the matrix, forth and back, and pool the rounds of a point: then a
 different numbers of ranks were measured close to each other.
 """
 
+from __future__ import annotations
+
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .. import launch
 from ..bench import report as reports
-from ..bench.commands import Session, need, refuse_links_under_mpi
+from ..bench.cases import Case
+from ..bench.session import Session, need, refuse_links_under_mpi
 from .report import pool, show
 
 _JOB_IDS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "pjm": "PJM_JOBID"}
 
 
-def run(case, *, command, ranks, threads, path, link=None, passes=1, burst=None, deadline_s=None):
+def run(case: Case, *, command: Sequence[str], ranks: Sequence[int] | None, workers: Sequence[int],
+        path: str, link: str | None = None, passes: int = 1, burst: int | None = None,
+        deadline_s: float | None = None) -> None:
     """Measure the matrix, write it to a report after every point, print its table.
 
     Parameters
     ----------
     case : Case
-        The work and its modes; ranks, threads and links are those of the matrix.
+        The work and its modes; ranks, workers and links are those of the matrix.
     command : list of str
         For the report.
     ranks : sequence of int or None
         None: all that mpiexec started, or one per core.
-    threads : sequence of int
-        Worker threads per rank.
+    workers : sequence of int
+        Per rank.
     path : str
-        Of the report.
+        Where the report is written.
     link : str, optional
         Rate of shaped links; shared memory without.
     passes : int
     burst, deadline_s
-        As of `launch.run_ranks`, for each point.
+        What `launch.run_ranks` takes, for each point.
 
     Raises
     ------
@@ -50,16 +56,17 @@ def run(case, *, command, ranks, threads, path, link=None, passes=1, burst=None,
     under_mpi = launch.under_mpi()
     if ranks is None and not under_mpi:
         ranks = range(1, len(os.sched_getaffinity(0)) + 1)
-    points = [(here, each) for each in threads for here in ranks or (None,)]
+    points = [(here, each) for each in workers for here in ranks or (None,)]
     session = Session(command, burst, deadline_s)
     session.report["job"] = scheduler_job()
     if not under_mpi:
         reports.write(session.report, path, complete=False)     # or fail now, not after an hour
+    record = None
     with session.progress(passes * len(points)):
         for number in range(passes):
             for here, each in points if number % 2 == 0 else reversed(points):
                 record = session.measure(replace(
-                    case, threads=each, link=link or ("mpiexec" if under_mpi else "shm")),
+                    case, workers=each, link=link or ("mpiexec" if under_mpi else "shm")),
                     link, here)
                 if record is not None:
                     reports.write(session.report, path, complete=False)
@@ -70,7 +77,7 @@ def run(case, *, command, ranks, threads, path, link=None, passes=1, burst=None,
     show(session.report["cases"], session.report["notes"], [path])
 
 
-def scheduler_job(environ=os.environ):
-    """The scheduler's job that this process is part of, {"scheduler", "id"}, or None."""
+def scheduler_job(environ: Mapping[str, str] = os.environ) -> dict[str, str] | None:
+    """Find the scheduler's job that this process is part of, {"scheduler", "id"}, or None."""
     return next(({"scheduler": name, "id": environ[variable]}
                  for name, variable in _JOB_IDS.items() if variable in environ), None)

@@ -63,12 +63,12 @@ _DIRECTIVES = {
 _CORES = {      # by whether the communicator has a core of its own
     False: """\
 # Cores: {cores_per_rank} per rank, and as many workers.
-# The communicator thread has no core of its own: polling, it sleeps between two looks (towards
+# The communicator thread has no core of its own: polling, it sleeps between two polls (towards
 # max(C, T)); in a blocking call it takes a worker's core token while it waits (C + T/N).""",
     True: """\
-# Cores: {cores_per_rank} per rank, {threads} for workers and one for the communicator thread.
+# Cores: {cores_per_rank} per rank, {workers} for workers and one for the communicator thread.
 # Polling, that never waits for a worker to make room; the price is that C is computing on
-# {threads} cores, which is also the report's N.""",
+# {workers} cores, which is also the report's N.""",
 }
 
 
@@ -112,7 +112,7 @@ class Layout:
         return self.cores_per_node // self.ranks_per_node
 
     @property
-    def threads(self):
+    def workers(self):
         """Workers per rank."""
         return self.cores_per_rank - self.dedicated_core
 
@@ -153,7 +153,7 @@ def fields(layout, *, scheduler, mpi, command, name, time, queue=None, account=N
                 raise InputError(f"expected the {kind}'s name, received {value!r}")
             directives.append(_DIRECTIVES[scheduler][kind].format(value))
     found = {key: str(getattr(layout, key)) for key in (
-        "nodes", "ranks", "ranks_per_node", "cores_per_node", "cores_per_rank", "threads")}
+        "nodes", "ranks", "ranks_per_node", "cores_per_node", "cores_per_rank", "workers")}
     parts = {part: text.format(**found) for part, text in _PARTS.items()}
     environment = [ENVIRONMENT[mpi], _PINNING.get((scheduler, mpi)), "export OMP_NUM_THREADS=1"]
     return found | {

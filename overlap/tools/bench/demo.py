@@ -1,0 +1,100 @@
+"""`overlap demo`: communication disappears on this machine, in a table and a picture."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ...errors import LinksUnavailable
+from .. import launch, links, timeline
+from . import report, table
+from .cases import Case
+from .record import busy
+from .session import Session, at_hand, need
+
+
+def demo(case: Case, *, command: Sequence[str], ranks: int, rates: Sequence[str], out: str,
+         burst: int | None = None, deadline_s: float | None = None) -> None:
+    """Measure the spectral operation on shared memory and on links; table, report and timeline.
+
+    Raises
+    ------
+    CommandError, LaunchError
+    """
+    need("rich", "matplotlib")
+    session = Session(command, burst, deadline_s)
+    under_mpi = launch.under_mpi()
+    reason = None
+    if rates:
+        reason = ("mpiexec started this process already, on what it is on" if under_mpi
+                  else links.unavailable_reason())
+    if reason:
+        session.note(f"no shaped links: {reason}")
+    places = [None, *(rates if not reason else ())]
+    folder = Path(out)
+    if case.trace is not None:
+        raise ValueError("trace: expected None, the demo sets it")
+    with tempfile.TemporaryDirectory(prefix="overlap-demo-") as scratch:
+        timelines = []
+        with session.progress(len(places)):
+            for number, link in enumerate(places):
+                path = Path(scratch) / f"{number}.json"
+                try:
+                    record = session.measure(
+                        replace(case, link=link or ("mpiexec" if under_mpi else "shm"),
+                                trace=str(path)), link, at_hand(ranks))
+                except LinksUnavailable as error:
+                    session.note(f"no links of {link}: {error}")
+                    continue
+                timelines.append((record, path))
+        if timelines[0][0] is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        record, path = min(timelines, key=_interest)
+        spans = timeline.read_chrome(path)
+    paths = [folder / name for name in ("report.json", "timeline.json", "timeline.png")]
+    report.write(session.report, paths[0])
+    timeline.write_chrome(spans, paths[1])
+    timeline.draw(spans, paths[2], title=_timeline_title(record))
+    console = session.print()
+    console.print(_sentence(session.report["cases"]), markup=False)
+    console.print("written: " + " ".join(map(os.fspath, paths)), markup=False, soft_wrap=True)
+
+
+def _interest(measured):
+    """The order in which timelines are worth showing: links before shared memory, then T nearest C."""
+    record, _ = measured
+    ratio = record["T_over_C"]
+    return record["hosts"] == 1, abs(math.log(ratio)) if ratio else math.inf
+
+
+def _timeline_title(record):
+    wait = record["auto_choice"]["wait"]
+    then = "" if wait == "off" else f", then with it ({wait})"
+    return f"{table.place(record)}: without overlap{then}"
+
+
+def _sentence(records):
+    """Say what the table says about the links on which most is gained."""
+    linked = [record for record in records if record["hosts"] > 1]
+    trusted = [record for record in linked if record["control_ok"] and not busy(record)]
+    if not linked:
+        return ("Between ranks that share memory, communicating is copying: there is little to "
+                "hide.")
+    if not trusted:
+        return "No times on links to be trusted: see the warnings."
+    best = max(trusted, key=lambda record: record["gain"])
+    hidden = "" if best["hidden"] is None else (
+        f"; {100 * min(max(best['hidden'], 0), 1):.0f} % of the shorter of the two is hidden")
+    return (f"On {table.place(best)}, computing takes {1e3 * best['C_s']:.0f} ms and "
+            f"communicating {1e3 * best['T_s']:.0f} ms: {1e3 * best['off_s']:.0f} ms without "
+            f"overlap, {1e3 * best['auto_s']:.0f} ms with it{hidden}.")
+
+
+def quick(case: Case) -> Case:
+    """A case of a few seconds. Its planes stay large: links let small messages pass for free."""
+    return replace(case, slices=min(case.slices, 12), rounds=min(case.rounds, 3))

@@ -1,0 +1,160 @@
+"""What the ranks of a measurement do, in processes of their own or in those mpiexec started.
+
+A spec is what JSON can hold, ``{"task": "case", ...fields of a Case}``, ``{"task": "tune", ...the
+same, "budget_s": ..., "path": ...}``, ``{"task": "environment"}``, or ``{"task": "machine", "name":
+..., "burst_nbytes": ...}``, each with ``"ranks"`` and a ``"deadline_s"``. Rank 0 answers with events.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from mpi4py import MPI
+
+from ...errors import InputError
+from ...fft import FFT2
+from ...fft.engine.fftw import fftw_version
+from .. import launch
+from .cases import Case
+from .jobs import JOBS
+from .machine import measure_machine
+from .measure import measure
+from .record import case_record
+
+SHOWN = 8               # of the settings tried, the fastest
+_NAP_S = 1e-3           # between two polls of a rank that has nothing to do
+
+
+def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
+    """Do what a spec says, on the first ``ranks`` of COMM_WORLD, or on all. Collective.
+
+    Past the deadline every rank prints its threads' stacks and ends, and the job with it.
+
+    Parameters
+    ----------
+    spec : dict
+    emit : callable
+        Called on rank 0 with each event: ``{"progress": [what, done, total]}``,
+        ``{"environment": {...}}``, ``{"record": {...}}``, ``{"tuned": {...}}``,
+        ``{"machine": {...}}``.
+
+    Raises
+    ------
+    InputError
+        There are too few ranks.
+    """
+    ranks = spec.get("ranks") or MPI.COMM_WORLD.size
+    if ranks > MPI.COMM_WORLD.size:
+        raise InputError(f"expected {ranks} ranks, received {MPI.COMM_WORLD.size}: too few were "
+                         "started, or mpiexec and the library that mpi4py loads belong to two "
+                         "MPIs: " + MPI.Get_library_version().splitlines()[0])
+    deadline_s = spec.get("deadline_s") or launch.DEADLINE_S
+    faulthandler.dump_traceback_later(deadline_s, exit=True, file=sys.__stderr__)
+    try:
+        with first_ranks(MPI.COMM_WORLD, ranks) as comm:
+            if comm is not None:
+                _TASKS[spec["task"]](spec, comm, emit if comm.rank == 0 else lambda event: None)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[MPI.Intracomm | None]:
+    """A communicator of the first ranks, None on the others, which sleep until all is done.
+
+    An `InputError` of the first ranks, all of them, is raised on the others too; any other failure
+    of a rank must end the job.
+    """
+    if ranks == comm.size:
+        yield comm
+        return
+    first = comm.rank < ranks
+    part = comm.Split(0 if first else MPI.UNDEFINED, comm.rank)
+    problem = None
+    try:
+        yield part if first else None
+    except InputError as error:
+        problem = str(error)
+    done = comm.Ibarrier()
+    while not done.Test():
+        time.sleep(_NAP_S)
+    if first:
+        part.Free()
+    problem = comm.bcast(problem)
+    if problem is not None:
+        raise InputError(problem)
+
+
+# --- the tasks: (spec, communicator, what takes rank 0's events) ------------------------------------
+
+def _environment(spec, comm, emit):
+    emit({"environment": environment(comm)})
+
+
+def _machine(spec, comm, emit):
+    emit({"machine": asdict(measure_machine(comm, spec["name"], spec["burst_nbytes"]))})
+
+
+def _case(spec, comm, emit):
+    facts = environment(comm)
+    emit({"environment": facts})
+    case = Case.from_dict(spec)
+    measured = measure(comm, case, lambda *step: emit({"progress": step}))
+    emit({"record": case_record(case, measured | {"binding": facts["ranks"]})})
+
+
+def _tune(spec, comm, emit):
+    emit({"tuned": tune_case(comm, Case.from_dict(spec), spec["budget_s"], spec["path"],
+                             lambda *step: emit({"progress": step}))})
+
+
+_TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune}
+
+
+def environment(comm: MPI.Intracomm) -> dict[str, Any]:
+    """The MPI library, and where the ranks are. Collective; complete on rank 0."""
+    levels = {getattr(MPI, f"THREAD_{name}"): name.lower()
+              for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
+    places = comm.gather((MPI.Get_processor_name(), sorted(os.sched_getaffinity(0))))
+    return {"library": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
+            "standard": ".".join(map(str, MPI.Get_version())),
+            "thread_level": levels[MPI.Query_thread()], "fftw": fftw_version(),
+            "ranks": [{"host": host, "cores": cores} for host, cores in places or ()]}
+
+
+def tune_case(comm: MPI.Intracomm, case: Case, budget_s: float, path: str,
+              progress: Callable[..., None]) -> dict[str, Any]:
+    """Tune a case's plan. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    case : Case
+    budget_s : float
+    path : str
+        The tuning file.
+    progress : callable
+        What `FFT2.tune` takes.
+
+    Returns
+    -------
+    dict
+        Name of each transform to its ``default``, ``chosen``, ``gain``, ``tried`` and ``trials``, a
+        list of (settings, seconds per slice, the model's), fastest first.
+    """
+    with FFT2(comm, case.global_shape, case.dtype, workers=case.workers, tuning=path) as plan:
+        transform = JOBS[case.workload](case, plan).transform(plan)
+        plan.tune(budget_s, progress)
+        transforms = {each.name: each for each in (plan.forward, plan.backward, transform)}
+        return {name: {
+            "default": each.tuned.default, "chosen": str(each.settings), "gain": each.tuned.gain,
+            "tried": each.tuned.tried,
+            "trials": [(str(trial.settings), trial.seconds_per_slice, trial.model_s)
+                       for trial in each.trials[:SHOWN]]} for name, each in transforms.items()}

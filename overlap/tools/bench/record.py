@@ -1,0 +1,139 @@
+"""From the measured times of one case to its record. Knows no MPI.
+
+A record is a plain dictionary, one entry of ``cases`` in a report. Times are medians in seconds,
+named ``..._s``; those of the rounds are in ``seconds``, their spread in ``spread``. What has no
+value is None.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...timing import model
+from .cases import MODES, Case
+from .jobs import JOBS
+
+CONTROL_LIMIT = 0.1         # more than this must not look hidden where nothing overlaps
+BUSY_SPREAD = 0.3           # of the times without any communication, over their median
+
+Record = dict[str, Any]
+
+
+def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
+    """Make the record of one case.
+
+    Parameters
+    ----------
+    case : Case
+    measured : dict
+        What `measure.measure` returns, and as ``binding`` the host and cores of each rank.
+
+    Returns
+    -------
+    dict
+        ``link, ranks, workers, slices, shape, dtype, workload``; ``C_s``, ``T_s``, ``T_over_C``;
+        ``off_s``, ``block_s``, ``poll_s``, ``auto_s`` with ``auto_choice``; ``model_block_s`` and
+        ``model_poll_s`` (`overlap.timing.model`, without fill and drain); ``hidden`` of auto;
+        ``gain`` = off/auto, with its bounds ``gain_bound`` = (C + T)/max(C, T) and
+        ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N; ``max_rel_error``;
+        ``control_hidden`` and ``control_ok``,
+        None on shared memory; the peer's times, where it ran. Without auto among the modes, its
+        place in ``auto_choice``, ``hidden`` and ``gain`` is taken by the last of them.
+    """
+    seconds = measured["seconds"]
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    C, T, best = median["C"], median["T"], median[case.modes[-1]]
+    record = {
+        "link": case.link, "ranks": measured["ranks"], "hosts": measured["hosts"],
+        "workers": case.workers, "slices": case.slices, "shape": list(case.shape),
+        "dtype": case.dtype, "order": case.order, "grid": measured.get("grid"), "calls": case.calls,
+        "workload": case.workload, "modes": list(case.modes),
+        "rounds": len(seconds["off"]), "seconds": seconds,
+        "C_s": C, "T_s": T, "T_over_C": _finite(T / C if C else math.inf),
+        "bare_fft_s": measured["bare_fft_s"],
+        **{f"{mode}_s": median.get(mode) for mode in MODES},
+        "auto_choice": measured["choice"],
+        "model_block_s": model.block_s(C, T, case.workers), "model_poll_s": model.poll_s(C, T),
+        "gflops": 1e-9 * JOBS[case.workload].flops(case) / best,
+        "gain": _finite(median["off"] / best),
+        "gain_bound": _finite((C + T) / max(C, T)),
+        "gain_bound_block": model.best_speedup(case.workers),
+        "hidden": _finite(model.hidden(C, T, best)),
+        "max_rel_error": measured["max_rel_error"],
+        "nbytes_in_flight": measured["nbytes_in_flight"], "binding": measured["binding"],
+        "control_s": median.get("control"), "control_hidden": None, "control_ok": None,
+        "spread": {name: [min(values), max(values)] for name, values in seconds.items()}}
+    if "control" in median:
+        hidden = model.hidden(median["control_C"], median["control_T"], median["control"])
+        record["control_hidden"] = _finite(hidden)
+        record["control_ok"] = not hidden > CONTROL_LIMIT
+    if case.peer:
+        record |= {"peer_mpi4py_fft_s": median.get("peer_mpi4py_fft"),
+                   "peer_mpi4py_fft_default_s": median.get("peer_mpi4py_fft_default"),
+                   "peer_mpi4py_fft_setting": measured["peer_setting"],
+                   "peer_skipped": measured["peer_skipped"]}
+    return record
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def pooled(records: Sequence[Record]) -> Record:
+    """Make one record of several of the same case, as if all their rounds had been measured at once.
+
+    What is no time (``auto_choice``, ``binding``) is the last record's.
+    """
+    *_, last = records
+    seconds = {name: [value for record in records for value in record["seconds"][name]]
+               for name in last["seconds"] if all(name in record["seconds"] for record in records)}
+    measured = {
+        **last, "seconds": seconds, "choice": last["auto_choice"],
+        "max_rel_error": max(record["max_rel_error"] for record in records),
+        "peer_setting": last.get("peer_mpi4py_fft_setting"),
+        "peer_skipped": last.get("peer_skipped")}
+    case = Case.from_dict(last | {"peer": "peer_skipped" in last})
+    return last | case_record(case, measured)
+
+
+def busy(record: Record) -> bool:
+    """Say whether something else ran on the cores: computing alone took now long, now short."""
+    low, high = record["spread"]["C"]
+    return high - low > BUSY_SPREAD * record["C_s"]
+
+
+def crowded(record: Record) -> list[str]:
+    """Find the hosts on which the ranks' workers are more than the cores they may use."""
+    cores, workers = {}, {}
+    for place in record["binding"]:
+        cores.setdefault(place["host"], set()).update(place["cores"])
+        workers[place["host"]] = workers.get(place["host"], 0) + record["workers"]
+    return [host for host in cores if workers[host] > len(cores[host])]
+
+
+def warnings(record: Record) -> list[str]:
+    """Tell what a reader of the record must know, as lines of text."""
+    lines = []
+    if hosts := crowded(record):
+        lines.append(
+            f"warning: {record['link']}: more workers than cores on {', '.join(hosts)}: "
+            "they take turns, and N of them compute no faster than the cores there are")
+    if record["control_ok"] is False:
+        lines.append(
+            f"warning: {record['link']}: slice by slice without overlap, "
+            f"{record['control_hidden']:.2f} of min(C, T) looks hidden, expected at most "
+            f"{CONTROL_LIMIT}: the links do not hold their rate (a burst too large?), or the "
+            "machine is busy; its 'hidden' means nothing")
+    if busy(record):
+        low, high = record["spread"]["C"]
+        lines.append(
+            f"warning: {record['link']}: computing alone took {1e3 * low:.0f} to {1e3 * high:.0f} "
+            "ms: something else ran on these cores, and no time here means much")
+    if record.get("peer_skipped"):
+        lines.append(f"mpi4py-fft was not timed: {record['peer_skipped']}")
+    if record.get("reference_skipped"):
+        lines.append(f"the C reference was not timed: {record['reference_skipped']}")
+    return lines

@@ -1,0 +1,179 @@
+"""Measurements as the commands see them: ranks are started, their events collected into a report.
+
+This side knows no MPI unless a launcher started it already: then it is one of the ranks itself,
+and only rank 0 gets answers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ...timing.simulate import Machine
+from .. import launch, links
+from . import rank, report, table
+from .cases import Case
+from .record import Record, warnings
+
+EXTRA = "pip install 'overlap-mpi[demo]'"
+
+
+class CommandError(RuntimeError):
+    """A command cannot do what it was asked; the message is for the terminal."""
+
+
+def need(*modules: str) -> None:
+    """Fail with one clear line where an optional package is missing."""
+    for module in modules:
+        try:
+            __import__(module)
+        except ImportError as error:
+            raise CommandError(f"this command needs {module} ({error}): {EXTRA}") from None
+
+
+def run_spec(spec: dict[str, Any], *, ranks: int | None,
+             on_event: Callable[[dict[str, Any]], None], workers: int = 1, link: str | None = None,
+             burst: int | None = None, deadline_s: float | None = None) -> None:
+    """Run a spec of `rank.run` on ranks of its own, or on those this process is one of.
+
+    There, `ranks` may be fewer than there are, or None for all.
+
+    Raises
+    ------
+    CommandError
+        The ranks failed, or did not end in time.
+    """
+    spec = dict(spec, ranks=ranks, deadline_s=deadline_s)
+    if launch.under_mpi():
+        rank.run(spec, on_event)
+        return
+    # -P: a directory named overlap in the current one is not us.
+    status = launch.run_ranks(
+        [sys.executable, "-P", "-m", "overlap.tools.bench", json.dumps(spec)], ranks=ranks,
+        workers=workers, link=link, burst=burst, deadline_s=deadline_s,
+        on_line=launch.listening(on_event))
+    if status == launch.DEADLINE_PASSED:
+        raise CommandError(f"the ranks did not end within {deadline_s or launch.DEADLINE_S} s and "
+                           "were ended")
+    if status:
+        raise CommandError(f"the ranks ended with status {status}; what they said is above")
+
+
+def environment(ranks: int) -> dict[str, Any] | None:
+    """What `rank.environment` finds on fresh ranks; None off rank 0."""
+    events: dict[str, Any] = {}
+    run_spec({"task": "environment"}, ranks=at_hand(ranks), on_event=events.update, deadline_s=60)
+    return events.get("environment")
+
+
+def refuse_links_under_mpi(link: str | None) -> None:
+    """Fail where links are asked for, and mpiexec started this process."""
+    if link is not None and launch.under_mpi():
+        raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
+                           "process already: leave out one of the two")
+
+
+def at_hand(ranks: int) -> int | None:
+    """`ranks`, or None for all of those that mpiexec started already."""
+    return None if launch.under_mpi() else ranks
+
+
+def measure_machine(path: str, *, ranks: int, link: str | None = None) -> None:
+    """Measure a machine for the simulation and write it to `path`.
+
+    Raises
+    ------
+    CommandError, LaunchError, LinksUnavailable
+    """
+    name = f"{report.machine()['cpu']}, {f'links of {link}' if link else 'ranks at hand'}"
+    events: dict[str, Any] = {}
+    run_spec({"task": "machine", "name": name, "burst_nbytes": links.BURST if link else 0},
+             ranks=ranks, link=link, on_event=events.update, deadline_s=170)
+    if "machine" in events:
+        machine = Machine(**events["machine"])
+        machine.write(path)
+        print(f"{machine.text()}\nwritten: {path}")
+
+
+class Session:
+    """Cases measured one after the other into one report, under one progress bar.
+
+    Parameters
+    ----------
+    command : list of str
+        For the report.
+    burst, deadline_s : optional
+        What `launch.run_ranks` takes, for each case.
+    """
+
+    def __init__(self, command: Sequence[str], burst: int | None = None,
+                 deadline_s: float | None = None) -> None:
+        self.report = report.new_report(command)
+        self._options: dict[str, Any] = dict(burst=burst, deadline_s=deadline_s)
+        self._bar = self._task = None
+
+    @contextmanager
+    def progress(self, cases: int) -> Iterator[None]:
+        """Show a bar for so many cases, on standard error."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+                       TextColumn("{task.fields[what]}"), console=Console(stderr=True))
+        with bar:
+            self._bar, self._task = bar, bar.add_task("starting", total=cases, what="")
+            yield
+            bar.update(self._task, description="done", what="", completed=cases)
+
+    def measure(self, case: Case, link: str | None, ranks: int | None) -> Record | None:
+        """Measure one case on links of that rate (None: shared memory).
+
+        Under mpiexec it runs on the first `ranks` of those at hand (None: all).
+
+        Returns
+        -------
+        dict or None
+            Its record, also added to the report; None off rank 0.
+        """
+        finished = len(self.report["cases"])
+        name = "the ranks at hand" if launch.under_mpi() else (
+            f"links of {link}" if link else "shared memory")
+        events: dict[str, Any] = {}
+
+        def on_event(event):
+            events.update(event)
+            if "progress" in event and self._bar is not None:
+                what, done, total = event["progress"]
+                self._bar.update(self._task, description=name, what=what,
+                                 completed=finished + done / total)
+
+        run_spec({"task": "case", **case.as_dict()}, ranks=ranks, on_event=on_event, link=link,
+                 workers=case.workers, **self._options)
+        record = events.get("record")
+        if record is not None:
+            self.report["mpi"] = {key: value for key, value in events["environment"].items()
+                                  if key != "ranks"}
+            self.report["cases"].append(record)
+        return record
+
+    def note(self, text: str) -> None:
+        """Add a remark to the report."""
+        self.report["notes"].append(text)
+
+    def print(self):
+        """Print the table, then what a reader must know; the console, for more."""
+        from rich.console import Console
+        console = Console()
+        if console.width < 60 or not console.is_terminal:
+            console = Console(width=100)
+        console.print(table.heading(self.report["cases"]), markup=False)
+        console.print(table.table(self.report["cases"]))
+        for record in self.report["cases"]:
+            for line in warnings(record):
+                console.print(line, style="bold red" if line.startswith("warning") else "",
+                              markup=False)
+        for line in self.report["notes"]:
+            console.print(line, markup=False)
+        return console
