@@ -16,19 +16,25 @@ where only messages to other nodes count, and what a rank keeps for itself is a 
 numbered along the first axis of the grid first, and fill one node after another. [derived]
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from itertools import combinations
 from math import prod
 
 import numpy as np
 
+from .checks import amount, count
+from .messages import LatencyBandwidth
 
-def plain_counts(points, grid, itemsize=16):
-    """Messages of a rank, and the bytes of its messages.
+
+def plain_counts(points: float, grid: Sequence[int], itemsize: int = 16) -> tuple[float, float]:
+    """Count the messages of a rank, and the bytes in them.
 
     Parameters
     ----------
-    points : int
-        Of the global array.
+    points : int or float
+        Points of the global array.
     grid : tuple of int
         ``(P, Q)``: one all-to-all along each axis; ``(P,)``: one among all.
     itemsize : int
@@ -38,18 +44,53 @@ def plain_counts(points, grid, itemsize=16):
     -------
     tuple of float
         Counts to be multiplied by L and by 1/W.
+
+    Raises
+    ------
+    ValueError
+        A count or size is out of its range.
     """
+    amount("points", points)
+    count("itemsize", itemsize)
+    for axis in grid:
+        count("grid", axis)
     share = itemsize * points / prod(grid)
     return sum(axis - 1 for axis in grid), sum(share * (axis - 1) / axis for axis in grid)
 
 
-def node_counts(points, grid, itemsize=16, cores=16, large_nbytes=8192):
-    """Small and large messages to other nodes, bytes leaving a node, and bytes copied in a node.
+def alltoall_s(points: float, grid: Sequence[int], link: LatencyBandwidth,
+               itemsize: int = 16) -> float:
+    """Give the time of the all-to-alls along the axes of a grid, in the plain model.
 
     Parameters
     ----------
     points, grid, itemsize
-        As of `plain_counts`. An all-to-all along an axis of length 1 is a copy.
+        See `plain_counts`.
+    link : LatencyBandwidth
+        L and W of one message.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Raises
+    ------
+    ValueError
+        A count or size is out of its range.
+    """
+    messages, nbytes = plain_counts(points, grid, itemsize)
+    return messages * link.latency_s + nbytes / link.bandwidth_Bps
+
+
+def node_counts(points: float, grid: Sequence[int], itemsize: int = 16, cores: int = 16,
+                large_nbytes: int = 8192) -> tuple[float, float, float, float]:
+    """Count small and large messages to other nodes, bytes leaving a node, and bytes copied in a node.
+
+    Parameters
+    ----------
+    points, grid, itemsize
+        See `plain_counts`. An all-to-all along an axis of length 1 is a copy.
     cores : int
         Ranks of a node.
     large_nbytes : int
@@ -76,7 +117,8 @@ def node_counts(points, grid, itemsize=16, cores=16, large_nbytes=8192):
     return small, large, leaving, copied
 
 
-def fit_costs(counts, seconds, rounds=100):
+def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float],
+              rounds: int = 100) -> tuple[float, ...]:
     """Fit the costs to measured times: least squares of log(model/measured), no cost below 0.
 
     Parameters

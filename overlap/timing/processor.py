@@ -1,10 +1,12 @@
 """The name of this computer's processor."""
 
+from __future__ import annotations
+
 import platform
 
 
-def cpu_model():
-    """The processor's name, as the system gives it."""
+def cpu_model() -> str:
+    """Look up the processor's name, as the system gives it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.split(":", 1)[1].strip() for line in file

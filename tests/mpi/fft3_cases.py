@@ -584,6 +584,7 @@ def many_plans(comm, own, shared):
 def chosen_grid(comm):
     """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
     from overlap.fft.planning import grids as module
+    from overlap.timing.messages import LatencyBandwidth
     with overlap.FFT3(comm, (8, 8, 8), wait="off", effort="estimate") as plan:
         same_everywhere(comm, plan.grid)
         assert plan.grid[0] * plan.grid[1] == comm.size
@@ -592,7 +593,7 @@ def chosen_grid(comm):
         assert grid[1] <= 2 and grid[0] * grid[1] == comm.size
         # Slow links of no latency: one exchange. A latency that rules: few partners.
         for link, slab in (((0.0, 1e6), True), ((1.0, 1e12), comm.size < 6)):
-            module._links[plan.runtime] = link
+            plan.runtime.cache["latency and bandwidth"] = LatencyBandwidth(*link)
             found = module.near_grids(plan.runtime, (64, 64, 64), np.dtype("c16"))
             same_everywhere(comm, found)
             assert (1 in found[0]) == slab or len(found) == 2, (link, found)

@@ -5,18 +5,58 @@ from pathlib import Path
 
 import pytest
 
-from overlap.timing import model
-from overlap.timing.alltoall import fit_costs, node_counts, plain_counts
+from overlap.timing.alltoall import alltoall_s, fit_costs, node_counts, plain_counts
+from overlap.timing.messages import LatencyBandwidth
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import takahashi  # noqa: E402
 
 
 @pytest.mark.parametrize("P, Q", [(8, 8), (16, 8), (64, 64)])
-def test_plain_counts_are_the_papers_model(P, Q):
-    for grid, form in (((P, Q), model.alltoall_2d_s), ((P * Q,), model.alltoall_1d_s)):
-        messages, nbytes = plain_counts(256**3, grid)
-        assert messages * 1e-5 + nbytes / 1e9 == pytest.approx(form(256**3, P, Q, 1e-5, 1e9))
+def test_plain_model_is_the_papers(P, Q):
+    """Equations (4) and (5), as they are printed."""
+    N, L, W = 256**3, 1e-5, 1e9
+    link = LatencyBandwidth(L, W)
+    assert alltoall_s(N, (P * Q,), link) == pytest.approx(
+        (P * Q - 1) * (L + 16 * N / ((P * Q)**2 * W)))
+    assert alltoall_s(N, (P, Q), link) == pytest.approx(
+        (P - 1) * (L + 16 * N / (P**2 * Q * W)) + (Q - 1) * (L + 16 * N / (P * Q**2 * W)))
+
+
+# N = 256^3, L = 1e-5 s, W = 1e9 B/s: the forms for many ranks, PQ L + 16 N/(PQ W) and
+# (P + Q) L + 32 N/(PQ W), and the number of points (7) below which two all-to-alls win.
+@pytest.mark.parametrize("P, Q, one_s, two_s, points", [
+    (8, 8, 4.834e-3, 8.549e-3, 1.92e6), (16, 8, 3.377e-3, 4.434e-3, 8.32e6),
+    (16, 16, 3.609e-3, 2.417e-3, 3.584e7), (64, 64, 41.03e-3, 1.411e-3, 1.0158e10)])
+def test_plain_model_tends_to_the_forms_for_many_ranks(P, Q, one_s, two_s, points):
+    link = LatencyBandwidth(1e-5, 1e9)
+    one, two = (alltoall_s(256**3, grid, link) for grid in ((P * Q,), (P, Q)))
+    assert one == pytest.approx(one_s, rel=2 / (P * Q))
+    assert two == pytest.approx(two_s, rel=1.1 / min(P, Q))
+    assert (two < one) == (256**3 < points)
+
+
+def test_plain_model_by_hand():
+    # 8 x 8, 256^3 points: 65,536 B per pair, 524,288 B within an axis.
+    link = LatencyBandwidth(1e-5, 1e9)
+    assert alltoall_s(256**3, (64,), link) == pytest.approx(63 * 75.536e-6)
+    assert alltoall_s(256**3, (8, 8), link) == pytest.approx(14 * 534.288e-6)
+    # 2 x 3 ranks, 36 points of 8 B, L = 1 s, W = 2 B/s: 5 (1 + 8/2) and (1 + 24/2) + 2 (1 + 16/2).
+    link = LatencyBandwidth(1.0, 2.0)
+    assert alltoall_s(36, (6,), link, itemsize=8) == 25.0
+    assert alltoall_s(36, (2, 3), link, itemsize=8) == 13.0 + 18.0
+    # An axis of length 1 sends nothing, so a slab is the same as one all-to-all.
+    assert alltoall_s(36, (1, 1), link) == 0
+    assert alltoall_s(36, (6, 1), link) == alltoall_s(36, (1, 6), link) == alltoall_s(36, (6,), link)
+    assert plain_counts(36, (2, 3), itemsize=8) == (3, 24 + 32)
+
+
+@pytest.mark.parametrize("points, grid, itemsize, words", [
+    (-5, (2, 2), 16, "points: expected .* got -5"), (5, (2, 0), 16, "grid: expected .* got 0"),
+    (5, (2, 2), 0, "itemsize: expected .* got 0")])
+def test_plain_model_refuses(points, grid, itemsize, words):
+    with pytest.raises(ValueError, match=words):
+        plain_counts(points, grid, itemsize)
 
 
 def test_node_counts_by_hand():

@@ -4,7 +4,8 @@ from math import prod
 
 import numpy as np
 
-from ...timing.model import alltoall_1d_s, alltoall_2d_s, fit_message_time
+from ...timing.alltoall import alltoall_s
+from ...timing.messages import LatencyBandwidth, fit_message_time
 
 CLOSE = 1.5  # a slab's or a pencil's time over the other's, by a model that knows no computing
 
@@ -49,8 +50,7 @@ def near_grids(runtime, shape, dtype):
     def cost(grid):
         P, Q = grid
         empty = max(P > nx, P > ny, Q > ny, Q > nz)
-        model = alltoall_1d_s if 1 in grid else alltoall_2d_s
-        return empty, model(points, P, Q, *link, itemsize=itemsize), P
+        return empty, alltoall_s(points, grid, link, itemsize), P
 
     best, *others = sorted(((P, size // P) for P in range(1, size + 1) if size % P == 0), key=cost)
     others = [grid for grid in others if (1 in grid) != (1 in best)]
@@ -62,11 +62,11 @@ def near_grids(runtime, shape, dtype):
 def _measured(control):
     """Latency and bandwidth of an all-to-all, alike on all ranks."""
     if control.size == 1:
-        return 0.0, 1.0
+        return LatencyBandwidth(0.0, 1.0)
     pieces = (2**10, 2**18)
     seconds = []
     for piece in pieces:
         found = [control.alltoall_s(piece) for _ in range(4)]
         seconds.append(min(found[1:]) / (control.size - 1))
     link = fit_message_time(pieces, control.maximum(np.array(seconds)))
-    return link.latency_s, min(link.bandwidth_Bps, 1e15)
+    return LatencyBandwidth(link.latency_s, min(link.bandwidth_Bps, 1e15))

@@ -21,7 +21,8 @@ from time import perf_counter
 import numpy as np
 
 from ...runtime import POLLS_PER_EXCHANGE
-from ...timing.model import fit_message_time, pipeline_s
+from ...timing.messages import fit_message_time
+from ...timing.model import pipeline_s
 from ..engine.fftw import learned, relearn
 from .settings import Trial, Tuned
 

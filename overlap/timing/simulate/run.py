@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import InputError
+from ...runtime.arguments import WAITS
 from .. import model
 from .clock import Clock
 from .network import Network
 from .program import Program
 from .rank import Rank
-
-WAITS = model.WAITS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from ...fft.engine.fftw import Scratch
 from ...runtime import Runtime
 from ...runtime.priority import take_short_slices
 from ...runtime.waiting import WakeEvent
-from ...timing.model import fit_message_time
+from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload
 
 LARGE = 1 << 18, 1 << 19, 1 << 20, 1 << 21  # bytes per message
