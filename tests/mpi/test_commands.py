@@ -3,7 +3,9 @@
 import json
 import math
 import os
+import random
 import signal
+import sys
 import time
 
 import jobs
@@ -11,6 +13,7 @@ import pytest
 from commands import DEADLINE_S, overlap, started
 
 from overlap.timing.simulate import Machine
+from overlap.tools import launch
 
 SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
 
@@ -187,11 +190,17 @@ def without_links(folder):
 LONG = ["bench", "fft2", "--slices", "16", "--shape", "256", "256", "--rounds", "100000"]
 
 
-def wait_for_ranks(process):
+def ranks_of(process, words="overlap.tools.bench"):
+    """The processes of a job's rank programs."""
+    return [pid for pid, line in jobs.marked(process.mark).items()
+            if words in line.replace("\0", " ") and not any(
+                other in line for other in ("enter", "mpiexec", "proxy"))]
+
+
+def wait_for_ranks(process, words="overlap.tools.bench"):
     """Until both rank programs compute: they are past their import of overlap."""
     end = time.monotonic() + DEADLINE_S
-    while sum("overlap.tools.bench" in line and "enter" not in line
-              for line in jobs.marked(process.mark).values()) < 2:
+    while len(ranks_of(process, words)) < 2:
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.05)
     time.sleep(1)
@@ -199,7 +208,7 @@ def wait_for_ranks(process):
 
 @pytest.mark.parametrize("number, status", [
     (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM),
-    (signal.SIGKILL, -signal.SIGKILL)])
+    (signal.SIGHUP, 128 + signal.SIGHUP), (signal.SIGKILL, -signal.SIGKILL)])
 def test_signals_end_the_ranks_too(number, status):
     with started(*LONG) as process:
         wait_for_ranks(process)
@@ -209,18 +218,60 @@ def test_signals_end_the_ranks_too(number, status):
             assert "interrupted" in process.stderr.read()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_any_moment_ends_everything(number):
+    """While Python starts, while modules and MPI are loaded, while ranks start, plan and compute."""
+    pick = random.Random(number)
+    for _ in range(4):
+        delay_s = pick.uniform(0.05, 4)
+        with started(*LONG) as process:
+            time.sleep(delay_s)
+            process.send_signal(number)
+            assert process.wait(DEADLINE_S) in (128 + number, -number), delay_s
+
+
+def test_a_closed_terminal_ends_a_job_of_mpiexec():
+    launcher, environ = jobs._launcher("mpich")
+    with started(*LONG, launcher=[*launcher, "-n", "2"], env=environ) as process:
+        wait_for_ranks(process, "overlap bench")
+        os.kill(ranks_of(process, "overlap bench")[-1], signal.SIGHUP)
+        assert process.wait(DEADLINE_S) != 0
+
+
+ABORTING = """
+import sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+segments = {line.split("/dev/shm/")[1] for line in open("/proc/self/maps").read().splitlines()
+            if "/dev/shm/" in line and "(deleted)" not in line}
+for segments in comm.gather(segments) or ():
+    print(*segments, flush=True)
+comm.Barrier()
+if comm.rank == 1:
+    comm.Abort(3)
+comm.Barrier()
+"""
+
+
+def test_a_job_that_aborts_leaves_no_shared_memory():
+    segments = []
+    status = launch.run_ranks([sys.executable, "-c", ABORTING], ranks=2,
+                              deadline_s=DEADLINE_S, on_line=lambda line: segments.extend(line.split()))
+    assert status != 0 and segments
+    assert not [name for name in segments if os.path.exists(f"/dev/shm/{name}")]
+
+
 def test_deadline_ends_the_ranks():
     status, _, err = overlap(*LONG, "--deadline", 3)
     assert status == 1
     assert "did not end within 3.0 s" in err
 
 
-def test_a_rank_that_dies_ends_the_command():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_rank_that_dies_ends_the_command(number):
     with started(*LONG) as process:
         wait_for_ranks(process)
-        ranks = [pid for pid, line in jobs.marked(process.mark).items() if "overlap.tools.bench" in line
-                 and "mpiexec" not in line and "proxy" not in line]
-        os.kill(ranks[-1], signal.SIGKILL)
+        os.kill(ranks_of(process)[-1], number)
         assert process.wait(DEADLINE_S) == 1
         assert "the ranks ended with status" in process.stderr.read()
 

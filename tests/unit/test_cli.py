@@ -119,16 +119,6 @@ def test_missing_mpiexec_is_one_clear_line(tmp_path, monkeypatch, capsys):
 
 # ---- launching -------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("ranks, workers, available, expected", [
-    (2, 1, [0, 1], [[0], [1]]),
-    (2, 2, [0, 1], [[0], [1]]),                     # the workers of a rank share its core
-    (2, 2, [4, 5, 6, 7, 8], [[4, 5], [6, 7]]),
-    (3, 1, [0, 1], []),                             # nothing is pinned
-])
-def test_core_sets(ranks, workers, available, expected):
-    assert launch.core_sets(ranks, workers, available) == expected
-
-
 @pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"])
 def test_under_mpi(name):
     assert launch.under_mpi({name: "0"}) and not launch.under_mpi({"PATH": ""})

@@ -1,0 +1,119 @@
+"""Starting ranks: cores, events, what is left in shared memory, signals."""
+
+import mmap
+import os
+import signal
+import threading
+import uuid
+
+import pytest
+
+from overlap.tools import launch, signals
+
+
+@pytest.mark.parametrize("ranks, workers, available, expected", [
+    (2, 1, [0, 1], [[0], [1]]),
+    (2, 2, [0, 1], [[0], [1]]),                     # the workers of a rank share its core
+    (2, 2, [4, 5, 6, 7, 8], [[4, 5], [6, 7]]),
+    (3, 1, [0, 1], []),                             # nothing is pinned
+])
+def test_core_sets(ranks, workers, available, expected):
+    assert launch.core_sets(ranks, workers, available) == expected
+
+
+def test_events_are_told_from_other_output(capsys):
+    for event in ({"progress": ["planning", 1, 5]}, [[512, 64], [0.5]]):
+        launch.tell(event)
+    lines = ["a warning", *capsys.readouterr().out.splitlines(), "@overlapping"]
+    found = []
+    on_line = launch.listening(found.append)
+    for line in lines:
+        on_line(line)
+    assert found == [{"progress": ["planning", 1, 5]}, [[512, 64], [0.5]]]
+    assert capsys.readouterr().err == "a warning\n@overlapping\n"
+
+
+# --- shared memory --------------------------------------------------------------------------------
+
+@pytest.fixture
+def segment():
+    """Makes segments, as MPICH names them; returns an open file."""
+    made = []
+
+    def make(prefix="mpich_shm_"):
+        path = f"/dev/shm/{prefix}{uuid.uuid4().hex}"
+        file = open(path, "w+b")
+        file.truncate(4096)
+        made.append(file)
+        return file
+    yield make
+    for file in made:
+        file.close()
+        if os.path.exists(file.name):
+            os.remove(file.name)
+
+
+def exists(file):
+    return os.path.exists(file.name)
+
+
+def test_segments_that_nobody_holds_are_removed(segment):
+    before, foreign = segment(), None
+    before.close()
+    with launch.removing_segments():
+        left, opened, mapped, foreign = segment(), segment(), segment(), segment("my_own_")
+        left.close()
+        foreign.close()
+        memory = mmap.mmap(mapped.fileno(), 4096)
+        mapped.close()
+    with memory:
+        assert [exists(file) for file in (before, left, opened, mapped, foreign)] == [
+            True, False, True, True, True]
+
+
+def test_segments_are_removed_after_an_exception_too(segment):
+    with pytest.raises(KeyboardInterrupt), launch.removing_segments():
+        left = segment()
+        left.close()
+        raise KeyboardInterrupt
+    assert not exists(left)
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_raise_once(number):
+    with pytest.raises(SystemExit) as caught, signals.ending_by_exception():
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)     # told twice: what ends now is not disturbed
+    assert caught.value.code == 128 + number
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_what_is_ignored_or_handled_stays_so():
+    seen = []
+    previous = {signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+                signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: seen.append("handled"))}
+    try:
+        with signals.ending_by_exception():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    assert seen == ["handled"]
+
+
+def test_other_threads_leave_signals_alone():
+    found = []
+
+    def run():
+        with signals.ending_by_exception():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [signal.SIG_DFL]
