@@ -115,7 +115,7 @@ def ask(task, grid, rounds, link=None):
 
 
 def shape(grid):
-    """Of `overlap bench nonlinear`: slices, and planes, modes."""
+    """The arguments of `overlap bench nonlinear`: slices, and planes, modes."""
     return grid["nv"], ((grid["nmu"] + 1) * grid["nz"], grid["ny"] + 1, 2 * grid["nx"] + 1)
 
 

@@ -17,7 +17,7 @@ def main():
     options = parser.parse_args()
     for jitter in (0.0, options.jitter):
         machine = Machine(name="some", fft_flops=2e9, copy_Bps=5e9, latency_s=1e-5,
-                          bandwidth_Bps=1e9, message_s=1e-7, look_s=2e-6, jitter=jitter)
+                          bandwidth_Bps=1e9, message_s=1e-7, poll_s=2e-6, jitter=jitter)
         program = Workload(slices=options.slices).program(options.ranks, machine)
         started = perf_counter()
         result = simulate(program, machine, Options(ranks=options.ranks, depth=16))

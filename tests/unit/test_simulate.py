@@ -71,7 +71,7 @@ def test_blocking_form(workers, ratio):
 @pytest.mark.parametrize("ratio", [0.2, 0.7, 1.0, 1.4, 5.0])
 @pytest.mark.parametrize("slices", [16, 64, 256])
 def test_polling_form(workers, ratio, slices):
-    """max(C, T) with fill and drain, up to one step, one exchange, and what a look is late."""
+    """max(C, T) with fill and drain, up to one step, one exchange, and what a poll is late."""
     C, T = 1.0, ratio
     step_s = workers * C / slices
     simulated = wall_s(program(slices, step_s, T / slices), workers=workers, depth=16)
@@ -93,7 +93,7 @@ def test_fill_and_drain_by_hand():
 def test_several_threads_leave_some_idle():
     alone = Program.alike(5, (1.0,), ())
     for workers in (1, 2, 4):
-        # The agreement at the end is seen at a look, 20 us later.
+        # The agreement at the end is seen at a poll, 20 us later.
         assert wall_s(alone, workers=workers) == pytest.approx(ceil(5 / workers), abs=3e-5)
 
 
@@ -126,8 +126,8 @@ def test_core_time_is_taken_from_the_worker():
     assert idle[0] == idle[1]
 
 
-def test_looks_are_quantised():
-    """A look every 20 us before the first exchange has ended: two ends between two look alike."""
+def test_polls_are_quantised():
+    """A poll every 20 us before the first exchange has ended: two ends between two are alike."""
     ends = [wall_s(program(1, 0.0, exchange_s)) for exchange_s in (0.500007, 0.500013, 0.500027)]
     assert ends[0] == ends[1] == pytest.approx(0.50004) and ends[2] == pytest.approx(0.50006)
 
@@ -156,7 +156,7 @@ def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, worker
 @given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 8), st.floats(1.0, 10.0))
 @settings(max_examples=60)
 def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, depth, factor):
-    """Up to one look: looks are at other times then. One thread; with several, order can matter."""
+    """Up to one poll: polls are at other times then. One thread; with several, order can matter."""
     what = program(slices, compute_s, exchange_s)
     faster = replace(IDEAL, bandwidth_Bps=factor * IDEAL.bandwidth_Bps)
     polls = 1e-3 * slices if wait == "poll" else 1e-9
@@ -167,7 +167,7 @@ def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, d
 @given(st.sampled_from(WAITS), counts, st.integers(1, 6), st.integers(1, 3), st.integers(0, 3))
 @settings(max_examples=30)
 def test_one_rank_stands_for_all(wait, slices, ranks, workers, exchanges):
-    machine = replace(IDEAL, latency_s=1e-4, message_s=1e-5, byte_s=1e-8, look_s=1e-5,
+    machine = replace(IDEAL, latency_s=1e-4, message_s=1e-5, byte_s=1e-8, poll_s=1e-5,
                       ranks_per_node=2 if ranks % 2 == 0 else 1, burst_nbytes=100, wake_s=1e-5,
                       busy_wake_s=1e-4, operation_s=1e-5, copy_Bps=1e8)
     what = Program.alike(slices, (1e-3,) * (exchanges + 1), (Transfer(500, ranks - 1),) * exchanges)

@@ -97,8 +97,8 @@ class Queue:
 class WakeEvent:
     """The runtime's `WakeEvent`: wakes one sleeping thread, or ends its next sleep at once.
 
-    A thread that looks, sees nothing, sleeps and looks again would do so until something happens.
-    After `between_looks` its sleep lasts until the first of these looks that sees something.
+    A thread that polls, sees nothing, sleeps and polls again would do so until something happens.
+    After `between_polls` its sleep lasts until the first of these polls that sees something.
 
     Parameters
     ----------
@@ -113,9 +113,9 @@ class WakeEvent:
         self._rung = False
         self._waker = None  # of the sleeping thread
         self._sleep = 0  # which sleep this is: a timer of an earlier one is void
-        self._first_s = 0.0  # the first look after it
-        self._look_s = None  # what one look takes, if the next sleep is one between looks
-        self._period_s = None  # from look to look, in such a sleep
+        self._first_s = 0.0  # the first poll after it
+        self._poll_s = None  # what one poll takes, if the next sleep is one between polls
+        self._period_s = None  # from poll to poll, in such a sleep
         self._skipped = 0
 
     def ring(self):
@@ -124,13 +124,13 @@ class WakeEvent:
         else:
             self._wake(True)
 
-    def between_looks(self, look_s):
-        """The next sleep is one between looks, of `look_s` each."""
-        self._look_s = look_s
+    def between_polls(self, poll_s):
+        """The next sleep is one between polls, of `poll_s` each."""
+        self._poll_s = poll_s
 
     def sleep(self, seconds=-1):
         """Sleep until a ring, at most `seconds` if given; True if it rang."""
-        look_s, self._look_s = self._look_s, None
+        poll_s, self._poll_s = self._poll_s, None
         if self._rung:
             self._rung = False
             return True
@@ -138,8 +138,8 @@ class WakeEvent:
         self._waker = clock.waker()
         self._sleep += 1
         self._period_s = None
-        if look_s is not None:
-            self._period_s = seconds + look_s
+        if poll_s is not None:
+            self._period_s = seconds + poll_s
             self._first_s = clock.now_s + seconds
         elif seconds >= 0:
             clock.at(clock.now_s + seconds, self._timer())
@@ -147,7 +147,7 @@ class WakeEvent:
         return self._rang
 
     def happened(self):
-        """There is something to see: who sleeps between looks sees it at the next one."""
+        """There is something to see: who sleeps between polls sees it at the next one."""
         if self._waker is not None and self._period_s is not None:
             self._clock.at(self._first_s + self._periods() * self._period_s, self._timer())
 

@@ -88,7 +88,7 @@ class Workload:
     shape : tuple of int
         Global ``(ny, nx)`` of a slice in real space.
     dtype : str
-        Of real space.
+        The data type in real space.
 
     Raises
     ------

@@ -81,17 +81,17 @@ class _Polling(_OnClock, Polling):
     def __init__(self, rank, *args):
         super().__init__(rank, *args)
         self._rank = rank
-        self._looked = rank.mark()
+        self._polled = rank.mark()
 
     def test_some(self, tickets):
-        rank, look_s = self._rank, self._rank.machine.look_s
-        if look_s:
-            rank.charge(self._wake_event.skipped() * look_s, self._looked)
-            rank.occupy(look_s)
-            self._looked = rank.mark()
+        rank, poll_s = self._rank, self._rank.machine.poll_s
+        if poll_s:
+            rank.charge(self._wake_event.skipped() * poll_s, self._polled)
+            rank.occupy(poll_s)
+            self._polled = rank.mark()
         done = [place for place, ticket in enumerate(tickets) if ticket.done]
         if not done:
-            self._wake_event.between_looks(look_s)
+            self._wake_event.between_polls(poll_s)
         return done
 
 

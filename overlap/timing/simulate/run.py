@@ -16,7 +16,7 @@ from .rank import Rank
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a program runs; as of `Runtime`.
+    """How a program runs; see the arguments of `overlap.Runtime`.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Options:
     in_flight : int or None
     agree_every : int
     seed : int
-        Of the jitter.
+        The seed of the jitter.
 
     Raises
     ------

@@ -1,6 +1,11 @@
 """What is measured: one of the `JOBS`, its size, and how it is run."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+
+from typing import Any
 
 import numpy as np
 
@@ -54,14 +59,14 @@ class Case:
 
     workload: str = "fft2"
     slices: int | None = None
-    shape: tuple | None = None
+    shape: tuple[int, ...] | None = None
     dtype: str | None = None
     order: str = "natural"
-    grid: tuple | None = None
+    grid: tuple[int, ...] | None = None
     workers: int = 1
     rounds: int | None = None
     calls: int | None = None
-    modes: tuple = MODES
+    modes: tuple[str, ...] = MODES
     wait: str = "auto"
     depth: int | None = None
     chunk: int | None = None
@@ -113,16 +118,16 @@ class Case:
                              f"{self.order} order")
 
     @property
-    def global_shape(self):
-        """``(slices, ny, nx)`` or ``(slices, nz, ny, nx)``."""
+    def global_shape(self) -> tuple[int, ...]:
+        """The global shape, ``(slices, ny, nx)`` or ``(slices, nz, ny, nx)``."""
         return (self.slices, *self.shape)
 
-    def as_dict(self):
-        """Plain values, from which `from_dict` makes the case again."""
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain values, from which `from_dict` makes the case again."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values):
+    def from_dict(cls, values: Mapping[str, Any]) -> Case:
         """Make a case of `as_dict`'s answer, whatever else it holds."""
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 

@@ -96,5 +96,5 @@ def _sentence(records):
 
 
 def quick(case: Case) -> Case:
-    """A case of a few seconds. Its planes stay large: links let small messages pass for free."""
+    """Shrink a case to a few seconds. Its planes stay large: links let small messages pass for free."""
     return replace(case, slices=min(case.slices, 12), rounds=min(case.rounds, 3))

@@ -9,12 +9,21 @@ Every rank can make any slice's global data by itself, so that setting up commun
 rank 0 can compute the truth with numpy alone.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...fft import FFT2, FFT3, Bracket
 from ...fft.engine.fftw import bare_fft_seconds, sweep_seconds
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from .cases import Case
 
 
 class Transforms:
@@ -25,7 +34,7 @@ class Transforms:
     title, detail : str
         The job in words, in the singular.
     axes, dtypes : tuple of str
-        Of a slice; the data types it can have, the usual one first.
+        The axes of a slice, and the data types it can have, the usual one first.
     slices, rounds, calls : int
         Usual values of the case.
     shapes : tuple of tuple of int
@@ -47,11 +56,11 @@ class Transforms:
     control_chunk = 1
 
     @staticmethod
-    def plan(comm, case, **settings):
-        """The plan that the job runs on, of the settings' overlap. Collective."""
+    def plan(comm: MPI.Intracomm, case: Case, **settings: Any) -> Any:
+        """Make the plan that the job runs on, with these settings. Collective."""
         return FFT2(comm, case.global_shape, case.dtype, order=case.order, **settings)
 
-    def __init__(self, case, plan):
+    def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
         field = plan.real.empty()
         here = plan.real.local_slice[1:]
@@ -59,22 +68,22 @@ class Transforms:
             field[z] = _noise(case, z, 0)[here]
         self.inputs = (field,)
 
-    def transform(self, plan):
-        """The job as `plan` runs it."""
+    def transform(self, plan: Any) -> Callable[..., Any]:
+        """Give the job as `plan` runs it, a function of the inputs."""
         return plan.forward
 
-    def truth(self, z):
-        """Global spectrum of slice `z` in natural order, in double precision."""
+    def truth(self, z: int) -> np.ndarray:
+        """Compute the global spectrum of slice `z` in natural order, in double precision."""
         return _spectrum(_noise(self._case, z, 0))
 
     @classmethod
-    def flops(cls, case):
-        """Operations as the field counts them: 5 N log2 N per transform, half of it for real data."""
+    def flops(cls, case: Case) -> float:
+        """Count operations as the field does: 5 N log2 N per transform, half of it for real data."""
         return case.slices * cls.transforms * _flops(case.shape, case.dtype)
 
     @classmethod
-    def bare_fft_s(cls, case, plan):
-        """Time of nothing but this rank's FFTs, at their fastest."""
+    def bare_fft_s(cls, case: Case, plan: Any) -> float:
+        """Time nothing but this rank's FFTs, at their fastest, in seconds."""
         ny, nx = case.shape
         rows = plan.real.shape[-2]
         columns = plan.spectrum.shape[-1 if case.order == "natural" else -2]
@@ -96,14 +105,14 @@ class Volumes(Transforms):
     control_chunk = None
 
     @staticmethod
-    def plan(comm, case, **settings):
-        """The plan that the job runs on, of the settings' overlap. Collective."""
+    def plan(comm: MPI.Intracomm, case: Case, **settings: Any) -> Any:
+        """Make the plan that the job runs on, with these settings. Collective."""
         return FFT3(comm, case.global_shape, case.dtype, grid=case.grid, order=case.order,
                     **settings)
 
     @classmethod
-    def bare_fft_s(cls, case, plan):
-        """Time of nothing but this rank's FFTs, at their fastest."""
+    def bare_fft_s(cls, case: Case, plan: Any) -> float:
+        """Time nothing but this rank's FFTs, at their fastest, in seconds."""
         first, last = plan.real.shape[1:], plan.spectrum.shape[1:]
         if case.order == "transposed":
             last = (last[-1], *last[:-1])
@@ -132,7 +141,7 @@ class Brackets(Transforms):
     dtypes = ("f8", "f4")
     transforms = 5
 
-    def __init__(self, case, plan):
+    def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
         rows = plan.real.local_slice[-2]
         ky, kx = plan.wavenumbers()
@@ -148,16 +157,16 @@ class Brackets(Transforms):
                 inputs.append(derivative)
         self.inputs = tuple(inputs)
 
-    def transform(self, plan):
-        """The job as `plan` runs it."""
+    def transform(self, plan: Any) -> Callable[..., Any]:
+        """Give the job as `plan` runs it, a function of the inputs."""
         @plan.pointwise(inputs=4, outputs=1)
         def bracket(ax, ay, bx, by, out):
             np.multiply(ax, by, out=out)
             out -= ay * bx
         return bracket
 
-    def truth(self, z):
-        """Global spectrum of the bracket in slice `z`, in double precision.
+    def truth(self, z: int) -> np.ndarray:
+        """Compute the global spectrum of the bracket in slice `z`, in double precision.
 
         Slice 0 from the closed form, the others by the same pseudo-spectral formula on one rank
         with numpy.
@@ -200,12 +209,13 @@ class NonlinearTerm(Transforms):
     transforms = 3
 
     @staticmethod
-    def plan(comm, case, *, chunk=None, in_flight=None, depth=None, **settings):
-        """The plan that the job runs on, of the settings' overlap. Collective."""
+    def plan(comm: MPI.Intracomm, case: Case, *, chunk: None = None, in_flight: None = None,
+             depth: int | None = None, **settings: Any) -> Any:
+        """Make the plan that the job runs on, with these settings. Collective."""
         given = {} if depth is None else {"depth": depth}
         return Bracket(comm, case.global_shape, effort="patient", **given, **settings)
 
-    def __init__(self, case, plan):
+    def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
         self._advecting, self._advected = (_modes(case.shape, seed) for seed in range(2))
         field = plan.spectrum.empty()
@@ -214,13 +224,13 @@ class NonlinearTerm(Transforms):
             field[z] = (1 + z) * self._advected[here]
         self.inputs = (field,)
 
-    def transform(self, plan):
-        """The job as `plan` runs it."""
+    def transform(self, plan: Any) -> Callable[..., Any]:
+        """Give the job as `plan` runs it, a function of the inputs."""
         plan.advect(np.ascontiguousarray(self._advecting[plan.spectrum.local_slice[1:]]))
         return plan
 
-    def truth(self, z):
-        """Global modes of slice `z`, by numpy from both fields' gradients on the same grid."""
+    def truth(self, z: int) -> np.ndarray:
+        """Compute the global modes of slice `z`, by numpy from both fields' gradients on the same grid."""
         _, nky, nkx = self._case.shape
         most = nkx // 2
         ky, kx = np.arange(nky)[:, None], np.arange(-most, most + 1)
@@ -238,15 +248,16 @@ class NonlinearTerm(Transforms):
         return spectra[:, :nky, kx]
 
     @classmethod
-    def flops(cls, case):
-        """Of two gradients and a bracket per plane on the smallest grid of the 2/3 rule, real."""
+    def flops(cls, case: Case) -> float:
+        """Count the operations of two gradients and a bracket per plane, on the smallest real grid
+        that the 2/3 rule allows."""
         planes, nky, nkx = case.shape
         points = 3 * nky - 2, 3 * (nkx // 2) + 1
         return case.slices * planes * cls.transforms * _flops(points, case.dtype)
 
     @classmethod
-    def bare_fft_s(cls, case, plan):
-        """Time of nothing but this rank's FFTs, at their fastest: of complex planes, three per pair."""
+    def bare_fft_s(cls, case: Case, plan: Any) -> float:
+        """Time nothing but this rank's FFTs, at their fastest: complex planes, three per pair."""
         ny, nx = plan.points
         planes = 1.5 * case.shape[0] / plan.ranks
         lines = max(1, round(planes * (2 * case.shape[1] - 1))), max(1, round(planes * nx))
@@ -299,8 +310,9 @@ def _spectrum(field):
 JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear": NonlinearTerm}
 
 
-def max_rel_error(comm, job, case, plan, result):
-    """Largest error of the first, middle and last slice, over the truth's largest value.
+def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Case, plan: Any,
+                  result: np.ndarray) -> float:
+    """Find the largest error in the first, middle and last slice, over the truth's largest value.
 
     Collective. `result` is this rank's part of the spectra, as `plan` distributes them.
 
@@ -324,8 +336,8 @@ def max_rel_error(comm, job, case, plan, result):
     return float(comm.bcast(worst, root=0))
 
 
-def error_limit(case):
-    """What `max_rel_error` must stay below: a wrong result is off by about 1.
+def error_limit(case: Case) -> float:
+    """Say what `max_rel_error` must stay below: a wrong result is off by about 1.
 
     The derivatives amplify rounding errors by up to the largest wave number.
     """

@@ -4,6 +4,8 @@ Everything is measured with small programs of its own, none of which is a pipeli
 predicted.
 """
 
+from __future__ import annotations
+
 import threading
 from statistics import median
 from time import perf_counter, sleep, thread_time
@@ -25,18 +27,18 @@ ROUNDS = 5
 PLANE = 512, 512
 WORK_S = 0.25
 PAUSE_S = 1e-3
-LOOK_EVERY_S = 200e-6
+POLL_EVERY_S = 200e-6
 
 
-def measure_machine(comm, name, burst_nbytes=0):
-    """Measure. Collective; every rank returns the same.
+def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Machine:
+    """Measure the machine. Collective; every rank returns the same.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm
     name : str
     burst_nbytes : int
-        Of the shaped links, which nothing here can see.
+        The burst of the shaped links, which nothing here can see.
 
     Returns
     -------
@@ -54,13 +56,13 @@ def measure_machine(comm, name, burst_nbytes=0):
     wake_s, busy_wake_s = _wakes(work)
     message_s, byte_s = _core_time(comm, work)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
-    # Looks and wake-ups are in it, which the simulation counts by themselves.
+    # Polls and wake-ups are in it, which the simulation counts by themselves.
     message_s = min(message_s, 0.5 * latency_s)
     values = dict(
         fft_flops=_fft_flops(comm), copy_Bps=_copy_Bps() if hosts > 1 else bandwidth_Bps,
         latency_s=latency_s - message_s, bandwidth_Bps=bandwidth_Bps,
         message_s=message_s, byte_s=byte_s if hosts > 1 else 0.0,
-        jitter=_jitter(comm, work), operation_s=_operation_s(), look_s=_look_s(),
+        jitter=_jitter(comm, work), operation_s=_operation_s(), poll_s=_poll_s(),
         wake_s=wake_s, busy_wake_s=busy_wake_s)
     values = comm.bcast(values)
     return Machine(name=name, burst_nbytes=float(burst_nbytes),
@@ -79,14 +81,14 @@ def _timed(comm, function, rounds=ROUNDS):
 
 
 def _link(comm, burst_nbytes):
-    """Latency and bandwidth of exchanges.
+    """Measure latency and bandwidth of exchanges.
 
     Bandwidth is how the time of large ones grows. Latency is what else one takes that comes after a
     pause, as between two steps of a program; the burst that a token bucket saved up has left by
     then.
     """
     def exchanges(nbytes, pause_s):
-        sides = _sides(comm, nbytes)
+        buffers = _two_buffers(comm, nbytes)
         repeats = min(400, max(16, (32 << 20) // nbytes))
 
         def run():
@@ -94,7 +96,7 @@ def _link(comm, burst_nbytes):
                 until = perf_counter() + pause_s
                 while perf_counter() < until:
                     pass
-                comm.Alltoallv(*sides)
+                comm.Alltoallv(*buffers)
 
         return _timed(comm, run) / repeats - pause_s
 
@@ -106,8 +108,8 @@ def _link(comm, burst_nbytes):
     return max(exchanges(1, 0.0), median(paused)), bandwidth_Bps
 
 
-def _sides(comm, nbytes):
-    """Arguments of an Alltoallv of so many bytes to every other rank."""
+def _two_buffers(comm, nbytes):
+    """Make the arguments of an Alltoallv of so many bytes to every other rank."""
     counts = [0 if rank == comm.rank else nbytes for rank in range(comm.size)]
     places = [rank * nbytes for rank in range(comm.size)]
     arrays = np.zeros((2, comm.size * nbytes), np.uint8)
@@ -151,10 +153,10 @@ class _Work:
 
 
 def _core_time(comm, work):
-    """Core time that exchanges take from a computing thread: per message, and per byte."""
+    """Measure the core time that exchanges take from a computing thread: per message, and per byte."""
     costs = []
     for nbytes in (1 << 12, 1 << 20):
-        sides = _sides(comm, nbytes)
+        buffers = _two_buffers(comm, nbytes)
         seconds = []
         for _ in range(ROUNDS):
             comm.Barrier()
@@ -163,9 +165,9 @@ def _core_time(comm, work):
                 started = perf_counter()
                 while comm.bcast(perf_counter() - started < WORK_S):
                     for _ in range(8):
-                        request = comm.Ialltoallv(*sides)
+                        request = comm.Ialltoallv(*buffers)
                         while not request.Test():
-                            sleep(LOOK_EVERY_S)
+                            sleep(POLL_EVERY_S)
                         exchanges += 1
                 wall_s, count = perf_counter() - started, work.count
             seconds.append(comm.allreduce(
@@ -176,7 +178,7 @@ def _core_time(comm, work):
 
 
 def _jitter(comm, work):
-    """How much steps of about a millisecond vary: standard deviation of their logarithm.
+    """Measure how much steps of about a millisecond vary: standard deviation of their logarithm.
 
     From the mean of the larger of two, as ranks that wait for each other feel it: for normal
     variables that is 1/sqrt(pi) standard deviations above the mean.
@@ -187,14 +189,14 @@ def _jitter(comm, work):
 
 
 def _wakes(work):
-    """By how much a thread oversleeps: alone, and while another computes on its core."""
+    """Measure by how much a thread oversleeps: alone, and while another computes on its core."""
     def oversleep():
         seconds = []
         wake_event = WakeEvent()
         for _ in range(400):
             started = perf_counter()
-            wake_event.sleep(LOOK_EVERY_S)
-            seconds.append(perf_counter() - started - LOOK_EVERY_S)
+            wake_event.sleep(POLL_EVERY_S)
+            seconds.append(perf_counter() - started - POLL_EVERY_S)
         return max(0.0, sum(seconds) / len(seconds))
 
     found = []
@@ -211,14 +213,14 @@ def _wakes(work):
     return found
 
 
-def _look_s():
-    """Core time of a look at a request that is not done, the sleep after it included."""
+def _poll_s():
+    """Measure the core time of a poll of a request that is not done, the sleep after it included."""
     request = MPI.COMM_SELF.Irecv(np.zeros(1), tag=1)
     wake_event = WakeEvent()
     started = thread_time()
     for _ in range(200):
         MPI.Request.Testsome([request])
-        wake_event.sleep(LOOK_EVERY_S)
+        wake_event.sleep(POLL_EVERY_S)
     seconds = (thread_time() - started) / 200
     MPI.COMM_SELF.Send(np.zeros(1), dest=0, tag=1)
     request.Wait()
@@ -226,7 +228,7 @@ def _look_s():
 
 
 def _operation_s(slices=1000):
-    """What the runtime takes for a slice with one await, nothing else to do."""
+    """Measure what the runtime takes for a slice with one await, nothing else to do."""
     send, receive = np.zeros((2, 1))
     with Runtime(MPI.COMM_SELF, wait="poll", depth=16) as runtime:
         async def program(z):
@@ -237,7 +239,7 @@ def _operation_s(slices=1000):
 
 
 def _fft_flops(comm):
-    """Rate of a plan's local work, packing included."""
+    """Measure the rate of a plan's local work, packing included."""
     workload = Workload(slices=16, shape=PLANE)
     flops = sum(map(sum, workload.flops(comm.size)))
     with FFT2(comm, (workload.slices, *PLANE), workload.dtype, wait="off", chunk=1) as plan:

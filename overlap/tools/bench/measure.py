@@ -6,10 +6,14 @@ barrier to the end of the slowest rank. Results are compared with the truth, and
 without overlap bit for bit, before anything is timed.
 """
 
+from __future__ import annotations
+
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -18,6 +22,7 @@ from ...errors import OverlapError
 from ...runtime import Runtime
 from ..timeline import write_chrome
 from . import peer as peer_module
+from .cases import Case
 from .jobs import JOBS, error_limit, max_rel_error
 
 TRACED_SLICES = 32      # enough to see how a pipeline fills and drains
@@ -27,7 +32,8 @@ class WrongResult(OverlapError, RuntimeError):
     """A result that was to be timed is wrong."""
 
 
-def measure(comm, case, progress=None):
+def measure(comm: MPI.Intracomm, case: Case,
+            progress: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
     """Measure one case. Collective.
 
     Parameters

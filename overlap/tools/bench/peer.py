@@ -7,10 +7,15 @@ own input array into its own output array (`forward(u, uh)` would copy both), an
 `(nz, ny, nx_local)` in natural order, like ours; of a field it may split what it likes.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from importlib import import_module
 
 import numpy as np
 from mpi4py import MPI
+
+from .cases import Case
 
 # By workload: what differs between settings, the one that the peer has by itself first.
 # Not here: FFTW_PATIENT, which plans for minutes on a batch of 64 x 512 x 512; FFTW_ESTIMATE,
@@ -32,7 +37,7 @@ SETTINGS = {
 }
 
 
-def available():
+def available() -> str | None:
     """Say why mpi4py-fft cannot be used here.
 
     Returns
@@ -70,21 +75,22 @@ class Prepared:
             self.input, self.output = self.input[None], self.output[None]
             self.local_slice = lambda output: (slice(0, 1), *plan.local_slice(output))
 
-    def refill(self):
+    def refill(self) -> None:
         """Put finite values into `input`, which the last transform may have destroyed."""
         self.input[...] = 0.5
 
-    def forward(self):
+    def forward(self) -> np.ndarray:
         """Transform `input` into `output`, unscaled. Collective."""
         self._plan.forward(normalize=False)
         return self.output
 
-    def close(self):
+    def close(self) -> None:
         """Free the plan's datatypes and communicators. Collective."""
         self._plan.destroy()
 
 
-def prepare(comm, case, settings, *, trials=3):
+def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *,
+            trials: int = 3) -> Prepared:
     """Plan the peer's fastest transform. Collective.
 
     Parameters

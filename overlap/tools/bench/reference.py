@@ -4,13 +4,18 @@ Not one of the interleaved columns, because it is a program of its own; it runs 
 case, on the same kind of ranks and links.
 """
 
+from __future__ import annotations
+
 import importlib.util
 from pathlib import Path
+from typing import Any
+
+from .cases import Case
 
 SCAN = Path(__file__).resolve().parents[3] / "bench" / "reference" / "scan.py"
 
 
-def reference(case, ranks, link):
+def reference(case: Case, ranks: int, link: str | None) -> dict[str, Any]:
     """Time the C program, its best of a few thread and chunk counts.
 
     Parameters

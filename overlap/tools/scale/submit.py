@@ -9,8 +9,11 @@ A progress thread of the MPI library's own would only compete with it for a core
 MPI_THREAD_MULTIPLE; where a library has one, it is switched off.
 """
 
+from __future__ import annotations
+
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -102,23 +105,24 @@ class Layout:
                 f"{self.cores_per_node} cores for {self.ranks_per_node} ranks per node")
 
     @property
-    def ranks(self):
-        """In all."""
+    def ranks(self) -> int:
+        """Ranks in all."""
         return self.nodes * self.ranks_per_node
 
     @property
-    def cores_per_rank(self):
-        """What is bound to a rank; cores that are left over stay idle."""
+    def cores_per_rank(self) -> int:
+        """Cores that are bound to a rank; those that are left over stay idle."""
         return self.cores_per_node // self.ranks_per_node
 
     @property
-    def workers(self):
+    def workers(self) -> int:
         """Workers per rank."""
         return self.cores_per_rank - self.dedicated_core
 
 
-def fields(layout, *, scheduler, mpi, command, name, time, queue=None, account=None, setup=""):
-    """What a template may refer to, {name: text}.
+def fields(layout: Layout, *, scheduler: str, mpi: str, command: Sequence[str], name: str, time: str,
+           queue: str | None = None, account: str | None = None, setup: str = "") -> dict[str, str]:
+    """Collect what a template may refer to, {name: text}.
 
     Parameters
     ----------
@@ -126,9 +130,9 @@ def fields(layout, *, scheduler, mpi, command, name, time, queue=None, account=N
     scheduler, mpi : str
         A key of `LAUNCHERS`.
     command : list of str
-        Of each rank.
+        The command of each rank.
     name : str
-        Of the job.
+        The name of the job.
     time : str
         ``H:MM:SS``.
     queue, account : str, optional
@@ -164,12 +168,12 @@ def fields(layout, *, scheduler, mpi, command, name, time, queue=None, account=N
         "command": shlex.join(command)}
 
 
-def own_template(scheduler):
-    """The text of the template that comes with the package."""
+def own_template(scheduler: str) -> str:
+    """Read the template that comes with the package."""
     return resources.files(__package__).joinpath("templates", f"{scheduler}.sh").read_text("utf-8")
 
 
-def script(values, *, scheduler, template=None):
+def script(values: Mapping[str, str], *, scheduler: str, template: str | None = None) -> str:
     """Fill a template, the scheduler's or that in a file.
 
     Raises
