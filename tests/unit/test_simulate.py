@@ -127,7 +127,7 @@ def test_core_time_is_taken_from_the_worker():
 
 
 def test_polls_are_quantised():
-    """A poll every 20 us before the first exchange has ended: two ends between two are alike."""
+    """A poll every 20 us before the first exchange has ended: ends between the same two are alike."""
     ends = [wall_s(program(1, 0.0, exchange_s)) for exchange_s in (0.500007, 0.500013, 0.500027)]
     assert ends[0] == ends[1] == pytest.approx(0.50004) and ends[2] == pytest.approx(0.50006)
 
