@@ -140,19 +140,19 @@ def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float],
     ValueError
         There are fewer measurements than costs, or a time is not > 0.
     """
-    counts, seconds = np.array(counts, float), np.array(seconds, float)
-    rows, columns = counts.shape
-    if rows < columns or seconds.shape != (rows,):
+    matrix, times = np.array(counts, float), np.array(seconds, float)
+    rows, columns = matrix.shape
+    if rows < columns or times.shape != (rows,):
         raise ValueError(f"seconds: expected one time per row of counts, at least {columns}, "
-                         f"got {seconds.shape} for {counts.shape}")
-    if not (np.isfinite(seconds).all() and (seconds > 0).all()):
+                         f"got {times.shape} for {matrix.shape}")
+    if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError("seconds: expected finite times > 0")
-    costs = _positive_least_squares(counts / seconds[:, None], np.ones(rows))
+    costs = _positive_least_squares(matrix / times[:, None], np.ones(rows))
     for _ in range(rounds):
         # log(m/t) is about log(m0/t) + m/m0 - 1 near the model m0 so far.
-        model_s = np.maximum(counts @ costs, 1e-6 * seconds)
+        model_s = np.maximum(matrix @ costs, 1e-6 * times)
         costs = (costs + _positive_least_squares(
-            counts / model_s[:, None], 1 - np.log(model_s / seconds))) / 2
+            matrix / model_s[:, None], 1 - np.log(model_s / times))) / 2
     return tuple(costs.tolist())
 
 

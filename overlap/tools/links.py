@@ -63,6 +63,7 @@ _MS_REC_PRIVATE, _MS_BIND = 0x4000 | 0x40000, 0x1000               # linux/mount
 _PR_SET_PDEATHSIG = 1                                              # linux/prctl.h
 
 BURST = 96 * 1024               # bytes that an idle link lets through at once, by default
+_UNITS = {"": 1, "b": 1, "k": 1e3, "m": 1e6, "g": 1e9}
 _DEADLINE_PASSED = 124          # as timeout(1)
 _MAX_RATE = 8 * (2**32 - 1)     # tbf counts bytes per second in 32 bits
 _QUEUE_BYTES = 4 << 20          # what a link holds before it drops packets
@@ -94,8 +95,8 @@ def parse_rate(text: object) -> float:
     match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(|bit|kbit|mbit|gbit)",
                          str(text).strip().lower())
     try:
-        rate = float(match[1]) * {"": 1, "b": 1, "k": 1e3, "m": 1e6, "g": 1e9}[match[2][:1]]
-    except (TypeError, ValueError):
+        rate = float(match[1]) * _UNITS[match[2][:1]] if match else 0.0
+    except ValueError:
         rate = 0.0
     if not 0 < rate < math.inf:
         raise ValueError("expected a rate above 0 in bits per second, such as '2gbit', "
@@ -168,10 +169,10 @@ def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: i
     ValueError
         If an argument makes no sense.
     """
-    rate = parse_rate(rate)
+    bits = parse_rate(rate)
     ranks = hosts if ranks is None else ranks
     cpus = sorted(os.sched_getaffinity(0)) if cpus is None else list(cpus)
-    for name, value, low, high in (("rate", rate, 8, _MAX_RATE), ("hosts", hosts, 1, 250),
+    for name, value, low, high in (("rate", bits, 8, _MAX_RATE), ("hosts", hosts, 1, 250),
                                    ("mtu", mtu, 1280, 65535), ("burst", burst, mtu + 64, 2**30)):
         if not low <= value <= high:
             raise ValueError(f"expected {name} between {low} and {high}, received {value}")
@@ -183,9 +184,9 @@ def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: i
                                "(pip install mpich)")
     environ = {name: value for name, value in os.environ.items()
                if not name.startswith(_LAUNCHER_VARIABLES)}
-    environ |= _FABRIC | signals.UCX_SETTINGS | {"OVERLAP_LINK": f"{rate / 1e9:g}gbit"} | (env or {})
+    environ |= _FABRIC | signals.UCX_SETTINGS | {"OVERLAP_LINK": f"{bits / 1e9:g}gbit"} | dict(env or {})
     with signals.ending_by_exception():
-        return _run(dict(command=list(command), hosts=hosts, rate=rate, burst=burst, mtu=mtu,
+        return _run(dict(command=list(command), hosts=hosts, rate=bits, burst=burst, mtu=mtu,
                          ranks=ranks, cpus=cpus, mpiexec=str(mpiexec)), environ, stdout, deadline_s)
 
 

@@ -48,8 +48,9 @@ def closed_forms(C: float, T: float, workers: int, slices: int | None,
         line = f"{words:34} {1e3 * wall_s:10.2f} ms"
         if slices is not None:
             line += f"  with fill and drain of {slices} {1e3 * filled_s:10.2f} ms"
-        if measured is not None and measured[name] is not None:
-            line += f"  measured {1e3 * measured[name]:10.2f} ms"
+        measured_s = None if measured is None else measured[name]
+        if measured_s is not None:
+            line += f"  measured {1e3 * measured_s:10.2f} ms"
         lines.append(line)
     bound = (C + T) / max(C, T) if max(C, T) else 1.0
     lines.append(f"{'best speed-up, sleeping':34} {bound:10.2f} x")

@@ -138,7 +138,7 @@ def summary(spans: Iterable[Span]) -> list[RankSummary]:
     ValueError
         A span has an unknown kind or ends before it starts.
     """
-    ranks = {}
+    ranks: dict[int, list[Span]] = {}
     for span in _checked(spans):
         ranks.setdefault(span.rank, []).append(span)
     records = []

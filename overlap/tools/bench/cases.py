@@ -58,14 +58,14 @@ class Case:
     """
 
     workload: str = "fft2"
-    slices: int | None = None
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
+    slices: Any = None      # None: what the job has; never None once it is made
+    shape: Any = None
+    dtype: Any = None
     order: str = "natural"
     grid: tuple[int, ...] | None = None
     workers: int = 1
-    rounds: int | None = None
-    calls: int | None = None
+    rounds: Any = None
+    calls: Any = None
     modes: tuple[str, ...] = MODES
     wait: str = "auto"
     depth: int | None = None

@@ -12,7 +12,6 @@ rank 0 can compute the truth with numpy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,12 +47,12 @@ class Transforms:
     """
 
     title, detail = "forward 2-D transform", ""
-    axes = ("ny", "nx")
-    dtypes = ("c16", "c8", "f8", "f4")
+    axes: tuple[str, ...] = ("ny", "nx")
+    dtypes: tuple[str, ...] = ("c16", "c8", "f8", "f4")
     slices, rounds, calls = 64, 9, 1
-    shapes = ((512, 512),)
+    shapes: tuple[tuple[int, ...], ...] = ((512, 512),)
     transforms = 1
-    control_chunk = 1
+    control_chunk: int | None = 1
 
     @staticmethod
     def plan(comm: MPI.Intracomm, case: Case, **settings: Any) -> Any:
@@ -68,7 +67,7 @@ class Transforms:
             field[z] = _noise(case, z, 0)[here]
         self.inputs = (field,)
 
-    def transform(self, plan: Any) -> Callable[..., Any]:
+    def transform(self, plan: Any) -> Any:
         """Give the job as `plan` runs it, a function of the inputs."""
         return plan.forward
 
@@ -118,7 +117,7 @@ class Volumes(Transforms):
             last = (last[-1], *last[:-1])
         spectral = plan.spectrum.dtype
         if plan.grid[0] == 1:       # y is whole before the exchange
-            parts = (first, (1, 2), case.dtype), (last, (0,), spectral)
+            parts: Any = (first, (1, 2), case.dtype), (last, (0,), spectral)
         else:
             between = (first[0], case.shape[1], last[2])
             parts = ((first, (2,), case.dtype), (between, (1,), spectral),
@@ -157,7 +156,7 @@ class Brackets(Transforms):
                 inputs.append(derivative)
         self.inputs = tuple(inputs)
 
-    def transform(self, plan: Any) -> Callable[..., Any]:
+    def transform(self, plan: Any) -> Any:
         """Give the job as `plan` runs it, a function of the inputs."""
         @plan.pointwise(inputs=4, outputs=1)
         def bracket(ax, ay, bx, by, out):
@@ -224,7 +223,7 @@ class NonlinearTerm(Transforms):
             field[z] = (1 + z) * self._advected[here]
         self.inputs = (field,)
 
-    def transform(self, plan: Any) -> Callable[..., Any]:
+    def transform(self, plan: Any) -> Any:
         """Give the job as `plan` runs it, a function of the inputs."""
         plan.advect(np.ascontiguousarray(self._advecting[plan.spectrum.local_slice[1:]]))
         return plan
@@ -331,7 +330,7 @@ def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Case, plan: Any,
                 truth = np.moveaxis(truth, 0, -1)
             largest = np.abs(truth).max() or 1.0
             errors = [np.abs(part - truth[place]).max(initial=0.0) / largest
-                      for part, place in zip(parts, places)]
+                      for part, place in zip(parts or (), places or ())]
             worst = np.inf if np.isnan(errors).any() else max(worst, *errors)
     return float(comm.bcast(worst, root=0))
 

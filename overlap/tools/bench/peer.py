@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -22,7 +23,7 @@ from .cases import Case
 # always slower; scipy, as fast as numpy and without real input.
 _PLANES = {"axes": (1, 2), "grid": (1, -1, 1)}
 _FIELD = {"backend": "fftw", "planner_effort": "FFTW_MEASURE"}
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "fft2": {
         "fftw, FFTW_MEASURE": _PLANES | {"backend": "fftw", "planner_effort": "FFTW_MEASURE"},
         "pyfftw, FFTW_MEASURE": _PLANES | {"backend": "pyfftw", "planner_effort": "FFTW_MEASURE"},

@@ -56,7 +56,7 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
                          "started, or mpiexec and the library that mpi4py loads belong to two "
                          "MPIs: " + MPI.Get_library_version().splitlines()[0])
     deadline_s = spec.get("deadline_s") or launch.DEADLINE_S
-    faulthandler.dump_traceback_later(deadline_s, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(deadline_s, exit=True, file=sys.__stderr__ or sys.stderr)
     try:
         with first_ranks(MPI.COMM_WORLD, ranks) as comm:
             if comm is not None:
@@ -66,7 +66,7 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
 
 
 @contextmanager
-def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[MPI.Intracomm | None]:
+def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[Any]:
     """A communicator of the first ranks, None on the others, which sleep until all is done.
 
     An `InputError` of the first ranks, all of them, is raised on the others too; any other failure

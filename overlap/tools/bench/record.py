@@ -107,7 +107,8 @@ def busy(record: Record) -> bool:
 
 def crowded(record: Record) -> list[str]:
     """Find the hosts on which the ranks' workers are more than the cores they may use."""
-    cores, workers = {}, {}
+    cores: dict[str, set[int]] = {}
+    workers: dict[str, int] = {}
     for place in record["binding"]:
         cores.setdefault(place["host"], set()).update(place["cores"])
         workers[place["host"]] = workers.get(place["host"], 0) + record["workers"]

@@ -38,6 +38,7 @@ def reference(case: Case, ranks: int, link: str | None) -> dict[str, Any]:
         return {"reference_skipped": f"it comes with a checkout of the sources, and {SCAN} "
                 "is not there"}
     spec = importlib.util.spec_from_file_location("overlap_reference_scan", SCAN)
+    assert spec and spec.loader     # the file is there
     scan = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(scan)
     try:

@@ -52,7 +52,7 @@ def run_spec(spec: dict[str, Any], *, ranks: int | None,
         return
     # -P: a directory named overlap in the current one is not us.
     status = launch.run_ranks(
-        [sys.executable, "-P", "-m", "overlap.tools.bench", json.dumps(spec)], ranks=ranks,
+        [sys.executable, "-P", "-m", "overlap.tools.bench", json.dumps(spec)], ranks=ranks or 1,
         workers=workers, link=link, burst=burst, deadline_s=deadline_s,
         on_line=launch.listening(on_event))
     if status == launch.DEADLINE_PASSED:
@@ -113,7 +113,8 @@ class Session:
                  deadline_s: float | None = None) -> None:
         self.report = report.new_report(command)
         self._options: dict[str, Any] = dict(burst=burst, deadline_s=deadline_s)
-        self._bar = self._task = None
+        self._bar: Any = None
+        self._task: Any = None
 
     @contextmanager
     def progress(self, cases: int) -> Iterator[None]:

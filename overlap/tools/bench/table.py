@@ -117,9 +117,9 @@ def place(record: Record) -> str:
     return words.get(record["link"]) or f"links of {record['link']}"
 
 
-def markdown(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """Make a table in Markdown."""
-    lines = [head := list(head), ["---"] * len(head), *rows]
+    lines: list[Sequence[object]] = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
@@ -145,7 +145,7 @@ def table(records: Sequence[Record]) -> Any:
 
 def ranges(numbers: Iterable[int]) -> str:
     """Show numbers such as [0, 1, 2, 5] as "0-2,5"."""
-    runs = []
+    runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number

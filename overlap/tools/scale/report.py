@@ -56,7 +56,9 @@ def merge(paths: Sequence[str | os.PathLike[str]]
     OSError
     """
     contents = {str(path): reports.read(path) for path in paths}
-    works, records, notes = {}, [], []
+    works: dict[str, str] = {}
+    records: list[Record] = []
+    notes: list[str] = []
     for path, content in contents.items():
         for record in content["cases"]:
             works.setdefault(tables.work(record), path)
