@@ -31,7 +31,7 @@ class NavierStokes:
     Parameters
     ----------
     plan : overlap.FFT2
-        Of real fields ``(members, points, points)``, with ``norm="forward"``: Fourier series.
+        A plan for real fields ``(members, points, points)``, with ``norm="forward"``: Fourier series.
     viscosity : float
     wind : (float, float)
         Uniform velocity in x and y that carries the vorticity along.

@@ -43,7 +43,7 @@ class NavierStokes:
     Parameters
     ----------
     plan : overlap.FFT3
-        Of real vectors ``(3, points, points, points)``, with ``norm="forward"``.
+        A plan for real vectors ``(3, points, points, points)``, with ``norm="forward"``.
     viscosity : float
     """
 

@@ -100,7 +100,7 @@ class Crossing:
     before, after : tuple of int
         Local shapes.
     size, rank : int
-        Of the communicator along the dimension.
+        Size of the communicator along the dimension, and this rank in it.
     dimension : int or None
     """
 

@@ -20,7 +20,7 @@ class Slab:
     real : bool
         Real-space data are real: the spectrum holds ``nx // 2 + 1`` columns.
     size, rank : int
-        Of the communicator.
+        The communicator's size, and this rank in it.
     my, mx : int
         The real-space grid, as fine as the resolved one or finer.
 

@@ -24,7 +24,7 @@ class Step:
     ----------
     stage : {"share", "back", "apply", "forth"}
     entry : int
-        Of the batch.
+        Its number in the batch.
     first : int
         The slice with which the stage begins.
     task : Task or None

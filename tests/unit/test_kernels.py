@@ -59,7 +59,7 @@ class Truth:
         self.columns = nx // 2 + 1 if self.real else nx
 
     def resolve(self, fine, axis, n, half=False):
-        """Of the modes along one axis of the finer grid, the resolved ones in their places."""
+        """The resolved ones, in their places, of the modes along one axis of the finer grid."""
         if not self.padded:
             return fine
         fine = np.moveaxis(fine, axis, 0)

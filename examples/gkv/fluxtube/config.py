@@ -124,7 +124,7 @@ class Start:
         0.01 F (1 + v + z)^2 exp(-z^2 / (0.2 pi)^2) at kx = 0; F at the smallest kx > 0; the first
         with random phases at all kx, and ky > 0.
     amplitude : float
-        Of f / F.
+        The initial f / F.
     seed : int
     """
 
@@ -206,7 +206,7 @@ class Config:
         Parameters
         ----------
         values : dict
-            Of sections, dicts of keys, as a TOML file has them.
+            Sections by name, each a dict of keys, as a TOML file has them.
         """
         sections = {section.name: getattr(self, section.name) for section in fields(self)}
         for name, keys in values.items():

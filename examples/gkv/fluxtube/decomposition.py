@@ -23,7 +23,7 @@ class Decomposition:
     ----------
     comm : mpi4py.MPI.Comm
     runtime : overlap.Runtime
-        Of the same ranks.
+        A runtime of the same ranks.
     config : Config
 
     Attributes

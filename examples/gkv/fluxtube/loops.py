@@ -34,7 +34,7 @@ def add_linear(out, sign, below2, below, here, above, above2, z_below, z_above, 
     v_taps : (2, 5)
         Those of d/dv, which are multiplied with `mirror` (mu, z), and those of collisions.
     mu_taps : (mu, z, 5)
-        Of collisions; empty without.
+        Taps of collisions; empty without.
     energy : (mu, z)
         v^2 + mu B.
     """

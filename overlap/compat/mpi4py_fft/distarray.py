@@ -27,7 +27,7 @@ class DistArray(np.ndarray):
     buffer : buffer, optional
         Memory to use.
     strides : tuple of int, optional
-        Of an array with one axis.
+        The strides of an array with one axis.
     alignment : int, optional
         An axis (not counting the tensor's) that is whole; by default the last such one.
     rank : int
@@ -223,7 +223,7 @@ def newDistArray(pfft, forward_output=True, val=0, rank=0, view=False):
     val : Number
         To fill it with.
     rank : int
-        Of a tensor.
+        The rank of a tensor.
     view : bool
         Return the plain ndarray.
     """

@@ -36,7 +36,7 @@ class PFFT:
         To be transformed, the last ones first; those of one group while all are whole. All by default.
         The last one is that of the real-to-complex transform.
     dtype : dtype
-        Of the input: "f", "d", "F" or "D". Real input has half the modes along the last axis.
+        Type of the input: "f", "d", "F" or "D". Real input has half the modes along the last axis.
     grid : sequence of int, optional
         Ranks along every axis, 0 or less where MPI shall choose; 1 along missing ones. By default all
         axes but the last group's may be split.
@@ -67,7 +67,7 @@ class PFFT:
     axes : tuple of tuple of int
     subcomm : sequence of mpi4py.MPI.Comm
     pencil : list of Pencil
-        Of the input and of the result.
+        The pencils of the input and of the result.
     transfer : list of Transfer
         The exchanges between groups, each for itself; the transforms do not use them.
 

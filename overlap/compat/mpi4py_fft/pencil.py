@@ -152,7 +152,7 @@ class Transfer:
     ----------
     comm : mpi4py.MPI.Comm
     shape : sequence of int
-        Of what the ranks of `comm` hold together.
+        Shape of what the ranks of `comm` hold together.
     dtype : dtype
     subshapeA, subshapeB : tuple of int
         Local shapes before and after.

@@ -77,10 +77,10 @@ class Scratch:
     Parameters
     ----------
     shape : tuple of int
-        Of the physical (real-space) side of the block.
+        Shape of the physical (real-space) side of the block.
     axis : int
     dtype : dtype
-        Of the physical side: complex, or real for r2c (forward) and c2r (backward).
+        Type of the physical side: complex, or real for r2c (forward) and c2r (backward).
     forward : bool
     effort : str
 
@@ -168,7 +168,7 @@ def bare_fft_seconds(lines, length, dtype, rounds=5):
     lines, length : int
         `lines` transforms of `length` points each, one FFTW call for all.
     dtype : dtype
-        Of the input.
+        Type of the input.
     rounds : int
     """
     dtype = np.dtype(dtype)
@@ -190,7 +190,7 @@ def sweep_seconds(shape, axes, dtype, rounds=5):
     shape : tuple of int
     axes : tuple of int
     dtype : dtype
-        Of the input; if real, the last axis is among `axes`.
+        Type of the input; if real, the last axis is among `axes`.
     rounds : int
     """
     dtype = np.dtype(dtype)

@@ -30,7 +30,7 @@ class RowSweep:
     ----------
     slab : Slab
     dtype : dtype
-        Of real space.
+        Type in real space.
     forward : bool
     rows : int
         Rows per block.

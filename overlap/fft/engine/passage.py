@@ -98,7 +98,7 @@ def schedule(units, fields, chunk, ring, holds, streams=False):
     Parameters
     ----------
     units : list of int
-        Of every leg.
+        How many every leg has.
     fields : int
     chunk : int
         Units per task, at most.
@@ -163,7 +163,7 @@ class Passage:
     route : list
         As of `overlap.arrays.legs`, for axes counted with the batch's.
     layout : Layout
-        Of the source.
+        Layout of the source.
     lines : dict
         The `Line` of every transformed axis.
     batch : int
@@ -172,7 +172,7 @@ class Passage:
     coordinates : tuple of int
         The rank's, in the layout's grid.
     dtype : dtype
-        Of the source.
+        Type of the source.
     forward : bool
     turned : int or None
         The axis that the arrays of the spectral side have last in memory, if not the last one.

@@ -27,7 +27,7 @@ class Planes:
     spacing : (float, float)
         dky, dkx.
     points : (int, int)
-        Of the real-space grid, ``(ny, nx)``.
+        Size of the real-space grid, ``(ny, nx)``.
     rows : list of slice
         The ky that come together in one piece.
     effort : str

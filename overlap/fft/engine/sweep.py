@@ -37,9 +37,9 @@ class Line:
     Attributes
     ----------
     points : int
-        Of the resolved grid.
+        Points of the resolved grid.
     fine : int
-        Of the grid in real space, `points` or more.
+        Points of the grid in real space, `points` or more.
     real : bool
         Data are real before the forward transform: half the modes.
     nyquist : {"drop", "keep", "split"}
@@ -96,13 +96,13 @@ class Sweep:
     Parameters
     ----------
     shape : tuple of int
-        Of the box that goes in.
+        Shape of the box that goes in.
     axes : tuple of int
         To be transformed, in this order; none: data are moved only.
     lines : dict
         The `Line` of every axis.
     dtype : dtype
-        Of what goes in.
+        Type of what goes in.
     forward : bool
     sources, targets : list of tuple of slice
         Which part of the box goes in, or comes out, where: a box for every view.

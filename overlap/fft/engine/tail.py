@@ -23,7 +23,7 @@ class Tail:
     units : int
         How many there are along the axis that the exchange splits.
     chunk : int
-        Of these, per message; more, where there would be many messages.
+        How many of these go into a message; more, where there would be many messages.
     dtype : dtype
 
     Attributes
