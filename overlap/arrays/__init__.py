@@ -16,7 +16,9 @@ from .layout import (
 )
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .slab import Slab
+from .topology import subcomms
 
 __all__ = ["Crossing", "DistArray", "Exchange", "Layout", "Leg", "Remainder", "Slab", "Swap",
            "block", "box_shape", "chunks", "complement", "contiguous", "intersect", "legs",
-           "length_of", "moved", "mode_segments", "mpi_type", "offset"]
+           "length_of", "moved", "mode_segments", "mpi_type", "offset",
+           "subcomms"]

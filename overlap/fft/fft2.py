@@ -21,8 +21,9 @@ from .plan import (
     dtype_problem,
     integers,
 )
-from .planning.search import adopt, budget_problem, choose, tune
+from .planning.search import adopt, choose
 from .planning.settings import Settings, settings_problem
+from .planning.tune import budget_problem, tune
 from .planning.tuning import Tuning, path_of
 from .pointwise import Pointwise
 from .transform import Backward, Forward, Kernels, WorkersKernels

@@ -4,7 +4,7 @@ import weakref
 
 import numpy as np
 
-from ..arrays import Layout, Swap
+from ..arrays import Layout, Swap, subcomms
 from ..errors import ClosedError, InputError
 from ..runtime import Runtime
 from .array_spec import ArraySpec
@@ -21,9 +21,10 @@ from .plan import (
     dtype_problem,
     integers,
 )
-from .planning.grids import near_grids, subcomms
+from .planning.grids import near_grids
+from .planning.search import choose
 from .planning.settings import Settings, settings_problem
-from .planning.volume_search import choose_volume, seconds_of
+from .planning.trials import median_seconds
 from .volume import Volume
 from .volume_pointwise import VolumePointwise
 
@@ -141,7 +142,7 @@ class FFT3(Plan):
             self.real, self._scale(False, self._lines))
         self._transforms = weakref.WeakSet((self.forward, self.backward))
         for transform in (self.forward, self.backward):
-            choose_volume(transform, self._requested)
+            choose(transform, self._requested)
 
     def _living(self):
         return list(self._transforms)
@@ -221,7 +222,7 @@ class FFT3(Plan):
             self._here.local_shape((1, *fine), self._coordinates), self._dtype,
             self._scale(False, lines), self._scale(True, lines))
         self._transforms.add(transform)
-        choose_volume(transform, self._requested)
+        choose(transform, self._requested)
         return transform
 
     def _choose_grid(self, wait, **options):
@@ -237,7 +238,7 @@ class FFT3(Plan):
                     with FFT3(self.comm, self._shape, self._dtype, grid=grid,
                               wait="poll" if wait == "auto" else wait,
                               runtime=self.runtime, **options) as plan:
-                        seconds.append(seconds_of(plan.forward))
+                        seconds.append(median_seconds(plan.forward, plan.forward.trial_fields()))
             chosen[key] = grids[seconds.index(min(seconds))]
         return chosen[key]
 

@@ -9,6 +9,8 @@ sweeps is its skeleton (what the other ranks wait for, if a sweep fails) and mea
 exchange it measures C.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..arrays import Exchange, chunks, length_of
@@ -17,7 +19,9 @@ from ..runtime import worker_index
 from .engine.fftw import ALIGNMENT, zeros
 from .engine.kernels import ColumnSweep, RowSweep
 from .engine.legs import BackwardLeg, ForwardLeg
-from .planning.search import budget_problem, tune
+from .planning.candidates import PlaneCandidates
+from .planning.settings import Settings
+from .planning.tune import budget_problem, tune
 
 
 class Kernels:
@@ -72,6 +76,8 @@ class Transform:
     nbytes_in_flight : int
         Memory of all slots on this rank, in bytes.
     """
+
+    candidates = PlaneCandidates  # what is worth a try
 
     def __init__(self, runtime, slab, kernels, slices):
         self.runtime = runtime
@@ -143,6 +149,10 @@ class Transform:
     def kernels_of(self, settings):
         """The sweeps for `settings`, of all workers."""
         return self._make_kernels(settings.effort, settings.rows)
+
+    def pinned(self, settings: Settings) -> Settings:
+        """The settings with nothing left for a later plan to find by timing."""
+        return replace(settings, rows=self.kernels_of(settings).rows)
 
     @property
     def kernels(self):

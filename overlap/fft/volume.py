@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import mpi_type
-from ..errors import InputError
 from ..runtime import parallel, take_turn, wait_for_slices
 from .engine.fftw import REQUIRED_ALIGNMENT, zeros
+from .planning.candidates import FieldCandidates
 from .transform import Transform
 
 TRIAL_FIELDS = 3
@@ -47,16 +47,13 @@ class Fields(Transform):
     """
 
     can_be_late = False
+    candidates = FieldCandidates
 
     def __init__(self, runtime, comms, units, fields):
         super().__init__(runtime, None, None, units * fields)
         self.units = units
         self._fields = fields
         self._comms = comms
-
-    def tune(self, budget_s=30.0, progress=None):
-        """Refused, on all ranks: these transforms are planned by measuring, and no more."""
-        raise InputError("expected a transform of an FFT2 to tune, received one of an FFT3")
 
     def trial_fields(self):
         """Fields of a measured planning run: enough to see how they follow each other."""
@@ -74,9 +71,24 @@ class Fields(Transform):
         return sum(int(np.prod(side.shape[-3:])) * side.dtype.itemsize
                    for side in (*self.inputs, *self.outputs))
 
+    def kernels_of(self, settings):
+        """Nothing: the passages hold their sweeps, which are those of all settings."""
+        return None
+
+    def pinned(self, settings):
+        """The settings as they are: nothing of them is found by timing later."""
+        return settings
+
     def passages(self):
         """The passages that its tasks are of."""
         raise NotImplementedError
+
+    def nbytes_per_slice(self):
+        """Bytes this rank sends per unit, on average."""
+        counts = sum(sum(message.counts_sent) for passage in self.passages()
+                     for message in passage.messages(1))
+        units = sum(passage.units for passage in self.passages())
+        return -(-counts * self.exchange_dtype.itemsize // max(1, units))
 
     def message_nbytes(self, chunk):
         """Bytes of the largest piece that leaves this rank."""

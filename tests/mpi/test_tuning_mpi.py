@@ -12,7 +12,7 @@ def test_a_tuned_plan_is_found_again(ranks, workers, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["tuned_again", "requests_come_first", "other_wisdom",
-                                  "ranks_disagree", "bad_files"])
+                                  "ranks_disagree", "bad_files", "a_rank_fails_with_the_file"])
 def test_files(case, tmp_path):
     jobs.run_job(f"tuning_cases:{case}", 2, args={"path": str(tmp_path / "tuning.json")})
 
@@ -24,6 +24,14 @@ def test_without_a_file(ranks):
 
 def test_polls():
     jobs.run_job("tuning_cases:polls_change_no_bit", 2)
+
+
+def test_a_rank_fails_while_planning():
+    jobs.run_job("tuning_cases:a_rank_fails_while_planning", 2)
+
+
+def test_fields_are_tuned():
+    jobs.run_job("tuning_cases:fields_are_tuned", 2)
 
 
 def test_under_open_mpi(openmpi, tmp_path):

@@ -3,7 +3,8 @@
 import gc
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ from fft2_cases import raised, random, same_bits, same_everywhere
 import overlap
 from overlap.fft import Settings, fft2
 from overlap.fft.engine import fftw as local
-from overlap.fft.planning import tuning_file
+from overlap.fft.planning import grids, tuning_file
+from overlap.fft.planning.search import choose
 
 SHAPE, DTYPE = (24, 12, 10), "f8"
 
 
-def product(u, v):
+def product_of(u, v):
     return u * v
 
 
@@ -28,7 +30,7 @@ def tuned_plan_is_found_again(comm, path, workers):
     with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, workers=workers) as plan:
         assert "not used: it has no entry" in plan.describe()
         made = [plan.pointwise(lambda u: u)]
-        first, second = plan.pointwise(product, dealias="3/2"), plan.pointwise(product)
+        first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product)
         twin = plan.pointwise(lambda u, v: u - v)
         if comm.rank > 0:  # what one rank has dropped is tuned on none
             made.clear()
@@ -59,7 +61,7 @@ def tuned_plan_is_found_again(comm, path, workers):
     for wait in ("auto", "off", "poll", "block"):
         with overlap.FFT2(comm, SHAPE, DTYPE, wait=wait, tuning=path,
                           workers=workers) as plan:
-            first, second = plan.pointwise(product, dealias="3/2"), plan.pointwise(product)
+            first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product)
             transforms = [plan.forward, plan.backward, first, second]
             found = [transform.settings for transform in transforms]
             if wait == "auto":
@@ -78,13 +80,13 @@ def tuned_again(comm, path):
     """Tuning on top of an entry loses neither what that knew nor what is found now."""
     rng = np.random.default_rng(3)
     with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
-        plan.pointwise(product, dealias="3/2")
+        plan.pointwise(product_of, dealias="3/2")
         u = random(rng, SHAPE, DTYPE)[plan.real.local_slice]
     for number in range(3):
         disturb()
         with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path) as plan:
             if number == 0:
-                kept = plan.pointwise(product, dealias="3/2")
+                kept = plan.pointwise(product_of, dealias="3/2")
             plan.tune(0.4)
             if number == 0:
                 chosen = kept.settings
@@ -94,7 +96,7 @@ def tuned_again(comm, path):
             with (kernels_need_no_planning(),
                   overlap.FFT2(comm, SHAPE, DTYPE, wait=wait, tuning=path) as plan):
                 assert same_bits(plan.forward(u), truth)
-                acting = plan.pointwise(product, dealias="3/2")
+                acting = plan.pointwise(product_of, dealias="3/2")
                 assert acting.settings == chosen or wait == "off"
 
 
@@ -255,3 +257,85 @@ def polls_change_no_bit(comm):
 
 async def no_requests(z):
     pass
+
+
+@contextmanager
+def failing(where, name, at=0):
+    """Meanwhile a function of this rank runs out of memory when it is called the `at`-th time."""
+    original, calls = getattr(where, name), []
+
+    def fails(*args, **options):
+        calls.append(name)
+        if len(calls) > at:
+            raise MemoryError(f"no room in {name}")
+        return original(*args, **options)
+
+    setattr(where, name, fails)
+    try:
+        yield
+    finally:
+        setattr(where, name, original)
+
+
+def a_rank_fails_while_planning(comm):
+    """One rank that fails while settings are chosen ends that on all ranks; the plan stays usable."""
+    rng = np.random.default_rng(5)
+    for make, shape in ((overlap.FFT2, SHAPE), (overlap.FFT3, (2, *SHAPE))):
+        with make(comm, shape, DTYPE) as plan:
+            transform = plan.forward
+            u = random(rng, shape, DTYPE)[plan.real.local_slice]
+            truth = np.array(transform(u))
+            settings = transform.settings
+
+            def tunes():
+                transform.tune(0.2)
+
+            def chooses():
+                choose(transform, Settings())
+
+            for works, (place, at), rank in product(
+                    (chooses, tunes), (("trial_arrays", 0), ("configure", 3), ("run_planes", 4),
+                                       ("nbytes_per_slice", 0)), {0, comm.size - 1}):
+                with failing(type(transform), place, at) if comm.rank == rank else nullcontext():
+                    error = raised(overlap.errors.RankError, works)
+                same_everywhere(comm, str(error))
+                assert error.rank == rank and f"no room in {place}" in str(error)
+                assert not transform.planning
+            transform.configure(settings)
+            assert same_bits(transform(u), truth)
+
+
+def a_rank_fails_with_the_file(comm, path):
+    """What only rank 0 does with a tuning file, and fails to do, fails on all ranks."""
+    for name in ("read", "find"):
+        with failing(tuning_file, name) if comm.rank == 0 else nullcontext():
+            error = raised(overlap.errors.RankError, overlap.FFT2, comm, SHAPE, tuning=path)
+        same_everywhere(comm, str(error))
+        assert f"no room in {name}" in str(error)
+    with overlap.FFT2(comm, SHAPE, tuning=path) as plan:
+        with failing(tuning_file, "write") if comm.rank == 0 else nullcontext():
+            same_everywhere(comm, str(raised(overlap.errors.RankError, plan.tune, 0.2)))
+        plan.forward(plan.real.empty())
+    assert not os.path.exists(path)
+    with failing(grids, "fit_message_time") if comm.rank == comm.size - 1 else nullcontext():
+        error = raised(overlap.errors.RankError, overlap.FFT3, comm, (8, 8, 8))
+    same_everywhere(comm, str(error))
+
+
+def fields_are_tuned(comm):
+    """The transforms of an FFT3 are tuned like those of an FFT2, and their results stay the same."""
+    rng = np.random.default_rng(6)
+    for grid in {(1, comm.size), (comm.size, 1)}:
+        with overlap.FFT3(comm, (3, 16, 12, 10), DTYPE, grid=grid) as plan:
+            acting = plan.pointwise(product_of)
+            u = random(rng, (3, 16, 12, 10), DTYPE)[plan.real.local_slice]
+            spectrum = np.array(plan.forward(u))
+            truth = spectrum, np.array(plan.backward(spectrum)), np.array(acting(spectrum, spectrum))
+            for transform in (plan.forward, plan.backward, acting):
+                assert transform.tune(0.5) is transform.tuned
+                same_everywhere(comm, (transform.settings, transform.tuned))
+                assert len(transform.trials) == transform.tuned.tried
+                assert str(transform.tuned) in plan.describe() or transform is acting
+            for result, expected in zip((plan.forward(u), plan.backward(spectrum),
+                                         acting(spectrum, spectrum)), truth):
+                assert same_bits(result, expected)

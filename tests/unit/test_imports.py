@@ -21,8 +21,8 @@ APART = {"arrays": {"runtime"}}  # lower in the list, and still not to be import
 IMPORTERS = {
     "pyfftw": {"fft/engine/fftw.py"},
     "threadpoolctl": {"runtime/workers.py"},
-    "mpi4py": {"__main__.py", "runtime", "arrays/exchange.py", "fft/planning/grids.py",
-               "fft/planning/search.py", "fft/planning/tuning.py", "tools", "compat"},
+    "mpi4py": {"__main__.py", "runtime", "arrays/exchange.py", "fft/planning/tuning.py",
+               "tools", "compat"},
     "mpi4py_fft": {"tools/bench/peer.py"},
     "greenlet": {"timing/simulate/clock.py"},
     "numba": {"fft/engine/planes.py"},

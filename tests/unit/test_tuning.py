@@ -13,9 +13,10 @@ import pytest
 
 from overlap.errors import InputError
 from overlap.fft import Settings, Tuned
-from overlap.fft.planning import search as tune
 from overlap.fft.planning import tuning_file as store
 from overlap.fft.planning.settings import settings_problem
+from overlap.fft.planning.trials import winner
+from overlap.fft.planning.tune import budget_problem
 
 SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", rows=32, late=0.0)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
@@ -292,16 +293,16 @@ def test_where_nothing_can_be_written(tmp_path):
 
 
 def test_a_simpler_candidate_wins_a_near_tie():
-    assert tune._winner([1.0, 0.99, 0.985], 0.98) == 0
-    assert tune._winner([1.0, 0.97, 0.96], 0.98) == 1
-    assert tune._winner([1.0, 0.97, 0.9], 0.98) == 2
+    assert winner([1.0, 0.99, 0.985], 0.98) == 0
+    assert winner([1.0, 0.97, 0.96], 0.98) == 1
+    assert winner([1.0, 0.97, 0.9], 0.98) == 2
 
 
 @pytest.mark.parametrize("budget_s, good", [(1, True), (0.5, True), (0, False), (-1, False),
                                             (float("nan"), False), (float("inf"), False),
                                             ("1", False), (True, False), (None, False)])
 def test_budgets(budget_s, good):
-    problem = tune.budget_problem(budget_s)
+    problem = budget_problem(budget_s)
     assert problem is None if good else "expected budget_s" in problem and "received" in problem
 
 

@@ -9,14 +9,13 @@ splitting that of the group before. This is what `overlap.fft.engine.passage` ru
 import numpy as np
 from mpi4py import MPI
 
-from ...arrays import Layout
+from ...arrays import Layout, subcomms
 from ...errors import InputError
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import complex_of, zeros
 from ...fft.engine.passage import Passage
-from ...fft.planning.grids import subcomms
+from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
-from ...fft.planning.volume_search import choose_volume
 from ...fft.volume import Volume
 from ...runtime import Runtime
 from .pencil import Pencil, Subcomm
@@ -141,7 +140,7 @@ class PFFT:
                 source.global_shape, coordinates, source.dtype, forward, None, runtime.workers,
                 effort)
             volumes.append(Volume(runtime, comms, passage, source, target, 1.0))
-            choose_volume(volumes[-1], Settings(wait))
+            choose(volumes[-1], Settings(wait))
         points = np.prod([float(line.fine) for line in request.lines.values()])
         arrays = _Arrays(sides)
         self.forward = Transform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True)

@@ -1,50 +1,47 @@
-"""Process grids: the choice of one, and the communicators along its dimensions."""
+"""The choice of a process grid for a volumetric FFT.
 
-from math import prod
+The grids P x Q of a number of ranks are compared by a model of their exchanges: Takahashi's equations
+(4), of one all-to-all among all ranks (slabs, where P or Q is 1), and (5), of two among fewer (pencils).
+Latency and bandwidth are measured once per runtime. The model knows no computing; where its best slab
+and its best pencil come close to each other, it names both, and the plan lets them run.
+"""
+
+from __future__ import annotations
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ...runtime import Runtime
 from ...timing.alltoall import alltoall_s
 from ...timing.messages import LatencyBandwidth, fit_message_time
 
 CLOSE = 1.5  # a slab's or a pencil's time over the other's, by a model that knows no computing
+PIECES = (2**10, 2**18)  # bytes from every rank to every rank, to find latency and bandwidth
 
 
-def subcomms(runtime, grid):
-    """The runtime's communicators along the dimensions of a grid (collective the first time).
+def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> list[tuple[int, int]]:
+    """The grids with the smallest modelled times of their exchanges (collective).
 
-    Rank p + P q + ... of a P x Q x ... grid has the coordinates p, q, ...
-    """
-    of_runtime = runtime.cache.setdefault("communicators of grids", {})
-    if grid not in of_runtime:
-        comm = runtime.comm
-        if comm.size in grid:
-            of_runtime[grid] = (comm,) * len(grid)  # the other dimensions exchange nothing
-        else:
-            steps = [prod(grid[:dimension]) for dimension in range(len(grid))]
-            of_runtime[grid] = tuple(
-                comm.Split(comm.rank - comm.rank // step % size * step, comm.rank)
-                for step, size in zip(steps, grid))
-    return of_runtime[grid]
-
-
-def near_grids(runtime, shape, dtype):
-    """The P x Q grid with the smallest modelled time of its exchanges; with it, if there is one that
-    comes close, a pencil beside a slab, or a slab beside a pencil.
-
-    Takahashi's equations (4) and (5), of which (7) is the comparison, with latency and bandwidth as
-    measured. Slabs split z. A grid that leaves ranks empty comes last.
+    Parameters
+    ----------
+    runtime : Runtime
+    shape : tuple of int
+        Global, ``(..., nz, ny, nx)``. Slabs split z.
+    dtype : dtype
+        Of the elements that travel.
 
     Returns
     -------
     list of (int, int)
-        One or two, the best first; the same on all ranks.
+        The best P x Q grid, alike on all ranks. If that is a slab and a pencil comes close, or the other
+        way round, the best of those is second. A grid that leaves ranks empty comes last.
     """
-    size = runtime.comm.size
+    size = runtime.control.size
     nz, ny, nx = shape[-3:]
     link = runtime.cache.get("latency and bandwidth")
     if link is None:
-        link = runtime.cache["latency and bandwidth"] = _measured(runtime.control)
+        with runtime.together("measuring the all-to-all"):
+            link = runtime.cache["latency and bandwidth"] = _measured(runtime.control)
     points, itemsize = nz * ny * nx, np.dtype(dtype).itemsize
 
     def cost(grid):
@@ -59,14 +56,13 @@ def near_grids(runtime, shape, dtype):
     return [best, others[0]] if close else [best]
 
 
-def _measured(control):
+def _measured(control) -> LatencyBandwidth:
     """Latency and bandwidth of an all-to-all, alike on all ranks."""
     if control.size == 1:
         return LatencyBandwidth(0.0, 1.0)
-    pieces = (2**10, 2**18)
     seconds = []
-    for piece in pieces:
+    for piece in PIECES:
         found = [control.alltoall_s(piece) for _ in range(4)]
         seconds.append(min(found[1:]) / (control.size - 1))
-    link = fit_message_time(pieces, control.maximum(np.array(seconds)))
+    link = fit_message_time(PIECES, control.maximum(np.array(seconds)))
     return LatencyBandwidth(link.latency_s, min(link.bandwidth_Bps, 1e15))

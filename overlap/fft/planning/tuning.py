@@ -1,19 +1,25 @@
-"""What one plan has from a tuning file, and keeps in it: the same on all ranks.
+"""What a plan has from a tuning file, and keeps in it: the same on all ranks.
 
 Rank 0 alone touches the file and hands what it read to the others. A plan made from an entry uses
 its settings and makes its FFTW plans with the entry's wisdom and no other, so that they are those of
 the run that tuned it, whatever else this process has planned.
 """
 
+from __future__ import annotations
+
 import os
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
 from ...errors import InputError
+from ...runtime import Runtime
 from ...timing.processor import cpu_model
 from ..engine import fftw as local
 from . import tuning_file as store
+from .candidates import Tunable
+from .settings import Settings, Tuned
 
 VARIABLE = "OVERLAP_TUNING"
 
@@ -37,7 +43,7 @@ class Tuning:
         On all ranks, when the file cannot be used.
     """
 
-    def __init__(self, runtime, path, plan, dtype):
+    def __init__(self, runtime: Runtime, path: str | None, plan: dict, dtype: DTypeLike) -> None:
         self.path = path
         self._runtime = runtime
         self._dtype = dtype
@@ -48,50 +54,46 @@ class Tuning:
             return
         control = runtime.control
         self._machine = machine(control)
-        found, problem = (None, None), None
-        if control.rank == 0:
-            try:
-                found = store.find(store.read(path), plan, self._machine)
-            except InputError as error:
-                problem = str(error)
-        runtime.preflight(problem)
-        self._entry, self._reason = control.bcast(found)
-        if self._entry is not None:
-            with self._wisdom() as accepted:
-                runtime.preflight(None if accepted else (
-                    f"expected wisdom that FFTW {local.fftw_version()} accepts, received other in "
-                    f"{path!r}"))
+        with runtime.together("reading a tuning file"):
+            found = (None if control.rank > 0 else
+                     store.find(store.read(path), plan, self._machine))
+            self._entry, self._reason = control.bcast(found)
+            if self._entry is not None:
+                with self._wisdom() as accepted:
+                    if not accepted:
+                        raise InputError(f"expected wisdom that FFTW {local.fftw_version()} accepts, "
+                                         f"received other in {path!r}")
 
-    def __str__(self):
+    def __str__(self) -> str:
         if self._entry is not None:
             return f"tuning: from {self.path}"
         return f"tuning: {self.path} is not used: {self._reason}"
 
-    def settings(self, name):
-        """`Settings` and `Tuned` of a transform, or None."""
+    def settings(self, name: str) -> tuple[Settings, Tuned] | None:
+        """The settings of a transform and what tuning gained, or None."""
         values = self._entry and self._entry["transforms"].get(name)
         return values and store.settings_of(values)
 
-    def planning(self):
+    def planning(self) -> AbstractContextManager:
         """While kernels are made: FFTW plans as the tuning run did, if an entry is used."""
         return nullcontext() if self._entry is None else self._wisdom()
 
-    def _wisdom(self):
+    def _wisdom(self) -> AbstractContextManager[bool]:
         return local.only_wisdom(self._dtype, self._entry["wisdom"])
 
-    def forget(self):
+    def forget(self) -> None:
         """Plan as if there were no entry, until `keep` makes one."""
         if self._entry is not None:
             self._known = [self._entry["wisdom"]]
         self._entry, self._reason = None, "it has no entry for this plan"
 
-    def problem(self):
-        """Why the file cannot be written, or None; on rank 0."""
-        if self.path is None or self._runtime.comm.rank > 0:
+    def problem(self) -> str | None:
+        """Why the file cannot be written, or None; only rank 0 looks."""
+        if self.path is None or self._runtime.control.rank > 0:
             return None
         return store.unwritable(self.path)
 
-    def keep(self, transforms, shapes):
+    def keep(self, transforms: dict[str, Tunable], shapes: tuple) -> None:
         """Keep what was found as the entry, and in the file if there is one (collective).
 
         Parameters
@@ -105,29 +107,30 @@ class Tuning:
         everybodys = control.allgather(shapes)
         first = everybodys.index(everybodys[control.rank]) == control.rank
         texts = control.gather(local.wisdom(self._dtype) if first else None)
-        problem = None
-        if control.rank == 0:
-            self._entry = {
-                "plan": self._plan, "machine": self._machine,
-                "transforms": {name: store.record(transform.settings, transform.tuned)
-                               for name, transform in transforms.items()},
-                "wisdom": local.joined_wisdom(self._dtype, [*filter(None, texts), *self._known])}
-            if self.path is not None:
+        with self._runtime.together("keeping what tuning found"):
+            if control.rank == 0:
+                self._entry = {
+                    "plan": self._plan, "machine": self._machine,
+                    "transforms": {name: store.record(transform.settings, transform.tuned)
+                                   for name, transform in transforms.items()},
+                    "wisdom": local.joined_wisdom(self._dtype,
+                                                  [*filter(None, texts), *self._known])}
+            self._entry = control.bcast(self._entry)
+            if control.rank == 0 and self.path is not None:
                 try:
                     store.write(self.path, self._entry)
                 except (InputError, OSError) as error:
-                    problem = f"expected to write a tuning file, received {error}"
-        self._entry = control.bcast(self._entry)
-        self._runtime.preflight(problem)
+                    raise InputError("expected to write a tuning file, received "
+                                     f"{self.path!r}: {error}") from None
 
 
-def path_of(tuning):
-    """The tuning file asked for, by name or through the environment; None for none."""
+def path_of(tuning: object) -> object:
+    """The tuning file requested, by name or through the environment; None or "" for none."""
     path = os.environ.get(VARIABLE) or None if tuning is None else tuning
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
-def machine(control):
+def machine(control) -> dict:
     """What else a tuned plan depends on (collective; the same on all ranks).
 
     ``link`` is the environment's OVERLAP_LINK: what joins the hosts, where their names do not tell.

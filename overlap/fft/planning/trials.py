@@ -1,0 +1,178 @@
+"""Trials: a transform that runs on arrays of zeros with one candidate's settings after another.
+
+`Trials` measures what the timing model (`overlap.timing.model`) needs to know of a transform, asks that
+model which candidates are worth a run, and lets candidates run in turns. Planning and tuning both choose
+from what it measures. All times that it returns are those of the slowest rank, so that all ranks choose
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ...timing.messages import fit_message_time
+from ...timing.model import pipeline_s
+from .candidates import SHALLOW, Candidates, Tunable
+from .settings import Settings, Trial
+
+
+class Trials:
+    """A transform on trial arrays, and what the model expects of it. Making one is collective.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        The transform, and what is worth a try.
+
+    Attributes
+    ----------
+    compute_s, exchange_s : float
+        C and T of the trial of its parts: `candidates.parts` tells its size.
+    """
+
+    def __init__(self, candidates: Candidates) -> None:
+        self.candidates = candidates
+        self.transform = candidates.transform
+        self.control = self.transform.runtime.control
+        self._arrays: tuple[int, tuple] | None = None
+        self._measure_parts()
+
+    def _measure_parts(self) -> None:
+        """Find computing, a message's overhead, latency and bandwidth: from short and long messages."""
+        candidates = self.candidates
+        count, short, long = candidates.parts
+        slices = count * candidates.slices_of_one
+        messages = {chunk: -(-slices // chunk) for chunk in (short, long)}
+        compute, exchange = {}, {}
+        for chunk in (short, long):
+            self.transform.configure(candidates.settings("off", chunk, 1), count)
+            compute[chunk] = self._shortest_s("compute", count)
+            exchange[chunk] = self._shortest_s("exchange", count)
+        self.compute_s, self.exchange_s = compute[long], exchange[long]
+        self._overhead_s = (max(0.0, compute[short] - compute[long])
+                            / (messages[short] - messages[long]))
+        self._slice_s = max(0.0, compute[short] - messages[short] * self._overhead_s) / slices
+        self._handover_s = 0.0
+        self._link = fit_message_time(
+            [candidates.nbytes * chunk for chunk in (short, long)],
+            [exchange[chunk] / messages[chunk] for chunk in (short, long)])
+        # What it costs beyond that to hand a message from thread to thread.
+        polling = candidates.settings("poll", short, min(messages[short], SHALLOW))
+        self.transform.configure(polling, count)
+        excess_s = self._shortest_s("whole", count) - self._predicted_s(polling, slices)
+        self._handover_s = max(0.0, excess_s) * self.transform.runtime.workers / messages[short]
+
+    def _shortest_s(self, what: str, count: int) -> float:
+        """The shorter of two times, after a first run that touches new memory."""
+        arrays = self._trial_arrays(count)
+        return self.control.maximum(
+            min([seconds(self.transform, arrays, what) for _ in range(3)][1:]))
+
+    def predicted_s(self, settings: Settings, speedup: float = 1.0) -> float:
+        """The model's time of the whole batch in seconds, of computing that much faster."""
+        return self._predicted_s(settings, self.candidates.slices, speedup)
+
+    def _predicted_s(self, settings: Settings, slices: int, speedup: float = 1.0) -> float:
+        handover_s = 0.0 if settings.wait == "off" else self._handover_s
+        return pipeline_s(
+            self._slice_s / speedup * slices, self.candidates.nbytes * slices, self._link,
+            slices=slices, chunk=settings.chunk, workers=self.transform.runtime.workers,
+            wait=settings.wait, message_overhead_s=self._overhead_s + handover_s,
+            depth=settings.depth)
+
+    def promising(self, entrants: Iterable[Settings]) -> list[Settings]:
+        """The settings that the model does not find hopeless, each once, in their order."""
+        entrants = list(dict.fromkeys(entrants))
+        predicted = [self.predicted_s(entrant) for entrant in entrants]
+        limit_s = self.candidates.hopeless * min(predicted)
+        return [entrant for entrant, time_s in zip(entrants, predicted) if time_s <= limit_s]
+
+    def count(self, entrants: list[Settings], time_s: float, nbytes: int) -> int:
+        """How much of the batch makes a trial of about so many seconds; see `Candidates.count`."""
+        batch_s = min(map(self.predicted_s, entrants))
+        return self.candidates.count(entrants, time_s / batch_s, nbytes)
+
+    def race(self, entrants: Sequence[Settings], count: int, rounds: Iterable) -> NDArray[np.float64]:
+        """Let settings run in turns (collective).
+
+        Parameters
+        ----------
+        entrants : list of Settings
+        count : int
+            How much of the batch a run takes; see `Candidates.count`.
+        rounds : iterable
+            One item per round.
+
+        Returns
+        -------
+        ndarray
+            Seconds, (entrants, rounds).
+        """
+        arrays = self._trial_arrays(count)
+        # Held here, or those of an effort would be planned anew in every round.
+        kernels = [self.transform.kernels_of(entrant) for entrant in entrants]
+        rows = []
+        for number, _ in enumerate(rounds):
+            row = np.empty(len(entrants))
+            for turn in range(len(entrants)):
+                at = (turn + number) % len(entrants)
+                self.transform.configure(entrants[at], count)
+                row[at] = seconds(self.transform, arrays)
+            rows.append(row)
+        del kernels
+        return self.control.maximum(np.array(rows).T.copy())
+
+    def records(self, measured: Mapping[Settings, float], count: int) -> tuple[Trial, ...]:
+        """A record of every settings' seconds in trials of that size, fastest first."""
+        slices = count * self.candidates.slices_of_one
+        return tuple(sorted(
+            (Trial(settings, float(time_s) / slices,
+                   self.predicted_s(settings) / self.candidates.slices)
+             for settings, time_s in measured.items()),
+            key=lambda trial: trial.seconds_per_slice))
+
+    def _trial_arrays(self, count: int) -> tuple:
+        if self._arrays is None or self._arrays[0] != count:
+            self._arrays = None  # free before there is more
+            self._arrays = count, self.transform.trial_arrays(count)
+        return self._arrays[1]
+
+
+def seconds(transform: Tunable, arrays: tuple, what: str = "whole") -> float:
+    """Wall time of one run on trial arrays, on this rank (collective)."""
+    transform.runtime.control.barrier()
+    started = perf_counter()
+    transform.run_planes(*arrays, what=what)
+    return perf_counter() - started
+
+
+def median_seconds(transform: Tunable, count: int, runs: int = 5) -> float:
+    """Median time of a transform as it is configured, on trial arrays (collective)."""
+    arrays = transform.trial_arrays(count)
+    return median(transform.runtime.control.maximum(seconds(transform, arrays))
+                  for _ in range(runs))
+
+
+def winner(times_s: ArrayLike, near_tie: float) -> int:
+    """Position of the best: an earlier one stays unless a later one is clearly faster."""
+    best = 0
+    for position, time_s in enumerate(times_s):
+        if time_s < near_tie * times_s[best]:
+            best = position
+    return best
+
+
+@contextmanager
+def on_trial(transform: Tunable) -> Iterator[None]:
+    """While a transform's arrays hold no data of the user's: it calls none of the user's functions."""
+    transform.planning = True
+    try:
+        yield
+    finally:
+        transform.planning = False

@@ -1,0 +1,182 @@
+"""Tuning: a longer search for a transform's settings, within a budget of time.
+
+It goes on where planning ends. A grid of mode, slices per message and depth runs, as much of it as the
+budget allows, those first that the model likes best; the slower half leaves after every heat (successive
+halving; Jamieson and Talwalkar, AISTATS 2016). Then, for the best, exchanges in flight, polls per
+exchange, the share that is late and FFTW's effort are tried one after the other. At last the best few run
+in turns against what planning chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+
+from ..engine.fftw import learned, relearn
+from .candidates import Tunable
+from .search import FINALISTS, ROUNDS, planned
+from .settings import Settings, Trial, Tuned
+from .trials import Trials, on_trial, winner
+
+POLLS = (2, 4, 16, 32)
+TRIAL_SECONDS = 0.25
+TRIAL_NBYTES = 2**29
+NEAR_TIE = 0.99
+SEARCH_SHARE, REFINED_SHARE = 0.5, 0.75  # of the budget, when the heats and the refining end
+FEWEST_ENTRANTS = 8
+FINAL_ROUNDS = 5, 15  # at least, at most
+WORTH = 0.98  # an effort that computes a fifth faster is tried if the model's time falls below this share
+
+Progress = Callable[[str, float, float], object]
+
+
+def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) -> None:
+    """Configure a transform with the best settings found in about `budget_s` seconds (collective).
+
+    Parameters
+    ----------
+    transform : Transform
+        What its plan was asked for by name (depth, say) stays.
+    budget_s : float
+        Making FFTW's plans may take longer; a race always runs one round.
+    progress : callable, optional
+        ``progress(what, done, total)`` on rank 0, seconds.
+    """
+    control = transform.runtime.control
+    clock = _Clock(control, budget_s, progress)
+    with transform.runtime.together("tuning"), on_trial(transform):
+        clock.says("planning")
+        candidates = transform.candidates(transform, transform.requested)
+        if candidates.hides:
+            trials = Trials(candidates)
+            default = (planned(trials)[0] if transform.requested.wait == "auto" else
+                       candidates.default())
+            search = _Search(trials, clock)
+            chosen, gain = search.run(default, transform.settings)
+            transform.trials = search.records()
+        else:
+            default, gain, transform.trials = candidates.default(), 1.0, ()
+            chosen = default
+        chosen = control.bcast(transform.pinned(chosen))
+    transform.tuned = Tuned(str(default), gain, len(transform.trials))
+    transform.configure(chosen)
+
+
+def budget_problem(budget_s: object) -> str | None:
+    """What is wrong with a budget for `tune`, or None."""
+    if (isinstance(budget_s, bool) or not isinstance(budget_s, (int, float))
+            or not 0 < budget_s < np.inf):
+        return f"expected budget_s to be a positive number of seconds, received {budget_s!r}"
+    return None
+
+
+class _Search:
+    """The search for one transform's settings; see the module's docstring."""
+
+    def __init__(self, trials: Trials, clock: _Clock) -> None:
+        self._trials, self._clock = trials, clock
+        self._candidates = trials.candidates
+        self._requested = trials.candidates.requested
+        self._measured: dict[Settings, float] = {}  # seconds of a trial
+
+    def records(self) -> tuple[Trial, ...]:
+        """All that was measured, fastest first."""
+        return self._trials.records(self._measured, self._count)
+
+    def run(self, default: Settings, present: Settings) -> tuple[Settings, float]:
+        """The best settings found, and how many times faster they are than `default` (collective)."""
+        trials = self._trials
+        field = list(dict.fromkeys((default, present, *self._candidates.grid())))
+        self._count = trials.count(field[:2], TRIAL_SECONDS, TRIAL_NBYTES)
+        survivors = self._heats(field)
+        challengers = survivors[:1]
+        for what, variants in (("exchanges in flight", self._in_flights), ("polls", self._polls),
+                               ("late exchanges", self._candidates.late_shares)):
+            variants = variants(challengers[0])
+            if variants and self._clock.left(REFINED_SHARE):
+                challengers = self._ranked([challengers[0], *variants], what, REFINED_SHARE)
+        challengers = challengers[:2] + survivors[:3]
+        before = learned()
+        patient = self._efforts(challengers[0])
+        kernels = [trials.transform.kernels_of(settings) for settings in patient]
+        finalists = list(dict.fromkeys((default, *challengers, *patient)))
+        times_s = self._race(finalists, "final", 1.0, *FINAL_ROUNDS)
+        best = finalists[winner(np.median(times_s, axis=1), NEAR_TIE)]
+        del kernels
+        if patient and best not in patient:
+            relearn(before)  # or later plans would be made of a loser's
+        gain = float(np.median(times_s[0] / times_s[finalists.index(best)]))
+        return best, gain
+
+    def _heats(self, field: list[Settings]) -> list[Settings]:
+        """The best few of a field, the slower half of which leaves after every heat."""
+        keep = field[:2]
+        first = self._race(field[:1], "a first run", SEARCH_SHARE, 2, 2)
+        affordable = SEARCH_SHARE * self._clock.budget_s / (2 * ROUNDS * first[0, 1])
+        field = sorted(field, key=lambda entrant: (entrant not in keep,
+                                                   self._trials.predicted_s(entrant)))
+        field = field[:max(FEWEST_ENTRANTS, int(affordable))]
+        while len(field) > FINALISTS and self._clock.left(SEARCH_SHARE):
+            field = self._ranked(field, f"{len(field)} settings", SEARCH_SHARE)
+            field = field[:max(FINALISTS, len(field) // 2)]
+        return field
+
+    def _in_flights(self, best: Settings) -> list[Settings]:
+        if best.wait != "poll" or self._requested.in_flight:
+            return []
+        return [replace(best, in_flight=count)
+                for count in sorted({max(1, best.depth // 2), max(1, best.depth // 4), 2})
+                if count < best.in_flight]
+
+    def _polls(self, best: Settings) -> list[Settings]:
+        if best.wait != "poll" or self._requested.polls:
+            return []
+        return [replace(best, polls=polls) for polls in POLLS]
+
+    def _efforts(self, best: Settings) -> list[Settings]:
+        """Settings of other efforts, where computing a fifth faster would be worth it."""
+        worth = self._trials.predicted_s(best, 1.2) < WORTH * self._trials.predicted_s(best)
+        if not worth or not self._clock.left(REFINED_SHARE):
+            return []
+        return [replace(best, effort=effort) for effort in self._candidates.efforts()]
+
+    def _ranked(self, entrants: list[Settings], what: str, share: float) -> list[Settings]:
+        """The entrants, fastest first (collective)."""
+        times_s = np.median(self._race(entrants, what, share, 1, ROUNDS), axis=1)
+        return [entrants[position] for position in np.argsort(times_s, kind="stable")]
+
+    def _race(self, entrants: Sequence[Settings], what: str, share: float, fewest: int,
+              most: int) -> np.ndarray:
+        """A race of some rounds, fewer when that share of the budget is spent (collective)."""
+        def rounds() -> Iterator[None]:
+            for number in range(most):
+                if number >= fewest and not self._clock.left(share):
+                    return
+                self._clock.says(what)
+                yield
+        times_s = self._trials.race(entrants, self._count, rounds())
+        self._measured |= zip(entrants, np.median(times_s, axis=1))
+        return times_s
+
+
+class _Clock:
+    """The time that tuning takes, the same on all ranks."""
+
+    def __init__(self, control, budget_s: float, progress: Progress | None) -> None:
+        self.budget_s = budget_s
+        self._control = control
+        self._progress = progress if control.rank == 0 else None
+        self._started = perf_counter()
+
+    def left(self, share: float) -> bool:
+        """Whether less than that share of the budget is spent (collective)."""
+        spent_s = self._control.maximum(perf_counter() - self._started)
+        return spent_s < share * self.budget_s
+
+    def says(self, what: str) -> None:
+        """Tell the caller of `tune` what is done."""
+        if self._progress is not None:
+            self._progress(what, min(perf_counter() - self._started, self.budget_s), self.budget_s)

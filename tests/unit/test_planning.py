@@ -1,0 +1,290 @@
+"""Planning and tuning of transforms that cost what a test says, on a clock of the test's own."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from overlap.fft import Settings
+from overlap.fft.engine import fftw
+from overlap.fft.planning import trials, tune
+from overlap.fft.planning.candidates import FieldCandidates, PlaneCandidates
+from overlap.fft.planning.search import adopt, choose
+from overlap.fft.planning.settings import settings_problem
+
+FULL = Settings("poll", 8, 4, 4, 8, late=0.0)
+
+
+class Control:
+    """Two ranks that measure the same."""
+
+    rank, size = 0, 2
+
+    def maximum(self, value):
+        return value
+
+    def bcast(self, value):
+        return value
+
+    def barrier(self):
+        pass
+
+
+class Transform:
+    """A transform of `slices` slices; `cost(settings, slices, what)` is its time in seconds."""
+
+    def __init__(self, candidates, cost, slices=512, nbytes=2**16, workers=1, units=1):
+        self.candidates, self.cost, self.slices, self.units = candidates, cost, slices, units
+        self.nbytes = nbytes
+        self.control = Control()
+        self.runtime = SimpleNamespace(workers=workers, control=self.control, together=self._together)
+        self.planning, self.trials, self.tuned, self.settings = False, None, None, None
+        self.tried = []
+        self.now_s = 0.0
+        self.can_be_late = True
+
+    @contextmanager
+    def _together(self, what):
+        yield
+
+    def configure(self, settings, count=None):
+        assert settings_problem(settings, complete=True) is None
+        self.settings = settings
+        self.tried.append(settings)
+
+    def kernels_of(self, settings):
+        return SimpleNamespace(rows=32)
+
+    def pinned(self, settings):
+        return replace(settings, rows=32)
+
+    def trial_arrays(self, count):
+        assert 1 <= count * self.units <= self.slices
+        return [count], []
+
+    def run_planes(self, inputs, outputs, what="whole"):
+        assert self.planning
+        self.now_s += self.cost(self.settings, inputs[0] * self.units, what)
+
+    def nbytes_per_slice(self):
+        return self.nbytes
+
+    def nbytes_of_arrays(self):
+        return 2 * self.nbytes * self.units or 1
+
+    # Of fields:
+
+    def trial_fields(self):
+        return min(3, self.slices // self.units)
+
+    def message_nbytes(self, chunk):
+        return self.nbytes * chunk
+
+    def slot_nbytes(self, chunk):
+        return max(1, 2 * self.nbytes * chunk)
+
+
+PLANES = {"candidates": PlaneCandidates}
+FIELDS = {"candidates": FieldCandidates, "units": 64, "nbytes": 2**18}
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """The time is that of the transform made last."""
+    made = []
+    original = Transform.__init__
+
+    def remembered(self, *args, **options):
+        original(self, *args, **options)
+        made.append(self)
+
+    def now():
+        return made[-1].now_s
+
+    monkeypatch.setattr(Transform, "__init__", remembered)
+    monkeypatch.setattr(trials, "perf_counter", now)
+    monkeypatch.setattr(tune, "perf_counter", now)
+
+
+def costing(favourite, slow=1.0, **parts):
+    """A cost that is lower by a tenth for every field that is as in `favourite`."""
+    compute_s, exchange_s = parts.get("compute_s", 1e-4), parts.get("exchange_s", 1e-4)
+
+    def cost(settings, slices, what):
+        if what == "compute":
+            return compute_s * slices
+        if what == "exchange":
+            return exchange_s * slices + 1e-6 * slices / settings.chunk
+        alike = sum(getattr(settings, name) == value for name, value in favourite.items())
+        return slices * (compute_s + exchange_s) * 0.9**alike
+    return cost
+
+
+@pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
+@pytest.mark.parametrize("favourite", [
+    {"wait": "off"}, {"wait": "block"}, {"wait": "poll"}, {"wait": "poll", "depth": 16}])
+def test_planning_keeps_the_fastest(kind, favourite):
+    transform = Transform(cost=costing(favourite), **kind)
+    choose(transform, Settings())
+    for name, value in favourite.items():
+        assert getattr(transform.settings, name) == value
+    assert not transform.planning and settings_problem(transform.settings, complete=True) is None
+    times = [trial.seconds_per_slice for trial in transform.trials]
+    assert times == sorted(times) and len(set(transform.tried)) >= len(times)
+    best = min(times)
+    assert best == pytest.approx(2e-4 * 0.9**len(favourite))
+    assert {trial.settings.wait for trial in transform.trials} == {"off", "block", "poll"}
+
+
+@pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
+def test_all_equal_the_simplest_wins(kind):
+    transform = Transform(cost=costing({}), **kind)
+    choose(transform, Settings())
+    assert transform.settings.wait == "off"
+
+
+@pytest.mark.parametrize("kind, tie", [(PLANES, 0.98), (FIELDS, 0.99)], ids=["planes", "fields"])
+@pytest.mark.parametrize("beyond", [True, False])
+def test_a_near_tie_goes_to_the_simpler_one(kind, tie, beyond):
+    def cost(settings, slices, what):
+        faster = tie - 0.002 if beyond else tie + 0.002
+        alone = settings.wait == "poll" and what == "whole" and settings.chunk == wanted[0]
+        return slices * 1e-4 * (faster if alone else 1.0)
+    wanted = [None]
+    transform = Transform(cost=cost, **kind)
+    wanted = [PlaneCandidates(transform, Settings())._times(2) if kind is PLANES else 4]
+    choose(transform, Settings())
+    assert transform.settings.wait == ("poll" if beyond else "off")
+
+
+@pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
+@pytest.mark.parametrize("request_", [
+    Settings(depth=3), Settings(chunk=5), Settings(in_flight=2), Settings(effort="estimate"),
+    Settings(polls=3), Settings(depth=6, chunk=2, in_flight=2, polls=4, effort="measure")])
+def test_what_is_requested_is_never_tried_otherwise(kind, request_):
+    transform = Transform(cost=costing({"wait": "poll"}), **kind)
+    choose(transform, request_)
+    tune.tune(transform, 3.0)
+    assert transform.tuned.tried == len(transform.trials)
+    for settings in (transform.settings, *(trial.settings for trial in transform.trials)):
+        for name, value in request_.given().items():
+            if settings.wait == "off" and name in ("depth", "in_flight"):
+                value = 1
+            assert getattr(settings, name) == min(value, settings.depth) if name == "in_flight" else (
+                getattr(settings, name) == value)
+
+
+@pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
+@pytest.mark.parametrize("wait", ["off", "block", "poll"])
+def test_nothing_is_measured_for_a_requested_mode(kind, wait):
+    transform = Transform(cost=None, **kind)
+    choose(transform, Settings(wait))
+    assert transform.settings.wait == wait and transform.trials == ()
+    assert len(transform.tried) == 1
+
+
+@pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
+@pytest.mark.parametrize("workers, wait", [(1, "off"), (4, "poll")])
+def test_nothing_is_measured_where_there_is_nothing_to_hide(kind, workers, wait):
+    transform = Transform(cost=None, workers=workers, **kind | {"nbytes": 0})
+    choose(transform, Settings())
+    assert transform.settings.wait == wait and transform.trials == ()
+
+
+def test_the_model_drops_what_is_hopeless():
+    """A mode that costs much more per message than it can hide does not run."""
+    def cost(settings, slices, what):
+        handed = 0.0 if settings.wait == "off" or what != "whole" else 1.0 * slices / settings.chunk
+        return slices * 1e-4 + handed
+    transform = Transform(PlaneCandidates, cost)
+    choose(transform, Settings())
+    assert {trial.settings.wait for trial in transform.trials} == {"off"}
+
+
+@pytest.mark.parametrize("compute_s, exchange_s, late", [(1e-4, 4e-4, 0.7), (4e-4, 1e-4, None)])
+def test_fields_are_late_where_exchanges_are_long(compute_s, exchange_s, late):
+    cost = costing({}, compute_s=compute_s, exchange_s=exchange_s)
+    transform = Transform(cost=cost, **FIELDS)
+    choose(transform, Settings())
+    shares = sorted({trial.settings.late for trial in transform.trials} - {0.0})
+    assert shares == ([] if late is None else [pytest.approx(late, abs=0.01)])
+    choose(transform, Settings(late=0.3))
+    assert {trial.settings.late for trial in transform.trials} == {0.3}
+
+
+@pytest.mark.parametrize("kind, favourite", [
+    (PLANES, {"wait": "poll", "depth": 8, "chunk": 16, "polls": 32}),
+    (PLANES, {"wait": "block", "depth": 2}), (PLANES, {"wait": "off", "chunk": 2}),
+    (PLANES, {"wait": "poll", "effort": "patient"}),
+    (FIELDS, {"wait": "poll", "depth": 8, "late": 0.5}), (FIELDS, {"wait": "block", "depth": 32})])
+def test_tuning_finds_what_planning_does_not_try(kind, favourite):
+    transform = Transform(cost=costing(favourite, compute_s=3e-4), **kind)
+    choose(transform, Settings())
+    before = transform.settings
+    heard = []
+    tune.tune(transform, 600.0, lambda *step: heard.append(step))
+    for name, value in favourite.items():
+        assert getattr(transform.settings, name) == value, transform.settings
+    assert transform.settings.rows == 32  # pinned: nothing is left to a later plan's timing
+    lead = sum(getattr(before, name) != value for name, value in favourite.items())
+    assert transform.tuned.gain == pytest.approx(0.9**-lead)
+    assert transform.tuned.default == str(before)
+    assert {"planning", "final"} <= {what for what, _, _ in heard}
+    assert all(0 <= done <= total == 600.0 for _, done, total in heard)
+
+
+def test_tuning_keeps_to_its_budget():
+    """Of seconds spent in runs, beyond one round of each race."""
+    for budget_s in (10.0, 40.0, 160.0):
+        transform = Transform(PlaneCandidates, costing({"wait": "poll"}), slices=4096)
+        choose(transform, Settings())
+        spent_s = transform.now_s
+        tune.tune(transform, budget_s)
+        assert transform.now_s - spent_s < 1.1 * budget_s + 12.0
+
+
+def test_an_effort_that_loses_is_forgotten(monkeypatch):
+    """Later plans would otherwise be made of its wisdom."""
+    known = []
+    monkeypatch.setattr(tune, "learned", lambda: "before")
+    monkeypatch.setattr(tune, "relearn", known.append)
+    for favourite, forgotten in (({"effort": "patient"}, []), ({"effort": None}, ["before"])):
+        known.clear()
+        transform = Transform(PlaneCandidates, costing(favourite, compute_s=3e-4))
+        choose(transform, Settings())
+        tune.tune(transform, 60.0)
+        assert known == forgotten
+    assert fftw.learned  # what is patched above is FFTW's own
+
+
+def test_settings_found_before_give_way_to_requests():
+    found = replace(FULL, effort="patient", rows=16)
+    for request_, expected in (
+            (Settings(), found),
+            (Settings("poll"), found),
+            (Settings(depth=2), replace(found, depth=2, in_flight=2)),
+            (Settings(in_flight=1), replace(found, in_flight=1)),
+            (Settings(effort="estimate"), replace(found, effort="estimate", rows=None)),
+            (Settings(effort="estimate", rows=8), replace(found, effort="estimate", rows=8)),
+            (Settings(late=0.5), replace(found, late=0.5))):
+        transform = Transform(cost=None, **PLANES)
+        adopt(transform, request_, found)
+        assert transform.settings == expected, request_
+    transform = Transform(cost=None, **PLANES)
+    adopt(transform, Settings("off"), found)
+    assert transform.settings == Settings("off", 1, 8, 1, 8, "patient", 16, 0.0)
+
+
+def test_the_median_decides_not_one_lucky_run():
+    """A candidate that is fast once and slow later loses."""
+    counts = {}
+
+    def cost(settings, slices, what):
+        if what == "whole" and settings.wait == "block":
+            counts[settings] = counts.get(settings, 0) + 1
+            return slices * (0.5e-4 if counts[settings] == 1 else 2e-4)
+        return slices * 1e-4
+    transform = Transform(PlaneCandidates, cost)
+    choose(transform, Settings())
+    assert transform.settings.wait != "block"
