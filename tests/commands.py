@@ -6,7 +6,7 @@ import sys
 import uuid
 from contextlib import contextmanager
 
-import jobs
+import processes
 
 DEADLINE_S = 120     # generous: it only turns a hang into a failure
 
@@ -23,14 +23,14 @@ def process(*command, env=None):
     """Any command, likewise."""
     mark = uuid.uuid4().hex
     running = subprocess.Popen(
-        list(map(str, command)), env=os.environ | {jobs.MARK: mark} | (env or {}),
+        list(map(str, command)), env=os.environ | {processes.MARK: mark} | (env or {}),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True)
     running.mark = mark
     try:
         yield running
     finally:
-        left = jobs.end_all(mark, 0 if running.poll() is None else jobs.GRACE_S)
+        left = processes.end_all(mark, 0 if running.poll() is None else processes.GRACE_S)
         running.kill()
         running.communicate()
     assert not left, f"left processes behind: {left}"

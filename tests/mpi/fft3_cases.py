@@ -1,14 +1,16 @@
 """What `test_fft3` runs on every rank; the truth is `numpy.fft` on the whole, known everywhere."""
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import product
 
 import numpy as np
+from communicators import few_left
 from fft2_cases import (
     COMPLEX,
     MODES,
     Boom,
+    failing,
     laid_out,
     nothing_fails,
     raised,
@@ -28,7 +30,17 @@ from overlap.fft.engine.sweep import Sweep
 from overlap.runtime.requests import Operation
 
 AXES = (-3, -2, -1)
-flights.UNIT_NBYTES = passages.UNIT_NBYTES = 2**16  # small arrays have several units
+
+
+@contextmanager
+def small_units():
+    """Small arrays have several units."""
+    before = flights.UNIT_NBYTES
+    flights.UNIT_NBYTES = passages.UNIT_NBYTES = 2**16
+    try:
+        yield
+    finally:
+        flights.UNIT_NBYTES = passages.UNIT_NBYTES = before
 
 
 # ---- truth -----------------------------------------------------------------------------------
@@ -91,15 +103,11 @@ def assert_close(comm, found, truth, local_slice, kept=1.0):
 
 # ---- against numpy ---------------------------------------------------------------------------
 
-def drawn(comm, cases, workers=1):
-    """Each case forward and backward, from and to arrays of any layout."""
+@small_units()
+def drawn(comm, case, workers=1):
+    """A drawn case forward and backward, from and to arrays of any layout."""
     with overlap.Runtime(comm, workers=workers) as rt:
-        for case in cases:
-            try:
-                _drawn(comm, rt, **case)
-            except Exception as error:
-                error.add_note(f"case = {case!r}")
-                raise
+        _drawn(comm, rt, **case)
 
 
 def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, wait, depth, chunk,
@@ -147,13 +155,14 @@ def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, wait, de
                 assert around.tobytes() == guard, "memory around `out` has changed"
 
 
+@small_units()
 def every_step(comm, shape, dtype, grid):
     """What each leg leaves in its target, against the whole."""
     u = random(np.random.default_rng(1), shape, dtype)
     spectrum = random(np.random.default_rng(2), forward_truth(u, shape).shape, COMPLEX[dtype])
     with overlap.FFT3(comm, shape, dtype, grid=grid, wait="poll", chunk=1, depth=3) as plan:
         for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
-            passage = transform._passage
+            passage = transform.passages()[0]
             seen = []
             original = passage.rest
             # Before the rest is made, which may be in the same memory.
@@ -184,6 +193,7 @@ def _along(whole, axis, dtype, backward, shape):
     return np.fft.rfft(whole, axis=axis) if real else np.fft.fft(whole, axis=axis)
 
 
+@small_units()
 def plane_waves(comm):
     """A plane wave's spectrum is nothing but its mode, where `wavenumbers` says."""
     nz, ny, nx = shape = 6, 7, 9
@@ -204,6 +214,7 @@ def plane_waves(comm):
                 np.testing.assert_allclose(found, expected, atol=1e-14)
 
 
+@small_units()
 def distributed_arrays(comm):
     """Every element belongs to one rank; the attributes say where it is."""
     for shape, grid, order, restore in product(
@@ -230,6 +241,7 @@ def distributed_arrays(comm):
 
 # ---- every mode gives the same bits ----------------------------------------------------------
 
+@small_units()
 def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="measure", **options):
     """Each mode, depth, chunk and number of workers: the bits of `off`."""
     rng = np.random.default_rng(4)
@@ -256,6 +268,7 @@ def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="meas
                         assert same_bits(plan.backward(spectrum), back), label
 
 
+@small_units()
 def compute_and_communicate(comm):
     """Measuring C and T works in all modes, and leaves the plan right."""
     shape = (2, 9, 8, 6)
@@ -274,6 +287,7 @@ def compute_and_communicate(comm):
             assert_close(comm, plan.backward(spectrum), u, plan.real.local_slice)
 
 
+@small_units()
 def delays(comm, shape, dtype, grid, mode, late):
     """Ranks that compute at random speeds issue the same operations in the order of the tasks."""
     rng = np.random.default_rng(comm.rank)
@@ -308,7 +322,7 @@ def delays(comm, shape, dtype, grid, mode, late):
                         Sweep.__call__ = original
                         Operation.start, Operation.call = start
                     assert same_bits(result, expected)
-                    comms, legs = transform._comms, transform._passage.legs
+                    comms, legs = transform._comms, transform.passages()[0].legs
                     assert issued == [comms[legs[task.leg].crossing.dimension]
                                       for task in transform._parts
                                       if legs[task.leg].crossing.dimension is not None
@@ -317,6 +331,7 @@ def delays(comm, shape, dtype, grid, mode, late):
 
 # ---- pointwise -------------------------------------------------------------------------------
 
+@small_units()
 def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, use_out, modes):
     """A function of fields against the same with numpy, for the whole; every mode the same bits."""
     rng = np.random.default_rng(12)
@@ -362,6 +377,7 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
         assert indices == 2 * len(modes) * list(range(batch[0]))
 
 
+@small_units()
 def pointwise_failures(comm, mode, grid):
     """A function that raises, on one rank, for one entry: told on all, then all is right."""
     spectrum = random(np.random.default_rng(13), (3, 6, 8, 20), "c16")
@@ -391,6 +407,7 @@ def pointwise_failures(comm, mode, grid):
 
 # ---- errors ----------------------------------------------------------------------------------
 
+@small_units()
 def injected(comm, mode, grid, dtype, shape, late, workers=1):
     """A failure at each site, leg and rank is told on all; then all is right again."""
     u = random(np.random.default_rng(9), shape, dtype)
@@ -402,7 +419,7 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
         back = plan.backward(spectrum)
         for transform, given, expected in ((plan.forward, real, spectrum),
                                            (plan.backward, spectrum, back)):
-            legs = len(transform._passage.legs)
+            legs = len(transform.passages()[0].legs)
             reached = set()
             sites = "load", "store", "exchanged", "MPI", "rest", "stow", "late"
             for site, leg, origin in product(sites, range(legs), range(comm.size)):
@@ -436,12 +453,12 @@ def _failing(transform, site, leg):
     parts = [task.part for task in transform._parts if task.leg == leg and not task.phase]
 
     def middle(flight):
-        return (flight._leg is transform._passage.legs[leg]
+        return (flight._leg is transform.passages()[0].legs[leg]
                 and flight._units == flight._leg.units(parts[len(parts) // 2]))
 
     if site == "MPI":
         name = "start" if transform.settings.wait == "poll" else "call"
-        comms = {id(transform._comms[one.crossing.dimension]) for one in transform._passage.legs
+        comms = {id(transform._comms[one.crossing.dimension]) for one in transform.passages()[0].legs
                  if one.crossing.dimension is not None}
         state = {"seen": set()}
 
@@ -449,37 +466,14 @@ def _failing(transform, site, leg):
             state["seen"].add(id(operation.comm))
             return number >= 1 and len(state["seen"]) >= min(leg + 1, len(comms))
 
-        return _method(Operation, name, when)
+        return failing(Operation, name, when)
     if site == "rest":
-        return _method(passages.Passage, "rest", lambda number, *_: True)
+        return failing(passages.Passage, "rest", lambda number, *_: True)
     if site == "stow":
-        return _method(tail.Tail, "stow", lambda number, *_: True)
+        return failing(tail.Tail, "stow", lambda number, *_: True)
     if site == "late":
-        return _method(tail._Late, "store", lambda number, *_: number == 1)
-    return _method(UnitsFlight, site, lambda number, flight, *_: middle(flight))
-
-
-def _method(kind, name, when):
-    """As `failing`, for a method of a class; `when` is given the object too."""
-    original = getattr(kind, name)
-    state = {"calls": 0, "raised": 0}
-
-    class Patch:
-        def __enter__(self):
-            def method(*args):
-                number = state["calls"]
-                state["calls"] += 1
-                if not state["raised"] and when(number, *args):
-                    state["raised"] += 1
-                    raise Boom(f"{name}, call {number}")
-                return original(*args)
-            setattr(kind, name, method)
-            return state
-
-        def __exit__(self, *exc_info):
-            setattr(kind, name, original)
-
-    return Patch()
+        return failing(tail._Late, "store", lambda number, *_: number == 1)
+    return failing(UnitsFlight, site, lambda number, flight, *_: middle(flight))
 
 
 BAD_ARGUMENTS = (
@@ -493,6 +487,7 @@ OTHER_ARGUMENTS = ({"shape": (4, 4, 5)}, {"dtype": "c8"}, {"norm": "ortho"}, {"r
                    {"late": 0.5})
 
 
+@small_units()
 def bad_arguments(comm):
     """Bad, or other ones, on one rank: the same InputError on all, and nothing left behind."""
     good = {"shape": (4, 4, 4), "dtype": "c16", "wait": "off", "effort": "estimate"}
@@ -506,6 +501,7 @@ def bad_arguments(comm):
         assert name in str(error) and f"rank {bad}" in str(error), str(error)
 
 
+@small_units()
 def bad_calls(comm):
     """A bad array on one rank: the same InputError on all, nothing done, the plan works."""
     u = random(np.random.default_rng(6), (6, 8, 8), "f8")
@@ -522,6 +518,7 @@ def bad_calls(comm):
         assert_close(comm, plan.forward(real), forward_truth(u, u.shape), plan.spectrum.local_slice)
 
 
+@small_units()
 def closed(comm):
     for shared in (False, True):
         rt = overlap.Runtime(comm) if shared else None
@@ -540,6 +537,7 @@ def closed(comm):
 
 # ---- memory, and what is left ----------------------------------------------------------------
 
+@small_units()
 def memory(comm, dtype, grid, restore=False):
     """Work memory is at most one array, and two of its fields if they are large; all is told."""
     for batch in ((), (4,)):
@@ -549,7 +547,7 @@ def memory(comm, dtype, grid, restore=False):
             # The largest array on the way: real data has 17 modes along x for 32 points.
             largest = plan.real.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
             for transform in (plan.forward, plan.backward):
-                work = transform._passage.nbytes
+                work = transform.passages()[0].nbytes
                 # Two where real data, a little smaller than their modes, are to be restored.
                 arrays = 2 if restore and dtype.startswith("f") else 1
                 assert work <= arrays * largest, (work, largest)
@@ -557,8 +555,9 @@ def memory(comm, dtype, grid, restore=False):
                 assert f"{transform.nbytes_in_flight / 2**20:.1f} MiB" in transform.describe()
 
 
-def many_plans(comm, own, shared):
-    """More plans than the MPI library has communicators."""
+@small_units()
+def many_plans(comm, own, shared, left=None):
+    """Plans come and go and leave no communicator: there are only so many left."""
     grid = grids(comm.size)[len(grids(comm.size)) // 2]
     options = dict(grid=grid, wait="poll", effort="estimate")
     u = random(np.random.default_rng(11), (4, 4, 4), "c16")
@@ -567,20 +566,20 @@ def many_plans(comm, own, shared):
         assert_close(comm, plan.forward(u[plan.real.local_slice]), forward_truth(u, u.shape),
                      plan.spectrum.local_slice)
 
-    for number in range(own):
-        with overlap.FFT3(comm, u.shape, **options) as plan:
-            if number % 50 == 0:
-                check(plan)
-    with overlap.Runtime(comm) as rt:
-        before = rt._wrapped
-        for number in range(shared):
-            plan = overlap.FFT3(comm, u.shape, runtime=rt, **options)
-            if number % 500 == 0:
-                check(plan)
-            plan.close()
-        assert rt._wrapped <= before + 2
+    with few_left(comm, left):
+        for number in range(own):
+            with overlap.FFT3(comm, u.shape, **options) as plan:
+                if number % 50 == 0:
+                    check(plan)
+        with overlap.Runtime(comm) as rt:
+            for number in range(shared):
+                plan = overlap.FFT3(comm, u.shape, runtime=rt, **options)
+                if number % 50 == 0:
+                    check(plan)
+                plan.close()
 
 
+@small_units()
 def chosen_grid(comm):
     """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
     from overlap.fft.planning import grids as module

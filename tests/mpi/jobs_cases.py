@@ -1,11 +1,17 @@
 """Cases that go wrong on purpose, for the harness's own tests."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
+
+import numpy as np
+from mpi4py import MPI
+
+kept = []
 
 
 def succeed(comm, word):
@@ -16,6 +22,10 @@ def fail_an_assertion(comm, rank):
     if comm.rank == rank:
         assert comm.rank == -1, "this is wrong"
     comm.Barrier()
+
+
+def compare(comm, found, expected):
+    assert sorted(found) == expected
 
 
 def warn(comm):
@@ -44,10 +54,54 @@ def hang(comm):
 
 def leave_an_orphan(comm):
     if comm.rank == 0:
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"],
-                         start_new_session=True)
+        kept.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"],
+                                     start_new_session=True))
 
 
 def end_early(comm):
     comm.Barrier()
     os._exit(0)
+
+
+# ---- what is left behind ---------------------------------------------------------------------
+
+def leave(comm, what):
+    """Leave something of some kind behind, on rank 0 or on all."""
+    if what == "thread":
+        threading.Thread(target=threading.Event().wait, daemon=True, name="lonely").start()
+    elif what == "file":
+        kept.append(open(os.devnull))
+    elif what == "communicator":
+        kept.append(comm.Dup())
+    elif what == "message":
+        send = comm.isend("unread", (comm.rank + 1) % comm.size)
+        kept.append(send)
+        comm.Barrier()
+    elif what == "signal handler":
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    elif what == "priority":
+        os.nice(1)
+    elif what == "folder":
+        os.chdir("/")
+
+
+def change(comm):
+    """Change what is put back silently."""
+    warnings.simplefilter("ignore")
+    os.environ["OVERLAP_TUNING"] = "somewhere"
+    sys.argv = ["else"]
+    sys.path.append("nowhere")
+    sys.modules["matplotlib"] = None
+    np.seterr(all="raise")
+
+
+def unchanged(comm):
+    assert "error" in [action for action, *_ in warnings.filters][:1]
+    assert "OVERLAP_TUNING" not in os.environ
+    assert sys.argv[0].endswith("rank.py") and "nowhere" not in sys.path
+    assert "matplotlib" not in sys.modules
+    assert np.geterr()["under"] == "ignore"
+
+
+def process_id(comm):
+    print(os.getpid(), threading.active_count(), MPI.COMM_WORLD.size)

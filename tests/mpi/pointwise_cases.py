@@ -24,6 +24,7 @@ from fft2_cases import (
 
 import overlap
 from overlap.arrays.exchange import Exchange
+from overlap.fft.engine.kernels import ColumnSweep, RowSweep
 
 
 def bracket(ax, ay, bx, by):
@@ -493,9 +494,8 @@ def injected(comm, mode, dealias="3/2"):
         flat = np.array(fields[0][1])
         acting = plan.pointwise(lambda u, v, w: u * v * w, shared=1, dealias=dealias)
         expected = acting(*fields, flat)
-        kernels = acting._kernels[0]
-        sites = [(kernels.columns_backward, "_load", 2), (kernels.rows_backward, "backward", 2),
-                 (kernels.rows_forward, "forward", 1), (kernels.columns_forward, "forward", 1),
+        sites = [(ColumnSweep, "backward_in", 2), (RowSweep, "backward", 2),
+                 (RowSweep, "forward", 1), (ColumnSweep, "forward", 1),
                  (Exchange, "backward", 1), (Exchange, "forward", 1)]
         for (owner, name, per_slice), origin in product(sites, range(comm.size)):
             shared = 0 if name == "forward" else 1  # calls for the shared field come first

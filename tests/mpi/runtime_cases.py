@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import threadpoolctl
+from communicators import few_left
 from mpi4py import MPI
 
 import overlap
@@ -829,18 +830,19 @@ def threads_end(comm):
         assert rt.closed and not _ours()
 
 
-def many_runtimes(comm, count):
-    """Opened and closed more often than MPI has communicators; some with sub-communicators."""
-    for number in range(count):
-        with overlap.Runtime(comm, wait="off") as rt:
-            if number % 10 == 0:
-                part = rt.comm.Split(comm.rank % 2)
+def many_runtimes(comm, count, left):
+    """Opened and closed more often than there are communicators; some with sub-communicators."""
+    with few_left(comm, left):
+        for number in range(count):
+            with overlap.Runtime(comm, wait="off") as rt:
+                if number % 10 == 0:
+                    part = rt.comm.Split(comm.rank % 2)
 
-                @rt.pipelined
-                async def program(z):
-                    await part.Allreduce(MPI.IN_PLACE, np.ones(1))
-                program(range(2))
-    assert not _ours()
+                    @rt.pipelined
+                    async def program(z):
+                        await part.Allreduce(MPI.IN_PLACE, np.ones(1))
+                    program(range(2))
+        assert not _ours()
 
 
 def nested_runtimes(comm):

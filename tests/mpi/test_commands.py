@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-import jobs
+import processes
 import pytest
 from commands import DEADLINE_S, overlap, started
 
@@ -116,7 +116,7 @@ def test_one_rank_has_nothing_to_hide(tmp_path):
 
 def test_bench_under_mpiexec(mpi, tmp_path):
     path = tmp_path / "report.json"
-    launcher, environ = jobs._launcher(mpi)
+    launcher, environ = processes.launcher_command(mpi)
     status, out, err = overlap("bench", "fft2", *SMALL, "--json", path,
                                launcher=[*launcher, "-n", "3"], env=environ)
     assert status == 0, err
@@ -125,7 +125,7 @@ def test_bench_under_mpiexec(mpi, tmp_path):
 
 
 def test_links_cannot_be_made_under_mpiexec():
-    launcher, environ = jobs._launcher("mpich")
+    launcher, environ = processes.launcher_command("mpich")
     status, _, err = overlap("bench", "fft2", *SMALL, "--link", "2gbit",
                              launcher=[*launcher, "-n", "2"], env=environ)
     assert status == 1
@@ -192,7 +192,7 @@ LONG = ["bench", "fft2", "--slices", "16", "--shape", "256", "256", "--rounds", 
 
 def ranks_of(process, words="overlap.tools.bench"):
     """The processes of a job's rank programs."""
-    return [pid for pid, line in jobs.marked(process.mark).items()
+    return [pid for pid, line in processes.marked(process.mark).items()
             if words in line.replace("\0", " ") and not any(
                 other in line for other in ("enter", "mpiexec", "proxy"))]
 

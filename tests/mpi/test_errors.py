@@ -3,6 +3,8 @@
 import jobs
 import pytest
 
+# A failure while the runtime still learns the program leaves a communicator behind: new processes.
+LEAKY = {"bad_start", "buffers_after_a_bad_start"}
 AGREED = ("several_ranks_at_once", "results_survive", "different_programs", "input_errors",
           "bad_start", "skeletons", "program_that_cannot_be_called", "programs_that_clean_up",
           "truncated", "buffers_after_a_bad_start", "unformattable")
@@ -18,7 +20,7 @@ def test_failure_at_every_site(wait):
     ("poll", 3, (1, 12), 64), ("poll", 4, (6,), 1), ("block", 4, (1,), 3)])
 def test_failure_on_any_number_of_ranks(wait, ranks, hit, agree_every):
     jobs.run_job("error_cases:injected", ranks,
-                 args={"wait": wait, "hit": hit, "agree_every": agree_every})
+                 args={"wait": wait, "hit": hit, "agree_every": agree_every}, fresh=ranks == 4)
 
 
 @pytest.mark.parametrize("wait", ["block", "poll"])
@@ -28,11 +30,11 @@ def test_failure_under_open_mpi(openmpi, wait):
 
 @pytest.mark.parametrize("case", AGREED)
 def test_errors_are_agreed_on(case):
-    jobs.run_job(f"error_cases:{case}", 2, deadline_s=30)
+    jobs.run_job(f"error_cases:{case}", 2, deadline_s=30, fresh=case in LEAKY)
 
 
 def test_errors_are_agreed_on_by_three():
-    jobs.run_job(f"error_cases:{','.join(AGREED)}", 3)
+    jobs.run_job(f"error_cases:{','.join(AGREED)}", 3, fresh=True)
 
 
 def test_errors_are_agreed_on_under_open_mpi(openmpi):

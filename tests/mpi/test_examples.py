@@ -6,9 +6,10 @@ import sys
 
 import jobs
 import numpy as np
+import processes
 import pytest
 
-EXAMPLES = jobs.REPOSITORY / "examples"
+EXAMPLES = processes.REPOSITORY / "examples"
 SMALL = ["--points", "32", "--members", "3", "--steps", "40", "--time", "2"]
 
 

@@ -1,8 +1,8 @@
 """`FFT2` on 1 to 4 ranks and two MPI libraries; see `fft2_cases` for what is asserted."""
 
+import drawing
 import jobs
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 RANKS = [1, 2, 3, 4]
@@ -35,27 +35,13 @@ EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "wait": 
          for target in (None, "reversed")]
 
 
-def drawn(case, count):
-    """`count` of a strategy's cases as hypothesis draws them: all ranks of one job then run the same ones."""
-    found = []
-
-    @settings(max_examples=count, phases=[Phase.generate], database=None, deadline=None,
-              suppress_health_check=list(HealthCheck))
-    @given(case)
-    def collect(case):
-        found.append(case)
-
-    collect()
-    return found
-
-
 @pytest.mark.parametrize("ranks", RANKS)
 def test_against_numpy(ranks):
-    jobs.run_job("fft2_cases:drawn", ranks, args={"cases": EDGES[ranks % 2::2] + drawn(CASE, 80)})
+    drawing.check("fft2_cases:drawn", CASE, 80, ranks, edges=EDGES[ranks % 2::2])
 
 
 def test_against_numpy_with_two_workers():
-    jobs.run_job("fft2_cases:drawn", 2, args={"cases": drawn(CASE, 40), "workers": 2})
+    drawing.check("fft2_cases:drawn", CASE, 40, 2, workers=2)
 
 
 BATCHES = [((19, 12, 10), "f8", "natural"), ((13, 7, 11), "c8", "natural"),
@@ -146,7 +132,7 @@ def test_memory_is_given_back(ranks):
 
 
 def test_many_plans():
-    jobs.run_job("fft2_cases:many_plans", 2, args={"own": 300, "shared": 3000})
+    jobs.run_job("fft2_cases:many_plans", 2, args={"own": 100, "shared": 100, "left": 30})
 
 
 @pytest.mark.parametrize("case, ranks, args", [
@@ -162,4 +148,4 @@ def test_under_open_mpi(openmpi, case, ranks, args):
 
 
 def test_against_numpy_under_open_mpi(openmpi):
-    jobs.run_job("fft2_cases:drawn", 3, mpi="openmpi", args={"cases": EDGES[::3] + drawn(CASE, 20)})
+    drawing.check("fft2_cases:drawn", CASE, 20, 3, edges=EDGES[::3], mpi="openmpi")

@@ -1,9 +1,10 @@
 """`FFT3` on 1 to 6 ranks and two MPI libraries; see `fft3_cases` for what is asserted."""
 
+import drawing
 import jobs
 import pytest
 from hypothesis import strategies as st
-from test_fft2 import LAYOUTS, drawn
+from test_fft2 import LAYOUTS
 
 LENGTHS = st.integers(1, 8) | st.sampled_from([1, 2, 11, 13, 16, 20, 30])
 CASE = st.fixed_dictionaries({
@@ -39,11 +40,11 @@ EDGES += [EDGES[0] | {"shape": shape, "order": "transposed", "grid": grid, "targ
 
 @pytest.mark.parametrize("ranks, count", [(1, 60), (2, 80), (3, 60), (4, 60), (6, 30)])
 def test_against_numpy(ranks, count):
-    jobs.run_job("fft3_cases:drawn", ranks, args={"cases": EDGES[ranks % 2::2] + drawn(CASE, count)})
+    drawing.check("fft3_cases:drawn", CASE, count, ranks, edges=EDGES[ranks % 2::2])
 
 
 def test_against_numpy_with_two_workers():
-    jobs.run_job("fft3_cases:drawn", 2, args={"cases": drawn(CASE, 40), "workers": 2})
+    drawing.check("fft3_cases:drawn", CASE, 40, 2, workers=2)
 
 
 @pytest.mark.parametrize("ranks, grid", [(1, (1, 1)), (2, (2, 1)), (2, (1, 2)), (4, (2, 2)),
@@ -135,7 +136,7 @@ def test_memory_is_what_the_plan_prints(ranks, grid, dtype, restore):
 
 
 def test_many_plans():
-    jobs.run_job("fft3_cases:many_plans", 4, args={"own": 2000, "shared": 8000}, deadline_s=300)
+    jobs.run_job("fft3_cases:many_plans", 4, args={"own": 60, "shared": 100, "left": 30})
 
 
 @pytest.mark.parametrize("case, ranks, args", [

@@ -3,9 +3,10 @@
 import json
 
 import jobs
+import processes
 import pytest
 
-RUN = jobs.REPOSITORY / "examples" / "gkv" / "run.py"
+RUN = processes.REPOSITORY / "examples" / "gkv" / "run.py"
 
 
 def run_gkv(comm, arguments):

@@ -1,42 +1,93 @@
-"""The harness: what it must notice, it notices."""
+"""The harness: what it must notice, it notices; ranks that are kept are as good as new ones."""
 
 import jobs
+import processes
 import pytest
 
-
-def test_every_rank_runs_the_case(mpi):
-    result = jobs.run_job("jobs_cases:succeed", 3, mpi=mpi, args={"word": "greetings"})
-    for rank in range(3):  # the launcher may join lines
-        assert result.out.count(f"greetings from rank {rank} of 3") == 1, result
+alone_or_kept = pytest.mark.parametrize("fresh", [True, False], ids=["alone", "kept"])
 
 
-def test_failed_assertion_names_its_rank(mpi):
+@alone_or_kept
+def test_every_rank_runs_the_case(mpi, fresh):
+    for word in ("greetings", "regards"):
+        result = jobs.run_job("jobs_cases:succeed", 3, mpi=mpi, args={"word": word}, fresh=fresh)
+        assert result.finished == (0, 1, 2) and result.status == 0
+        for rank in range(3):  # the launcher may join lines
+            assert result.out.count(f"{word} from rank {rank} of 3") == 1, result
+        assert result.out.count("from") == 3 and not result.err
+
+
+def test_ranks_are_kept_until_a_case_fails():
+    def processes():
+        return sorted(jobs.run_job("jobs_cases:process_id", 2).out.splitlines())
+
+    first = processes()
+    assert [line.split()[1:] for line in first] == [["1", "2"]] * 2
+    jobs.run_job("jobs_cases:succeed", 2, args={"word": ""})
+    assert processes() == first
+    jobs.run_job("jobs_cases:process_id", 2, fresh=True)
+    assert processes() == first
+    with pytest.raises(jobs.JobFailed):
+        jobs.run_job("jobs_cases:warn", 2)
+    assert not set(processes()) & set(first)
+
+
+@alone_or_kept
+def test_failed_assertion_names_its_rank(mpi, fresh):
     with pytest.raises(jobs.JobFailed, match=r"\[rank 1\] AssertionError: this is wrong"):
-        jobs.run_job("jobs_cases:fail_an_assertion", 2, mpi=mpi, args={"rank": 1})
+        jobs.run_job("jobs_cases:fail_an_assertion", 2, mpi=mpi, args={"rank": 1}, fresh=fresh)
 
 
+@alone_or_kept
+def test_failed_assertion_shows_its_values(fresh):
+    with pytest.raises(jobs.JobFailed) as caught:
+        jobs.run_job("jobs_cases:compare", 1, fresh=fresh,
+                     args={"found": [3, 1, 2], "expected": [1, 2, 4]})
+    for words in ("assert [1, 2, 3] == [1, 2, 4]", "At index 2 diff: 3 != 4"):
+        assert words in str(caught.value)
+
+
+@alone_or_kept
 @pytest.mark.parametrize("case, shown", [
     ("warn", "UserWarning: careful"),
     ("raise_in_a_thread", "ZeroDivisionError: in a thread"),
     ("raise_where_nobody_sees", "RuntimeWarning: coroutine .* was never awaited"),
     ("end_early", r"finished ranks \(\)"),
 ])
-def test_what_else_fails_a_job(case, shown):
+def test_what_else_fails_a_job(case, shown, fresh):
     with pytest.raises(jobs.JobFailed, match=shown):
-        jobs.run_job(f"jobs_cases:{case}", 2)
+        jobs.run_job(f"jobs_cases:{case}", 2, fresh=fresh)
 
 
-def test_hang_shows_stacks_and_leaves_nobody():
-    with pytest.raises(jobs.JobFailed, match=r"(?s)in hang"):
-        jobs.run_job("jobs_cases:hang", 2, deadline_s=2)
+@alone_or_kept
+def test_hang_shows_stacks_and_leaves_nobody(fresh):
+    with pytest.raises(jobs.JobFailed, match=r"(?s)in hang.*in hang" if not fresh else "in hang"):
+        jobs.run_job("jobs_cases:hang", 2, deadline_s=4, fresh=fresh)
 
 
-def test_orphan_is_found_and_ended(monkeypatch):
-    monkeypatch.setattr(jobs, "GRACE_S", 0.5)
+@alone_or_kept
+def test_orphan_is_found_and_ended(monkeypatch, fresh):
+    monkeypatch.setattr(processes, "GRACE_S", 0.5)
     with pytest.raises(jobs.JobFailed, match="left processes behind: .*sleep"):
-        jobs.run_job("jobs_cases:leave_an_orphan", 2)
+        jobs.run_job("jobs_cases:leave_an_orphan", 2, fresh=fresh)
 
 
 def test_success_where_failure_was_expected():
     with pytest.raises(jobs.JobFailed, match="expected to fail"):
         jobs.run_job("jobs_cases:succeed", 1, args={"word": ""}, expect_failure=True)
+
+
+@pytest.mark.parametrize("what, shown", [
+    ("thread", "threads: lonely"), ("file", "descriptors: .* -> /dev/null"),
+    ("communicator", "duplicates of the communicator: were 0, are 1"),
+    ("message", "messages: were False, are True"), ("signal handler", "signal handlers: 15 was"),
+    ("priority", "priority: were 0, are 1"), ("folder", "folder: were .*, are /")])
+def test_what_a_case_leaves_behind_fails_it(what, shown):
+    with pytest.raises(jobs.JobFailed, match=f"leave left behind: .*{shown}"):
+        jobs.run_job("jobs_cases:succeed", 2, args={"word": "before"})
+        jobs.run_job("jobs_cases:leave", 2, args={"what": what})
+
+
+def test_what_a_case_may_change_is_put_back():
+    jobs.run_job("jobs_cases:change,unchanged", 2)
+    jobs.run_job("jobs_cases:unchanged", 2)

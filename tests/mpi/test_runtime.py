@@ -25,7 +25,7 @@ def test_under_open_mpi(openmpi):
 
 
 def test_more_runtimes_than_mpi_has_communicators():
-    jobs.run_job("runtime_cases:many_runtimes", 2, args={"count": 2200})
+    jobs.run_job("runtime_cases:many_runtimes", 2, args={"count": 150, "left": 12})
 
 
 def test_second_pipeline_while_one_is_running():
@@ -47,4 +47,4 @@ def test_input_of_a_pipeline_is_checked():
 
 @pytest.mark.parametrize("already", [0, 5, 18])
 def test_workers_are_nicer_than_the_process(already):
-    jobs.run_job("runtime_cases:priorities", 1, args={"already": already})
+    jobs.run_job("runtime_cases:priorities", 1, args={"already": already}, fresh=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import jobs
+import processes
 import pytest
 from commands import DEADLINE_S, overlap, process
 
@@ -51,7 +52,7 @@ def test_matrix_on_shared_memory_then_its_report(tmp_path):
 
 def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
     path = tmp_path / "scale.json"
-    launcher, environ = jobs._launcher(mpi)
+    launcher, environ = processes.launcher_command(mpi)
     status, out, err = overlap("scale", "run", "fft2", *SMALL, "--ranks", 3, 1, 2, "--json", path,
                                launcher=[*launcher, "-n", "3"],
                                env=environ | {"PBS_JOBID": "12.head"})
@@ -65,7 +66,7 @@ def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
 
 
 def test_more_ranks_than_the_job_has(tmp_path):
-    launcher, environ = jobs._launcher("mpich")
+    launcher, environ = processes.launcher_command("mpich")
     status, _, err = overlap("scale", "run", "fft2", *SMALL, "--ranks", 2, 4, "--json",
                              tmp_path / "scale.json", launcher=[*launcher, "-n", "2"], env=environ)
     assert status == 1
@@ -77,7 +78,7 @@ def test_more_ranks_than_the_job_has(tmp_path):
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_a_report_that_cannot_be_written(ranks, tmp_path):
     """Rank 0 alone fails to; the others must not wait for it."""
-    launcher, environ = jobs._launcher("mpich")
+    launcher, environ = processes.launcher_command("mpich")
     status, out, err = overlap(
         "scale", "run", "fft2", *SMALL, "--ranks", 1, 2, "--json", tmp_path / "no" / "where.json",
         launcher=[*launcher, "-n", ranks] if ranks else (), env=environ)
@@ -86,7 +87,7 @@ def test_a_report_that_cannot_be_written(ranks, tmp_path):
 
 
 def test_links_cannot_be_made_under_mpiexec():
-    launcher, environ = jobs._launcher("mpich")
+    launcher, environ = processes.launcher_command("mpich")
     status, _, err = overlap("scale", "run", "fft2", *SMALL, "--link", "2gbit",
                              launcher=[*launcher, "-n", "2"], env=environ)
     assert status == 1 and err.count("leave out one of the two") == 1
@@ -121,7 +122,7 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
     assert status == 0, err
     script = tmp_path / "scale-1.sh"
     assert out.splitlines()[0] == f"sbatch {script}" and os.access(script, os.X_OK)
-    launcher, environ = jobs._launcher("mpich")
+    launcher, environ = processes.launcher_command("mpich")
     log = tmp_path / "srun.log"
     with process("bash", script, env=environ | {
             "PATH": f"{bin_folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77",
@@ -137,7 +138,7 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
     ("overhead.py", ["wait", "poll", "plan call"]),
     ("memory.py", ["as told, and nothing allocated after planning"])])
 def test_bench_scripts(script, words):
-    done = subprocess.run([sys.executable, jobs.REPOSITORY / "bench" / script, "--quick"],
+    done = subprocess.run([sys.executable, processes.REPOSITORY / "bench" / script, "--quick"],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -147,7 +148,7 @@ def test_bench_scripts(script, words):
 
 def test_peers_says_who_is_missing(tmp_path):
     (tmp_path / "mpi4py_fft.py").write_text("raise ImportError('not here')")
-    with process(sys.executable, jobs.REPOSITORY / "bench" / "peers.py", "--only", 4, "--quick",
+    with process(sys.executable, processes.REPOSITORY / "bench" / "peers.py", "--only", 4, "--quick",
                  "--rounds", 1, "--passes", 2, "--no-reference", "--out", tmp_path / "out",
                  env={"PYTHONPATH": os.pathsep.join(filter(None, (
                      str(tmp_path), os.environ.get("PYTHONPATH"))))}) as command:
