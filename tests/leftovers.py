@@ -4,12 +4,13 @@ Put back silently, as a process of its own would start with it: the environment,
 `sys.path`, modules hidden by None, warnings filters, numpy's error state; FFTW forgets its wisdom.
 Anything else that differs fails the case by name: threads, open descriptors, shared memory
 segments, duplicates of the world communicator, unreceived messages, signal handlers, priority,
-the folder, sizes of thread pools.
+cores, the folder, resource limits, the garbage collector's switch, sizes of thread pools.
 """
 
 import functools
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ import time
 import warnings
 from pathlib import Path
 
+LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 PATIENCE_S = 3.0    # for threads that have been told to end
 
 
@@ -81,7 +83,9 @@ def survey():
             "duplicates of the communicator": duplicates()[0], "messages": messages(),
             "signal handlers": {number: signal.getsignal(number)
                                 for number in signal.valid_signals()},
-            "priority": os.nice(0), "folder": os.getcwd(), "pools": pools()}
+            "priority": os.nice(0), "cores": sorted(os.sched_getaffinity(0)), "folder": os.getcwd(),
+            "limits": {number: resource.getrlimit(number) for number in LIMITS},
+            "garbage collector": gc.isenabled(), "pools": pools()}
 
 
 def descriptors():
