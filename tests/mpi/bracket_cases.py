@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from fft2_cases import failing, nothing_fails
 
 import overlap
+from overlap.fft.engine.planes import Planes
 
 SPACING = 0.3, 0.7
 
@@ -171,17 +173,8 @@ def failure(comm, mode):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected = bracket(mine)
-        work, calls = bracket._bracket, []
-
-        def fail(*arguments):
-            calls.append(None)
-            if len(calls) == 2:
-                raise ValueError("on purpose")
-            work(*arguments)
-
-        if comm.rank == last:
-            bracket._bracket = fail
-        with pytest.raises(overlap.SliceError, match="on purpose"):
-            bracket(mine)
-        bracket._bracket = work
+        with failing(Planes, "bracket", lambda number, *_: number == 1) if (
+                comm.rank == last) else nothing_fails():
+            with pytest.raises(overlap.SliceError, match="Boom"):
+                bracket(mine)
         assert np.array_equal(bracket(mine), expected)
