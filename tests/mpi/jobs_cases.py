@@ -56,7 +56,7 @@ def leave_an_orphan(comm):
     if comm.rank == 0:
         os.posix_spawn(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"],
                        os.environ, setsid=True, file_actions=[
-                           (os.POSIX_SPAWN_CLOSE, number) for number in (0, 1, 2)])
+                           (os.POSIX_SPAWN_CLOSE, number) for number in range(64)])
 
 
 def end_early(comm):
