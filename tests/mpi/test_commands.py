@@ -231,7 +231,7 @@ def test_a_signal_at_any_moment_ends_everything(number):
 
 
 def test_a_closed_terminal_ends_a_job_of_mpiexec():
-    launcher, environ = jobs._launcher("mpich")
+    launcher, environ = processes.launcher_command("mpich")
     with started(*LONG, launcher=[*launcher, "-n", "2"], env=environ) as process:
         wait_for_ranks(process, "overlap bench")
         os.kill(ranks_of(process, "overlap bench")[-1], signal.SIGHUP)
