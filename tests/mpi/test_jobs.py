@@ -1,8 +1,10 @@
 """The harness: what it must notice, it notices; ranks that are kept are as good as new ones."""
 
+import drawing
 import jobs
 import processes
 import pytest
+from hypothesis import strategies as st
 
 alone_or_kept = pytest.mark.parametrize("fresh", [True, False], ids=["alone", "kept"])
 
@@ -45,6 +47,11 @@ def test_failed_assertion_shows_its_values(fresh):
                      args={"found": [3, 1, 2], "expected": [1, 2, 4]})
     for words in ("assert [1, 2, 3] == [1, 2, 4]", "At index 2 diff: 3 != 4"):
         assert words in str(caught.value)
+
+
+def test_a_drawn_case_that_fails_is_shrunk():
+    with pytest.raises(jobs.JobFailed, match="assert 2 < 2"):
+        drawing.check("jobs_cases:small", st.sampled_from(range(5)), 20, 1)
 
 
 @alone_or_kept
