@@ -31,9 +31,11 @@ import rank
 from launchers import launcher_of
 from processes import MARK, JobFailed, Result, end_all, start, text_of
 
+TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases"}
+
 
 def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
-            expect_failure=False, fresh=False):
+            expect_failure=False, fresh=None):
     """Run ``"module:function"``, or ``"module:first,second"`` in turn, on `ranks` ranks.
 
     Parameters
@@ -50,8 +52,9 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
         Environment variables to add.
     expect_failure : bool
         Demand a non-zero exit status instead of success on every rank.
-    fresh : bool
-        Start a job for this case alone, as `env` and `expect_failure` do.
+    fresh : bool, optional
+        Start a job for this case alone, as `env` and `expect_failure` do. By default, for cases of
+        modules that have not been seen to take turns well, see `TAKE_TURNS`.
 
     Returns
     -------
@@ -63,6 +66,8 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
         With the output of all ranks.
     """
     __tracebackhide__ = True
+    if fresh is None:
+        fresh = case.partition(":")[0] not in TAKE_TURNS
     if fresh or env or expect_failure:
         return _run_alone(case, ranks, mpi, args or {}, deadline_s, env or {}, expect_failure)
     return launcher_of(ranks, mpi).run(case, args or {}, deadline_s)
