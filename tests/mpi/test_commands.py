@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
 
 import processes
 import pytest
@@ -198,12 +199,19 @@ def ranks_of(process, words="overlap.tools.bench"):
 
 
 def wait_for_ranks(process, words="overlap.tools.bench"):
-    """Until both rank programs compute: they are past their import of overlap."""
+    """Until both rank programs have loaded MPI, and then some: they plan or compute."""
     end = time.monotonic() + DEADLINE_S
-    while len(ranks_of(process, words)) < 2:
+    while sum(map(has_mpi, ranks_of(process, words))) < 2:
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.05)
     time.sleep(1)
+
+
+def has_mpi(pid):
+    try:
+        return "libmpi" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:     # it has ended
+        return False
 
 
 @pytest.mark.parametrize("number, status", [
