@@ -231,8 +231,11 @@ def _in_use(names: set[str]) -> set[str]:
 def _launcher() -> list[str]:
     """Find the launcher with the options that its make needs."""
     mpiexec = find_mpiexec()
-    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True,
-                             env=dict(os.environ), stdin=subprocess.DEVNULL).stdout
+    try:
+        version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=60,
+                                 env=dict(os.environ), stdin=subprocess.DEVNULL).stdout
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{mpiexec} --version: expected an answer within 60 s") from None
     if "HYDRA" in version:      # no job scheduler's hosts, no ssh: this machine
         return [mpiexec, "-rmk", "user", "-launcher", "fork", "-localhost", "127.0.0.1"]
     if "open-mpi" in version.lower() or "open mpi" in version.lower():

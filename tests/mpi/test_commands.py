@@ -275,6 +275,12 @@ def test_deadline_ends_the_ranks():
     assert "did not end within 3.0 s" in err
 
 
+def test_deadline_under_mpiexec():
+    launcher, environ = jobs._launcher("mpich")
+    status, _, err = overlap(*LONG, "--deadline", 5, launcher=[*launcher, "-n", "2"], env=environ)
+    assert status != 0 and "Timeout (0:00:05)!" in err and "measure.py" in err
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_rank_that_dies_ends_the_command(number):
     with started(*LONG) as process:

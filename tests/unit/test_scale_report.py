@@ -12,7 +12,7 @@ from overlap.tools import cli
 from overlap.tools.bench import report as bench_report
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import case_record, pooled
-from overlap.tools.scale import report, run
+from overlap.tools.scale import figures, merge, report, run
 
 MODES = ("off", "block", "poll", "auto")
 
@@ -45,7 +45,7 @@ def written(path, *records, complete=True, **changes):
 def test_rounds_of_one_point_are_pooled(tmp_path):
     a = written(tmp_path / "a.json", record(2, C=0.1), record(4))
     b = written(tmp_path / "b.json", record(2, C=0.2), record(1))
-    records, notes, sources = report.merge([a, b])
+    records, notes, sources = merge.merge([a, b])
     assert [found["ranks"] for found in records] == [1, 2, 4] and notes == []
     both = records[1]
     assert both["rounds"] == 6 and both["seconds"]["C"][:3] == pytest.approx([0.1, 0.09, 0.11])
@@ -61,16 +61,16 @@ def test_one_record_pooled_is_itself():
 
 
 def test_links_and_threads_are_not_mixed():
-    records = report.pool([record(2), record(2, workers=2), record(2, link="shm"), record(1)])
+    records = merge.pool([record(2), record(2, workers=2), record(2, link="shm"), record(1)])
     assert [(found["link"], found["workers"], found["ranks"]) for found in records] == [
         ("shm", 4, 2), ("2gbit", 2, 2), ("2gbit", 4, 1), ("2gbit", 4, 2)]
-    assert [len(panel) for panel in report.panels(records)] == [1, 1, 2]
+    assert [len(panel) for panel in merge.panels(records)] == [1, 1, 2]
 
 
 def test_a_part_and_differences_are_said(tmp_path):
     a = written(tmp_path / "a.json", record(2), complete=False)
     b = written(tmp_path / "b.json", record(4), commit="abc", notes=["no links of 9gbit"])
-    notes = report.merge([a, b])[1]
+    notes = merge.merge([a, b])[1]
     assert notes[0] == f"{a} is a part: its run did not come to the end"
     assert notes[1] == "no links of 9gbit" and "several commits: " in notes[2]
 
@@ -123,7 +123,7 @@ def test_other_work_is_refused(work, tmp_path):
     a = written(tmp_path / "a.json", record(2))
     b = written(tmp_path / "b.json", record(4, **work))
     with pytest.raises(InputError, match="expected reports of the same work, received .*b.json"):
-        report.merge([a, b])
+        merge.merge([a, b])
 
 
 def test_missing_matplotlib_is_said(tmp_path, monkeypatch, capsys):
@@ -147,7 +147,7 @@ def curves(name, panel):
     from matplotlib.figure import Figure
     axes = Figure().subplots()
     ranks = [found["ranks"] for found in panel]
-    report.FIGURES[name](axes, panel, ranks, [mode for mode in MODES if panel[0][f"{mode}_s"]])
+    figures.FIGURES[name](axes, panel, ranks, [mode for mode in MODES if panel[0][f"{mode}_s"]])
     handles, labels = axes.get_legend_handles_labels()
     return {label: list(getattr(handle, "lines", [handle])[0].get_ydata())
             for handle, label in zip(handles, labels)}

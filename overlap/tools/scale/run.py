@@ -19,7 +19,8 @@ from .. import launch
 from ..bench import report as reports
 from ..bench.cases import Case
 from ..bench.session import Session, need, refuse_links_under_mpi
-from .report import pool, show
+from .merge import pool
+from .report import show
 
 _JOB_IDS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "pjm": "PJM_JOBID"}
 
