@@ -52,6 +52,7 @@ class Runtime:
         Seconds after which that wait aborts the job too; None: never.
     trace : overlap.runtime.trace.Trace or bool, optional
         Record what every thread does. True makes a new trace (`Runtime.trace`).
+        `overlap.tools.timeline` writes it to a file and draws it.
     agree_every : int
         Operations between two looks at whether a slice failed on some rank.
     nice : int
