@@ -70,11 +70,11 @@ def commit() -> str | None:
 
     def git(*arguments):
         return subprocess.run(["git", "-C", str(top), *arguments], capture_output=True, text=True,
-                              check=True, stdin=subprocess.DEVNULL).stdout.strip()
+                              check=True, timeout=30, stdin=subprocess.DEVNULL).stdout.strip()
     try:
         changed = git("status", "--porcelain", "--untracked-files=no")
         return git("rev-parse", "HEAD") + ("+changes" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return None
 
 
