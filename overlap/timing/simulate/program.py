@@ -4,13 +4,17 @@ A slice here is what one slot holds, a chunk of the user's slices that travel in
 `overlap.fft`.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...arrays import block, chunks, length_of
 from ...errors import InputError
+from .machine import Machine
 
 WORKLOADS = {"fft2": ("f4", "f8", "c8", "c16"), "operation": ("f4", "f8")}  # and their dtypes
 
@@ -48,8 +52,8 @@ class Program:
         The two do not fit, or a time or size is negative or not finite.
     """
 
-    steps: tuple
-    transfers: tuple
+    steps: tuple[tuple[float, ...], ...]
+    transfers: tuple[tuple[Transfer, ...], ...]
 
     def __post_init__(self):
         if len(self.steps) != len(self.transfers):
@@ -65,12 +69,12 @@ class Program:
                     raise InputError(f"steps, transfers: expected finite numbers >= 0, received {value}")
 
     @classmethod
-    def alike(cls, slices, steps, transfers):
-        """A program of `slices` slices that are all alike."""
+    def alike(cls, slices: int, steps: Sequence[float], transfers: Sequence[Transfer]) -> Program:
+        """Make a program of `slices` slices that are all alike."""
         return cls((tuple(steps),) * slices, (tuple(transfers),) * slices)
 
     @property
-    def compute_s(self):
+    def compute_s(self) -> float:
         """Seconds that one thread would compute in all."""
         return math.fsum(map(math.fsum, self.steps))
 
@@ -98,7 +102,7 @@ class Workload:
 
     workload: str = "fft2"
     slices: int = 64
-    shape: tuple = (512, 512)
+    shape: tuple[int, int] = (512, 512)
     dtype: str = "c16"
 
     def __post_init__(self):
@@ -112,8 +116,9 @@ class Workload:
             raise InputError("slices, shape: expected integers >= 1 and (ny, nx), "
                              f"received {self.slices}, {self.shape}")
 
-    def program(self, ranks, machine, *, rank=0, chunk=1, compute_s=None, workers=1):
-        """What one of `ranks` ranks does. Rank 0 has the most to do.
+    def program(self, ranks: int, machine: Machine, *, rank: int = 0, chunk: int = 1,
+                compute_s: float | None = None, workers: int = 1) -> Program:
+        """Make the program of one of `ranks` ranks. Rank 0 has the most to do.
 
         Parameters
         ----------
@@ -144,8 +149,8 @@ class Workload:
                                    for nbytes, messages in transfers))
         return Program(tuple(steps), tuple(exchanges))
 
-    def flops(self, ranks, rank=0):
-        """Operations of the FFTs of every step of every slice, by the usual count."""
+    def flops(self, ranks: int, rank: int = 0) -> list[tuple[float, ...]]:
+        """Count the operations of the FFTs of every step of every slice, by the usual count."""
         return [self._slice(ranks, rank)[0]] * self.slices
 
     def _slice(self, ranks, rank):

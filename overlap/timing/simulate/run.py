@@ -1,5 +1,7 @@
 """Running a simulation, and the closed forms next to it."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +11,7 @@ from ...errors import InputError
 from ...runtime.arguments import WAITS
 from .. import model
 from .clock import Clock
+from .machine import Machine
 from .network import Network
 from .program import Program
 from .rank import Rank
@@ -72,11 +75,12 @@ class Result:
     """
 
     wall_s: float
-    order: list
+    order: list[tuple[int, int]]
     simulated: int
 
 
-def simulate(program, machine, options, *, every_rank=False):
+def simulate(program: Program | Sequence[Program], machine: Machine, options: Options, *,
+             every_rank: bool = False) -> Result:
     """Run a program on a virtual machine.
 
     Parameters
@@ -98,17 +102,19 @@ def simulate(program, machine, options, *, every_rank=False):
         There is not one program per rank, or they differ in their exchanges.
     """
     alike = isinstance(program, Program)
-    if not alike:
-        _check(program, options)
+    if isinstance(program, Program):
+        programs: Sequence[Program] = (program,) * options.ranks
+    else:
+        programs = program
+        _check(programs, options)
     alone = alike and not machine.jitter and not every_rank
     count = 1 if alone else options.ranks
     clock = Clock()
     network = Network(clock, machine, options.ranks, count)
-    random = [None] * count
-    if machine.jitter:
-        random = map(np.random.default_rng, np.random.SeedSequence(options.seed).spawn(count))
-    ranks = [Rank(number, clock, network, machine, program if alike else program[number], options,
-                  generator) for number, generator in enumerate(random)]
+    seeds = np.random.SeedSequence(options.seed).spawn(count)
+    ranks = [Rank(number, clock, network, machine, programs[number], options,
+                  np.random.default_rng(seed) if machine.jitter else None)
+             for number, seed in enumerate(seeds)]
     clock.run()
     stuck = [rank.number for rank in ranks if rank.end_s is None]
     if stuck:
@@ -146,22 +152,22 @@ class Prediction:
     model_s: float
 
     @property
-    def bound_s(self):
+    def bound_s(self) -> float:
         """No schedule is faster: max(C, T)."""
         return max(self.compute_s, self.communication_s)
 
     @property
-    def gain(self):
-        """How much faster than without overlap."""
+    def gain(self) -> float:
+        """How many times faster than without overlap."""
         return self.off_s / self.wall_s
 
     @property
-    def hidden(self):
-        """Share of min(C, T) that is hidden; see `model.hidden`."""
+    def hidden(self) -> float:
+        """The share of min(C, T) that is hidden; see `model.hidden`."""
         return model.hidden(self.compute_s, self.communication_s, self.wall_s)
 
 
-def predict(program, machine, options):
+def predict(program: Program, machine: Machine, options: Options) -> Prediction:
     """Simulate a program, and its computing and its communication alone.
 
     Parameters
