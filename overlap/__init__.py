@@ -34,6 +34,7 @@ from .errors import (
     InputError,
     LinksUnavailable,
     OverlapError,
+    RankError,
     SliceError,
     ThreadLevelError,
 )
@@ -56,8 +57,8 @@ _LAYER_OF = {"Bracket": "fft", "DistArray": "arrays", "FFT2": "fft", "FFT3": "ff
              "stagger": "runtime", "take_turn": "runtime", "worker_index": "runtime"}
 
 __all__ = [
-    "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "SliceError",
-    "ThreadLevelError", *_LAYER_OF,
+    "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "RankError",
+    "SliceError", "ThreadLevelError", *_LAYER_OF,
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 
 class OverlapError(Exception):
@@ -33,14 +34,14 @@ class RankError(OverlapError, RuntimeError):
         Its traceback, formatted on the rank where it was raised.
     """
 
-    def __init__(self, rank, summary, traceback_text):
+    def __init__(self, rank: int, summary: str, traceback_text: str) -> None:
         super().__init__(f"failed on rank {rank}: {summary}\n"
                          f"--- traceback on rank {rank} ---\n{traceback_text.rstrip()}")
         self.rank = rank
         self.summary = summary
         self.traceback_text = traceback_text
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.rank, self.summary, self.traceback_text)
 
 
@@ -55,12 +56,12 @@ class SliceError(RankError):
         As of `RankError`.
     """
 
-    def __init__(self, rank, slice, summary, traceback_text):
+    def __init__(self, rank: int, slice: str, summary: str, traceback_text: str) -> None:
         super().__init__(rank, summary, traceback_text)
         self.args = (f"slice {slice} {self}",)
         self.slice = slice
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.rank, self.slice, self.summary, self.traceback_text)
 
 

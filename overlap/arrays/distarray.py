@@ -1,6 +1,12 @@
 """`DistArray`: this rank's part of a distributed array, an ndarray that knows where it belongs."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 class DistArray(np.ndarray):
@@ -20,21 +26,27 @@ class DistArray(np.ndarray):
         Where the local part lies in the global array.
     """
 
-    def __new__(cls, buffer, comm, global_shape, axes, local_slice):
+    comm: Any
+    global_shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    local_slice: tuple[slice, ...]
+
+    def __new__(cls, buffer: ArrayLike, comm: Any, global_shape: tuple[int, ...],
+                axes: tuple[int, ...], local_slice: tuple[slice, ...]) -> Self:
         array = np.asarray(buffer).view(cls)
         array.comm, array.global_shape = comm, global_shape
         array.axes, array.local_slice = axes, local_slice
         return array
 
-    def __array_finalize__(self, parent):
+    def __array_finalize__(self, parent: Any) -> None:
         same = parent is not None and self.shape == getattr(parent, "shape", None)
         for name in ("comm", "global_shape", "axes", "local_slice"):
             setattr(self, name, getattr(parent, name, None) if same else None)
 
-    def __array_wrap__(self, array, context=None, return_scalar=False):
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array[()] if return_scalar else super().__array_wrap__(array, context)
 
-    def gather(self, root=0):
+    def gather(self, root: int = 0) -> np.ndarray | None:
         """The global array on rank `root`, None on the others (collective; for tests and output)."""
         parts = self.comm.gather((self.local_slice, np.asarray(self)), root)
         if parts is None:

@@ -12,7 +12,7 @@ threads there is nothing to do.
 import threading
 
 # The functions that `signal` wraps: without its enumerations they take 50 ns instead of 1 us.
-from _signal import NSIG, SIGKILL, SIGSTOP, getsignal
+from _signal import NSIG, SIGKILL, SIGSTOP, getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 
 _NUMBERS = tuple(number for number in range(1, NSIG) if number not in (SIGKILL, SIGSTOP))

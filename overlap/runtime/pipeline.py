@@ -1,12 +1,21 @@
 """`Pipeline`: a slice program made callable."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InputError, formatted
 from .interrupts import held_signals
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+SliceProgram = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,9 @@ class Pipeline:
         The slots' buffers, `depth` of them, or None each.
     """
 
-    def __init__(self, runtime, program, buffers, skeleton, options):
+    def __init__(self, runtime: Runtime, program: SliceProgram,
+                 buffers: Callable[[], Any] | None, skeleton: SliceProgram | None,
+                 options: PipelineOptions) -> None:
         self.depth = options.depth
         self.wait = options.wait
         self.slots = [buffers() if buffers is not None else None for _ in range(options.depth)]
@@ -54,9 +65,10 @@ class Pipeline:
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
-        self._trial = {way: [] for way in ways} if options.wait == "auto" else None
+        self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
 
-    def __call__(self, slices, *args, agree=None, problem=None, **kwargs):
+    def __call__(self, slices: Iterable[Any], *args: Any, agree: Any = None,
+                 problem: str | None = None, **kwargs: Any) -> None:
         """Run all slices to their end (collective).
 
         Parameters
@@ -90,19 +102,19 @@ class Pipeline:
         with held_signals(), control.exclusive.used(self._call):
             wait = self._next_wait()
             options = replace(self._options, wait=wait)
-            slices, error = _listed(slices)
+            keys, error = _listed(slices)
             if problem is not None:
                 error = InputError(problem)
-            runtime.enter(self._call, {"slices": len(slices), "depth": options.depth, "wait": wait,
+            runtime.enter(self._call, {"slices": len(keys), "depth": options.depth, "wait": wait,
                                        "in_flight": options.in_flight, "polls": options.polls,
                                        **(agree if isinstance(agree, dict) else {"agree": agree})},
                           error)
             started = perf_counter()
-            runtime._run(slices, self._bound(self._program, args, kwargs),
+            runtime._run(keys, self._bound(self._program, args, kwargs),
                          self._skeleton and self._bound(self._skeleton, args, kwargs),
                          self.slots, options)
-            if self._trial is not None and slices:
-                self._judge(wait, (perf_counter() - started) / len(slices))
+            if self._trial is not None and keys:
+                self._judge(wait, (perf_counter() - started) / len(keys))
 
     def _bound(self, function, args, kwargs):
         if self._has_buffers:
@@ -124,7 +136,7 @@ class Pipeline:
             self._trial = None
 
 
-def _listed(slices):
+def _listed(slices: Iterable[Any]) -> tuple[list[Any], Exception | None]:
     """The slices as a list, and what is wrong with them, or None."""
     try:
         return list(slices), None

@@ -12,6 +12,11 @@ A slice program is a coroutine. Every `await` in it hands one request to the run
 returns the `Operation` to await.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from mpi4py import MPI
 
@@ -30,7 +35,7 @@ class _Request:
 
     __slots__ = ()
 
-    def __await__(self):
+    def __await__(self) -> Generator[_Request, None, None]:
         return (yield self)
 
 
@@ -39,25 +44,26 @@ class Operation(_Request):
 
     __slots__ = ("comm", "name", "args", "kwargs")
 
-    def __init__(self, comm, name, args, kwargs):
+    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> None:
         self.comm = comm
         self.name = name
         self.args = args
         self.kwargs = kwargs
 
-    def call(self):
+    def call(self) -> None:
         """Make the blocking call."""
         getattr(self.comm._handle, self.name)(*self.args, **self.kwargs)
 
-    def start(self):
+    def start(self) -> MPI.Request:
         """Start the nonblocking twin; returns the `MPI.Request`."""
         return getattr(self.comm._handle, "I" + self.name.lower())(*self.args, **self.kwargs)
 
-    def on_scratch(self):
+    def on_scratch(self) -> Operation:
         """Make the same operation on buffers of its own, so that it moves no user's data."""
         return Operation(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name} on communicator {self.comm.number}"
 
 
@@ -77,11 +83,11 @@ class Barrier(_Request):
 
     __slots__ = ()
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "barrier()"
 
 
-def barrier():
+def barrier() -> Barrier:
     """Wait, inside a slice program, until every slice of this rank has arrived or ended.
 
     The barrier is local; ``await comm.Barrier()`` is the one across ranks. A waiting slice keeps
@@ -96,12 +102,12 @@ class Parallel(_Request):
 
     __slots__ = ("function", "parts")
 
-    def __init__(self, function, parts):
+    def __init__(self, function: Callable[[Any], object], parts: Iterable[Any]) -> None:
         self.function = function
         self.parts = list(parts)
 
 
-def parallel(function, parts):
+def parallel(function: Callable[[Any], object], parts: Iterable[Any]) -> Parallel:
     """Split one slice's heavy step over idle workers.
 
     ``await parallel(function, parts)`` calls ``function(part)`` for every part, in any order and
@@ -116,14 +122,14 @@ class WaitForSlices(_Request):
 
     __slots__ = ("stop", "start")
 
-    def __init__(self, stop, start):
+    def __init__(self, stop: int, start: int) -> None:
         self.stop, self.start = stop, start
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"wait_for_slices({self.stop}, start={self.start})"
 
 
-def wait_for_slices(stop, start=0):
+def wait_for_slices(stop: int, start: int = 0) -> WaitForSlices:
     """Wait, inside a slice program, until the call's slices `start` to ``stop - 1`` have ended.
 
     The slice keeps its slot but no worker. If a slice has failed, nothing is waited for.
@@ -143,16 +149,16 @@ class TakeTurn(_Request):
 
     __slots__ = ()
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "take_turn()"
 
 
-def take_turn():
+def take_turn() -> TakeTurn:
     """Take a place in the issue order without an MPI call: for slices without one, see `wait_for_slices`."""
     return TakeTurn()
 
 
-async def stagger(number, depth):
+async def stagger(number: int, depth: int) -> None:
     """Start every second slot one operation late: first thing in a slice program, to be awaited.
 
     Slots that run slices of two operations each in step issue all first ones, then all second ones,
@@ -182,33 +188,40 @@ class AsyncComm:
     # `_handle` is the duplicate on which slice programs talk. Nobody but `Operation` uses it: what the
     # library has to agree on goes through `Control`, which is watched by the deadline.
 
-    def __init__(self, source, number, wrap, owns_source):
+    rank: int
+    size: int
+
+    if TYPE_CHECKING:  # the calls of `CALLS`, which are made below
+        def __getattr__(self, name: str) -> Callable[..., Operation]: ...
+
+    def __init__(self, source: MPI.Comm, number: int, wrap: Callable[..., Any],
+                 owns_source: bool) -> None:
         self._source = source  # never carries a pipeline's traffic: a fresh duplicate can be made
         self._owns_source = owns_source
         self._wrap = wrap
         self.number = number
-        self._handle = None
+        self._handle: Any = None
         self.renew()
 
-    def renew(self):
+    def renew(self) -> None:
         """Take a fresh duplicate (collective); the old one, if any, is left behind unused."""
         self._handle = self._source.Dup()
         self._handle.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self._handle.rank
         self.size = self._handle.size
 
-    def free(self):
+    def free(self) -> None:
         """Free the duplicate, and the source if it was made here (collective)."""
         self._handle.Free()
         if self._owns_source:
             self._source.Free()
 
-    def same_ranks(self, comm):
+    def same_ranks(self, comm: MPI.Comm) -> bool:
         """Whether `comm` is an intracommunicator of the same ranks in the same order."""
         return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self._handle) in (
             MPI.IDENT, MPI.CONGRUENT)
 
-    def Split(self, color=0, key=0):
+    def Split(self, color: int = 0, key: int = 0) -> AsyncComm | None:
         """Split into sub-communicators, as `MPI.Comm.Split` (collective, outside of pipelines).
 
         Returns None on ranks that give ``MPI.UNDEFINED`` as their color.

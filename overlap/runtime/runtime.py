@@ -5,9 +5,13 @@ and waits for its outcome. With ``wait="off"`` it runs the job itself. Only one 
 any time: the caller between pipelines (`Control`), the communicator inside one.
 """
 
+from __future__ import annotations
+
 import threading
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from queue import SimpleQueue
+from typing import Any, Self, overload
 
 from mpi4py import MPI
 
@@ -16,8 +20,9 @@ from .arguments import number_problem, options_problem
 from .control import Control
 from .interrupts import held_signals
 from .job import Job
-from .pipeline import Pipeline, PipelineOptions
+from .pipeline import Pipeline, PipelineOptions, SliceProgram
 from .priority import take_short_slices
+from .requests import AsyncComm
 from .scheduler import Scheduler
 from .trace import Trace
 from .waiting import POLLS_PER_EXCHANGE, WakeEvent
@@ -76,8 +81,13 @@ class Runtime:
         When MPI was not initialised with at least ``MPI_THREAD_SERIALIZED``.
     """
 
-    def __init__(self, comm, *, workers=1, depth=8, wait="auto", in_flight=None, deadline_s=60.0,
-                 entry_deadline_s=None, trace=None, agree_every=64, nice=0):
+    comm: AsyncComm
+    trace: Trace | None
+
+    def __init__(self, comm: MPI.Intracomm, *, workers: int = 1, depth: int = 8, wait: str = "auto",
+                 in_flight: int | None = None, deadline_s: float | None = 60.0,
+                 entry_deadline_s: float | None = None, trace: Trace | bool | None = None,
+                 agree_every: int = 64, nice: int = 0) -> None:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ThreadLevelError(
                 "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "
@@ -98,11 +108,11 @@ class Runtime:
         self.deadline_s = deadline_s
         self.agree_every = agree_every
         self.closed = False
-        self.cache = {}
+        self.cache: dict[Any, Any] = {}
         self._nice = nice
         self._together = 0  # how many `together` blocks we are in
-        self._pools = None
-        self._pool = None  # threads start with the first pipeline that needs them
+        self._pools: AbstractContextManager[None] | None = None
+        self._pool: Workers | None = None  # threads start with the first pipeline that needs them
         with held_signals():
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.control = Control(comm, self._watchdog)
@@ -114,17 +124,17 @@ class Runtime:
                     self.trace = Trace.start(self.control.comm) if trace is True else trace or None
                 self._pools = single_threaded_pools()
                 self._pools.__enter__()
-                self._jobs = SimpleQueue()
+                self._jobs: SimpleQueue[Any] = SimpleQueue()
                 self._scheduler = Scheduler(
                     self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Join the threads, free the communicators, restore the thread pools (collective)."""
         if self.closed:
             return
@@ -142,13 +152,27 @@ class Runtime:
                 self.control.free()
                 self._watchdog.close()
 
-    def wrap(self, comm):
+    def wrap(self, comm: MPI.Comm) -> AsyncComm:
         """Make an awaitable communicator of any mpi4py communicator (collective over it)."""
         with held_signals():
             return self.control.wrap(comm)
 
-    def pipelined(self, program=None, *, buffers=None, skeleton=None, depth=None, wait=None,
-                  in_flight=None, polls=None):
+    @overload
+    def pipelined(self, program: SliceProgram, *, buffers: Callable[[], Any] | None = None,
+                  skeleton: SliceProgram | None = None, depth: int | None = None,
+                  wait: str | None = None, in_flight: int | None = None,
+                  polls: int | None = None) -> Pipeline: ...
+
+    @overload
+    def pipelined(self, program: None = None, *, buffers: Callable[[], Any] | None = None,
+                  skeleton: SliceProgram | None = None, depth: int | None = None,
+                  wait: str | None = None, in_flight: int | None = None,
+                  polls: int | None = None) -> Callable[[SliceProgram], Pipeline]: ...
+
+    def pipelined(self, program: SliceProgram | None = None, *,
+                  buffers: Callable[[], Any] | None = None, skeleton: SliceProgram | None = None,
+                  depth: int | None = None, wait: str | None = None, in_flight: int | None = None,
+                  polls: int | None = None) -> Pipeline | Callable[[SliceProgram], Pipeline]:
         """Make a pipeline of a slice program; a decorator, with or without arguments.
 
         Parameters
@@ -184,7 +208,7 @@ class Runtime:
                                   polls or POLLS_PER_EXCHANGE)
         return Pipeline(self, program, buffers, skeleton, options)
 
-    def preflight(self, problem=None, **agreed):
+    def preflight(self, problem: str | None = None, **agreed: Any) -> None:
         """Agree with all ranks that the input is good, before any work is accepted (collective).
 
         The deadline does not cover the wait for ranks that have not come yet, unless it is called
@@ -206,12 +230,12 @@ class Runtime:
             self.enter("the check of the input", agreed,
                        None if problem is None else InputError(problem))
 
-    def enter(self, call, agreed, error=None):
+    def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
         """Begin a call: `Control.meet`, at which nobody is late yet outside of `together`."""
         self.control.meet(call, agreed, error=error, entry=not self._together)
 
     @contextmanager
-    def together(self, what, undo=None):
+    def together(self, what: str, undo: Callable[[], object] | None = None) -> Iterator[None]:
         """Do something on all ranks, or fail on all of them: a ``with`` block (collective).
 
         For constructors and for planning. Begins and ends with a header of `Control`, so all ranks
@@ -247,7 +271,7 @@ class Runtime:
             finally:
                 self._together -= 1
 
-    def check_open(self):
+    def check_open(self) -> None:
         """Raise `ClosedError` after `close`."""
         self.control.check_open()
 

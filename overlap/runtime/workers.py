@@ -19,7 +19,7 @@ from .priority import be_nice
 _here = threading.local()
 
 
-def worker_index():
+def worker_index() -> int:
     """Index of the worker this thread is, 0 to N - 1; 0 on any other thread."""
     return getattr(_here, "index", 0)
 

@@ -139,9 +139,8 @@ def record(settings: Settings, tuned: Tuned) -> dict:
 
 def settings_of(values: dict) -> tuple[Settings, Tuned]:
     """The settings and what tuning gained, of one transform's part of an entry."""
-    settings, tuned = (kind(**{field.name: values[field.name] for field in fields(kind)})
-                       for kind in (Settings, Tuned))
-    return settings, tuned
+    return (Settings(**{field.name: values[field.name] for field in fields(Settings)}),
+            Tuned(**{field.name: values[field.name] for field in fields(Tuned)}))
 
 
 def _key(entry: dict) -> tuple[dict, dict]:
