@@ -19,7 +19,7 @@ from ..runtime import worker_index
 from .engine.fftw import ALIGNMENT, zeros
 from .engine.kernels import ColumnSweep, RowSweep
 from .engine.legs import BackwardLeg, ForwardLeg
-from .planning.candidates import PlaneCandidates
+from .planning.candidates import Candidates, PlaneCandidates
 from .planning.settings import Settings
 from .planning.tune import budget_problem, tune
 
@@ -77,7 +77,7 @@ class Transform:
         Memory of all slots on this rank, in bytes.
     """
 
-    candidates = PlaneCandidates  # what is worth a try
+    candidates: type[Candidates] = PlaneCandidates  # what is worth a try
 
     def __init__(self, runtime, slab, kernels, slices):
         self.runtime = runtime

@@ -89,6 +89,8 @@ class Candidates:
         A later candidate wins if its time is less than this share of an earlier one's.
     """
 
+    parts: tuple[int, int, int]
+    sizes: list[int]
     hopeless: float
     near_tie: float
     slices_of_one = 1

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .candidates import Tunable
+from .candidates import DEPTH, Tunable
 from .settings import Settings, Trial
 from .trials import Trials, on_trial, winner
 
@@ -48,8 +48,9 @@ def adopt(transform: Tunable, requested: Settings, settings: Settings) -> None:
     if given.get("effort", settings.effort) != settings.effort:
         given.setdefault("rows", None)  # they were the best for the other effort
     settings = replace(settings, **given)
-    depth = 1 if settings.wait == "off" else settings.depth
-    transform.configure(replace(settings, depth=depth, in_flight=min(settings.in_flight, depth)))
+    depth = 1 if settings.wait == "off" else settings.depth or DEPTH
+    transform.configure(replace(
+        settings, depth=depth, in_flight=min(settings.in_flight or depth, depth)))
 
 
 def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:

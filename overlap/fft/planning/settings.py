@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from typing import Any
 
 from ...runtime import POLLS_PER_EXCHANGE
 from ...runtime.arguments import WAITS
@@ -66,7 +67,7 @@ class Settings:
                     with suppress(OverflowError):  # what is too large is refused later
                         object.__setattr__(self, name, made(value))
 
-    def given(self) -> dict[str, object]:
+    def given(self) -> dict[str, Any]:
         """The fields that leave no choice, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value not in (None, "auto")}

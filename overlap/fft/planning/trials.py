@@ -14,7 +14,7 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ...timing.messages import fit_message_time
 from ...timing.model import pipeline_s
@@ -82,7 +82,7 @@ class Trials:
         handover_s = 0.0 if settings.wait == "off" else self._handover_s
         return pipeline_s(
             self._slice_s / speedup * slices, self.candidates.nbytes * slices, self._link,
-            slices=slices, chunk=settings.chunk, workers=self.transform.runtime.workers,
+            slices=slices, chunk=settings.chunk or 1, workers=self.transform.runtime.workers,
             wait=settings.wait, message_overhead_s=self._overhead_s + handover_s,
             depth=settings.depth)
 
@@ -148,7 +148,8 @@ def seconds(transform: Tunable, arrays: tuple, what: str = "whole") -> float:
     """Wall time of one run on trial arrays, on this rank (collective)."""
     transform.runtime.control.barrier()
     started = perf_counter()
-    transform.run_planes(*arrays, what=what)
+    inputs, outputs = arrays
+    transform.run_planes(inputs, outputs, what)
     return perf_counter() - started
 
 
@@ -159,7 +160,7 @@ def median_seconds(transform: Tunable, count: int, runs: int = 5) -> float:
                   for _ in range(runs))
 
 
-def winner(times_s: ArrayLike, near_tie: float) -> int:
+def winner(times_s: Sequence[float] | NDArray[np.float64], near_tie: float) -> int:
     """Position of the best: an earlier one stays unless a later one is clearly faster."""
     best = 0
     for position, time_s in enumerate(times_s):

@@ -93,9 +93,9 @@ class _Search:
         self._count = trials.count(field[:2], TRIAL_SECONDS, TRIAL_NBYTES)
         survivors = self._heats(field)
         challengers = survivors[:1]
-        for what, variants in (("exchanges in flight", self._in_flights), ("polls", self._polls),
-                               ("late exchanges", self._candidates.late_shares)):
-            variants = variants(challengers[0])
+        for what, find in (("exchanges in flight", self._in_flights), ("polls", self._polls),
+                           ("late exchanges", self._candidates.late_shares)):
+            variants = find(challengers[0])
             if variants and self._clock.left(REFINED_SHARE):
                 challengers = self._ranked([challengers[0], *variants], what, REFINED_SHARE)
         challengers = challengers[:2] + survivors[:3]
@@ -127,9 +127,10 @@ class _Search:
     def _in_flights(self, best: Settings) -> list[Settings]:
         if best.wait != "poll" or self._requested.in_flight:
             return []
+        depth = best.depth or 1
         return [replace(best, in_flight=count)
-                for count in sorted({max(1, best.depth // 2), max(1, best.depth // 4), 2})
-                if count < best.in_flight]
+                for count in sorted({max(1, depth // 2), max(1, depth // 4), 2})
+                if count < (best.in_flight or depth)]
 
     def _polls(self, best: Settings) -> list[Settings]:
         if best.wait != "poll" or self._requested.polls:

@@ -48,8 +48,10 @@ class Tuning:
         self._runtime = runtime
         self._dtype = dtype
         self._plan = plan
-        self._entry = self._reason = self._machine = None
-        self._known = []  # wisdom of an earlier entry, for transforms that are not tuned anew
+        self._entry: dict | None = None
+        self._reason: str | None = None
+        self._machine: dict | None = None
+        self._known: list[str] = []  # wisdom of an earlier entry, for transforms that are not tuned anew
         if path is None:
             return
         control = runtime.control
@@ -59,7 +61,7 @@ class Tuning:
                      store.find(store.read(path), plan, self._machine))
             self._entry, self._reason = control.bcast(found)
             if self._entry is not None:
-                with self._wisdom() as accepted:
+                with self.planning() as accepted:
                     if not accepted:
                         raise InputError(f"expected wisdom that FFTW {local.fftw_version()} accepts, "
                                          f"received other in {path!r}")
@@ -71,14 +73,13 @@ class Tuning:
 
     def settings(self, name: str) -> tuple[Settings, Tuned] | None:
         """The settings of a transform and what tuning gained, or None."""
-        values = self._entry and self._entry["transforms"].get(name)
-        return values and store.settings_of(values)
+        values = None if self._entry is None else self._entry["transforms"].get(name)
+        return None if values is None else store.settings_of(values)
 
     def planning(self) -> AbstractContextManager:
         """While kernels are made: FFTW plans as the tuning run did, if an entry is used."""
-        return nullcontext() if self._entry is None else self._wisdom()
-
-    def _wisdom(self) -> AbstractContextManager[bool]:
+        if self._entry is None:
+            return nullcontext()
         return local.only_wisdom(self._dtype, self._entry["wisdom"])
 
     def forget(self) -> None:
@@ -112,7 +113,8 @@ class Tuning:
                 self._entry = {
                     "plan": self._plan, "machine": self._machine,
                     "transforms": {name: store.record(transform.settings, transform.tuned)
-                                   for name, transform in transforms.items()},
+                                   for name, transform in transforms.items()
+                                   if transform.tuned is not None},
                     "wisdom": local.joined_wisdom(self._dtype,
                                                   [*filter(None, texts), *self._known])}
             self._entry = control.bcast(self._entry)
