@@ -119,6 +119,7 @@ def duplicates():
     def deleted(comm, key, value):
         count[0] -= 1
 
+    MPI.COMM_WORLD.allreduce(0)     # for which mpi4py makes a duplicate of its own, and keeps it
     MPI.COMM_WORLD.Set_attr(MPI.Comm.Create_keyval(copied, deleted), "counted")
     return count
 
