@@ -31,7 +31,7 @@ import rank
 from launchers import launcher_of
 from processes import MARK, JobFailed, Result, end_all, start, text_of
 
-TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases"}
+TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases", "bracket_cases"}
 
 
 def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
