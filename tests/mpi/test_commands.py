@@ -276,7 +276,7 @@ def test_deadline_ends_the_ranks():
 
 
 def test_deadline_under_mpiexec():
-    launcher, environ = jobs._launcher("mpich")
+    launcher, environ = processes.launcher_command("mpich")
     status, _, err = overlap(*LONG, "--deadline", 5, launcher=[*launcher, "-n", "2"], env=environ)
     assert status != 0 and "Timeout (0:00:05)!" in err and "measure.py" in err
 
