@@ -49,7 +49,8 @@ class Job:
             self.run = self.plan.pointwise(lambda a, b, out: np.multiply(a, b, out=out), inputs=2,
                                            dealias="3/2")
             self.transforms.append(self.run)
-        self.inputs = [self.plan.empty(operation) for _ in range(1 + operation)]
+        given = self.plan.spectrum if operation else self.plan.real
+        self.inputs = [given.empty() for _ in range(1 + operation)]
         for array in self.inputs:
             array[...] = 1
         self.out = self.plan.spectrum.empty()
