@@ -17,6 +17,7 @@ from overlap.fft.planning import grids, tuning_file
 from overlap.fft.planning.search import choose
 
 SHAPE, DTYPE = (24, 12, 10), "f8"
+FIELDS = 3, 32, 32, 32  # enough for several units
 
 
 def product_of(u, v):
@@ -261,12 +262,12 @@ async def no_requests(z):
 
 @contextmanager
 def failing(where, name, at=0):
-    """Meanwhile a function of this rank runs out of memory when it is called the `at`-th time."""
+    """Meanwhile a function of this rank runs out of memory, once, after `at` calls."""
     original, calls = getattr(where, name), []
 
     def fails(*args, **options):
         calls.append(name)
-        if len(calls) > at:
+        if len(calls) == at + 1:
             raise MemoryError(f"no room in {name}")
         return original(*args, **options)
 
@@ -280,12 +281,11 @@ def failing(where, name, at=0):
 def a_rank_fails_while_planning(comm):
     """One rank that fails while settings are chosen ends that on all ranks; the plan stays usable."""
     rng = np.random.default_rng(5)
-    for make, shape in ((overlap.FFT2, SHAPE), (overlap.FFT3, (2, *SHAPE))):
+    for make, shape in ((overlap.FFT2, SHAPE), (overlap.FFT3, FIELDS)):
         with make(comm, shape, DTYPE) as plan:
             transform = plan.forward
             u = random(rng, shape, DTYPE)[plan.real.local_slice]
             truth = np.array(transform(u))
-            settings = transform.settings
 
             def tunes():
                 transform.tune(0.2)
@@ -301,8 +301,7 @@ def a_rank_fails_while_planning(comm):
                 same_everywhere(comm, str(error))
                 assert error.rank == rank and f"no room in {place}" in str(error)
                 assert not transform.planning
-            transform.configure(settings)
-            assert same_bits(transform(u), truth)
+                assert same_bits(transform(u), truth)
 
 
 def a_rank_fails_with_the_file(comm, path):
@@ -326,16 +325,16 @@ def fields_are_tuned(comm):
     """The transforms of an FFT3 are tuned like those of an FFT2, and their results stay the same."""
     rng = np.random.default_rng(6)
     for grid in {(1, comm.size), (comm.size, 1)}:
-        with overlap.FFT3(comm, (3, 16, 12, 10), DTYPE, grid=grid) as plan:
+        with overlap.FFT3(comm, FIELDS, DTYPE, grid=grid) as plan:
             acting = plan.pointwise(product_of)
-            u = random(rng, (3, 16, 12, 10), DTYPE)[plan.real.local_slice]
+            u = random(rng, FIELDS, DTYPE)[plan.real.local_slice]
             spectrum = np.array(plan.forward(u))
             truth = spectrum, np.array(plan.backward(spectrum)), np.array(acting(spectrum, spectrum))
             for transform in (plan.forward, plan.backward, acting):
                 assert transform.tune(0.5) is transform.tuned
                 same_everywhere(comm, (transform.settings, transform.tuned))
-                assert len(transform.trials) == transform.tuned.tried
-                assert str(transform.tuned) in plan.describe() or transform is acting
+                assert len(transform.trials) == transform.tuned.tried > 4
+                assert str(transform.tuned) in transform.describe()
             for result, expected in zip((plan.forward(u), plan.backward(spectrum),
                                          acting(spectrum, spectrum)), truth):
                 assert same_bits(result, expected)

@@ -45,8 +45,12 @@ class Transform:
         self.can_be_late = True
 
     @contextmanager
-    def _together(self, what):
-        yield
+    def _together(self, what, undo):
+        try:
+            yield
+        except BaseException:
+            undo()
+            raise
 
     def configure(self, settings, count=None):
         assert settings_problem(settings, complete=True) is None
@@ -242,6 +246,26 @@ def test_tuning_keeps_to_its_budget():
         spent_s = transform.now_s
         tune.tune(transform, budget_s)
         assert transform.now_s - spent_s < 1.1 * budget_s + 12.0
+
+
+@pytest.mark.parametrize("at", [0, 3, 20, 60])
+def test_a_failure_leaves_the_settings_of_before(at):
+    transform = Transform(PlaneCandidates, costing({"wait": "poll"}))
+    choose(transform, Settings())
+    before, trials_before = transform.settings, transform.trials
+    runs = []
+
+    def cost(settings, slices, what):
+        runs.append(settings)
+        if len(runs) > at:
+            raise MemoryError
+        return slices * 1e-4
+
+    transform.cost = cost
+    with pytest.raises(MemoryError):
+        tune.tune(transform, 60.0)
+    assert transform.settings == before and not transform.planning
+    assert transform.trials == trials_before and transform.tuned is None
 
 
 def test_an_effort_that_loses_is_forgotten(monkeypatch):

@@ -29,7 +29,7 @@ FINALISTS = 4
 def choose(transform: Tunable, requested: Settings) -> None:
     """Configure a transform as requested, and with the best settings found where open (collective)."""
     transform.requested = requested
-    with transform.runtime.together("planning"), on_trial(transform):
+    with on_trial(transform, "planning"):
         candidates = transform.candidates(transform, requested)
         if requested.wait == "auto" and candidates.hides:
             chosen, transform.trials = planned(Trials(candidates))

@@ -170,10 +170,20 @@ def winner(times_s: Sequence[float] | NDArray[np.float64], near_tie: float) -> i
 
 
 @contextmanager
-def on_trial(transform: Tunable) -> Iterator[None]:
-    """While a transform's arrays hold no data of the user's: it calls none of the user's functions."""
-    transform.planning = True
-    try:
-        yield
-    finally:
-        transform.planning = False
+def on_trial(transform: Tunable, what: str) -> Iterator[None]:
+    """While a transform runs on arrays of zeros: it calls none of the user's functions (collective).
+
+    A failure on one rank is one on all, and leaves the transform configured as it was before.
+    """
+    before = getattr(transform, "settings", None)
+
+    def restore() -> None:
+        if before is not None:
+            transform.configure(before)
+
+    with transform.runtime.together(what, restore):
+        transform.planning = True
+        try:
+            yield
+        finally:
+            transform.planning = False

@@ -47,7 +47,7 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
     """
     control = transform.runtime.control
     clock = _Clock(control, budget_s, progress)
-    with transform.runtime.together("tuning"), on_trial(transform):
+    with on_trial(transform, "tuning"):
         clock.says("planning")
         candidates = transform.candidates(transform, transform.requested)
         if candidates.hides:
