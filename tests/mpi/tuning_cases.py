@@ -31,7 +31,7 @@ def tuned_plan_is_found_again(comm, path, workers):
     with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, workers=workers) as plan:
         assert "not used: it has no entry" in plan.describe()
         made = [plan.pointwise(lambda u: u)]
-        first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product)
+        first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product_of)
         twin = plan.pointwise(lambda u, v: u - v)
         if comm.rank > 0:  # what one rank has dropped is tuned on none
             made.clear()
@@ -62,7 +62,7 @@ def tuned_plan_is_found_again(comm, path, workers):
     for wait in ("auto", "off", "poll", "block"):
         with overlap.FFT2(comm, SHAPE, DTYPE, wait=wait, tuning=path,
                           workers=workers) as plan:
-            first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product)
+            first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product_of)
             transforms = [plan.forward, plan.backward, first, second]
             found = [transform.settings for transform in transforms]
             if wait == "auto":
@@ -333,7 +333,7 @@ def fields_are_tuned(comm):
             for transform in (plan.forward, plan.backward, acting):
                 assert transform.tune(0.5) is transform.tuned
                 same_everywhere(comm, (transform.settings, transform.tuned))
-                assert len(transform.trials) == transform.tuned.tried > 4
+                assert len(transform.trials) == transform.tuned.tried >= 2
                 assert str(transform.tuned) in transform.describe()
             for result, expected in zip((plan.forward(u), plan.backward(spectrum),
                                          acting(spectrum, spectrum)), truth):
