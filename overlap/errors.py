@@ -65,6 +65,13 @@ class SliceError(RankError):
         return type(self), (self.rank, self.slice, self.summary, self.traceback_text)
 
 
+class CommunicatorsExhausted(OverlapError, RuntimeError):
+    """So many failures left messages behind that no more communicators may be replaced.
+
+    Every rank raises it, for the call that failed last and for all later ones of the runtime.
+    """
+
+
 class ClosedError(OverlapError, RuntimeError):
     """A runtime or plan was used after `close`."""
 

@@ -1,11 +1,29 @@
-"""One run of a pipeline on one rank: its slots, its state, its first failure."""
+"""One run of a pipeline on one rank: its slots, its state, its first failure.
+
+What threads share, all of it guarded by `Job.lock` (a store and a load that must not pass each other, as
+"post the item, then see whether somebody sleeps for it" and "say what I sleep for, then look for the item",
+are steps of one critical section each; nothing rests on the GIL):
+
+* ``Slot.item``, ``Slot.gate``, `Job.running` and the way to wait's ``_awaited``: the change of hands between a
+  worker and the communicator thread, and the question whether anything is left to wait for;
+* which slices have ended, and the gates that wait for them;
+* `Job.failure` and `Job.stopping`. They are read without the lock too: they change once, and a reader who
+  comes too early computes a little in vain, or tells the others one agreement later.
+
+Also shared, with locks of their own: the heap of ready steps (`ReadySteps`), the count of a `Parallel` (in
+`split`), the `WakeEvent`, which remembers one ring.
+"""
+
+from __future__ import annotations
 
 from threading import Lock, RLock, current_thread
 from time import perf_counter
 
 from ..errors import formatted, text_of
-from .requests import Operation
+from .learning import Recorded
 from .slots import Slot
+
+AGREE = "agree"  # in place of a skeleton: nothing is learned, every operation is agreed on
 
 
 class Failure:
@@ -26,9 +44,9 @@ class Job:
         The slices.
     coroutine : callable
         ``coroutine(key, resources)`` makes a slice's coroutine.
-    skeleton : callable or None
+    skeleton : callable, "agree" or None
         Same arguments; a coroutine that awaits what the slice awaits and computes nothing. None:
-        learned from the first slice, whose operations are agreed on one by one.
+        learned from the first slice, whose operations are agreed on one by one. ``"agree"``: all are.
     resources : list
         One entry per slot; None where the program has no slot buffers.
     workers : Workers or None
@@ -38,25 +56,33 @@ class Job:
     Attributes
     ----------
     posted : callable
-        ``posted(slot)`` tells the communicator that the slot has an item, or waits at a gate; set
-        by it.
+        ``posted(slot)`` tells the communicator thread that a worker has left the slot; set by it, called
+        with `lock` held.
     resume : callable
-        ``resume(slot)`` has a worker advance the slot; set by the communicator.
+        ``resume(slot)`` has a worker advance the slot; set by the communicator thread.
+    running : int
+        Slots that a worker has, or will have.
+    closing : bool
+        All ranks have agreed to stop: slices that have not begun do not begin.
+    recorded : Recorded or None
+        What the first slice awaits; None where that is not to be learned.
     """
 
     def __init__(self, keys, coroutine, skeleton, resources, depth, workers, trace):
         self.slices = len(keys)
         self.depth = depth
         self.coroutine = coroutine
-        self.skeleton = skeleton
+        self.recorded = Recorded() if skeleton is None else None
+        self.skeleton = None if skeleton == AGREE else skeleton
         self.posted = self.resume = None
         self.trace = trace
+        self.lock = RLock()  # a signal handler may fail the job as well
+        self.running = 0
         self.failure = None
         self.first_ended = False
         self.stopping = False  # no more computing: this rank failed, or all have agreed to stop
+        self.closing = False
         self._workers = workers
-        self._lock = RLock()  # a signal handler may fail the job as well
-        self._recorded = []
         self._ended = bytearray(len(keys))  # which slices have
         self._gates = {}  # slots that wait for some of them; None: they stay
         numbered = list(enumerate(keys))
@@ -65,36 +91,78 @@ class Job:
 
     def fail(self, key, error):
         """Keep the first failure of this rank; from now on the slots drain."""
-        with self._lock:
+        # The text is made without the lock: that runs the user's code.
+        failure = Failure(key, error) if self.failure is None else None
+        with self.lock:
             if self.failure is None:
-                self.failure = Failure(key, error)
+                self.failure = failure
             self.stopping = True
             self._open_gates()
 
+    def stop(self, closing):
+        """No more computing, as all ranks have agreed; if `closing`, no slice begins any more."""
+        with self.lock:
+            self.stopping = True
+            self.closing = closing
+            self._open_gates()
+
+    def leave(self, slot):
+        """A worker leaves a slot, which has an item or waits at a gate; `lock` is held."""
+        self.running -= 1
+        self.posted(slot)
+
     def ended(self, ordinal):
         """A slice has ended: those that waited for it go on."""
-        if ordinal == 0:
-            self.first_ended = True
-        with self._lock:
+        with self.lock:
+            if ordinal == 0:
+                self.first_ended = True
             self._ended[ordinal] = True
             self._open_gates()
 
     def passes(self, slot, gate):
-        """Whether the slices of an `WaitForSlices` have ended; if not, the slot is resumed when they have."""
-        with self._lock:
+        """Whether the slices of a `WaitForSlices` have ended; if not, the slot is resumed when they have."""
+        with self.lock:
             if self._is_open(gate):
                 return True
             slot.gate = gate
-            slot.busy = False
             if self._gates is not None:
                 self._gates[slot] = True
-        self.posted(slot)
+            self.leave(slot)
         return False
 
     def lock_gates(self):
         """From now on no slot is resumed at a gate."""
-        with self._lock:
+        with self.lock:
             self._gates = None
+
+    def never(self, slot):
+        """Fail a wait that can never end: no slot runs, and nothing is under way in MPI."""
+        gate, run = slot.gate, slot.current
+        if gate is None:
+            raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything")
+        missing = self._ended.find(0, gate.start, gate.stop)
+        why = "has not ended, nor can it any more"
+        for other in self.slots:
+            if other.current is not None and other.current.ordinal == missing:
+                if other.gate is not None:
+                    why = f"waits for others itself ({other.gate})"
+                elif other.item is not None:
+                    why = ("has an operation that comes later in the issue order: expected one "
+                           "operation, or take_turn(), in every slice")
+        if self.at_barrier(missing):
+            why = "waits at a barrier() for this one"
+        self.fail(run.key, RuntimeError(
+            f"{gate} waits for ever: slice number {missing} {why}"))
+
+    def at_barrier(self, ordinal):
+        """Whether a slice waits at a barrier; while no slot runs."""
+        return any(slot.has_parked(ordinal) for slot in self.slots)
+
+    def release(self):
+        """The job is over: nothing keeps its slices' arrays alive, not even for the garbage collector."""
+        with self.lock:
+            self.posted = self.resume = self._gates = None
+        self.slots = []
 
     def _is_open(self, gate):
         return self.stopping or self._ended.find(0, gate.start, gate.stop) < 0
@@ -106,19 +174,9 @@ class Job:
                 slot.gate = None
                 self.resume(slot)
 
-    def record(self, request):
-        if self.skeleton is None:
-            self._recorded.append(request)
-
     def learned(self):
         """The first slice has ended on all ranks: what it awaited stands for every slice."""
-        recorded = self._recorded
-
-        async def skeleton(key, resources):
-            for request in recorded:
-                await (request.on_scratch() if isinstance(request, Operation) else request)
-
-        self.skeleton = skeleton
+        self.skeleton = self.recorded.skeleton()
 
     def traced(self, label, started):
         self.trace.add(current_thread().name, "compute", label, started, perf_counter())
@@ -154,7 +212,9 @@ class Job:
             if run.error is None and not self.stopping:
                 function(part)
         except BaseException as error:
-            run.error = error
+            with self.lock:
+                if run.error is None:
+                    run.error = error
             self.fail(run.key, error)
         if self.trace is not None:
             self.traced(f"slice {text_of(run.key)} part", started)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..errors import InputError, formatted
 from .interrupts import held_signals
+from .job import AGREE
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -52,7 +53,7 @@ class Pipeline:
     """
 
     def __init__(self, runtime: Runtime, program: SliceProgram,
-                 buffers: Callable[[], Any] | None, skeleton: SliceProgram | None,
+                 buffers: Callable[[], Any] | None, skeleton: SliceProgram | Literal["agree"] | None,
                  options: PipelineOptions) -> None:
         self.depth = options.depth
         self.wait = options.wait
@@ -111,12 +112,14 @@ class Pipeline:
                           error)
             started = perf_counter()
             runtime._run(keys, self._bound(self._program, args, kwargs),
-                         self._skeleton and self._bound(self._skeleton, args, kwargs),
+                         self._bound(self._skeleton, args, kwargs),
                          self.slots, options)
             if self._trial is not None and keys:
                 self._judge(wait, (perf_counter() - started) / len(keys))
 
     def _bound(self, function, args, kwargs):
+        if function is None or function == AGREE:  # in a skeleton's place
+            return function
         if self._has_buffers:
             return lambda key, buffers: function(key, buffers, *args, **kwargs)
         return lambda key, buffers: function(key, *args, **kwargs)

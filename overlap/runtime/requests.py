@@ -15,19 +15,19 @@ returns the `Operation` to await.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from itertools import starmap
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
+from . import signatures
+from .agreement import weight
+
 # Calls with a nonblocking twin of the same arguments: ``Name`` and ``Iname``.
-CALLS = (
-    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
-    "Alltoall", "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter",
-    "Reduce_scatter_block", "Scan", "Exscan", "Neighbor_allgather", "Neighbor_allgatherv",
-    "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw", "Send", "Ssend", "Recv",
-    "Sendrecv", "Sendrecv_replace",
-)
+CALLS = tuple(signatures.PARAMETERS)
 
 
 class _Request:
@@ -40,9 +40,16 @@ class _Request:
 
 
 class Operation(_Request):
-    """One MPI call of a slice program, not yet made."""
+    """One MPI call of a slice program, not yet made.
 
-    __slots__ = ("comm", "name", "args", "kwargs")
+    Attributes
+    ----------
+    made : list
+        What the call has returned, as soon as it has: an exception that comes after, a signal handler's
+        for one, must not have the call made twice.
+    """
+
+    __slots__ = ("comm", "name", "args", "kwargs", "made")
 
     def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> None:
@@ -50,14 +57,29 @@ class Operation(_Request):
         self.name = name
         self.args = args
         self.kwargs = kwargs
+        self.made: list[Any] = []
 
     def call(self) -> None:
         """Make the blocking call."""
-        getattr(self.comm._handle, self.name)(*self.args, **self.kwargs)
+        self._make(self.name)
 
     def start(self) -> MPI.Request:
         """Start the nonblocking twin; returns the `MPI.Request`."""
-        return getattr(self.comm._handle, "I" + self.name.lower())(*self.args, **self.kwargs)
+        self._make("I" + self.name.lower())
+        return self.made[0]
+
+    def _make(self, name):
+        function = getattr(self.comm._handle, name)
+        if self.kwargs:
+            function = partial(function, **self.kwargs)
+        # `extend` calls the function from C and keeps its result before any Python code can run.
+        self.made.extend(starmap(function, (self.args,)))
+
+    terms = signatures.terms
+    alike = signatures.alike
+    shared = signatures.shared
+    described = signatures.described
+    sent = signatures.sent
 
     def on_scratch(self) -> Operation:
         """Make the same operation on buffers of its own, so that it moves no user's data."""
@@ -112,7 +134,7 @@ def parallel(function: Callable[[Any], object], parts: Iterable[Any]) -> Paralle
 
     ``await parallel(function, parts)`` calls ``function(part)`` for every part, in any order and
     on any workers, and resumes the slice when all have returned. The first exception is raised
-    from the await.
+    from the await; parts that have not begun by then are left out.
     """
     return Parallel(function, parts)
 
@@ -132,7 +154,9 @@ class WaitForSlices(_Request):
 def wait_for_slices(stop: int, start: int = 0) -> WaitForSlices:
     """Wait, inside a slice program, until the call's slices `start` to ``stop - 1`` have ended.
 
-    The slice keeps its slot but no worker. If a slice has failed, nothing is waited for.
+    The slice keeps its slot but no worker. If a slice has failed, nothing is waited for. A wait that
+    can never end (for itself, for a slice that waits at a barrier for this one) ends with a
+    `SliceError` on all ranks as soon as nothing else is left to do.
 
     Order rule: operations are issued in a fixed rotation of the slots, which is the order of the
     slices if every slice awaits exactly one operation (or `take_turn`). Then all operations of earlier
@@ -141,6 +165,9 @@ def wait_for_slices(stop: int, start: int = 0) -> WaitForSlices:
     operation comes after everything that earlier slices do before theirs. And a wait for
     a later slice, or for an earlier one whose operation comes later, ends with a `SliceError`.
     """
+    start, stop = index(start), index(stop)
+    if start < 0 or stop < 0:
+        raise ValueError(f"expected slices from 0 on, received wait_for_slices({stop}, start={start})")
     return WaitForSlices(stop, start)
 
 
@@ -199,12 +226,17 @@ class AsyncComm:
         self._source = source  # never carries a pipeline's traffic: a fresh duplicate can be made
         self._owns_source = owns_source
         self._wrap = wrap
+        self.weight = weight(source.rank, source.size)
         self.number = number
         self._handle: Any = None
         self.renew()
 
     def renew(self) -> None:
-        """Take a fresh duplicate (collective); the old one, if any, is left behind unused."""
+        """Take a fresh duplicate (collective); the old one, if any, is left behind unused.
+
+        It is not freed: MPI would give its context to a later communicator, which could then receive
+        what is still under way in it.
+        """
         self._handle = self._source.Dup()
         self._handle.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self._handle.rank
@@ -215,6 +247,10 @@ class AsyncComm:
         self._handle.Free()
         if self._owns_source:
             self._source.Free()
+
+    def first_of(self, group: MPI.Group) -> int:
+        """The place of its first rank in a group: tells the communicators of a split apart."""
+        return self._handle.Get_group().Translate_ranks([0], group)[0]
 
     def same_ranks(self, comm: MPI.Comm) -> bool:
         """Whether `comm` is an intracommunicator of the same ranks in the same order."""

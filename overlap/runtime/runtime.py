@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from queue import SimpleQueue
-from typing import Any, Self, overload
+from typing import Any, Literal, Self, overload
 
 from mpi4py import MPI
 
@@ -159,18 +159,19 @@ class Runtime:
 
     @overload
     def pipelined(self, program: SliceProgram, *, buffers: Callable[[], Any] | None = None,
-                  skeleton: SliceProgram | None = None, depth: int | None = None,
+                  skeleton: SliceProgram | Literal["agree"] | None = None, depth: int | None = None,
                   wait: str | None = None, in_flight: int | None = None,
                   polls: int | None = None) -> Pipeline: ...
 
     @overload
     def pipelined(self, program: None = None, *, buffers: Callable[[], Any] | None = None,
-                  skeleton: SliceProgram | None = None, depth: int | None = None,
+                  skeleton: SliceProgram | Literal["agree"] | None = None, depth: int | None = None,
                   wait: str | None = None, in_flight: int | None = None,
                   polls: int | None = None) -> Callable[[SliceProgram], Pipeline]: ...
 
     def pipelined(self, program: SliceProgram | None = None, *,
-                  buffers: Callable[[], Any] | None = None, skeleton: SliceProgram | None = None,
+                  buffers: Callable[[], Any] | None = None,
+                  skeleton: SliceProgram | Literal["agree"] | None = None,
                   depth: int | None = None, wait: str | None = None, in_flight: int | None = None,
                   polls: int | None = None) -> Pipeline | Callable[[SliceProgram], Pipeline]:
         """Make a pipeline of a slice program; a decorator, with or without arguments.
@@ -182,10 +183,13 @@ class Runtime:
             with `buffers`.
         buffers : callable, optional
             Makes one slot's buffers; called `depth` times, now. A slice in flight owns one slot.
-        skeleton : coroutine function, optional
+        skeleton : coroutine function or "agree", optional
             Same arguments as `program`: awaits the same requests and computes nothing. Needed
-            only where slices await different operations or sizes; otherwise the runtime learns
-            it from the first slice, which costs two small reductions per operation there.
+            only where slices, or ranks, await different operations, sizes, roots, tags or peers;
+            otherwise the runtime learns it from the first slice, which costs two small reductions
+            per operation there, and holds all slices to it. ``"agree"`` needs none and learns
+            nothing: every operation of every slice costs these reductions; all ranks must await
+            the same calls.
         depth, wait, in_flight
             As of the runtime, for this pipeline alone.
         polls : int, optional
@@ -332,7 +336,9 @@ def _communicate(jobs, scheduler):
         job, waiting, outcome, done = work
         try:
             outcome.append(scheduler.run(job, waiting))
-            done.ring()
         except BaseException as error:
             abort_on(error)
-        del work, job, waiting, outcome, done
+        # Nothing is held any more when the caller goes on.
+        del work, job, waiting, outcome
+        done.ring()
+        del done

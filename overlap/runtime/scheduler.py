@@ -1,39 +1,41 @@
-"""The communicator: issues the MPI operations of a pipeline in an order that needs no messages.
+"""The scheduler: issues the MPI operations of a pipeline in an order that needs no messages.
 
 Issue order. MPI matches collectives by call order, so the order must be a pure function of the
-program. The communicator visits the slots in a fixed rotation; at each visit it takes the slot's
+program. The communicator thread visits the slots in a fixed rotation; at each visit it takes the slot's
 next item, waiting for its worker if need be. A slot at its end leaves the rotation; slots at a
 barrier leave it together until the last one has arrived.
 
 Agreement. A rank on which a slice failed keeps issuing what the others wait for (`Slot` drains),
-until all ranks have agreed that one of them failed. The agreement is a nonblocking reduction of one
-flag every so many operations, looked at one interval later, when it has long arrived; and one at
-the end. All ranks see the same flags at the same place in the issue order and stop there together.
+until all ranks have agreed that one of them failed. The agreement is a nonblocking reduction every so many
+operations, looked at one interval later, when it has long arrived; and one at the end. All ranks see
+the same at the same place in the issue order.
 
-Learning. To drain, a rank must know what its slices still await. A program without a `skeleton`
-shows that with its first slice. Until this has ended, every item is agreed on before it is issued,
-and every operation is known to have started on all ranks before any rank waits for it.
+The end after a failure. From there on no slice begins, and each that has issued an operation drains to its
+end, so that what matches within a slice has matched on all ranks, and nothing is left on the communicators.
+A program that sends and receives by separate calls is drained to the end of all slices: there a message may go
+from one slice to another. Where something is left all the same (while learning, or by an operation that only
+some ranks could start), all ranks see that and take new communicators.
 
-Three ways to wait, one small class each in `waiting`: `Inline` has no threads at all,
-`Blocking` makes the blocking call and holds a core token meanwhile, `Polling` keeps several nonblocking
-calls in flight and sleeps between looks.
+Learning. A program without a `skeleton` shows with its first slice what slices await (`learning`). Until
+this has ended, every item is agreed on before it is issued, and every operation is known to have started
+on all ranks before any rank waits for it. If a rank fails in that time, all stop at once.
 """
 
+from __future__ import annotations
+
 import pickle
-import zlib
 
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import SliceError
-from .requests import TakeTurn
+from ..errors import CommunicatorsExhausted, SliceError
+from .agreement import Agreements
+from .requests import Operation, TakeTurn
 from .slots import AT_BARRIER, END, FAILED
-from .waiting import Blocking, Inline, Polling
+from .waiting import Blocking, Inline, NotIssued, Polling
 
-# Raised by a blocking call before anything was sent; any other error class comes after.
-ARGUMENT_ERRORS = frozenset((
-    MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_OP, MPI.ERR_RANK,
-    MPI.ERR_ROOT, MPI.ERR_TAG, MPI.ERR_TYPE))
+COMMUNICATORS_LEFT_BEHIND = 1000  # at most, by one process: MPI libraries have about 2,000 of them
+_left_behind = 0
 
 
 class Scheduler:
@@ -56,7 +58,9 @@ class Scheduler:
         self.comms = comms
         self.outstanding = outstanding
         self.agree_every = agree_every
-        self._abandoned = []  # requests that can never complete: MPI may still write their buffers
+        self._abandoned = []  # requests that may never complete: MPI may still read their buffers
+        self._exhausted = None  # why no job can be run any more
+        self._job = self._waiting = self._agreements = None
 
     def waiting(self, wait, job, workers, in_flight, polls):
         """The way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``."""
@@ -67,23 +71,35 @@ class Scheduler:
         return Polling(job, self.outstanding, workers, in_flight, polls)
 
     def run(self, job, waiting):
-        """Issue all operations of `job`; returns the `SliceError` of all ranks, or None."""
+        """Issue all operations of `job`; returns the error of all ranks, or None."""
+        if self._exhausted is not None:
+            job.release()
+            return CommunicatorsExhausted(self._exhausted)
         self._job = job
         self._waiting = waiting
-        self._agreement = None
-        self._spoilt = False
-        for slot in job.slots:
-            waiting.resume(slot)
-        if not self._issue_all():
-            self._stop()
-        return self._outcome()
+        self._agreements = Agreements(self.control, waiting)
+        self._ending = False  # no slice begins any more, on any rank
+        self._dirty = False  # something is left on the communicators
+        self._abandoned = [request for request in self._abandoned if not _is_over(request)]
+        try:
+            for slot in job.slots:
+                waiting.resume(slot)
+            if not self._issue_all():
+                self._cut()
+            return self._outcome()
+        finally:
+            job.release()
+            self._job = self._waiting = self._agreements = None
+
+    # ---- the rotation ------------------------------------------------------------------------
 
     def _issue_all(self):
-        """The rotation. False if the ranks agreed to stop early."""
+        """The rotation. False if the ranks agreed to stop at once."""
         job, waiting = self._job, self._waiting
         rotation = list(job.slots)
         parked = []
         issued = 0
+        stopping = False  # all ranks know of a failure
         while rotation or parked:
             if not rotation:  # the last slot has arrived at the barrier
                 rotation = sorted(parked, key=lambda slot: slot.index)
@@ -105,30 +121,81 @@ class Scheduler:
                 if not self._issue(slot, item):
                     return False
                 issued += 1
-                if issued % self.agree_every == 0 and not self._agree():
-                    return False
+                if issued % self.agree_every == 0 and not stopping:
+                    if self._all_well():
+                        self._agreements.start(job.failure is not None)
+                    elif self._dirty:
+                        return False
+                    else:
+                        stopping = True
+                        self._ending = not self._agreements.messages
+                        job.stop(closing=self._ending)
+        if stopping and self._agreements.sum([self._agreements.unmatched])[0]:
+            self._leave_behind()
         waiting.finish()
-        return self._agreement is None or self._agreed()
+        return True
+
+    def _all_well(self):
+        """Whether the last agreement, if one is under way, says that all ranks are well."""
+        problem = self._agreements.ended()
+        if problem:
+            self._differ(problem)
+        return problem is None
+
+    def _differ(self, problem):
+        """The ranks have issued different operations: these may not have matched."""
+        self._job.fail(None, RuntimeError(problem))
+        self._dirty = True
 
     def _take(self, slot):
         """The slot's next item; None if, while learning, some rank failed."""
         job, waiting = self._job, self._waiting
-        waiting.take(slot)
-        if slot.index == 0 and job.skeleton is None and job.first_ended and not job.stopping:
-            learned = True
-        else:
-            learned = False
-        if job.skeleton is None and not self._same_everywhere(slot.item, learned):
-            return None
-        if learned:
-            job.learned()
-        while slot.item is FAILED:  # posted before the skeleton was known
-            slot.item = None
+        item = waiting.take(slot)
+        while self._ending and not (item is END or item is AT_BARRIER or slot.current.begun):
+            slot.drop()
             waiting.resume(slot)
-            waiting.take(slot)
-        item, slot.item = slot.item, None
+            item = waiting.take(slot)
+        if job.skeleton is None:
+            learned = (job.recorded is not None and slot.index == 0 and job.first_ended
+                       and not job.stopping)
+            problem = self._agreements.same(not job.stopping and item is not FAILED, item, learned)
+            if problem is not None:
+                if problem:
+                    job.fail(None, RuntimeError(problem))
+                return None
+            if learned:
+                job.learned()
+        while item is FAILED:  # posted before the skeleton was known
+            waiting.resume(slot)
+            item = waiting.take(slot)
+        if job.recorded is not None and not slot.known and job.skeleton is not None:
+            item = self._checked(slot, item)
+        if slot.current is not None:
+            slot.current.begun = True
         slot.taken += 1
         return item
+
+    def _checked(self, slot, item):
+        """Hold a slot's slices to the program from now on, and what they awaited before that too."""
+        found = self._job.recorded.first_problem(slot.unchecked)
+        slot.unchecked.clear()
+        slot.known = True
+        if found is None:
+            return item
+        run, error = found
+        if run is slot.current and not run.draining:
+            return self._drained(slot, error)
+        self._job.fail(run.key, error)
+        return item
+
+    def _drained(self, slot, error):
+        """In place of a slice's last request, what the other ranks issue: from its skeleton."""
+        run = slot.current
+        run.error = error
+        run.awaited -= 1
+        self._job.fail(run.key, error)
+        self._waiting.resume(slot)
+        return self._waiting.take(slot)
 
     def _issue(self, slot, operation):
         """Issue one operation; False if, while learning, it did not start on all ranks."""
@@ -137,100 +204,73 @@ class Scheduler:
             waiting.completed(slot)
             return True
         if job.skeleton is None:
-            waiting.make_room()
-            request = None
-            try:
-                request = operation.start()
-            except Exception as error:
-                job.fail(slot.current.key, error)
-            if not self._minimum([request is not None])[0]:
-                # Where it did start it can never complete: leave the communicators behind.
-                self._spoilt = True
-                self._abandoned.append((request, waiting))
-                return False
-            waiting.adopt(slot, operation, request)
-            return True
+            return self._start_together(slot, operation)
         while True:
             try:
                 waiting.issue(slot, operation)
-                return True
-            except Exception as error:
+                break
+            except NotIssued as refusal:
                 # The others issue it: so must this rank, on buffers from the skeleton.
-                if isinstance(error, MPI.Exception) and (
-                        error.Get_error_class() not in ARGUMENT_ERRORS):
-                    waiting.completed(slot, error)
-                    return True
-                run = slot.current
-                if run.draining:
-                    raise
-                run.error = error
-                run.awaited -= 1
-                job.fail(run.key, error)
-                waiting.resume(slot)
-                waiting.take(slot)
-                operation, slot.item = slot.item, None
-
-    def _same_everywhere(self, item, learned):
-        """While learning: has no rank failed, and do all ranks take the same item here?"""
-        job = self._job
-        signature = zlib.crc32(f"{item} {learned}".encode())
-        healthy, smallest, largest = self._minimum(
-            [not job.stopping and item is not FAILED, signature, -signature])
-        if healthy and smallest != -largest:
-            job.fail("?", RuntimeError(
-                "the slice programs of the ranks await different operations: expected the same on "
-                f"all ranks, rank {self.control.rank} received {item}"))
-            return False
-        return bool(healthy)
-
-    def _minimum(self, values):
-        """Element-wise minimum over the ranks of a few integers."""
-        values = np.array(values, dtype=np.int64)
-        request = self.control.Iallreduce(MPI.IN_PLACE, values, MPI.MIN)
-        self._waiting.wait(request, "agreement of all ranks")
-        return values
-
-    def _agree(self):
-        """Look at the last agreement and start the next one; False if a rank had failed."""
-        if self._agreement is not None and not self._agreed():
-            return False
-        flag = np.array([self._job.failure is None], dtype=np.int64)
-        request = self.control.Iallreduce(MPI.IN_PLACE, flag, MPI.MIN)
-        self._agreement = request, flag
+                if slot.current.draining:
+                    raise refusal.__cause__
+                operation = self._drained(slot, refusal.__cause__)
+        self._agreements.note(operation)
         return True
 
-    def _agreed(self):
-        request, flag = self._agreement
-        self._agreement = None
-        self._waiting.wait(request, "agreement of all ranks")
-        return bool(flag[0])
+    def _start_together(self, slot, operation):
+        """While learning: start an operation; False if it did not start on all ranks."""
+        job, waiting = self._job, self._waiting
+        waiting.make_room()
+        operation.made = []
+        error = None
+        try:
+            operation.start()
+        except BaseException as caught:
+            error = caught
+        made, operation.made = operation.made, []
+        if error is not None:
+            job.fail(slot.current.key, error)
+        started = self._agreements.sum([len(made)])[0]
+        if started < self.control.size:
+            if started:  # it can never complete
+                self._abandoned += made
+                self._dirty = True
+            return False
+        self._agreements.note(operation)
+        waiting.adopt(slot, operation, made[0])
+        return True
 
-    def _stop(self):
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _cut(self):
         """All ranks stop here: let what is under way end, and drop the rest."""
         job, waiting = self._job, self._waiting
-        job.stopping = True
         job.lock_gates()
-        if self._agreement is not None:  # while learning the ranks stop before it was looked at
-            self._agreed()
+        job.stop(closing=True)
         waiting.stopped = True
+        if self._agreements.sum([self._agreements.unmatched])[0]:
+            self._leave_behind()
         waiting.finish()
-        for slot in job.slots:
-            waiting.quiet(slot)
+        waiting.quiet()
         for slot in job.slots:
             slot.close()
 
+    def _leave_behind(self):
+        """Messages are left that nobody will receive."""
+        self._dirty = True
+        self._abandoned += self._waiting.abandon()
+
     def _outcome(self):
-        """The same SliceError on all ranks, or None if the job has ended well on all."""
-        job = self._job
-        if self._spoilt:
-            with self._waiting.watched("new communicators on all ranks"):
-                for comm in self.comms:
-                    comm.renew()
-        rank, size = self.control.rank, self.control.size
-        failed = job.failure is not None
-        origin = int(self._minimum([rank if failed else size])[0])
-        if origin == size:
+        """The same error on all ranks, or None if the job has ended well on all."""
+        job, rank, size = self._job, self.control.rank, self.control.size
+        self._all_well()  # the last agreement may still be under way
+        self._agreements.start(job.failure is not None)
+        problem = self._agreements.ended()
+        if problem is None:
             return None
+        if problem:
+            self._differ(problem)
+        origin = self._least(rank if job.failure is not None else size)
         text = b""
         if rank == origin:
             failure = job.failure
@@ -241,5 +281,37 @@ class Scheduler:
             data = np.frombuffer(text, dtype=np.uint8).copy() if rank == origin else np.empty(
                 length[0], dtype=np.uint8)
             self.control.Bcast(data, root=origin)
-        return SliceError(*pickle.loads(data.tobytes()))
+        error = SliceError(*pickle.loads(data.tobytes()))
+        if self._agreements.sum([self._dirty])[0] and not self._renew(error):
+            return CommunicatorsExhausted(self._exhausted)
+        return error
 
+    def _renew(self, error):
+        """Take new communicators for those on which something is left; False if there are too few."""
+        global _left_behind
+        left_behind = -self._least(-_left_behind) + len(self.comms)
+        if left_behind > COMMUNICATORS_LEFT_BEHIND:
+            self._exhausted = (
+                "expected failures that leave nothing behind on the communicators, received so many "
+                f"others that {left_behind - len(self.comms)} communicators had to be replaced, of about "
+                f"2,000 that MPI has; this runtime can only be closed. The last one was: {error}")
+            return False
+        _left_behind = left_behind
+        with self._waiting.watched("new communicators on all ranks"):
+            for comm in self.comms:
+                comm.renew()
+        return True
+
+    def _least(self, value):
+        least = np.array([value], dtype=np.int64)
+        self._waiting.wait(self.control.Iallreduce(MPI.IN_PLACE, least, MPI.MIN),
+                           "agreement of all ranks")
+        return int(least[0])
+
+
+def _is_over(request):
+    """Whether MPI has finished with a request, so that its buffers may go."""
+    try:
+        return request.Test()
+    except MPI.Exception:
+        return True

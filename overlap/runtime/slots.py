@@ -2,13 +2,19 @@
 
 Slot ``i`` of ``depth`` runs slices ``i``, ``i + depth``, ``i + 2 depth``, ... in this order. The
 assignment is fixed, so the requests a slot posts are a stream that is the same on every rank, and a
-slot starts its next slice the moment the last one ends, without asking the communicator. (Giving the
-next unstarted slice to the slot that is free first is the same order when slices await equally often,
-but would make a worker wait for the communicator's visit.)
+slot starts its next slice the moment the last one ends, without asking the communicator thread. (Giving
+the next unstarted slice to the slot that is free first is the same order when slices await equally often,
+but would make a worker wait for the communicator thread's visit.)
 
-Who touches what: between being resumed and its `post`, the slot belongs to the one
-worker that advances it; between `post` and the next `resume`, to the communicator.
+Who touches what. A slot that is *running* (from `Waiting.resume` to `Slot.post`, or to a gate) belongs to
+the one worker that advances it; else to the communicator thread. Both changes of hands happen under
+`Job.lock`, so what one has written the other sees, on any Python.
+
+Draining. A slice that has failed, and every slice of a rank on which one has, goes on with its skeleton:
+it computes nothing and awaits what the other ranks wait for.
 """
+
+from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
@@ -24,29 +30,45 @@ FAILED = "a failed slice"  # posted when a slice failed before the runtime knew 
 class SliceRun:
     """One slice's coroutine, and how far it has come."""
 
-    __slots__ = ("key", "ordinal", "coroutine", "awaited", "draining", "error", "ended")
+    __slots__ = ("key", "ordinal", "coroutine", "awaited", "begun", "draining", "error", "ended")
 
     def __init__(self, key, ordinal):
         self.key = key
-        self.ordinal = ordinal  # what the rank's first slice awaits is recorded
+        self.ordinal = ordinal  # its place in the call; what slice 0 awaits is recorded
         self.coroutine = None  # made by the first step
         self.awaited = 0  # operations, turns and barriers posted so far
+        self.begun = False  # the communicator thread has taken the first of its operations or turns
         self.draining = False
         self.error = None  # to be raised from the await, at the next step
         self.ended = False
 
 
 class Slot:
-    """One slice's place in the pipeline."""
+    """One slice's place in the pipeline.
+
+    Attributes
+    ----------
+    item : Operation, TakeTurn, END, AT_BARRIER, FAILED or None
+        Posted for the communicator thread, until it takes it.
+    gate : WaitForSlices or None
+        What the current slice waits for, while it does.
+    taken : int
+        Items that the communicator thread has taken.
+    known : bool
+        The last item was taken when the program was known already: the slot's slices are held to it.
+        The same on all ranks at the same place, which `Job.skeleton`, read by a worker, is not.
+    unchecked : list of (SliceRun, int, Request or None)
+        What was awaited before that: the slice, the position, the request; None is its end.
+    """
 
     def __init__(self, job, index, resources, keys):
         self.index = index
         self.resources = resources
-        # Posted for the communicator: an Operation or Turn, END, AT_BARRIER or FAILED.
         self.item = None
-        self.gate = None  # the `WaitForSlices` that the current slice waits for, while it does
-        self.taken = 0  # items the communicator has taken
-        self.busy = False  # a worker has it, or will have
+        self.gate = None
+        self.taken = 0
+        self.known = False
+        self.unchecked = []
         self.current = None
         self._job = job
         self._waiting = deque(keys)
@@ -61,6 +83,15 @@ class Slot:
         """All slots are at the barrier: the parked slices go on, in their order."""
         self._waiting, self._parked = self._parked, self._waiting
 
+    def has_parked(self, ordinal):
+        """Whether this slice waits at the barrier."""
+        return any(run.ordinal == ordinal for run in self._parked)
+
+    def drop(self):
+        """Give up the current slice, none of whose operations has been issued."""
+        run, self.current, self.item = self.current, None, None
+        _close(run, self._job)
+
     def close(self):
         """Drop the unfinished coroutines."""
         for run in (self.current, *self._parked, *self._waiting):
@@ -71,10 +102,10 @@ class Slot:
         """Run the current slice up to its next request, through slices that end, and post it."""
         while True:
             if self.current is None:
-                if not self._waiting:
+                self.current = self._next()
+                if self.current is None:
                     self.post(AT_BARRIER if self._parked else END)
                     return
-                self.current = self._start(self._waiting.popleft())
             run = self.current
             request = self._step(run)
             if request is None:
@@ -101,15 +132,23 @@ class Slot:
                 return
 
     def post(self, item):
-        self.item = item
-        self.busy = False
-        self._job.posted(self)
+        """Hand the slot to the communicator thread."""
+        job = self._job
+        with job.lock:
+            self.item = item
+            job.leave(self)
 
-    def _start(self, key_or_run):
-        if isinstance(key_or_run, SliceRun):
-            return key_or_run
-        ordinal, key = key_or_run
-        return SliceRun(key, ordinal)
+    def _next(self):
+        """The slice to go on with, or None."""
+        while self._waiting:
+            run = self._waiting.popleft()
+            if not isinstance(run, SliceRun):
+                ordinal, key = run
+                run = SliceRun(key, ordinal)
+            if run.begun or not self._job.closing:
+                return run
+            _close(run, self._job)
+        return None
 
     def _step(self, run):
         """Run the slice up to its next request; None when it has ended."""
@@ -118,12 +157,14 @@ class Slot:
             return self._drain(run)
         trace = job.trace
         started = perf_counter() if trace is not None else 0.0
+        request = None
         try:
             if run.coroutine is None:
                 run.coroutine = job.coroutine(run.key, self.resources)
             request = run.coroutine.send(None)
+            ended = False
         except StopIteration:
-            return None
+            ended = True
         except BaseException as error:
             if run.draining:
                 raise
@@ -132,23 +173,38 @@ class Slot:
         finally:
             if trace is not None and not run.draining:
                 job.traced(f"slice {text_of(run.key)}", started)
-        if not isinstance(request, _Request):
-            job.fail(run.key, TypeError(
-                "a slice program can await the runtime's own calls only: "
-                "expected comm.Alltoall(...), barrier(), parallel(...), wait_for_slices(...) or take_turn(), "
-                f"received {repr_of(request)}"))
+        problem = self._problem(run, request, ended)
+        if problem is not None:
+            job.fail(run.key, problem)
             return self._drain(run)
-        if isinstance(request, WaitForSlices):
-            if request.stop > run.ordinal:
-                job.fail(run.key, RuntimeError(
-                    f"expected slice number {run.ordinal} to wait for earlier ones, received "
-                    f"{request}"))
-                return self._drain(run)
-        elif not isinstance(request, Parallel):
+        if not ended and not isinstance(request, (Parallel, WaitForSlices)):
             run.awaited += 1
-            if run.ordinal == 0:
-                job.record(request)
         return request
+
+    def _problem(self, run, request, ended):
+        """Why the slice cannot go on with this request, or end; None if it can."""
+        kind = type(request)
+        if not ended and not issubclass(kind, _Request):
+            return TypeError(
+                "a slice program can await the runtime's own calls only: "
+                "expected comm.Alltoall(...), barrier(), parallel(...), wait_for_slices(...) or "
+                f"take_turn(), received {repr_of(request)}")
+        if issubclass(kind, Parallel):
+            return None
+        if issubclass(kind, WaitForSlices):
+            if request.stop > run.ordinal and not run.draining:
+                return RuntimeError(f"expected slice number {run.ordinal} to wait for earlier ones, "
+                                    f"received {request}")
+            return None
+        recorded = self._job.recorded
+        if recorded is None or run.draining:
+            return None
+        if self.known:
+            return recorded.problem(run, run.awaited, request)
+        if run.ordinal == 0 and not ended:
+            recorded.requests.append(request)
+        self.unchecked.append((run, run.awaited, request))
+        return None
 
     def _drain(self, run):
         """Stop computing in this slice; go on with what the other ranks wait for."""

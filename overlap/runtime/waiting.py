@@ -1,4 +1,8 @@
-"""The communicator's three ways to wait."""
+"""The communicator thread's three ways to wait.
+
+One small class each: `Inline` has no threads at all, `Blocking` makes the blocking call and holds a core
+token meanwhile, `Polling` keeps several nonblocking calls in flight and sleeps between polls.
+"""
 
 from contextlib import contextmanager
 from threading import Lock, current_thread
@@ -7,10 +11,17 @@ from time import perf_counter
 from mpi4py import MPI
 
 from ..errors import text_of
+from .signatures import is_receive, is_send
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
 POLLS_PER_EXCHANGE = 8  # by default
+EVERY = object()  # in a slot's place: the communicator thread waits until no slot runs
+
+# Raised by a blocking call before anything was sent; any other error class comes after.
+ARGUMENT_ERRORS = frozenset((
+    MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_OP, MPI.ERR_RANK,
+    MPI.ERR_ROOT, MPI.ERR_TAG, MPI.ERR_TYPE))
 
 
 class WakeEvent:
@@ -35,12 +46,15 @@ class WakeEvent:
         return self._lock.acquire(timeout=seconds)
 
 
+class NotIssued(Exception):
+    """MPI was not asked for an operation, or has refused its arguments; the cause says why."""
+
+
 class _Waiting:
     """What the ways to wait share.
 
-    `outstanding` maps what MPI has not finished to its start. `_awaited` is the slot whose item the
-    communicator sleeps for: it is set before the item is looked for, and a worker looks at it after
-    it has posted the item, so no wake-up is lost.
+    `outstanding` maps what MPI has not finished to its start. ``_awaited`` is the slot whose item the
+    communicator thread sleeps for (or `EVERY` slot to stop running), guarded by `Job.lock`.
 
     `overlap.timing.simulate` runs these classes on a virtual clock: it puts its own in place of `WakeEvent`,
     `clock` and `Polling.test_some`.
@@ -56,47 +70,52 @@ class _Waiting:
         self._workers = workers
         self._awaited = None
         self._wake_event = self.WakeEvent()
+        self._requests = []  # in flight
         job.posted = self.posted
         job.resume = self.resume
 
     def posted(self, slot):
-        awaited = self._awaited
-        if slot is awaited or (awaited is not None and awaited.gate is not None):
+        """A worker has left a slot: wake the communicator thread if that is what it sleeps for."""
+        if self._awaited is slot or (self._awaited is not None and not self._job.running):
             self._wake_event.ring()
 
     def resume(self, slot):
         """Have a worker advance the slot; among ready ones the next in the issue order first."""
-        slot.busy = True
+        with self._job.lock:
+            self._job.running += 1
+        self._submit(slot)
+
+    def _submit(self, slot):
         self._workers.submit(slot.place, slot.advance)
 
     def take(self, slot):
-        """Wait until the slot has an item."""
-        self._awaited = slot
-        while slot.item is None:
-            self._check_gate(slot)
-            self._look()
-        self._awaited = None
+        """Wait until the slot has an item, and take it.
 
-    def _check_gate(self, slot):
-        """Fail a wait that could never end: for a slice whose operation comes after `slot`'s."""
-        gate = slot.gate
-        if gate is None:
-            return
-        for other in self._job.slots:
-            run = other.current
-            if (other.item is not None and run is not None
-                    and gate.start <= run.ordinal < gate.stop):
-                self._job.fail(slot.current.key, RuntimeError(
-                    f"{gate} waits for slice {text_of(run.key)}, whose operation comes later in the "
-                    "issue order: expected one operation, or take_turn(), in every slice"))
+        If no slot runs and nothing is in flight, only the slot's own gate keeps it, and nobody is left
+        to open that: a wait that can never end is seen at once.
+        """
+        job = self._job
+        while True:
+            with job.lock:
+                item, slot.item = slot.item, None
+                self._awaited = None if item is not None else slot
+                never = item is None and not (job.running or self._requests)
+            if item is not None:
+                return item
+            if never:
+                job.never(slot)
+            else:
+                self._look()
+
+    def quiet(self):
+        """Wait until no worker has a slot."""
+        while True:
+            with self._job.lock:
+                running = self._job.running
+                self._awaited = EVERY if running else None
+            if not running:
                 return
-
-    def quiet(self, slot):
-        """Wait until no worker has the slot."""
-        self._awaited = slot
-        while slot.busy:
             self._look()
-        self._awaited = None
 
     def completed(self, slot, error=None):
         """An operation of `slot` is over: have its slice go on, unless the pipeline has ended."""
@@ -120,6 +139,29 @@ class _Waiting:
 
     def finish(self):
         """Wait until nothing is in flight."""
+
+    def abandon(self):
+        """Give up what is in flight and may never end; returns the requests of it that go on."""
+        return []
+
+    def _made(self, operation, make):
+        """Make the call; returns an exception that came when MPI may have sent something, or None.
+
+        Raises
+        ------
+        NotIssued
+            Nothing was sent: the other ranks still wait for this operation.
+        """
+        operation.made = []
+        try:
+            make()
+        except BaseException as error:
+            # Made, and then an exception from elsewhere; or MPI itself failed in the middle.
+            if operation.made or (isinstance(error, MPI.Exception)
+                                  and error.Get_error_class() not in ARGUMENT_ERRORS):
+                return error
+            raise NotIssued from error
+        return None
 
     def _look(self):
         self._wake_event.sleep()
@@ -150,7 +192,7 @@ class Inline(_Waiting):
         super().__init__(job, outstanding, workers)
         self._ready = set()
 
-    def resume(self, slot):
+    def _submit(self, slot):
         self._ready.add(slot)  # a `take` advances it
 
     def _look(self):
@@ -159,13 +201,13 @@ class Inline(_Waiting):
         self._ready.remove(ready)
         ready.advance()
 
-    def quiet(self, slot):
+    def quiet(self):
         pass
 
     def issue(self, slot, operation):
         with self.watched(Label(operation, slot)):
-            operation.call()
-        self.completed(slot)
+            error = self._made(operation, operation.call)
+        self.completed(slot, error)
 
     def wait(self, request, label):
         with self.watched(label):
@@ -177,8 +219,8 @@ class Blocking(_Waiting):
 
     def issue(self, slot, operation):
         with self._workers.core_tokens, self.watched(Label(operation, slot)):
-            operation.call()
-        self.completed(slot)
+            error = self._made(operation, operation.call)
+        self.completed(slot, error)
 
     def wait(self, request, label):
         with self._workers.core_tokens, self.watched(label):
@@ -198,8 +240,7 @@ class Polling(_Waiting):
         super().__init__(job, outstanding, workers)
         self._limit = limit
         self._polls = polls
-        self._in_flight = []  # (slot, label)
-        self._requests = []  # the MPI requests, in the same order
+        self._in_flight = []  # (slot, operation, label), in the order of `_requests`
         self._sleep_s = SHORTEST_SLEEP_S
         self._last_completion = None
 
@@ -209,14 +250,21 @@ class Polling(_Waiting):
 
     def issue(self, slot, operation):
         self.make_room()
-        self.adopt(slot, operation, operation.start())
+        error = self._made(operation, operation.start)
+        if not operation.made:
+            self.completed(slot, error)
+            return
+        request, operation.made = operation.made[0], []
+        if error is not None:
+            self._job.fail(slot.current.key, error)
+        self.adopt(slot, operation, request)
 
     def adopt(self, slot, operation, request):
         label = Label(operation, slot)
         self._begin(label)
         if not self._requests:
             self._last_completion = self.clock()
-        self._in_flight.append((slot, label))
+        self._in_flight.append((slot, operation, label))
         self._requests.append(request)
 
     def wait(self, request, label):
@@ -230,19 +278,27 @@ class Polling(_Waiting):
         while self._requests:
             self._look()
 
+    def abandon(self):
+        left = []
+        for place, (_, operation, _) in enumerate(self._in_flight):
+            request = self._requests[place]
+            if is_receive(operation):
+                request.Cancel()  # then it ends
+            elif is_send(operation):
+                left.append(place)  # it reads its buffer only, and keeps it alive
+        requests = [self._requests[place] for place in left]
+        for place in reversed(left):
+            self._end(self._in_flight[place][2])
+            del self._in_flight[place], self._requests[place]
+        self.finish()
+        return requests
+
     def _look(self):
         """Collect what has completed; if nothing has, sleep until the next look or item."""
         if not self._requests:
             self._wake_event.sleep()
             return
-        error = None
-        try:
-            done = self.test_some(self._requests)
-        except MPI.Exception as failure:
-            # MPI does not tell which has completed well and which has not: what it took is lost.
-            error = failure
-            done = [position for position, request in enumerate(self._requests)
-                    if request == MPI.REQUEST_NULL]
+        done, error = self._done()
         if not done:
             self._wake_event.sleep(self._sleep_s)
             return
@@ -251,12 +307,24 @@ class Polling(_Waiting):
         self._last_completion = now
         self._sleep_s = min(max(interval / self._polls, 0.5 * self._sleep_s,
                                 SHORTEST_SLEEP_S), 2 * self._sleep_s, LONGEST_SLEEP_S)
-        finished = [self._in_flight[position] for position in done]
-        for position in sorted(done, reverse=True):
-            del self._in_flight[position], self._requests[position]
-        for slot, label in finished:
+        finished = [self._in_flight[place] for place in done]
+        for place in sorted(done, reverse=True):
+            del self._in_flight[place], self._requests[place]
+        for slot, _, label in finished:
             self._end(label)
             self.completed(slot, error)
+
+    def _done(self):
+        """Places of the requests that have completed, and what MPI says is wrong with them, or None."""
+        try:
+            return self.test_some(self._requests), None
+        except MPI.Exception as failure:
+            # MPI does not tell which has completed well and which has not: what it took is lost.
+            done = [place for place, request in enumerate(self._requests)
+                    if request == MPI.REQUEST_NULL]
+            if not done:  # the error is of none in particular
+                self._job.fail(None, failure)
+            return done, failure
 
 
 class Label:

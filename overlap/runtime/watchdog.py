@@ -81,6 +81,7 @@ def _watch(deadlines, closed):
                 if now - started > limit_s:
                     abort(f"{label} has not completed in {now - started:.1f} s "
                           f"({name}={limit_s:g}): some rank does not take part")
+                del label  # it keeps an operation's arrays alive
 
 
 def abort(reason):

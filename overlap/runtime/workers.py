@@ -1,9 +1,10 @@
 """The worker pool: N threads that take the next ready step, whoever is free.
 
-State: a heap of ready steps, ordered by when the communicator will ask for their result, and one
-token per ready step in a queue on which idle workers sleep. A worker never waits on anything else,
-except, in `block` mode, on a core token: there are N core tokens for N workers and one communicator, so that
-never more than N of them keep a core busy.
+State: a heap of ready steps, ordered by when the communicator thread will ask for their result, guarded by
+a lock; and one token per ready step in a queue on which idle workers sleep. A step is in the heap before its
+token is in the queue, so whoever has a token finds one, though perhaps not the one that it was put for. A
+worker never waits on anything else, except, in `block` mode, on a core token: there are N of them for N
+workers and the communicator thread, so that never more than N threads keep a core busy.
 """
 
 import sys

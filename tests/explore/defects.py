@@ -10,18 +10,25 @@ from .schedule import explore
 DEFECTS = {
     "a wake-up is lost: the item is looked for before `_awaited` is set": (
         ("waiting", """\
-        self._awaited = slot
-        while slot.item is None:
-            self._check_gate(slot)
-            self._look()
-        self._awaited = None
-""", """\
-        while slot.item is None:
-            self._awaited = slot
-            self._check_gate(slot)
-            self._look()
-            self._awaited = None
-"""),),
+                self._awaited = None if item is not None else slot
+                never""", """\
+                never"""),
+        ("waiting", """\
+            else:
+                self._look()
+
+    def quiet""", """\
+            else:
+                self._awaited = slot
+                self._look()
+                self._awaited = None
+
+    def quiet"""),),
+    "a wait that can never end is not seen (issue 11, defect 3)": (
+        ("waiting", "never = item is None and not (job.running or self._requests)",
+         "never = False"),),
+    "an operation is issued again after an exception (issue 11, defect 2)": (
+        ("waiting", "if operation.made or (isinstance", "if (isinstance"),),
     "one rank agrees one operation late": (
         ("scheduler", "if issued % self.agree_every == 0",
          "if (issued - (self.control.rank == 1)) % self.agree_every == 0"),),
@@ -31,9 +38,10 @@ DEFECTS = {
     "draining leaves out one operation": (
         ("slots", "self.resources), run.awaited)", "self.resources), run.awaited + 1)"),),
     "draining repeats the operation that did not start": (
-        ("scheduler", "                run.awaited -= 1\n", ""),),
+        ("scheduler", "        run.awaited -= 1\n", ""),),
     "an error that Testsome reports is dropped": (
-        ("waiting", "            self.completed(slot, error)\n\n", "            self.completed(slot)\n\n"),
+        ("waiting", "            self.completed(slot, error)\n\n    def _done",
+         "            self.completed(slot)\n\n    def _done"),
     ),
     "a barrier lets slices pass before the last one has come": (
         ("scheduler", """\
@@ -61,15 +69,13 @@ DEFECTS = {
          "    def __exit__(self, *exc_info):\n        if exc_info[0] is None:\n"
          "            self._free.put(None)\n"),),
     "a program is learned from a slice that has not ended": (
-        ("job", "        if ordinal == 0:\n            self.first_ended = True\n",
-         "        self.first_ended = True\n"),),
+        ("scheduler", "slot.index == 0 and job.first_ended", "slot.index == 0"),),
     "one operation too many is in flight": (
         ("waiting", "while len(self._requests) >= self._limit:",
          "while len(self._requests) > self._limit:"),),
     "a rank that failed stops at once": (
-        ("scheduler", "if self._agreement is not None and not self._agreed():\n",
-         "if self._job.failure is not None or (\n"
-         "                self._agreement is not None and not self._agreed()):\n"),),
+        ("scheduler", "                    if self._all_well():\n",
+         "                    if self._job.failure is None and self._all_well():\n"),),
     "the parts of `parallel` are counted without a lock": (
         ("job", "            with lock:\n                remaining -= 1\n",
          "            if True:\n                left = remaining\n"
@@ -78,10 +84,8 @@ DEFECTS = {
         ("workers", "            with self._lock:\n                _, _, task = heappop(self._ready)\n",
          "            if True:\n                _, _, task = self._ready[0]\n"
          "                heappop(self._ready)\n"),),
-    "slots are closed while workers have them": (
-        ("scheduler", "            waiting.quiet(slot)\n", "            pass\n"),),
     "the last agreement is not looked at": (
-        ("scheduler", "return self._agreement is None or self._agreed()", "return True"),),
+        ("scheduler", "        self._all_well()  # the last agreement may still be under way\n", ""),),
 }
 
 

@@ -29,7 +29,7 @@ class Call:
     wait: str
     depth: int
     in_flight: int
-    skeleton: bool
+    skeleton: bool | str  # given, learned or "agree"
     buffers: bool
     steps: list
     shown: bool = True  # the slices' keys have a text
@@ -68,14 +68,16 @@ def draw_call(random, ranks):
     slices = random.choice((0, 1, 2, 3, 4, 5, 6))
     fails = random.random() < 0.45
     skeleton = random.random() < 0.5
-    uneven = random.random() < 0.5 and (skeleton or not fails)
+    uneven = random.random() < 0.5
     features = [name for name in ("turn", "barrier", "parallel", "wait") if random.random() < 0.3]
     if not uneven:
         one = draw_slice(random, ranks, features)
         table = [list(one) for _ in range(slices)]
     else:
         table = [draw_slice(random, ranks, features) for _ in range(slices)]
-    if skeleton or not fails:  # roots that depend on the slice
+    if not skeleton and (uneven or random.random() < 0.3):
+        skeleton = "agree"
+    if skeleton:  # roots that depend on the slice
         table = [[varied(random, step, ranks) for step in steps] for steps in table]
     if "wait" in features:
         for number, steps in enumerate(table):
@@ -83,7 +85,7 @@ def draw_call(random, ranks):
                 place = random.randrange(len(steps) + 1)
                 stop = random.randint(1, number)
                 steps.insert(place, ("wait", random.randrange(stop), stop))
-    if random.random() < 0.1 and skeleton:  # as `stagger`
+    if random.random() < 0.1 and skeleton is True:  # as `stagger`
         for steps in table[1:depth:2]:
             steps.insert(0, ("turn",))
     barrier = any(("barrier",) in steps for steps in table)

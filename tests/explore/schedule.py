@@ -114,7 +114,9 @@ class World:
             raise Violation(f"call {index}: {outcomes[0][2]}\n{outcomes[0][3]}")
         for rank in self.ranks:
             order = rank.issued[index]
-            due = expected.issued if outcomes[0] is None else expected.issued[:len(order)]
+            due = expected.issued
+            if outcomes[0] is not None:
+                due = _without_dropped(due, order, call)
             if not _same(order, due, call, outcomes[0] is not None and not call.skeleton):
                 raise Violation(f"call {index}: issued {order}, expected {due} {fired}")
             if outcomes[0] is None:
@@ -199,7 +201,7 @@ class Rank:
         handle = self.source.latest
         self.job = runtime.job.Job(
             [Key(number, call.shown) for number in range(len(call.steps))], self._program(index, call),
-            self._skeleton(index, call) if call.skeleton else None,
+            self._skeleton(index, call) if call.skeleton is True else call.skeleton or None,
             resources, call.depth, pool, None)
         self._arm(index, call)
         waiting = self.scheduler.waiting(call.wait, self.job, pool, call.in_flight, 8)
@@ -372,7 +374,9 @@ class Rank:
         renewed = self.source.latest is not handle
         if renewed:
             network.in_flight[number] = 0
-            network.open = {ticket for ticket in network.open if ticket.rank != number}
+            for ticket in [ticket for ticket in network.open if ticket.rank == number]:
+                ticket.counted = False  # it may end later, on a communicator left behind
+                network.open.discard(ticket)
         if network.in_flight[number]:
             network.violated(f"rank {number}: {network.in_flight[number]} operations are still "
                              "under way at the end of a call")
@@ -406,12 +410,27 @@ class Rank:
             raise Violation("left over: " + "; ".join(lines))
 
 
+def _without_dropped(expected, issued, call):
+    """What is due of the expected operations if slices that had not begun were given up."""
+    due, following = [], iter(expected)
+    for found in issued:
+        entry = next((entry for entry in following
+                      if _fits(found, entry, call, not call.skeleton)), None)
+        if entry is not None:
+            due.append(entry)
+    return due
+
+
 def _same(issued, expected, call, learned):
-    """Whether these operations were issued; a barrier, or a learned one, does not know whose it is."""
+    """Whether these operations were issued."""
     return len(issued) == len(expected) and all(
-        found == due or (found is None and (
-            learned or call.steps[due[0]][due[1]][1] == "Barrier"))
-        for found, due in zip(issued, expected))
+        _fits(found, due, call, learned) for found, due in zip(issued, expected))
+
+
+def _fits(found, due, call, learned):
+    """Whether this one was issued; a barrier, or a learned one, does not know whose it is."""
+    return found == due or (found is None and (
+        learned or call.steps[due[0]][due[1]][1] == "Barrier"))
 
 
 def explore(seed, edits=(), plan=None):

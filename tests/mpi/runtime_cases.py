@@ -72,6 +72,13 @@ class Tagged:
         return {"Bcast": np.full(size, sent[z % size]), "Alltoall": sent,
                 "Allreduce": np.full(size, sent.sum()), "Allgather": np.repeat(sent, size)}[kind]
 
+    def skeleton(self, awaits):
+        """A skeleton whose slice `z` awaits ``awaits(z)`` operations."""
+        async def skeleton(z):
+            for position in range(awaits(z)):
+                await self.make(z, position)[0]
+        return skeleton
+
     def order(self, record):
         tags = {id(operation): tag for operation, tag in self.tags}
         return [tags[id(operation)] for operation, _ in record]
@@ -109,7 +116,7 @@ def forced_order(comm):
             gates = {(group, position): Gates(group * slots + shuffle.permutation(slots))
                      for group in range(slices // slots) for position in range(awaits)}
 
-            @rt.pipelined
+            @rt.pipelined(skeleton="agree" if wait == "off" else tagged.skeleton(lambda z: awaits))
             async def program(z):
                 for position in range(awaits):
                     if wait != "off":
@@ -141,7 +148,9 @@ def random_order(comm):
                                  in_flight=in_flight, agree_every=agree_every) as rt:
                 tagged = Tagged(rt.comm)
 
-                @rt.pipelined
+                given = tagged.skeleton(lambda z: z % 4)
+
+                @rt.pipelined(skeleton="agree" if depth == 4 else given)
                 async def program(z):
                     for position in range(z % 4):
                         with delays:
@@ -268,7 +277,14 @@ def barriers(comm):
             with overlap.Runtime(comm, workers=2, depth=depth, wait=wait, agree_every=3) as rt:
                 arrived = [set(), set()]
 
-                @rt.pipelined
+                async def skeleton(z):
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+                    await barrier()
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+                    if z % 3 != 1:
+                        await barrier()
+
+                @rt.pipelined(skeleton=skeleton)
                 async def program(z):
                     total = np.array([float(z)])
                     await rt.comm.Allreduce(MPI.IN_PLACE, total)
@@ -535,7 +551,7 @@ def calls_against_numpy(comm, topology=False):
 
     def sendrecv(z):
         out = np.empty(3)
-        return expect(comm.Sendrecv(_array(comm, z, 3), right, z, out, left, z),
+        return expect(comm.Sendrecv(_array(comm, z, 3), right, 7, out, left, 7),
                       [(out, parts[left](z, 3))])
 
     def sendrecv_replace(z):
@@ -746,8 +762,26 @@ def core_tokens(comm):
 
 
 def exchanges_in_flight(comm, first=True):
-    """No more operations in flight than `in_flight`, and as many where nothing else holds."""
+    """No more operations in flight than `in_flight`, and as many where nothing else holds.
+
+    The last rank issues its 40th operation (the program is known by then) when the first has issued
+    `in_flight` from that one on: none of these can have completed before.
+    """
+    held, last = 40, comm.size - 1
+    original = Operation.start
     for in_flight in (1, 2, 5):
+        count = 0
+
+        def start(operation):
+            nonlocal count
+            count += 1
+            if comm.rank == last > 0 and count == held:
+                comm.Recv(np.zeros(1), 0)
+            result = original(operation)
+            if comm.rank == 0 < last and count == held + in_flight - 1:
+                comm.Send(np.zeros(1), last)
+            return result
+
         with overlap.Runtime(comm, workers=2, depth=6, wait="poll", in_flight=in_flight,
                              trace=True) as rt:
             async def program(z):
@@ -755,11 +789,17 @@ def exchanges_in_flight(comm, first=True):
                 for _ in range(3):
                     await rt.comm.Allreduce(MPI.IN_PLACE, buffer)
 
-            rt.pipelined(program, skeleton=None if first else program)(range(30))
+            Operation.start = start
+            try:
+                rt.pipelined(program, skeleton=None if first else program)(range(30))
+            finally:
+                Operation.start = original
             spans = [span for span in rt.trace.spans() if "slice" in span.label]
             most = _most_at_once([(span.start_s, span.end_s) for span in spans
                                   if span.kind == "communicate"])
             assert most <= in_flight, (most, in_flight)
+            if comm.rank == 0 < last:
+                assert most == in_flight, (most, in_flight)
 
 
 # ---- nesting, closing ------------------------------------------------------------------------

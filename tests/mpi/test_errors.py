@@ -3,7 +3,7 @@
 import jobs
 import pytest
 
-# A failure while the runtime still learns the program leaves a communicator behind: new processes.
+# A call that only some ranks could start leaves communicators behind: new processes.
 LEAKY = {"bad_start", "buffers_after_a_bad_start"}
 AGREED = ("several_ranks_at_once", "results_survive", "different_programs", "input_errors",
           "bad_start", "skeletons", "program_that_cannot_be_called", "programs_that_clean_up",

@@ -51,10 +51,11 @@ class Ticket:
 class _Meeting:
     """One exchange, until all ranks have come."""
 
-    __slots__ = ("tickets", "signature", "sent_s", "large", "nbytes")
+    __slots__ = ("tickets", "values", "signature", "sent_s", "large", "nbytes")
 
     def __init__(self, nodes, signature):
         self.tickets = []
+        self.values = []  # to be added up
         self.signature = signature
         self.sent_s = 0.0
         self.large = False
@@ -73,6 +74,7 @@ class Network:
 
     Attributes
     ----------
+    simulated : int
     remote : float
         Share of a rank's partners that are on other nodes.
     order : list of (int, int)
@@ -82,7 +84,7 @@ class Network:
     def __init__(self, clock, machine, ranks, simulated):
         self._clock = clock
         self._machine = machine
-        self._simulated = simulated
+        self.simulated = simulated
         self._weight = 1  # ranks of a node that one simulated rank stands for
         per_node = min(ranks, machine.ranks_per_node)
         self._nodes = ceil(simulated / per_node)
@@ -108,7 +110,7 @@ class Network:
                                  self._card.send(node, self._clock.now_s, nbytes))
         ticket = Ticket(rank, self.remote * transfer.nbytes)
         meeting.tickets.append(ticket)
-        if len(meeting.tickets) == self._simulated:
+        if len(meeting.tickets) == self.simulated:
             del self._meetings[number]
             end_s = self._clock.now_s
             if meeting.large:
@@ -117,13 +119,17 @@ class Network:
             self._complete(meeting, end_s + (self._machine.latency_s if self.remote else 0.0))
         return ticket
 
-    def reduction(self, number, rank):
-        """`rank` takes part in a small reduction: a tree of messages; returns its `Ticket`."""
+    def reduction(self, number, rank, values):
+        """`rank` adds to a small sum, through a tree of messages; returns its `Ticket`."""
         meeting = self._meeting(-1 - number, None)
         ticket = Ticket(rank, 0)
         meeting.tickets.append(ticket)
-        if len(meeting.tickets) == self._simulated:
+        meeting.values.append(values)
+        if len(meeting.tickets) == self.simulated:
             del self._meetings[-1 - number]
+            total = sum(meeting.values)
+            for values in meeting.values:
+                values[:] = total
             self._complete(meeting, self._clock.now_s + self._tree_s)
         return ticket
 

@@ -11,6 +11,7 @@ charged for the share of time in which all cores were busy, to the step that end
 
 from functools import partial
 
+from ...runtime.agreement import weight
 from ...runtime.requests import Operation
 from ...runtime.scheduler import Scheduler
 from ...runtime.waiting import Blocking, Inline, Polling
@@ -25,34 +26,49 @@ class VirtualOperation(Operation):
     __slots__ = ("rank", "transfer", "signature")
 
     def __init__(self, rank, transfer, signature):
+        super().__init__(rank.comm, "Alltoall", (), {})
         self.rank = rank
         self.transfer = transfer
         self.signature = signature
 
     def start(self):
-        return self.rank.issue(self)
+        self.made.append(self.rank.issue(self))
+        return self.made[0]
 
     def call(self):
-        self.start().Wait()
+        self.rank.issue(self).Wait()
+        self.made.append(None)
 
     def on_scratch(self):
         return self
+
+    def shared(self):
+        return self.signature
 
     def __str__(self):
         return f"exchange {self.signature}"
 
 
+class _Comm:
+    """The communicator of the exchanges."""
+
+    number = 0
+
+    def __init__(self, rank, ranks):
+        self.weight = weight(rank, ranks)
+
+
 class _Control:
-    """The runtime's control communicator: small reductions."""
+    """The runtime's control communicator: small sums over the simulated ranks."""
 
     def __init__(self, rank, ranks):
         self.rank, self.size = rank.number, ranks
         self._rank = rank
         self._reductions = 0
 
-    def Iallreduce(self, *_):
+    def Iallreduce(self, _, values, op):
         self._reductions += 1
-        return self._rank.network.reduction(self._reductions, self._rank)
+        return self._rank.network.reduction(self._reductions, self._rank, values)
 
 
 class _OnClock:
@@ -112,6 +128,7 @@ class Rank:
 
     def __init__(self, number, clock, network, machine, program, settings, random=None):
         self.number = number
+        self.comm = _Comm(number, network.simulated)
         self.clock = clock
         self.network = network
         self.machine = machine
@@ -150,7 +167,7 @@ class Rank:
         else:
             waiting = _Polling(self, job, {}, workers, settings.in_flight)
         self._waiting = waiting
-        error = Scheduler(_Control(self, settings.ranks), [], {}, settings.agree_every).run(
+        error = Scheduler(_Control(self, self.network.simulated), [], {}, settings.agree_every).run(
             job, waiting)
         if error is not None:
             raise error

@@ -1,0 +1,172 @@
+"""What the ranks tell each other while a job runs: who has failed, and that they issue the same.
+
+One small reduction carries both. Every rank adds 1 if it has failed; and a checksum of what it has
+issued, times a weight that it has in the operation's communicator. The weights of a communicator's ranks
+add up to 0, so the sum of all ranks, over all communicators and all groups of a split, is 0 if the members
+of each have issued the same, and anything else if not. Only then are the operations themselves compared.
+"""
+
+from __future__ import annotations
+
+import marshal
+import zlib
+
+import numpy as np
+from mpi4py import MPI
+
+_WORD = (1 << 64) - 1
+
+
+def weight(rank: int, size: int) -> int:
+    """A rank's weight; over all ranks they add up to 0 modulo 2**64, over some of them they do not."""
+    return (_mixed(rank + 1, size) - _mixed(rank, size)) & _WORD
+
+
+def _mixed(number, size):
+    """A number's bits, well mixed (the finaliser of splitmix64); 0 at both ends."""
+    if number in (0, size):
+        return 0
+    number = (number * 0x9E3779B97F4A7C15) & _WORD
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
+    return number ^ (number >> 31)
+
+
+class Agreements:
+    """The agreements of one job.
+
+    Parameters
+    ----------
+    control : mpi4py.MPI.Comm
+        Carries them, and nothing else.
+    waiting : the way to wait
+
+    Attributes
+    ----------
+    unmatched : int
+        A checksum of the messages sent and not received by point-to-point operations of this rank; its
+        sum over all ranks is 0 if none is left.
+    messages : bool
+        Some rank has sent or received a message by itself, as the last agreement that has ended says:
+        the other half may belong to another slice.
+    """
+
+    def __init__(self, control, waiting):
+        self.unmatched = 0
+        self.messages = self._messages = False
+        self._control = control
+        self._waiting = waiting
+        self._weight = weight(control.rank, control.size)
+        self._issued = {}  # communicator -> what its ranks must share, since the last agreement
+        self._under_way = None
+
+    def note(self, operation):
+        """An operation has been issued."""
+        try:
+            shared = operation.shared()
+        except Exception:  # spelled in a way that only MPI understands
+            shared = operation.name,
+        if shared is None:
+            self.unmatched += operation.sent() * _mixed(operation.comm.number + 1, -1)
+            self._messages |= operation.name in ("Send", "Ssend", "Recv")
+            return
+        issued = self._issued.get(operation.comm)
+        if issued is None:
+            issued = self._issued[operation.comm] = []
+        issued.append(shared)
+
+    def start(self, failed):
+        """Begin to tell the others; `ended` has the answer."""
+        issued, self._issued = self._issued, {}
+        sums = np.array([failed, self._checksum(issued), self._messages], dtype=np.uint64)
+        request = self._control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
+        self._under_way = request, sums, issued
+
+    def ended(self):
+        """The last agreement that was started; None if all is well, or none is under way.
+
+        Returns
+        -------
+        str or None
+            What is not: that of the ranks' operations which differs, or nothing to add (some rank has
+            failed, and knows why).
+        """
+        if self._under_way is None:
+            return None
+        request, sums, issued = self._under_way
+        self._under_way = None
+        self._waiting.wait(request, "agreement of all ranks")
+        self.messages = bool(sums[2])
+        if sums[1]:
+            return self._difference(issued)
+        return "" if sums[0] else None
+
+    def same(self, well, item, learned):
+        """While learning: are all ranks well, and about to do the same?
+
+        Returns
+        -------
+        str or None
+            As of `ended`.
+        """
+        shared, text, comm_weight = None, str(item), 0
+        if well and hasattr(item, "shared"):
+            shared, comm_weight = item.shared(), item.comm.weight
+            text = f"{item.name} on communicator {item.comm.number}"
+        sums = self.sum([not well, self._weight * zlib.crc32(f"{text} {learned}".encode())
+                         + comm_weight * _crc(shared, 0)])
+        if sums[0]:
+            return ""
+        if not sums[1]:
+            return None
+        with self._waiting.watched("the report of what differs between the ranks"):
+            found = self._control.allgather(
+                text if shared is None else f"{text} {_terms(shared)}")
+        return _different(found)
+
+    def sum(self, values):
+        """Sums over the ranks of a few integers, modulo 2**64."""
+        sums = np.array([value & _WORD for value in map(int, values)], dtype=np.uint64)
+        self._waiting.wait(self._control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM),
+                           "agreement of all ranks")
+        return [int(value) for value in sums]
+
+    def _checksum(self, issued):
+        return sum(comm.weight * _crc(shared, comm.number)
+                   for comm, shared in issued.items()) & _WORD
+
+    def _difference(self, issued):
+        """The first operation that differs between the ranks of a communicator."""
+        with self._waiting.watched("the report of what differs between the ranks"):
+            everyone = self._control.Get_group()
+            found = self._control.allgather(
+                {(comm.number, comm.first_of(everyone)): shared
+                 for comm, shared in issued.items()})
+        for which in sorted({key for mine in found for key in mine}):
+            members = {rank: mine[which] for rank, mine in enumerate(found) if which in mine}
+            for place in range(max(map(len, members.values()))):
+                texts = {rank: f"{shared[place][0]} {_terms(shared[place])}"
+                         if place < len(shared) else "nothing"
+                         for rank, shared in members.items()}
+                if len(set(texts.values())) > 1:
+                    return _different(texts.values(), texts, f" on communicator {which[0]}")
+        return _different(())
+
+
+def _crc(shared, number):
+    return zlib.crc32(marshal.dumps(shared, 2), number + 1) if shared is not None else 0
+
+
+def _terms(shared):
+    """What ranks must share, for messages."""
+    names = ("type", "bytes", "root", "op")
+    return "(" + ", ".join(
+        f"{name}={value}" for name, value in zip(names, shared[1:]) if value is not None) + ")"
+
+
+def _different(texts, ranks=None, where=""):
+    texts = list(texts)
+    listed = ", ".join(f"{text} (rank {rank})"
+                       for rank, text in zip(ranks or range(len(texts)), texts))
+    return ("the slice programs of the ranks await different operations" + where
+            + f": expected the same on all ranks, received {listed or 'different ones'}")

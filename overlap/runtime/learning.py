@@ -1,0 +1,67 @@
+"""What slices await, learned from the first one.
+
+To drain, a rank must know what its slices still await. A program without a `skeleton` shows that with its
+first slice. All others are held to it: one that awaits anything else, another root or tag or count for
+one, could not be drained, so it fails as soon as it shows, whether anything else fails or not.
+"""
+
+from __future__ import annotations
+
+from .requests import Operation
+
+
+class Recorded:
+    """What the first slice awaited.
+
+    Attributes
+    ----------
+    requests : list
+        Operations, turns and barriers. They are complete when the first slice has ended. Written by the
+        worker that has slot 0, read by whoever knows (`Slot.known`) that it has ended.
+    """
+
+    def __init__(self):
+        self.requests = []
+
+    def skeleton(self):
+        """A skeleton that awaits the same, on buffers of its own."""
+        requests = self.requests
+
+        async def skeleton(key, resources):
+            for request in requests:
+                await (request.on_scratch() if isinstance(request, Operation) else request)
+
+        return skeleton
+
+    def problem(self, run, position, request):
+        """Why a slice must not await `request` at this position, or (None) end there; None if it may."""
+        requests = self.requests
+        expected = requests[position] if position < len(requests) else None
+        if request is expected:
+            return None
+        if type(request) is type(expected):
+            if not isinstance(request, Operation):
+                return None
+            try:
+                if expected.alike(request):
+                    return None
+            except Exception as error:  # MPI would refuse it as well
+                return error
+        return RuntimeError(
+            "a program without a skeleton must await the same in every slice, but position "
+            f"{position} differs: expected {_described(expected)} as in the first slice, received "
+            f"{_described(request)}; such a program needs skeleton=")
+
+    def first_problem(self, unchecked):
+        """The first of a slot's early awaits that differs, as (run, error), or None."""
+        for run, position, request in unchecked:
+            problem = self.problem(run, position, request)
+            if problem is not None:
+                return run, problem
+        return None
+
+
+def _described(request):
+    if request is None:
+        return "the end of the slice"
+    return request.described() if isinstance(request, Operation) else str(request)

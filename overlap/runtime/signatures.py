@@ -1,0 +1,279 @@
+"""What an operation must have in common with its twins: in the other slices, and on the other ranks.
+
+`terms` says all about an operation that draining needs: name, communicator, root, peers, tags,
+reduction, data types and counts. Slices of a program whose skeleton is learned must agree on it.
+
+`shared` is the part that MPI wants to be equal on all ranks of the communicator. It is cheap, as it is
+taken of every operation, and cautious: where MPI leaves freedom, or a message is spelled in an unusual
+way, it says less. So a right program never fails by it.
+"""
+
+from __future__ import annotations
+
+from operator import index
+
+import numpy as np
+from mpi4py import MPI
+
+_EXCHANGE = ("sendbuf", "recvbuf")
+_ROOTED = (*_EXCHANGE, "root")
+_REDUCTION = (*_EXCHANGE, "op")
+
+# Every awaitable call with the names of its arguments, in mpi4py's order.
+PARAMETERS = {
+    "Barrier": (), "Bcast": ("buf", "root"),
+    "Gather": _ROOTED, "Gatherv": _ROOTED, "Scatter": _ROOTED, "Scatterv": _ROOTED,
+    "Allgather": _EXCHANGE, "Allgatherv": _EXCHANGE,
+    "Alltoall": _EXCHANGE, "Alltoallv": _EXCHANGE, "Alltoallw": _EXCHANGE,
+    "Reduce": (*_REDUCTION, "root"), "Allreduce": _REDUCTION,
+    "Reduce_scatter": (*_EXCHANGE, "recvcounts", "op"), "Reduce_scatter_block": _REDUCTION,
+    "Scan": _REDUCTION, "Exscan": _REDUCTION,
+    "Neighbor_allgather": _EXCHANGE, "Neighbor_allgatherv": _EXCHANGE,
+    "Neighbor_alltoall": _EXCHANGE, "Neighbor_alltoallv": _EXCHANGE,
+    "Neighbor_alltoallw": _EXCHANGE,
+    "Send": ("buf", "dest", "tag"), "Ssend": ("buf", "dest", "tag"),
+    "Recv": ("buf", "source", "tag", "status"),
+    "Sendrecv": ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag", "status"),
+    "Sendrecv_replace": ("buf", "dest", "sendtag", "source", "recvtag", "status"),
+}
+_DEFAULTS = {"root": 0, "op": MPI.SUM, "tag": 0, "sendtag": 0, "recvtag": MPI.ANY_TAG,
+             "source": MPI.ANY_SOURCE, "recvcounts": None, "status": None, "recvbuf": None}
+_BUFFERS = frozenset(("buf", "sendbuf", "recvbuf"))
+_OPS = {getattr(MPI, name).handle: name for name in (
+    "MAX", "MIN", "SUM", "PROD", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC")}
+
+# The buffers of which the first that is one says how much is sent: equal on all ranks.
+_SIZED_BY = {
+    "Bcast": ("buf",), "Allgather": ("recvbuf",), "Alltoall": ("recvbuf",),
+    "Allreduce": ("recvbuf",), "Reduce_scatter_block": ("recvbuf",), "Reduce": _EXCHANGE,
+    "Scan": _EXCHANGE, "Exscan": _EXCHANGE, "Gather": _EXCHANGE,
+    "Scatter": ("recvbuf", "sendbuf")}
+# Of all ranks' blocks: there a count that is given is one block's.
+_BLOCKS = {"Allgather": "recvbuf", "Alltoall": "recvbuf", "Gather": "recvbuf",
+           "Scatter": "sendbuf"}
+_ONE_BLOCK = frozenset(("Gather", "Scatter"))  # what all ranks share is the size of one
+_RECEIVED = frozenset(("Allgather", "Alltoall", "Allreduce"))
+_OWN = frozenset(name for name in PARAMETERS if name.startswith(("Neighbor", "Send", "Ssend", "Recv")))
+# Of these, no more than the name is shared; of those that are a rank's own, not even that.
+_BY_NAME: dict[str, tuple | None] = {
+    name: (name,) for name in ("Barrier", "Allgatherv", "Alltoallv", "Alltoallw")
+} | dict.fromkeys(_OWN)
+_TYPE_NAMES: dict[np.dtype, str] = {}
+
+
+def arguments(operation) -> dict:
+    """All arguments by name, with mpi4py's defaults."""
+    names = PARAMETERS[operation.name]
+    given = dict(zip(names, operation.args)) | operation.kwargs
+    return {name: given[name] if name in given else _DEFAULTS.get(name) for name in names}
+
+
+def terms(operation) -> tuple:
+    """What all slices must have in common: ``(name, communicator, (argument, value), ...)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is none that MPI could take; not every such argument is found.
+    """
+    found = [operation.name, operation.comm.number]
+    for name, value in arguments(operation).items():
+        if name in _BUFFERS:
+            value = _layout(value)
+        elif name == "op":
+            value = _op_name(value)
+        elif name == "recvcounts":
+            value = _numbers(value)
+        elif name != "status" and value is not None:
+            value = index(value)
+        if name != "status":
+            found.append((name, value))
+    return tuple(found)
+
+
+def described(operation) -> str:
+    """An operation with its terms, for messages."""
+    try:
+        name, number, *found = operation.terms()
+    except Exception:
+        return str(operation)
+    inside = ", ".join(f"{name}={_shown(value)}" for name, value in found)
+    return f"{name}({inside}) on communicator {number}"
+
+
+def alike(one, other) -> bool:
+    """Whether two operations have the same terms; quick where they are spelled alike.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As of `terms`.
+    """
+    if (one.name == other.name and one.comm is other.comm and not one.kwargs and not other.kwargs
+            and len(one.args) == len(other.args)):
+        for left, right in zip(one.args, other.args):
+            if left is right:
+                continue
+            kind = type(left)
+            if kind is not type(right):
+                break
+            if kind is np.ndarray:
+                if left.size != right.size or left.dtype != right.dtype:
+                    break
+            elif kind is not int or left != right:
+                break
+        else:
+            return True
+    return one.terms() == other.terms()
+
+
+def shared(operation) -> tuple | None:
+    """What all ranks must have in common besides the communicator; None if that is nothing."""
+    name, args = operation.name, operation.args
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if name in _RECEIVED and len(args) == 2 and not operation.kwargs:
+        received = args[1]
+        if type(received) is np.ndarray:  # the usual spelling
+            return name, _type_name(received.dtype), received.nbytes, 0, "SUM"
+    given = arguments(operation)
+    kind, nbytes = _message(operation, given)
+    return (name, kind, nbytes, index(given.get("root") or 0),
+            _op_name(given.get("op", MPI.SUM)))
+
+
+def sent(operation) -> int:
+    """Messages sent less messages awaited, of a point-to-point operation; 0 for any other."""
+    if operation.name not in _OWN or operation.name.startswith("Neighbor"):
+        return 0
+    given = arguments(operation)
+    return (("dest" in given and given["dest"] != MPI.PROC_NULL)
+            - ("source" in given and given["source"] != MPI.PROC_NULL))
+
+
+def is_receive(operation) -> bool:
+    """Whether the operation waits for one message and sends none: it can be cancelled."""
+    return operation.name == "Recv"
+
+
+def is_send(operation) -> bool:
+    """Whether the operation sends one message and waits for none: it only reads its buffer."""
+    return operation.name in ("Send", "Ssend")
+
+
+def _message(operation, given):
+    """Type and bytes of a message, as all ranks must see them; None where that is not certain."""
+    which, buffer = next(((which, given[which]) for which in _SIZED_BY.get(operation.name, ())
+                          if given[which] is not None and given[which] is not MPI.IN_PLACE),
+                         (None, None))
+    if buffer is None:
+        return None, None
+    kind, counts = _layout(buffer)
+    ranks = operation.comm.size
+    blocks = which == _BLOCKS.get(operation.name)
+    if isinstance(buffer, (list, tuple)):
+        if isinstance(counts, tuple):
+            return None, None
+        datatype = next((part for part in buffer[1:] if isinstance(part, MPI.Datatype)), None)
+        given_count = any(not isinstance(part, (MPI.Datatype, str)) for part in buffer[1:])
+        kind, size = ((_leaf(datatype), datatype.Get_size()) if datatype is not None
+                      else (kind, memoryview(buffer[0]).itemsize))
+        nbytes = counts * size * (ranks if blocks and given_count else 1)
+    else:
+        nbytes = _nbytes(buffer)
+    return kind, nbytes // ranks if blocks and operation.name in _ONE_BLOCK else nbytes
+
+
+def _layout(buffer):
+    """A message's data type and count(s); None for ``MPI.IN_PLACE`` and nothing."""
+    if buffer is None or buffer is MPI.IN_PLACE:
+        return None
+    if isinstance(buffer, np.ndarray):
+        if not (buffer.flags.c_contiguous or buffer.flags.f_contiguous):
+            raise ValueError("expected a contiguous array, received one with strides "
+                             f"{buffer.strides}")
+        return _type_name(buffer.dtype), buffer.size
+    if isinstance(buffer, (list, tuple)):
+        if not 2 <= len(buffer) <= 4:
+            raise ValueError(f"expected a message of 2 to 4 items, received {len(buffer)}")
+        data, *rest = buffer
+        types = [_datatype_name(part) for part in rest
+                 if isinstance(part, (MPI.Datatype, str))]
+        types += [tuple(map(_datatype_name, part)) for part in rest
+                  if isinstance(part, (list, tuple)) and part and isinstance(part[0], MPI.Datatype)]
+        counts = [_numbers(part) for part in rest if not isinstance(part, (MPI.Datatype, str))
+                  and not (isinstance(part, (list, tuple)) and part
+                           and isinstance(part[0], MPI.Datatype))]
+        counts = [part for part in counts if part is not None]
+        kind = types[0] if types else (_layout(data) or (None,))[0]
+        if not counts:
+            return kind, _entries(data, rest)
+        return kind, counts[0] if len(counts) == 1 else tuple(counts)
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        if hasattr(buffer, "__dlpack__") or hasattr(buffer, "__cuda_array_interface__"):
+            return None, 0
+        if buffer is MPI.BOTTOM:
+            return None, 0
+        raise TypeError("expected a buffer or a list of a buffer, counts and a data type, received "
+                        f"an object of {type(buffer).__name__}") from None
+    return _type_name(np.dtype(view.format if view.format != "B" else "u1")), view.nbytes
+
+
+def _entries(data, rest):
+    """Items of a message whose count is not given."""
+    datatype = next((part for part in rest if isinstance(part, MPI.Datatype)), None)
+    nbytes = _nbytes(data)
+    return nbytes // datatype.extent if datatype is not None and datatype.extent > 0 else nbytes
+
+
+def _nbytes(data):
+    try:
+        return memoryview(data).nbytes
+    except TypeError:
+        return 0
+
+
+def _numbers(part):
+    """Counts or displacements: a number, or a tuple of such; None for nothing."""
+    if part is None:
+        return None
+    if isinstance(part, (list, tuple, np.ndarray)):
+        return tuple(_numbers(number) for number in part)
+    number = index(part)
+    if number < 0:
+        raise ValueError(f"expected counts and displacements of at least 0, received {number}")
+    return number
+
+
+def _type_name(dtype):
+    name = _TYPE_NAMES.get(dtype)
+    if name is None:
+        name = _TYPE_NAMES[dtype] = f"{dtype.kind}{dtype.itemsize}"
+    return name
+
+
+def _datatype_name(datatype):
+    if isinstance(datatype, str):
+        datatype = MPI.Datatype.fromcode(datatype)
+    if datatype.is_predefined:
+        return datatype.typestr
+    return f"derived type of {datatype.Get_size()} bytes, extent {datatype.extent}"
+
+
+def _op_name(op):
+    return _OPS.get(op.handle, "user's")
+
+
+def _leaf(datatype):
+    """The type that a derived type is made of; None if there are several."""
+    while datatype is not None and not datatype.is_predefined:
+        datatype = datatype.decode()[2].get("datatype")
+    return None if datatype is None else datatype.typestr
+
+
+def _shown(value):
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+        return f"{value[1]} of {value[0]}"
+    return "none" if value is None else str(value)

@@ -1,0 +1,27 @@
+"""The scheduler at its edges: waits without end, single issues, irregular programs, leftovers."""
+
+import jobs
+import pytest
+
+CASES = ("wait_without_end", "issued_once", "error_of_none_in_particular", "nothing_is_kept",
+         "first_of_parallel", "irregular_without_skeleton", "one_rank_is_irregular",
+         "ranks_await_otherwise", "nothing_is_left_behind")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_on_two_ranks(case):
+    jobs.run_job(f"scheduler_cases:{case}", 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_on_any_number_of_ranks(ranks):
+    jobs.run_job(f"scheduler_cases:{','.join(CASES)}", ranks, deadline_s=120)
+
+
+def test_messages_between_slices():
+    jobs.run_job("scheduler_cases:left_behind", 2)
+
+
+def test_more_failures_than_mpi_has_communicators():
+    jobs.run_job("scheduler_cases:more_failures_than_communicators", 2, args={"count": 2200},
+                 deadline_s=120)
