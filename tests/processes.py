@@ -14,8 +14,6 @@ import rank
 REPOSITORY = Path(__file__).resolve().parents[1]
 MARK = "OVERLAP_TEST_JOB"
 GRACE_S = 5.0       # for processes to vanish after their launcher
-# Where ranks share cores, MPICH sleeps for a moment when it has looked for nothing a few times.
-CROWDED = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "100"}
 _LAUNCHER_VARIABLES = ("PMI", "HYDRA", "HYDI", "MPIR_", "MPICH_", "OMPI_", "PRTE")
 
 
@@ -43,8 +41,6 @@ def start(ranks, mpi, folder, env, arguments):
     launcher, mpi_environ = launcher_command(mpi)
     environ = {name: value for name, value in os.environ.items()
                if not name.startswith(_LAUNCHER_VARIABLES)}
-    if ranks > len(os.sched_getaffinity(0)):
-        environ |= CROWDED
     environ |= mpi_environ | env
     environ["PYTHONPATH"] = os.pathsep.join(
         [str(REPOSITORY / "tests" / "mpi"), *filter(None, [os.environ.get("PYTHONPATH")])])
