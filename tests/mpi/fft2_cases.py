@@ -15,7 +15,8 @@ from mpi4py import MPI
 import overlap
 from overlap.arrays.exchange import Exchange
 from overlap.fft import Settings
-from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES, InPlace, Scratch
+from overlap.fft.engine import kernels
+from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES, InPlace
 from overlap.fft.engine.kernels import ColumnSweep, RowSweep
 from overlap.runtime.requests import Operation
 
@@ -498,7 +499,7 @@ class Boom(Exception):
 
 @contextmanager
 def failing(kind, name, when):
-    """Let a method of a class raise once: at the first call with ``when(number, self, *args)``."""
+    """Let a function of a class or module raise once, at a call with ``when(number, *args)``."""
     original = getattr(kind, name)
     state = {"calls": 0, "raised": 0}
 
@@ -544,7 +545,7 @@ def _sites(transform, inputs, outputs, z):
     else:
         yield "pack", lambda: failing(ColumnSweep, "backward_in", loads), True
         yield "unpack", lambda: failing(RowSweep, "backward", into), True
-    yield "FFT along x", lambda: failing(Scratch, "execute", late), False
+    yield "FFT along x", lambda: failing(kernels, "copy", late), False  # into or out of its scratch
     yield "FFT along y", lambda: failing(InPlace, "execute", late), False
     yield "exchange", lambda: failing(
         Exchange, "forward" if forward else "backward", late), False
