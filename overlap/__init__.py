@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import (
     ClosedError,
+    CommunicatorsExhausted,
     InputError,
     LinksUnavailable,
     OverlapError,
@@ -57,7 +58,7 @@ _LAYER_OF = {"Bracket": "fft", "DistArray": "arrays", "FFT2": "fft", "FFT3": "ff
              "stagger": "runtime", "take_turn": "runtime", "worker_index": "runtime"}
 
 __all__ = [
-    "ClosedError", "InputError", "LinksUnavailable", "OverlapError", "RankError",
+    "ClosedError", "CommunicatorsExhausted", "InputError", "LinksUnavailable", "OverlapError", "RankError",
     "SliceError", "ThreadLevelError", *_LAYER_OF,
 ]
 
