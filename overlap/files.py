@@ -60,7 +60,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Yields
     ------
     Path
-        Of the file to write; it exists, and only this user can open it until the end.
+        The file to write; it exists, and only this user can open it until the end.
 
     Raises
     ------

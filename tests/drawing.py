@@ -12,7 +12,7 @@ def check(case, drawn, count, ranks, *, edges=(), mpi="mpich", **args):
     case : str
         ``"module:function"``, called as ``function(comm, case=value, **args)``.
     drawn : hypothesis strategy
-        Of values that can travel as JSON.
+        A strategy for values that can travel as JSON.
     count : int
     ranks : int
     edges : sequence

@@ -199,7 +199,7 @@ def end_launchers():
     Raises
     ------
     ExceptionGroup
-        Of `JobFailed`, for those that did not end well.
+        Messages of `JobFailed`, for those that did not end well.
     """
     problems = []
     while _kept:

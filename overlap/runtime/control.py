@@ -211,7 +211,7 @@ class Control:
     def wrap(self, comm):
         """Make an awaitable communicator of one of mpi4py's, collective over that one.
 
-        Of a function too, that makes one: this one is ours to free. Returns None on ranks for
+        It can be a function that makes one: that one is ours to free. Returns None on ranks for
         which it makes none.
         """
         self.check_idle()

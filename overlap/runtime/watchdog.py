@@ -29,9 +29,9 @@ class Watchdog:
     Parameters
     ----------
     deadline_s : float or None
-        Of what is outstanding; None is none.
+        Seconds that anything outstanding may take; None sets no limit.
     entry_deadline_s : float or None
-        Of the wait for other ranks at the beginning of a call.
+        Seconds to wait for other ranks at the beginning of a call; None sets no limit.
 
     Attributes
     ----------

@@ -239,7 +239,7 @@ def test_tuning_finds_what_planning_does_not_try(kind, favourite):
 
 
 def test_tuning_keeps_to_its_budget():
-    """Of seconds spent in runs, beyond one round of each race."""
+    """Seconds spent in runs, beyond one round of each race."""
     for budget_s in (10.0, 40.0, 160.0):
         transform = Transform(PlaneCandidates, costing({"wait": "poll"}), slices=4096)
         choose(transform, Settings())

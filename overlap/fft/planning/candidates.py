@@ -70,7 +70,7 @@ class Candidates:
     Attributes
     ----------
     slices : int
-        Of the whole batch.
+        Slices of the whole batch.
     slices_of_one : int
         Slices of what trials count: 1 where they count planes, the units of a field where they count
         fields.

@@ -28,7 +28,7 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
     shape : tuple of int
         Global, ``(..., nz, ny, nx)``. Slabs split z.
     dtype : dtype
-        Of the elements that travel.
+        Type of the elements that travel.
 
     Returns
     -------

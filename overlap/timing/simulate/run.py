@@ -86,7 +86,7 @@ def simulate(program: Program | Sequence[Program], machine: Machine, options: Op
     Parameters
     ----------
     program : Program or sequence of Program
-        Of all ranks; or of each of them, with the same exchanges in the same places.
+        What all ranks run; or a program for each of them, with the same exchanges in the same places.
     machine : Machine
     options : Options
     every_rank : bool
