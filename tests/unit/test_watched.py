@@ -1,0 +1,76 @@
+"""Every collective that the library makes for itself goes through `Control`, which the deadline watches."""
+
+import ast
+from pathlib import Path
+
+import overlap
+
+PACKAGE = Path(overlap.__file__).parent
+# What makes or uses communicators is `runtime`; the tools are MPI programs of their own, and `timing`
+# measures the MPI library itself.
+ELSEWHERE = ("runtime", "tools", "timing")
+
+PICKLED = {"allgather", "allreduce", "alltoall", "bcast", "exscan", "gather", "recv", "reduce", "scan",
+           "scatter", "send", "sendrecv", "ssend"}
+BUFFERS = {"Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Alltoallw", "Barrier",
+           "Bcast", "Exscan", "Gather", "Gatherv", "Recv", "Reduce", "Scan", "Scatter", "Scatterv",
+           "Send", "Sendrecv", "Ssend"}
+BUFFERS |= {"I" + name.lower() for name in BUFFERS}
+MAKERS = {"Clone", "Create", "Create_cart", "Create_group", "Dup", "Sub"}
+
+# Calls that a user makes on a communicator of the user's own, without any runtime: nobody is inside
+# of the library when one of them begins.
+USERS_OWN = {
+    ("arrays/distarray.py", "gather"),
+    ("compat/mpi4py_fft/distarray.py", "gather"),
+    ("compat/mpi4py_fft/pencil.py", "Alltoallv"),
+    ("compat/mpi4py_fft/pencil.py", "Create_cart"),
+    ("compat/mpi4py_fft/pencil.py", "Sub"),
+}
+CONTROL = {"control", "_control"}
+
+
+def unwatched(source):
+    """Calls of communicators' methods that are neither `Control`'s nor awaited, as (line, name)."""
+    tree = ast.parse(source)
+    # `comm.Alltoallv(...)` of an `AsyncComm` makes no call but an `Operation`, to be awaited.
+    operations = {node.value for node in ast.walk(tree) if isinstance(node, (ast.Await, ast.Return))}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        name, receiver = node.func.attr, node.func.value
+        if getattr(receiver, "attr", getattr(receiver, "id", None)) in CONTROL:
+            continue
+        while isinstance(receiver, ast.Attribute):
+            receiver = receiver.value
+        if getattr(receiver, "id", None) == "np":  # np.logical_and.reduce
+            continue
+        if name in PICKLED | MAKERS or name in BUFFERS and node not in operations:
+            yield node.lineno, name
+
+
+def test_no_collective_but_through_control():
+    found = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = path.relative_to(PACKAGE)
+        if module.parts[0] in ELSEWHERE:
+            continue
+        for line, name in unwatched(path.read_text()):
+            where = module.as_posix(), name
+            assert where in USERS_OWN, (
+                f"{module}:{line}: {name} is not watched by the deadline, and a rank that fails "
+                "leaves the others in it: use runtime.control")
+            found.add(where)
+    assert found == USERS_OWN, f"allowed, but not there any more: {USERS_OWN - found}"
+
+
+def test_what_the_test_finds():
+    def names(source):
+        return [name for _, name in unwatched(source)]
+
+    assert names("runtime.comm.allgather(1)\nx.handle.Barrier()\ncomm.Dup()") == [
+        "allgather", "Barrier", "Dup"]
+    assert names("async def f():\n    await comm.Allreduce(a)\n") == []
+    assert names("def exchanged(comm):\n    return comm.Alltoallv(a, b)\n") == []
+    assert names("self.runtime.control.allgather(1)\ncontrol.bcast(2)\ncomm.reduce(x)\nnp.add.reduce(x)") == [
+        "reduce"]
