@@ -81,8 +81,8 @@ def threads(n, dtype, rounds):
     import scipy.fft
     from mpi4py import MPI
 
-    from overlap import FFT3
-    with FFT3(MPI.COMM_SELF, (n, n, n), dtype, workers=2) as plan:
+    from overlap import FFT3, Runtime
+    with Runtime(MPI.COMM_SELF, workers=2) as rt, FFT3(rt, (n, n, n), dtype) as plan:
         field, out = plan.real.empty(), plan.spectrum.empty()
         given = pyfftw.empty_aligned(field.shape, dtype)
         spectrum = pyfftw.empty_aligned(out.shape, out.dtype)

@@ -41,8 +41,9 @@ class Job:
     """A plan and one call of it: the forward transform, or a product between two transforms."""
 
     def __init__(self, comm, shape, dtype, mode, depth, chunk, operation):
-        self.plan = overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=chunk,
-                                 in_flight=depth, effort="estimate")
+        self.plan = overlap.FFT2(comm, shape, dtype,
+                                 settings={"wait": mode, "depth": depth, "chunk": chunk,
+                                           "in_flight": depth, "effort": "estimate"})
         self.transforms = [self.plan.forward, self.plan.backward]
         self.run = self.plan.forward
         if operation:

@@ -65,9 +65,9 @@ def pipeline(runtime, awaits, slices):
 
 def plan_calls(runtime, stack, wait, calls):
     """So many calls of a plan that has next to nothing to do."""
-    plan = stack.enter_context(overlap.FFT2(
-        MPI.COMM_SELF, (1, 4, 4), wait=wait, depth=1, chunk=1, in_flight=1, effort="estimate",
-        runtime=runtime))
+    plan = stack.enter_context(overlap.FFT2(runtime, (1, 4, 4),
+                                            settings={"wait": wait, "depth": 1, "chunk": 1,
+                                                      "in_flight": 1, "effort": "estimate"}))
     field, spectrum = plan.real.empty(), plan.spectrum.empty()
     field[...] = 1
 

@@ -39,9 +39,9 @@ def measure(rounds):
             runs = {}
             for depth in DEPTHS:
                 for wait in WAITS:
-                    plan = overlap.FFT2(
-                        comm, (slices, side, side), "c16", wait=wait, depth=depth,
-                        chunk=chunk, in_flight=depth, runtime=runtime)
+                    plan = overlap.FFT2(runtime, (slices, side, side), "c16",
+                                        settings={"wait": wait, "depth": depth, "chunk": chunk,
+                                                  "in_flight": depth})
                     runs[depth, wait] = plan.forward
             field, out = plan.real.empty(), plan.spectrum.empty()
             field[...] = 1.0

@@ -222,9 +222,10 @@ def main():
             print(*words, flush=True)
 
     # The same bits in every run need the same grid of ranks, and FFTs that no measurement chose.
-    with overlap.FFT3(comm, (3, *[options.points] * 3), dtype="f8", norm="forward",
-                      effort="estimate", grid=MPI.Compute_dims(comm.size, 2),
-                      wait=options.wait, workers=options.workers) as plan:
+    with overlap.Runtime(comm, workers=options.workers) as rt, \
+            overlap.FFT3(rt, (3, *[options.points] * 3), dtype="f8", norm="forward",
+                         layout={"grid": MPI.Compute_dims(comm.size, 2)},
+                         settings={"effort": "estimate", "wait": options.wait}) as plan:
         flow = NavierStokes(plan, options.viscosity)
         u, first = taylor_green(plan), 0
         if options.found:

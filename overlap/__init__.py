@@ -44,7 +44,9 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .arrays import DistArray as DistArray
     from .fft import FFT2 as FFT2
     from .fft import FFT3 as FFT3
+    from .fft import ArrayLayout as ArrayLayout
     from .fft import Bracket as Bracket
+    from .fft import Settings as Settings
     from .runtime import Runtime as Runtime
     from .runtime import barrier as barrier
     from .runtime import parallel as parallel
@@ -53,8 +55,9 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .runtime import wait_for_slices as wait_for_slices
     from .runtime import worker_index as worker_index
 
-_LAYER_OF = {"Bracket": "fft", "DistArray": "arrays", "FFT2": "fft", "FFT3": "fft",
-             "Runtime": "runtime", "wait_for_slices": "runtime", "barrier": "runtime", "parallel": "runtime",
+_LAYER_OF = {"ArrayLayout": "fft", "Bracket": "fft", "DistArray": "arrays", "FFT2": "fft",
+             "FFT3": "fft", "Runtime": "runtime", "Settings": "fft",
+             "wait_for_slices": "runtime", "barrier": "runtime", "parallel": "runtime",
              "stagger": "runtime", "take_turn": "runtime", "worker_index": "runtime"}
 
 __all__ = [

@@ -1,24 +1,15 @@
 """Who holds what: partitions, exchanges, distributed arrays. Knows no threads."""
 
 from .distarray import DistArray
-from .exchange import Exchange, mpi_type
-from .layout import (
-                     Crossing,
-                     Layout,
-                     Leg,
-                     Remainder,
-                     Swap,
-                     box_shape,
-                     contiguous,
-                     legs,
-                     moved,
-                     offset,
-)
+from .exchange import Exchange, RemotePieces, mpi_type
+from .layout import Layout, box_shape, contiguous, offset
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .slab import Slab
-from .topology import subcomms
+from .stages import Stage, stages
+from .topology import coordinates, subcomms
+from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
 
-__all__ = ["Crossing", "DistArray", "Exchange", "Layout", "Leg", "Remainder", "Slab", "Swap",
-           "block", "box_shape", "chunks", "complement", "contiguous", "intersect", "legs",
-           "length_of", "moved", "mode_segments", "mpi_type", "offset",
-           "subcomms"]
+__all__ = ["DeferredBlocks", "DistArray", "Exchange", "Layout", "Message", "RemotePieces", "Slab",
+           "Stage", "Transpose", "TransposeBlocks", "block", "box_shape", "chunks", "complement",
+           "contiguous", "coordinates", "intersect", "length_of", "mode_segments", "moved",
+           "mpi_type", "offset", "stages", "subcomms"]

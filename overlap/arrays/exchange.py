@@ -11,13 +11,18 @@ Going backward the two change places. The piece that stays on the rank is not se
 writes it straight to where it is received.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 from mpi4py.util import dtlib
 
 from .partition import length_of
+from .slab import Slab
 
 
-def mpi_type(dtype):
+def mpi_type(dtype: Any) -> Any:
     """MPI's datatype of a numpy dtype."""
     return dtlib.from_numpy_dtype(dtype)
 
@@ -46,6 +51,42 @@ class Pieces:
                 for start, shape in zip(self.displacements, self.shapes)]
 
 
+class RemotePieces:
+    """One side of an exchange whose own piece stays where it is: the pieces of the other ranks.
+
+    Parameters
+    ----------
+    shapes : list of tuple of int
+        Of each rank's piece.
+    rank : int
+    starts : list of int, optional
+        Where each rank's piece starts in the buffer, in elements; by default the pieces that travel
+        lie one after the other.
+
+    Attributes
+    ----------
+    size : int
+        Elements that travel.
+    """
+
+    def __init__(self, shapes, rank, starts=None):
+        sizes = [int(np.prod(shape)) for shape in shapes]
+        self._shapes, self._rank = shapes, rank
+        self._counts = [0 if other == rank else size for other, size in enumerate(sizes)]
+        self.size = sum(self._counts)
+        self._starts = starts or [sum(self._counts[:other]) for other in range(len(sizes))]
+
+    def message(self, buffer):
+        """mpi4py's buffer argument for all pieces that travel."""
+        return [buffer, (self._counts, self._starts), mpi_type(buffer.dtype)]
+
+    def views(self, buffer):
+        """The pieces inside a one-dimensional buffer; None for the one that stays."""
+        return [None if other == self._rank else buffer[start:start + count].reshape(shape)
+                for other, (start, count, shape) in enumerate(
+                    zip(self._starts, self._counts, self._shapes))]
+
+
 class Exchange:
     """The exchange of `planes` planes of a slab.
 
@@ -66,7 +107,7 @@ class Exchange:
         What leaves this rank.
     """
 
-    def __init__(self, slab, planes, dtype):
+    def __init__(self, slab: Slab, planes: int, dtype: Any) -> None:
         self.planes = planes
         self.plane_by_rows = slab.my, slab.my_columns
         self.by_columns = Pieces(
@@ -76,11 +117,11 @@ class Exchange:
         self.nbytes_sent = sum(self.by_columns.counts) * np.dtype(dtype).itemsize
         self._type = mpi_type(dtype)
 
-    def forward(self, comm, send, receive):
+    def forward(self, comm: Any, send: np.ndarray, receive: np.ndarray) -> Any:
         """The awaitable exchange from columns to rows of two one-dimensional buffers."""
         return self._exchange(comm, self.by_columns, send, self.by_rows, receive)
 
-    def backward(self, comm, send, receive):
+    def backward(self, comm: Any, send: np.ndarray, receive: np.ndarray) -> Any:
         """The awaitable exchange from rows to columns."""
         return self._exchange(comm, self.by_rows, send, self.by_columns, receive)
 

@@ -1,7 +1,13 @@
 """Who holds what: pure integer arithmetic, no arrays and no MPI."""
 
+from __future__ import annotations
 
-def block(length, parts):
+from collections.abc import Sequence
+
+Segments = list[tuple[slice, slice]]
+
+
+def block(length: int, parts: int) -> list[slice]:
     """Split ``range(length)`` into `parts` contiguous slices; the first ones get one more.
 
     The same split as mpi4py-fft's. Parts beyond `length` are empty.
@@ -11,17 +17,17 @@ def block(length, parts):
     return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
 
 
-def chunks(length, size):
+def chunks(length: int, size: int) -> list[slice]:
     """Split ``range(length)`` into runs of at most `size`, whose sizes differ by at most one."""
     return block(length, -(-length // size)) if length else []
 
 
-def length_of(part):
+def length_of(part: slice) -> int:
     """Number of indices in a slice with a start and a stop."""
     return part.stop - part.start
 
 
-def mode_segments(resolved, padded, half=False):
+def mode_segments(resolved: int, padded: int, half: bool = False) -> Segments:
     """Where the Fourier modes of a grid lie on a finer (or the same) grid.
 
     Parameters
@@ -49,7 +55,7 @@ def mode_segments(resolved, padded, half=False):
     return segments
 
 
-def complement(segments, length):
+def complement(segments: Sequence[slice], length: int) -> list[slice]:
     """The index ranges of ``range(length)`` that the ascending `segments` leave out."""
     gaps = []
     position = 0
@@ -62,7 +68,7 @@ def complement(segments, length):
     return gaps
 
 
-def intersect(part, segments):
+def intersect(part: slice, segments: Segments) -> Segments:
     """Restrict pairs of ranges to `part` of the first range, relative to its start.
 
     Parameters

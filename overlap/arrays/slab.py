@@ -4,9 +4,11 @@ In real space rows (y) are split over the ranks, in spectral space columns (x). 
 may be finer than the resolved one (de-aliasing): then only resolved columns are ever exchanged.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
-from .partition import block, intersect, length_of, mode_segments
+from .partition import Segments, block, intersect, length_of, mode_segments
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,10 @@ class Slab:
     mx: int
     columns_all: int = field(init=False)
     fine_columns: int = field(init=False)
-    rows: list = field(init=False)
-    columns: list = field(init=False)
-    row_segments: list = field(init=False)
-    column_segments: list = field(init=False)
+    rows: list[slice] = field(init=False)
+    columns: list[slice] = field(init=False)
+    row_segments: Segments = field(init=False)
+    column_segments: list[Segments] = field(init=False)
 
     def __post_init__(self):
         columns_all = self.nx // 2 + 1 if self.real else self.nx
@@ -64,14 +66,16 @@ class Slab:
             object.__setattr__(self, name, value)
 
     @property
-    def padded(self):
+    def padded(self) -> bool:
         """Whether the real-space grid is finer than the resolved one."""
         return (self.my, self.mx) != (self.ny, self.nx)
 
     @property
-    def my_rows(self):
+    def my_rows(self) -> int:
+        """This rank's number of rows."""
         return length_of(self.rows[self.rank])
 
     @property
-    def my_columns(self):
+    def my_columns(self) -> int:
+        """This rank's number of columns."""
         return length_of(self.columns[self.rank])

@@ -1,15 +1,24 @@
-"""Communicators along the dimensions of a grid of ranks."""
+"""Process grids: the coordinates of ranks, and the communicators along a grid's dimensions."""
 
 from __future__ import annotations
 
 from math import prod
 
 
+def coordinates(rank: int, grid: tuple[int, ...]) -> tuple[int, ...]:
+    """The coordinates p, q, ... of rank p + P q + ... in a P x Q x ... grid."""
+    found = []
+    for size in grid:
+        rank, coordinate = divmod(rank, size)
+        found.append(coordinate)
+    return tuple(found)
+
+
 def subcomms(runtime, grid: tuple[int, ...]) -> tuple:
     """The runtime's communicators along the dimensions of a grid (collective the first time).
 
-    The rank with the coordinates (p, q, ...) in a P x Q x ... grid is p + P q + ... Its communicator
-    along a dimension joins the ranks that differ from it in this coordinate alone.
+    Along a dimension, a communicator joins the ranks that differ in this coordinate alone; see
+    `coordinates`.
 
     Parameters
     ----------
@@ -30,8 +39,8 @@ def subcomms(runtime, grid: tuple[int, ...]) -> tuple:
         if comm.size in grid:
             known[grid] = (comm,) * len(grid)
         else:
+            here = coordinates(comm.rank, grid)
             steps = [prod(grid[:dimension]) for dimension in range(len(grid))]
-            known[grid] = tuple(
-                comm.Split(comm.rank - comm.rank // step % size * step, comm.rank)
-                for step, size in zip(steps, grid))
+            known[grid] = tuple(comm.Split(comm.rank - coordinate * step, comm.rank)
+                                for coordinate, step in zip(here, steps))
     return known[grid]

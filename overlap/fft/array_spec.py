@@ -1,6 +1,12 @@
 """`ArraySpec`: what the distributed arrays are that go into a transform, or come out of it."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from mpi4py import MPI
 
 from ..arrays import DistArray, length_of
 from .engine.fftw import empty
@@ -21,6 +27,8 @@ class ArraySpec:
     dtype : numpy.dtype
     natural : bool
         Whether the axes are in natural order, (y, x) or (z, y, x).
+    contiguous : bool
+        Only C-contiguous arrays will do, as MPI reads and writes them where they are.
 
     Attributes
     ----------
@@ -37,10 +45,13 @@ class ArraySpec:
         Number of axes that do not belong to the batch.
     """
 
-    def __init__(self, comm, batch, shape, parts, dtype, natural=True):
+    def __init__(self, comm: MPI.Intracomm, batch: Sequence[int], shape: Sequence[int],
+                 parts: dict[int, slice], dtype: Any, *, natural: bool = True,
+                 contiguous: bool = False) -> None:
         self.comm = comm
         self.dtype = np.dtype(dtype)
         self.natural = natural
+        self.contiguous = contiguous
         self.global_shape = (*batch, *shape)
         self.slices = int(np.prod(batch, dtype=int))
         where = [slice(0, length) for length in self.global_shape]
@@ -51,23 +62,26 @@ class ArraySpec:
         self.local_slice = tuple(where)
         self.shape = tuple(length_of(part) for part in where)
 
-    def wrap(self, array):
+    def wrap(self, array: np.ndarray) -> DistArray:
         """The local `array` as a `DistArray`."""
         return DistArray(array, self.comm, self.global_shape, self.axes, self.local_slice)
 
-    def empty(self):
+    def empty(self) -> DistArray:
         """An uninitialised, aligned `DistArray`."""
         return self.wrap(empty(self.shape, self.dtype))
 
-    def problem(self, array, name):
+    def problem(self, array: Any, name: str) -> str | None:
         """What is wrong with a local array as one of these, or None."""
         if not isinstance(array, np.ndarray):
             return f"expected {name} to be a numpy array, received {type(array).__name__}"
         if array.shape != self.shape or array.dtype != self.dtype:
             return (f"expected {name} of local shape {self.shape} and dtype {self.dtype}, received "
                     f"{array.shape} and {array.dtype}")
+        if self.contiguous and not array.flags.c_contiguous:
+            return (f"expected {name} of local shape {self.shape} and C-contiguous, received "
+                    f"strides {array.strides}")
         return None
 
-    def planes(self, array):
+    def planes(self, array: np.ndarray) -> np.ndarray:
         """The array with its batch axes joined: a view where strides allow, else a copy."""
         return np.asarray(array).reshape((self.slices, *self.shape[-self.dimensions:]))

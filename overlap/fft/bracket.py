@@ -18,32 +18,40 @@ Planes are paired by their number, and FFTW plans are for one pair and by defaul
 same in every process: results are the same to the last bit on any number of ranks.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from importlib.util import find_spec
+from math import isfinite, prod
+from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
-from ..arrays import block, chunks, length_of, mpi_type
-from ..errors import ClosedError, InputError
-from ..runtime import Runtime, parallel, stagger, worker_index
+from ..runtime import AsyncComm, Runtime
+from .arguments import integers, memory_problem, record, shown
 from .array_spec import ArraySpec
-from .engine.fftw import fast_length, zeros
-from .plan import WAITS, choice_problem, count_problem, integers
-from .planning.settings import EFFORTS, Settings
+from .bracket_transform import BracketTransform, Redistribution, SliceBuffers
+from .engine.fftw import fast_length
+from .plan import Plan
+from .planning.settings import Settings, settings_problem
 
-PAIRS = 4  # per block: its modes stay in the cache
 DEPTH = 8
 EXTRA = "pip install 'overlap-mpi[gkv]'"
 
 
-class Bracket:
+class Bracket(Plan):
     """A plan for Poisson brackets {a, f} of real fields given by resolved modes, over MPI ranks.
 
-    Making and calling a plan is collective. Within a slice program of your own, await `of`.
+    Making and calling a plan is collective. Within a slice program of your own, await `apply`.
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Comm
-        The ranks over which ky is split: those of the runtime, or some of them.
+    comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
+        What the plan runs on, see `Plan`: ky is split over its ranks. One of a runtime's
+        communicators may have some of the runtime's ranks only; the others then make and call a
+        plan of their own, of as many slices.
     shape : (int, int, int, int)
         Global ``(slices, planes, nky, nkx)``: modes ky = 0 ... nky - 1 (the others follow from
         f(-k) = conj f(k)) and kx = -K ... K, ascending, nkx = 2 K + 1, in units of `spacing`. A
@@ -53,23 +61,21 @@ class Bracket:
     points : (int, int), optional
         Points of the real-space grid in y and x, at least 3 K + 1 for modes up to K; by default
         the next lengths that FFTW is fast at.
-    wait : {"auto", "off", "block", "poll"}
-        As `Runtime`'s `wait`; with ``"auto"`` the first call runs all ways.
-    depth : int
-        Slices in flight.
-    effort : {"estimate", "measure", "patient"}
-        FFTW's planning effort. More may save a tenth, and gives other last bits in every process.
-    workers, deadline_s, trace
-        As of `Runtime`, if the plan makes its own.
-    runtime : Runtime, optional
-        Share this one; otherwise the plan makes its own and closes it.
+    settings : Settings or dict, optional
+        How a call runs, as far as it is not left to planning. What is left is chosen in the first
+        call, as programs of your own need none of it. `chunk` is 1. By default, `effort` is
+        "estimate": more may save a tenth, and gives other last bits in every process; `depth`, of a
+        mode that is named, is 8.
 
     Attributes
     ----------
     spectrum : ArraySpec
-        The arrays of a batch's modes: what this rank holds, and ``empty()`` ones.
+        The arrays of a batch's modes, C-contiguous: what this rank holds, and ``empty()`` ones.
+    advecting : ArraySpec
+        The same for a, without slices.
+    transform : Transform
+        What a call of the plan calls: its `settings`, `trials`, memory, `compute`, `communicate`.
     points : (int, int)
-    ranks : int
     rows : slice
         This rank's ky.
     speed : float
@@ -81,106 +87,72 @@ class Bracket:
         On all ranks, when an argument is bad or differs between ranks.
     """
 
-    def __init__(self, comm, shape, spacing=(1.0, 1.0), *, points=None, wait="auto",
-                 depth=DEPTH, effort="estimate", workers=1, deadline_s=60.0, trace=None,
-                 runtime=None):
-        self._owns_runtime = runtime is None
-        self.runtime = runtime or Runtime(comm, workers=workers, deadline_s=deadline_s, trace=trace)
-        self.runtime.check_open()
-        try:
+    def __init__(self, comm: MPI.Intracomm | Runtime | AsyncComm, shape: Sequence[int],
+                 spacing: tuple[float, float] = (1.0, 1.0), *,
+                 points: tuple[int, int] | None = None,
+                 settings: Settings | dict[str, Any] | None = None) -> None:
+        super().__init__(comm)
+        with self._making():
+            requested, problem = record(Settings, settings, "settings")
+            sizes: Any = integers(shape)
+            control = self.runtime.control
+            members = control.ranks_of(self.comm.source)
             # Other ranks of the runtime may work on other shapes.
-            members = self.runtime.control.ranks_of(comm)
-            shapes = [shape for theirs, shape in self.runtime.control.allgather((members, shape))
+            shapes = [other for theirs, other in control.allgather((members, sizes))
                       if theirs == members]
-            self.runtime.preflight(
-                _problem(shape, spacing, points, wait, depth, effort) or _disagreement(shapes),
-                plan="Bracket", spacing=spacing, points=points, wait=wait, depth=depth,
-                effort=effort)
-        except InputError:
-            self._close_runtime()
-            raise
-        same = self.runtime.comm.same_ranks(comm)
-        self._comm = self.runtime.comm if same else self.runtime.wrap(comm)
-        self.ranks = comm.size
-        self.shape = tuple(map(int, shape))
-        self.slices, self.planes, nky, nkx = self.shape
-        self.points = tuple(map(int, points or (fast_length(3 * (nky - 1) + 1),
-                                                fast_length(3 * (nkx // 2) + 1))))
-        self.speed = 0.0
-        rank, ranks = self._comm.rank, self._comm.size
-        rows = block(nky, ranks)
-        self.rows = rows[rank]
-        self.spectrum = ArraySpec(comm, self.shape[:2], (nky, nkx), {-2: self.rows}, complex)
-        # Each rank's planes between the exchanges: whole pairs.
-        shares = [slice(min(2 * pairs.start, self.planes), min(2 * pairs.stop, self.planes))
-                  for pairs in block(-(-self.planes // 2), ranks)]
-        self._share = shares[rank]
-        share, mine = length_of(self._share), length_of(self.rows)
-        # What a rank has of a slice before the first exchange and after it.
-        self._held = _Pieces([(length_of(part), mine, nkx) for part in shares], rank,
-                             [part.start * mine * nkx for part in shares])
-        self._worked = _Pieces([(share, length_of(part), nkx) for part in rows], rank)
-        from .engine.planes import Planes  # numba comes with an extra
-        self._kernels = [Planes(PAIRS, (nky, nkx), spacing, self.points, rows, effort)
-                         for _ in range(self.runtime.workers)]
-        self._blocks = [slice(2 * part.start, min(2 * part.stop, share))
-                        for part in chunks(-(-share // 2), PAIRS)]
-        self._advecting = zeros((share, *self.points), complex)
-        self._depth, self._wait = depth, wait
-        self._pipelines = None  # of whole batches: made when asked for
-        self._advect = self.runtime.pipelined(
-            self._take, buffers=self.buffers, depth=1,
-            wait="off" if self.runtime.workers == 1 else "poll")
+            problem = (_problem(sizes, shape, spacing, points) or problem
+                       or _settings_problem(requested) or _disagreement(shapes)
+                       or memory_problem(2 * 16 * prod(sizes) // self.comm.size))
+            self.runtime.preflight(problem, plan="Bracket", spacing=spacing, points=points,
+                                   **asdict(requested))
+            self.shape: tuple[int, ...] = sizes
+            slices, planes, nky, nkx = sizes
+            self.points: Any = integers(points or (fast_length(3 * (nky - 1) + 1),
+                                              fast_length(3 * (nkx // 2) + 1)))
+            self.speed = 0.0
+            self._redistribution = Redistribution(
+                (planes, nky, nkx), self.comm.rank, self.comm.size)
+            self.rows = self._redistribution.rows
+            parts, modes = {-2: self.rows}, (planes, nky, nkx)
+            self.spectrum = ArraySpec(self.comm.source, (slices,), modes, parts, complex,
+                                      contiguous=True)
+            self.advecting = ArraySpec(self.comm.source, (), modes, parts, complex,
+                                       contiguous=True)
+            requested = replace(requested, chunk=1, effort=requested.effort or "estimate")
+            if requested.wait != "auto":
+                requested = replace(requested, depth=requested.depth or DEPTH)
+            self.transform = BracketTransform(
+                self.comm, self._redistribution, self.spectrum, (spacing, self.points),
+                requested)
+            self._keep("bracket", self.transform)
+            self._advect: Any = self.runtime.pipelined(
+                self._take, buffers=self.buffers, depth=1,
+                wait="off" if self.runtime.workers == 1 else "poll")
 
-    def __enter__(self):
-        return self
+    def _forget(self) -> None:
+        self._advect = None
 
-    def __exit__(self, *exc_info):
-        self.close()
+    def _title(self) -> str:
+        return (f"Bracket of {self.shape[0]} slices of {self.shape[1]} planes, modes "
+                f"{self.shape[2:]} on {self.points[0]} x {self.points[1]} points, "
+                f"{self._sharers()}")
 
-    def close(self):
-        """Free what the plan holds (collective); closes the runtime if the plan made it."""
-        if self._kernels is not None:
-            self._kernels = self._advecting = self._advect = self._pipelines = None
-            self._close_runtime()
-
-    def _close_runtime(self):
-        if self._owns_runtime:
-            self.runtime.close()
+    def _notes(self) -> list[str]:
+        return [f"{self.nbytes / 2**20:.1f} MiB of gradients"]
 
     @property
-    def settings(self):
-        """How a call runs, a `Settings`; "auto" before the first one."""
-        wait = self._wait if self._pipelines is None else self._pipelines["whole"].wait
-        depth = 1 if wait == "off" else self._depth
-        return Settings(wait, depth, 1, depth)
-
-    @property
-    def nbytes_per_slot(self):
-        """Memory of one slot on this rank, in bytes."""
-        return 2 * 16 * self._worked.size
-
-    @property
-    def nbytes_in_flight(self):
-        """Memory of the slots of a call on this rank, in bytes."""
-        return self.settings.depth * self.nbytes_per_slot
-
-    @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Memory of the advecting field's gradient on this rank, in bytes."""
-        return self._advecting.nbytes
+        return self.transform.gradient.nbytes
 
-    def describe(self):
-        """The plan's choices and memory, as text."""
-        return (f"Bracket of {self.slices} slices of {self.planes} planes, modes {self.shape[2:]} "
-                f"on {self.points[0]} x {self.points[1]} points, over {self._comm.size} rank(s), "
-                f"{self.runtime.workers} worker(s) each: {self.settings}; "
-                f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight, "
-                f"{self.nbytes / 2**20:.1f} MiB of gradients")
+    @property
+    def nbytes_per_slot(self) -> int:
+        """Memory of one slot on this rank, in bytes."""
+        return self._redistribution.nbytes
 
     # ---- calls -----------------------------------------------------------------------------------
 
-    def advect(self, a):
+    def advect(self, a: np.ndarray) -> None:
         """Set the advecting field a for all that follows (collective).
 
         Parameters
@@ -189,9 +161,9 @@ class Bracket:
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
         """
         self._check_in_use()
-        self._advect((0,), a, problem=self._array_problem(a, self.spectrum.shape[1:], "a"))
+        self._advect((0,), a, problem=self.advecting.problem(a, "a"))
 
-    def __call__(self, f, out=None):
+    def __call__(self, f: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """The brackets {a, f} of a batch, as one pipeline (collective).
 
         Parameters
@@ -203,192 +175,76 @@ class Bracket:
 
         Returns
         -------
-        ndarray
+        DistArray
+            The brackets, or `out`.
 
         Raises
         ------
         InputError, SliceError
             As of `Transform`.
         """
-        return self._run("whole", f, out)
+        return self.transform(f, out=out)
 
-    def compute(self, f, out=None):
-        """All local work of the call and none of its communication; the result means nothing."""
-        return self._run("compute", f, out)
-
-    def communicate(self, f, out=None):
-        """The call's exchanges, one after another, and nothing else; no result."""
-        return self._run("exchange", f, out)
-
-    def _run(self, what, f, out):
-        self._check_in_use()
-        if out is None:
-            out = self.spectrum.empty()
-        problem = (self._array_problem(f, self.spectrum.shape, "f")
-                   or self._array_problem(out, self.spectrum.shape, "out"))
-        if problem is None and np.may_share_memory(f, out):
-            problem = "expected out to share no memory with f, received arrays that do"
-        if self._pipelines is None:
-            self._make_pipelines()
-        pipeline = self._pipelines[what]
-        pipeline(range(self.slices), f, out, problem=problem)
-        while pipeline.wait == "auto":  # again, until all ways have been compared
-            pipeline(range(self.slices), f, out)
-        return out
-
-    def _make_pipelines(self):
-        depth = 1 if self._wait == "off" else self._depth
-        slots = [self.buffers() for _ in range(depth)]
-
-        def pipeline(wait, compute, exchange):
-            async def program(z, slot, f, out):
-                await stagger(z, depth)
-                await self.of(f[z], out[z], slot, compute, exchange)
-
-            async def skeleton(z, slot, f, out):
-                await stagger(z, depth)
-                await self.of(f[z], out[z], slot, False, exchange)
-
-            program.__qualname__ = "Bracket"
-            return self.runtime.pipelined(program, skeleton=skeleton, buffers=iter(slots).__next__,
-                                          depth=depth, wait=wait)
-
-        alone = "off" if self.runtime.workers == 1 else "poll"
-        self._pipelines = {"whole": pipeline(self._wait, True, True),
-                           "compute": pipeline(alone, True, False),
-                           "exchange": pipeline("off", False, True)}
-
-    def _check_in_use(self):
-        if self._kernels is None:
-            raise ClosedError("expected a plan in use, received one that was closed")
-
-    @staticmethod
-    def _array_problem(array, shape, name):
-        if not isinstance(array, np.ndarray):
-            return f"expected {name} to be a numpy array, received {type(array).__name__}"
-        if array.shape != shape or array.dtype != complex or not array.flags.c_contiguous:
-            return (f"expected {name} of local shape {shape}, complex128 and C-contiguous, received "
-                    f"{array.shape}, {array.dtype} and strides {array.strides}")
-        return None
+    def _before_tuning(self) -> None:
+        self.transform.plan()
 
     # ---- slices ----------------------------------------------------------------------------------
 
-    def buffers(self):
-        """The buffers of one slice in flight."""
-        return BracketBuffers(self._worked)
+    def buffers(self) -> SliceBuffers:
+        """The buffers of one slice in flight, for slice programs."""
+        return SliceBuffers(self._redistribution)
 
-    async def of(self, f, out, slot, compute=True, exchange=True):
+    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: SliceBuffers,
+                    compute: bool = True) -> None:
         """One slice's bracket, for slice programs: it awaits two all-to-alls; see `stagger`.
 
         Parameters
         ----------
         f, out : ndarray of complex
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
-        slot : object
+        buffers : SliceBuffers
             As `buffers` makes it.
-        compute, exchange : bool
-            What is done of it.
+        compute : bool
+            False: the exchanges alone, for a skeleton.
         """
-        if exchange:
-            await self._comm.Alltoallv(self._held.message(f), self._worked.message(slot.received))
-        if compute:
-            for part in self._blocks:
-                self._bracket(part, self._pieces(slot.received_pieces, f, part),
-                              self._pieces(slot.results_pieces, out, part))
-        if exchange:
-            await self._comm.Alltoallv(self._worked.message(slot.results), self._held.message(out))
+        await self.transform.apply(f, out, buffers, compute, self.comm)
 
-    async def _take(self, _, slot, a):
-        await self._comm.Alltoallv(self._held.message(a), self._worked.message(slot.received))
-        squares = [0.0]
-
-        def transform(part):
-            kernels = self._kernels[worker_index()]
-            kernels.load(self._pieces(slot.received_pieces, a, part))
-            for pair, planes in _pairs(part):
-                gradient = self._advecting[planes]
-                gradient[...] = kernels.transform(pair)[:length_of(planes)]
-                squares.append(float((gradient.real**2 + gradient.imag**2).max()))
-
-        await parallel(transform, self._blocks)
-        self.speed = max(squares)**0.5
-
-    def _pieces(self, pieces, own, part):
-        """Some planes of each rank's piece: what came, or goes; of this rank's own in place."""
-        own = own[self._share]
-        return [(own if rank == self._comm.rank else piece)[part]
-                for rank, piece in enumerate(pieces)]
-
-    def _bracket(self, part, source, target):
-        kernels = self._kernels[worker_index()]
-        kernels.load(source)
-        for pair, planes in _pairs(part):
-            kernels.transform(pair)
-            kernels.bracket(pair, self._advecting[planes])
-        kernels.store(target)
+    async def _take(self, _: int, buffers: SliceBuffers, a: np.ndarray) -> None:
+        self.speed = await self.transform.take(a, buffers)
 
 
-class _Pieces:
-    """One side of the exchange, in elements: the pieces of all ranks, and which of them travel."""
-
-    def __init__(self, shapes, rank, starts=None):
-        sizes = [int(np.prod(shape)) for shape in shapes]
-        self._shapes, self._rank = shapes, rank
-        self._counts = [0 if other == rank else size for other, size in enumerate(sizes)]
-        self.size = sum(self._counts)
-        self._starts = starts or [sum(self._counts[:other]) for other in range(len(sizes))]
-
-    def message(self, buffer):
-        """mpi4py's buffer argument for all pieces that travel."""
-        return [buffer, (self._counts, self._starts), mpi_type(buffer.dtype)]
-
-    def views(self, buffer):
-        """The pieces inside a one-dimensional buffer; None for the one that stays."""
-        return [None if other == self._rank else buffer[start:start + count].reshape(shape)
-                for other, (start, count, shape) in enumerate(
-                    zip(self._starts, self._counts, self._shapes))]
-
-
-class BracketBuffers:
-    """Modes that other ranks hold: received, and to be sent back."""
-
-    def __init__(self, pieces):
-        self.received, self.results = zeros((2, pieces.size), complex)
-        self.received_pieces, self.results_pieces = map(pieces.views, (self.received, self.results))
-
-
-def _pairs(part):
-    """Number and planes of each pair in a block of planes; the last one may be a single plane."""
-    for number, first in enumerate(range(part.start, part.stop, 2)):
-        yield number, slice(first, min(first + 2, part.stop))
-
-
-def _disagreement(shapes):
+def _disagreement(shapes: list[Any]) -> str | None:
     """What is wrong with the shapes of all ranks, or None."""
     if any(shape != shapes[0] for shape in shapes):
         return f"shape: expected the same on all ranks, received {', '.join(map(repr, shapes))}"
     return None
 
 
-def _problem(shape, spacing, points, wait, depth, effort):
+def _problem(sizes: tuple[int, ...] | None, shape: Any, spacing: Any, points: Any) -> str | None:
     """What is wrong with the arguments or the installation, or None."""
     if find_spec("numba") is None:
         return f"expected numba to be installed, found none: {EXTRA}"
-    sizes = integers(shape)
     if sizes is None or len(sizes) != 4 or min(sizes) < 1 or sizes[3] % 2 == 0:
         return ("expected shape (slices, planes, nky, nkx) of positive integers with an odd nkx, "
-                f"received {shape!r}")
+                f"received {shown(shape)}")
     try:
-        good = len(spacing) == 2 and all(0 < step < np.inf for step in spacing)
-    except TypeError:
+        good = len(spacing) == 2 and all(step > 0 and isfinite(step) for step in spacing)
+    except Exception:  # of a user's object
         good = False
     if not good:
-        return f"expected spacing (dky, dkx) of two positive numbers, received {spacing!r}"
+        return f"expected spacing (dky, dkx) of two positive numbers, received {shown(spacing)}"
     if points is not None:
         least = 3 * (sizes[2] - 1) + 1, 3 * (sizes[3] // 2) + 1
         grid = integers(points)
         if grid is None or len(grid) != 2 or grid[0] < least[0] or grid[1] < least[1]:
             return (f"expected points of at least 3 K + 1 for modes up to K, {least}, "
-                    f"received {points!r}")
-    return (choice_problem(wait=(wait, WAITS), effort=(effort, EFFORTS))
-            or count_problem(depth=depth))
+                    f"received {shown(points)}")
+    return None
+
+
+def _settings_problem(settings: Settings) -> str | None:
+    """What is wrong with the settings of a bracket, or None."""
+    if settings.chunk not in (None, 1):
+        return ("expected a chunk of 1 or None, as a slice of a Bracket is one message, received "
+                f"{shown(settings.chunk)}")
+    return settings_problem(settings)

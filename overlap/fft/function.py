@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 
-from .plan import integers
+from .arguments import integers
 
 
 def fine_points(points, dealias):
@@ -57,13 +57,16 @@ class Function:
         if inputs is None:
             inputs = sum(name not in ("out", "index") and parameter.default is parameter.empty
                          for name, parameter in parameters.items())
+        counts = integers((inputs, outputs, shared))
+        if counts is not None:
+            inputs, outputs, shared = counts
         self.problem = _dealias_problem(points, dealias)
         self.agreed = dict(inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
-        if self.problem is None and not (isinstance(inputs, int) and isinstance(outputs, int) and isinstance(shared, int)
-                  and 0 <= shared < inputs and outputs >= 1):
+        if self.problem is None and (
+                counts is None or not 0 <= shared < inputs or outputs < 1):
             self.problem = (
-                f"expected inputs > shared >= 0 and outputs >= 1, received inputs={inputs}, "
-                f"shared={shared}, outputs={outputs}")
+                f"expected integers inputs > shared >= 0 and outputs >= 1, received "
+                f"inputs={inputs}, shared={shared}, outputs={outputs}")
         elif self.problem is None:
             self.inputs = inputs - shared
         self.outputs, self.shared = outputs, shared

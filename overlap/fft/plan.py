@@ -1,93 +1,237 @@
-"""What plans of any dimension have in common: their end, and checks of their arguments.
+"""`Plan`: what plans have in common. Their runtime, their transforms, their end."""
 
-A `Plan` has the attributes ``runtime``, ``_owns_runtime``, ``closed``, ``forward`` and
-``backward``, and an `ArraySpec` of real space (``real``) and of the spectrum (``spectrum``).
-"""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self
 
 import numpy as np
+from mpi4py import MPI
 
-from ..errors import ClosedError
-from ..runtime import arguments
-
-WAITS = ("auto", *arguments.WAITS)
-ORDERS = ("natural", "transposed")
-NORMS = (None, "backward", "ortho", "forward")
-DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))
+from ..errors import ClosedError, InputError
+from ..runtime import AsyncComm, Runtime
+from .arguments import record
+from .array_layout import ArrayLayout
+from .array_spec import ArraySpec
+from .planning.settings import Settings, Tuned
+from .planning.tune import budget_problem, tune
+from .transform import Progress, Transform
 
 
 class Plan:
-    """Base of `FFT2` and `FFT3`."""
+    """Base of `FFT2`, `FFT3` and `Bracket`.
 
-    def __enter__(self):
+    Making, calling and closing a plan is collective over all ranks of its runtime.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
+        What the plan runs on. Of an mpi4py communicator it makes a `Runtime` of its own, with one
+        worker, which it closes with itself. A `Runtime`, or one of its communicators (what
+        `Runtime.wrap` or `AsyncComm.Split` gave), is shared with others and stays open.
+
+    Attributes
+    ----------
+    real, spectrum : ArraySpec
+        The arrays of real space and of the spectrum: what this rank holds, and ``empty()`` ones. A
+        plan that shows no arrays in real space has None as `real`.
+    runtime : Runtime
+    comm : AsyncComm
+        The communicator of the runtime over which the arrays are split.
+    closed : bool
+    """
+
+    real: ArraySpec | None = None
+    spectrum: ArraySpec
+
+    def __init__(self, comm: MPI.Intracomm | Runtime | AsyncComm) -> None:
+        self.closed = False
+        self._owns_runtime = isinstance(comm, MPI.Intracomm)
+        if isinstance(comm, MPI.Intracomm):
+            self.runtime = Runtime(comm)
+            self.comm = self.runtime.comm
+        elif isinstance(comm, Runtime):
+            comm.check_open()
+            self.runtime, self.comm = comm, comm.comm
+        elif isinstance(comm, AsyncComm):
+            comm.runtime.check_open()
+            self.runtime, self.comm = comm.runtime, comm
+        else:
+            raise InputError("expected an mpi4py.MPI.Intracomm, a Runtime or one of a runtime's "
+                             f"communicators, received {comm!r}")
+        self._made = 0
+        self._transforms: weakref.WeakValueDictionary[int, Transform] = (
+            weakref.WeakValueDictionary())  # by a number, alike on all ranks
+
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def close(self):
-        """Free what the plan holds (collective); closes the runtime if the plan made it."""
-        if not self.closed:
-            self.closed = True
-            self.forward = self.backward = _Closed()
-            for transform in self._living():
-                transform.release()
-            self._close_runtime()
+    def __repr__(self) -> str:
+        return f"<{self._title()}{', closed' if self.closed else ''}>"
 
-    def _close_runtime(self):
+    def close(self) -> None:
+        """Free what the plan holds (collective); closes the runtime if the plan made it."""
+        if self.closed:
+            return
+        self.closed = True
+        for transform in list(self._transforms.values()):
+            transform.release()
+        self._forget()
         if self._owns_runtime:
             self.runtime.close()
 
-    def _living(self):
-        """The plan's transforms that are in use on this rank, a list."""
+    def describe(self) -> str:
+        """The plan's choices, what they cost in memory, and what they were chosen from, as text."""
+        lines = [self._title()]
+        for _, transform in sorted(self._transforms.items()):
+            lines += [transform.describe(), *map(str, transform.trials)]
+        return "\n".join(lines + self._notes())
+
+    def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> dict[str, Tuned]:
+        """Search for the fastest settings of all transforms, and use them (collective).
+
+        See `Transform.tune`; all transforms that were made so far share the time. What is found goes to
+        the plan's tuning file, if it has one: a plan like this one made later takes it from there.
+
+        Parameters
+        ----------
+        budget_s : float
+            Seconds that all of it may take, about.
+        progress : callable, optional
+            ``progress(what, done, total)``, called on rank 0 now and then, in seconds.
+
+        Returns
+        -------
+        dict
+            Name of each transform to what was gained, a `Tuned`.
+
+        Raises
+        ------
+        InputError
+            On all ranks, when an argument is bad or the file cannot be written.
+        """
+        self._check_in_use()
+        with self.runtime.together("tuning a plan"):
+            self.runtime.preflight(budget_problem(budget_s) or self._untunable(),
+                                   budget_s=budget_s)
+            self._before_tuning()
+            alive = self._alive()
+            tuned: dict[str, Any] = {}  # transforms of one name are planned alike
+            for transform in alive:
+                tuned.setdefault(transform.name, transform)
+            share_s = budget_s / max(1, len(tuned))
+            for position, (name, transform) in enumerate(tuned.items()):
+                tune(transform, share_s, progress and _part_of(
+                    progress, name, position * share_s, budget_s))
+            self._after_tuning(tuned)
+            for transform in alive:
+                transform.tuned = tuned[transform.name].tuned
+                transform.trials = tuned[transform.name].trials
+                transform.configure(tuned[transform.name].settings)
+            return {name: transform.tuned for name, transform in tuned.items()}
+
+    def _alive(self) -> list[Transform]:
+        """The transforms that no rank has dropped, in the order they were made in (collective)."""
+        held = dict(self._transforms)
+        here = np.array([number in held for number in range(self._made)])
+        everywhere = np.logical_and.reduce(self.runtime.control.allgather(here))
+        return [held[number] for number, all_hold in enumerate(everywhere) if all_hold]
+
+    def _making(self) -> AbstractContextManager[None]:
+        """While the constructor runs: what fails on one rank fails on all, and frees what was made."""
+        return self.runtime.together(f"making a plan, {type(self).__name__}", self.close)
+
+    @contextmanager
+    def _adding(self, what: str) -> Iterator[None]:
+        """While a transform is added: what fails on one rank fails on all, and leaves none anywhere."""
+        made = self._made
+
+        def undo() -> None:
+            for number in range(made, self._made):
+                transform = self._transforms.pop(number, None)
+                if transform is not None:
+                    transform.release()
+            self._made = made  # the numbers stay alike on all ranks
+
+        with self.runtime.together(what, undo):
+            yield
+
+    def _check_in_use(self) -> None:
+        if self.closed:
+            raise ClosedError("expected a plan in use, received one that was closed")
+
+    def _keep(self, name: str, transform: Transform) -> None:
+        """Keep a new transform until it is dropped or the plan is closed."""
+        transform.name = name
+        self._transforms[self._made] = transform
+        self._made += 1
+
+    def _sharers(self) -> str:
+        return f"over {self.comm.size} rank(s), {self.runtime.workers} worker(s) each"
+
+    # ---- what a plan supplies ------------------------------------------------------------------
+
+    def _title(self) -> str:
+        """What the plan is, in a line."""
         raise NotImplementedError
 
+    def _notes(self) -> list[str]:
+        """More lines for `describe`."""
+        return []
 
-class _Closed:
+    def _untunable(self) -> str | None:
+        """Why what tuning finds could not be kept, or None."""
+        return None
+
+    def _before_tuning(self) -> None:
+        """What comes before the search (collective)."""
+
+    def _after_tuning(self, tuned: dict[str, Any]) -> None:
+        """What comes after it, of the tuned transforms by name (collective)."""
+
+    def _forget(self) -> None:
+        """Let go of what is left when the transforms have been released."""
+
+
+class FourierPlan(Plan):
+    """Base of `FFT2` and `FFT3`: a forward and a backward transform of all points of a grid."""
+
+    forward: Transform | Closed
+    backward: Transform | Closed
+
+    def _forget(self) -> None:
+        self.forward = self.backward = Closed()
+
+    def _check_ranks(self) -> str | None:
+        """What is wrong with the communicator, or None."""
+        if self.runtime.comm.same_ranks(self.comm.source):
+            return None
+        return (f"expected a communicator of all {self.runtime.comm.size} ranks of the runtime, in "
+                f"their order, received another one, of {self.comm.size} rank(s)")
+
+
+def _part_of(progress: Progress, name: str, before_s: float, total_s: float) -> Progress:
+    """The progress of one transform, as part of that of all."""
+    return lambda what, done, _: progress(f"{name}: {what}", before_s + done, total_s)
+
+
+def records(layout: Any, settings: Any) -> tuple[ArrayLayout, Settings, str | None]:
+    """A plan's two option records, and what is wrong with what was given for them."""
+    layout, problem = record(ArrayLayout, layout, "layout")
+    settings, other = record(Settings, settings, "settings")
+    return layout, settings, problem or other
+
+
+class Closed:
     """Stands for the transforms of a closed plan."""
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise ClosedError("expected a plan in use, received one that was closed")
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> None:
         self()
-
-
-# ---- what is wrong with an argument, or None -----------------------------------------------------
-
-def comm_problem(own, comm):
-    if not own.same_ranks(comm):
-        return f"expected a comm of the runtime's ranks in the same order, received {comm!r}"
-    return None
-
-
-def dtype_problem(dtype):
-    try:
-        known = np.dtype(dtype) in DTYPES
-    except Exception:  # a bad text can be a SyntaxError, among others
-        known = False
-    return None if known else (
-        f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype!r}")
-
-
-def choice_problem(**choices):
-    """Of arguments by name: the value, and what is allowed."""
-    for name, (value, allowed) in choices.items():
-        if not isinstance(value, str | None) or value not in allowed:
-            return f"expected {name} to be one of {allowed}, received {value!r}"
-    return None
-
-
-def count_problem(**counts):
-    for name, value in counts.items():
-        if value is not None and not (isinstance(value, int) and value >= 1):
-            return f"expected {name} to be a positive integer or None, received {value!r}"
-    return None
-
-
-def integers(values):
-    """A sequence of integers as a tuple, or None."""
-    try:
-        found = tuple(int(value) for value in values)
-        return found if found == tuple(values) else None
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -5,10 +5,10 @@ from ..runtime import worker_index
 from .array_spec import ArraySpec
 from .engine.fftw import empty, zeros
 from .engine.legs import BackwardLeg, ForwardLeg
-from .transform import Backward, SlotBuffers, Transform
+from .plane_transforms import Backward, PlaneTransform, SlotBuffers
 
 
-class Pointwise(Transform):
+class Pointwise(PlaneTransform):
     """A function of real-space fields, made to act on spectral ones; see `FFT2.pointwise`."""
 
     def __init__(self, runtime, slab, kernels, spectrum, shared_spectrum, dtype, function,

@@ -50,7 +50,7 @@ class Fields(Transform):
     candidates = FieldCandidates
 
     def __init__(self, runtime, comms, units, fields):
-        super().__init__(runtime, None, None, units * fields)
+        super().__init__(runtime, units * fields)
         self.units = units
         self._fields = fields
         self._comms = comms
@@ -65,11 +65,6 @@ class Fields(Transform):
             count = fields if side.slices == self._fields else side.slices
             return zeros((count, *side.shape[-side.dimensions:]), side.dtype)
         return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
-
-    def nbytes_of_arrays(self):
-        """Bytes of one field's inputs and outputs on this rank."""
-        return sum(int(np.prod(side.shape[-3:])) * side.dtype.itemsize
-                   for side in (*self.inputs, *self.outputs))
 
     def kernels_of(self, settings):
         """Nothing: the passages hold their sweeps, which are those of all settings."""
@@ -132,7 +127,8 @@ class Fields(Transform):
             The passage starts when so many slices have ended; `sources` may be filled until then.
         """
         if compute:
-            await (wait_for_slices(first + task.gate, first + task.begin) if task.gate else wait_for_slices(start))
+            await (wait_for_slices(first + task.gate, first + task.begin) if task.gate
+                   else wait_for_slices(start))
         flight = passage.flight(task, slot, sources, targets)
         if compute:
             flight.load(scale if task.leg == 0 else 1.0)

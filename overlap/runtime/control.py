@@ -50,6 +50,8 @@ class Control:
         The duplicate; for modules of `overlap.runtime` only.
     comms : list of AsyncComm
         The communicators that slice programs may use.
+    runtime : weakref.ref
+        To the runtime that it belongs to.
     running : bool
         A job runs: nobody but its communicator may talk.
     """
@@ -57,6 +59,7 @@ class Control:
     def __init__(self, comm, watchdog):
         self.watchdog = watchdog
         self.running = False
+        self.runtime = None
         self.closed = False
         self.exclusive = Exclusive("this runtime")
         self.comms = []

@@ -231,6 +231,16 @@ class AsyncComm:
         self._handle: Any = None
         self.renew()
 
+    @property
+    def runtime(self) -> Any:
+        """The `Runtime` that it belongs to."""
+        return getattr(self._wrap, "__self__").runtime()
+
+    @property
+    def source(self) -> Any:
+        """The mpi4py communicator of the same ranks that it was made of; carries none of its traffic."""
+        return self._source
+
     def renew(self) -> None:
         """Take a fresh duplicate (collective); the old one, if any, is left behind unused.
 

@@ -8,6 +8,7 @@ any time: the caller between pipelines (`Control`), the communicator inside one.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from queue import SimpleQueue
@@ -116,6 +117,7 @@ class Runtime:
         with held_signals():
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.control = Control(comm, self._watchdog)
+            self.control.runtime = weakref.ref(self)
             with self.together("making a runtime", self.close):
                 self.preflight(problem, depth=depth, wait=wait, in_flight=in_flight,
                                agree_every=agree_every)

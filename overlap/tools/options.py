@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..fft.plan import ORDERS
+from ..fft.arguments import ORDERS
 from . import launch, links
 
 

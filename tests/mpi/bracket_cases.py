@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fft2_cases import failing, nothing_fails
+from fft2_cases import failing, grouped, nothing_fails
 
 import overlap
 from overlap.fft.engine.planes import Planes
@@ -40,7 +40,9 @@ def direct(a, f):
 
 def run(comm, a, f, **options):
     """The global brackets, as the ranks of `comm` find them together; None elsewhere."""
-    with overlap.Bracket(comm, f.shape, SPACING, **options) as bracket:
+    points, workers = options.pop("points", None), options.pop("workers", 1)
+    with overlap.Runtime(comm, workers=workers) as runtime, \
+            overlap.Bracket(runtime, f.shape, SPACING, points=points, settings=options) as bracket:
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         parts = comm.gather(bracket(mine))
@@ -106,11 +108,11 @@ def speed(comm):
 
 
 def own_program(comm):
-    """`of` inside a slice program with other awaits."""
+    """`apply` inside a slice program with other awaits."""
     shape = (6, 4, 5, 7)
     a, f = modes(shape[1:], 7), modes(shape, 8)
     with overlap.Runtime(comm, workers=2) as runtime, \
-            overlap.Bracket(comm, shape, SPACING, runtime=runtime) as bracket:
+            overlap.Bracket(runtime, shape, SPACING) as bracket:
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected, found = bracket(mine), bracket.spectrum.empty()
@@ -119,7 +121,7 @@ def own_program(comm):
         @runtime.pipelined(buffers=bracket.buffers, depth=3, wait="poll")
         async def program(z, slot):
             await runtime.comm.Allreduce(np.ones(1), sums[z])
-            await bracket.of(mine[z], found[z], slot)
+            await bracket.apply(mine[z], found[z], slot)
 
         program(range(shape[0]))
         assert np.array_equal(found, expected)
@@ -132,19 +134,22 @@ def bad_input(comm):
     for arguments, words in (
             ({"shape": (2, 3, 4)}, "expected shape (slices, planes, nky, nkx)"),
             ({"shape": (2, 3, 4, 6 if last else 5)}, "with an odd nkx"),
+            ({"shape": (10**12, 3, 4, 5)}, "expected arrays that fit into memory"),
+            ({"shape": (2, 3, [4, 5], 5)}, "expected shape (slices, planes, nky, nkx)"),
             ({"shape": (2, 3, 4, 5 + 2 * comm.rank)}, "shape: expected the same on all ranks"),
             ({"spacing": (1.0, 0.0)}, "expected spacing (dky, dkx) of two positive numbers"),
             ({"spacing": 1.0}, "expected spacing (dky, dkx)"),
             ({"points": (9, 7)}, "at least 3 K + 1 for modes up to K, (10, 7)"),
             ({"wait": "maybe"}, "expected wait to be one of"),
-            ({"effort": None}, "expected effort to be one of"),
+            ({"effort": "none"}, "expected effort to be one of"),
+            ({"chunk": 2}, "expected a chunk of 1 or None"),
             ({"depth": 0}, "expected depth to be a positive integer"),
             ({"depth": 1 + comm.rank}, "depth: expected the same on all ranks")):
         if comm.size == 1 and words.endswith("the same on all ranks"):
             continue
         arguments = {"shape": (2, 3, 4, 5), "wait": "poll"} | arguments
         with pytest.raises(overlap.InputError) as caught:
-            overlap.Bracket(comm, arguments.pop("shape"), **arguments)
+            overlap.Bracket(comm, **grouped(arguments))
         assert words in str(caught.value)
     with overlap.Bracket(comm, (2, 3, 4, 5)) as bracket:
         good = bracket.spectrum.empty()
@@ -153,7 +158,7 @@ def bad_input(comm):
         for what, array in wrong.items():
             with pytest.raises(overlap.InputError) as caught:
                 bracket(array if last else good)
-            assert f"rank {comm.size - 1}: expected f of local shape" in str(caught.value), what
+            assert f"rank {comm.size - 1}: expected an input of local shape" in str(caught.value), what
         with pytest.raises(overlap.InputError, match="expected out to share no memory"):
             bracket(good, out=good)
         with pytest.raises(overlap.InputError, match="expected a of local shape"):
@@ -169,7 +174,7 @@ def failure(comm, mode):
     shape = (5, 6, 5, 7)  # a pair of planes for each of three ranks
     a, f = modes(shape[1:], 9), modes(shape, 10)
     last = comm.size - 1
-    with overlap.Bracket(comm, shape, SPACING, wait=mode) as bracket:
+    with overlap.Bracket(comm, shape, SPACING, settings={"wait": mode}) as bracket:
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected = bracket(mine)

@@ -136,8 +136,9 @@ def _drawn(comm, rt, shape, dtype, norm, order, wait, depth, chunk, seed, source
     if order == "transposed":
         half = (*half[:-2], *half[:-3:-1])
     spectrum = random(rng, half, COMPLEX[dtype])
-    with overlap.FFT2(comm, shape, dtype, wait=wait, depth=depth, chunk=chunk, norm=norm,
-                      order=order, effort=effort, runtime=rt) as plan:
+    with overlap.FFT2(rt, shape, dtype, norm=norm, layout={"order": order},
+                      settings={"wait": wait, "depth": depth, "chunk": chunk,
+                                "effort": effort}) as plan:
         specs = plan.real, plan.spectrum
         for transform, given, truth, side in (
                 (plan.forward, u, forward_truth(u, norm, order), False),
@@ -171,7 +172,7 @@ def broadcast_input(comm):
     """The same memory for all slices."""
     plane = random(np.random.default_rng(1), (6, 5), "c16")
     truth = np.broadcast_to(plane, (4, 3, 6, 5))
-    with overlap.FFT2(comm, truth.shape, "c16", wait="poll") as plan:
+    with overlap.FFT2(comm, truth.shape, "c16", settings={"wait": "poll"}) as plan:
         local = np.broadcast_to(plane[plan.real.local_slice[-2:]], plan.real.shape)
         assert_close(plan.forward(local), forward_truth(truth), plan.spectrum.local_slice, comm)
 
@@ -181,7 +182,8 @@ def outputs_that_look_contiguous(comm):
     for dtype, order, shape in product(("c16", "f8"), ("natural", "transposed"),
                                        ((3, 1, 8), (3, 8, comm.size), (1, 8, 8), (3, 8, 1))):
         u = random(np.random.default_rng(2), shape, dtype)
-        with overlap.FFT2(comm, shape, dtype, wait="poll", order=order, chunk=1) as plan:
+        with overlap.FFT2(comm, shape, dtype, layout={"order": order},
+                          settings={"wait": "poll", "chunk": 1}) as plan:
             for flip in product((1, -1), repeat=3):
                 flips = tuple(slice(None, None, step) for step in flip)
                 out = plan.spectrum.empty()[flips]
@@ -194,7 +196,7 @@ def round_trips_of_other_plans(comm):
     rng = np.random.default_rng(3)
     shapes = ([5, 7, 6], (2, 3, 4, 9), (8, 8))
     with overlap.Runtime(comm, workers=2) as rt:
-        plans = [overlap.FFT2(comm, shape, "f8", wait="poll", runtime=rt) for shape in shapes]
+        plans = [overlap.FFT2(rt, shape, "f8", settings={"wait": "poll"}) for shape in shapes]
         for _ in range(3):
             for plan, shape in zip(plans, shapes):
                 u = random(rng, shape, "f8")
@@ -204,7 +206,7 @@ def round_trips_of_other_plans(comm):
         for plan in plans:
             plan.close()
     part = comm.Split(comm.rank % 2)
-    with overlap.FFT2(part, (3, 5, 4), "c16", wait="block") as plan:
+    with overlap.FFT2(part, (3, 5, 4), "c16", settings={"wait": "block"}) as plan:
         u = random(rng, (3, 5, 4), "c16") * (1 + comm.rank % 2)
         assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice,
                      part)
@@ -217,7 +219,8 @@ def modes_agree(comm, shape, dtype, order, settings, workers=(1, 2, 3), effort="
     """Each mode, depth, chunk and number of workers: the bits of `off`."""
     rng = np.random.default_rng(4)
     u = random(rng, shape, dtype)
-    with overlap.FFT2(comm, shape, dtype, wait="off", order=order, effort=effort) as plan:
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
+                      settings={"wait": "off", "effort": effort}) as plan:
         real, spectrum = plan.real.empty(), plan.spectrum.empty()
         real[...] = u[plan.real.local_slice]
         assert_close(plan.forward(real, out=spectrum), forward_truth(u, order=order),
@@ -227,9 +230,9 @@ def modes_agree(comm, shape, dtype, order, settings, workers=(1, 2, 3), effort="
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
             for mode, (depth, chunk, in_flight) in product(MODES, settings):
-                with overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=chunk,
-                                  in_flight=in_flight, order=order, runtime=rt,
-                                  effort=effort) as plan:
+                with overlap.FFT2(rt, shape, dtype, layout={"order": order},
+                                  settings={"wait": mode, "depth": depth, "chunk": chunk,
+                                            "in_flight": in_flight, "effort": effort}) as plan:
                     chosen = plan.forward.settings
                     label = f"{count} worker(s), {mode}: {chosen}"
                     assert chosen == plan.backward.settings
@@ -246,7 +249,8 @@ def compute_and_communicate(comm):
     """Measuring C and T works in all modes, and leaves the plan right."""
     u = random(np.random.default_rng(5), (9, 8, 6), "f8")
     for mode, workers in product(MODES, (1, 2)):
-        with overlap.FFT2(comm, u.shape, "f8", wait=mode, workers=workers) as plan:
+        with overlap.Runtime(comm, workers=workers) as rt, \
+                overlap.FFT2(rt, u.shape, "f8", settings={"wait": mode}) as plan:
             real = np.array(u[plan.real.local_slice])
             spectrum = plan.forward(real)
             assert_close(spectrum, forward_truth(u), plan.spectrum.local_slice, comm)
@@ -268,7 +272,8 @@ def compute_and_communicate(comm):
 def distributed_arrays(comm):
     for shape, dtype, order in product(((3, 5, 7), (2, 2, 4, 4), (1, 1), (0, 4, 4), (2, 3, 16)),
                                        ("f8", "c8"), ("natural", "transposed")):
-        with overlap.FFT2(comm, shape, dtype, wait="off", order=order) as plan:
+        with overlap.FFT2(comm, shape, dtype, layout={"order": order},
+                          settings={"wait": "off"}) as plan:
             _tiles(comm, plan.real)
             _tiles(comm, plan.spectrum)
             _attributes(comm, plan.real, -2)
@@ -386,7 +391,7 @@ def bad_input(comm, dtype, mode):
     """Bad on one rank only: the same InputError on all, nothing done, the plan works."""
     shape = (2, 12, 8)
     u = random(np.random.default_rng(6), shape, dtype)
-    with overlap.FFT2(comm, shape, dtype, wait=mode, depth=2) as plan:
+    with overlap.FFT2(comm, shape, dtype, settings={"wait": mode, "depth": 2}) as plan:
         real = np.array(u[plan.real.local_slice])
         spectrum = np.array(forward_truth(u)[plan.spectrum.local_slice]).astype(COMPLEX[dtype])
         for transform, given, truth in ((plan.forward, real, spectrum),
@@ -416,6 +421,11 @@ BAD_ARGUMENTS = (
     {"shape": (4, 0)}, {"shape": (-1, 4, 4)}, {"shape": (4, 4.5)}, {"shape": (4, "x")},
     {"shape": (4, float("nan"))}, {"shape": (4, float("inf"))}, {"dtype": "i4"}, {"dtype": "g"},
     {"dtype": "no type"}, {"dtype": ">f8"}, {"dtype": [1]}, {"dtype": "f8,("},
+    {"shape": (10**30, 4, 4)}, {"shape": (10**12, 16, 16)}, {"shape": (0, 10**12, 16)},
+    {"shape": (np.array([4, 4]), 4)}, {"shape": ([4], [4, 4])}, {"shape": np.ones((2, 2), int)},
+    {"shape": (True, 4, 4)}, {"shape": np.float64(4)}, {"settings": {"waits": "off"}},
+    {"settings": 3}, {"layout": "transposed"}, {"grid": (1, 1)}, {"restore": True},
+    {"dealias": "3/2"},
     {"wait": "on"}, {"wait": None}, {"norm": "forwards"}, {"norm": 1},
     {"norm": np.array([1, 2])}, {"order": "xy"}, {"effort": "none"}, {"depth": 0}, {"depth": 1.5},
     {"chunk": -1}, {"chunk": "2"}, {"in_flight": 0})
@@ -425,6 +435,18 @@ OTHER_ARGUMENTS = (
     {"chunk": 2}, {"in_flight": 2}, {"effort": "estimate"})
 
 
+def grouped(options):
+    """A plan's keyword arguments, of options by their own names."""
+    groups = {"layout": ("order", "grid", "restore", "dealias"),
+              "settings": ("wait", "depth", "chunk", "in_flight", "effort", "late")}
+    found = {name: value for name, value in options.items() if name not in sum(groups.values(), ())}
+    for group, names in groups.items():
+        given = {name: options[name] for name in names if name in options}
+        if given and group not in found:
+            found[group] = given
+    return found
+
+
 def bad_arguments(comm, shared, others):
     """Arguments that are bad, or only other ones, on one rank: the same InputError on all."""
     good = {"shape": (2, 4, 4), "dtype": "c16", "wait": "off", "effort": "measure"}
@@ -432,14 +454,18 @@ def bad_arguments(comm, shared, others):
     rt = overlap.Runtime(comm) if shared else None
     for bad, change in product({0, comm.size - 1}, OTHER_ARGUMENTS if others else BAD_ARGUMENTS):
         arguments = good | (change if comm.rank == bad else {})
-        error = raised(overlap.InputError, overlap.FFT2, comm, runtime=rt, **arguments)
+        error = raised(overlap.InputError, overlap.FFT2, rt or comm, **grouped(arguments))
         same_everywhere(comm, str(error))
         assert "expected" in str(error) and "received" in str(error), str(error)
         (name, _), = change.items()
         assert name in str(error), (name, str(error))
         assert f"rank {bad}" in str(error), str(error)
     u = random(np.random.default_rng(7), (2, 4, 4), "c16")
-    with overlap.FFT2(comm, runtime=rt, **good) as plan:
+    if comm.rank == bad:  # numpy's integers are the same as Python's
+        good |= {"shape": [np.int64(2), np.int32(4), np.uint8(4)], "depth": np.int64(2)}
+    else:
+        good |= {"depth": 2}
+    with overlap.FFT2(rt or comm, **grouped(good)) as plan:
         assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice,
                      comm)
     if shared:
@@ -448,26 +474,24 @@ def bad_arguments(comm, shared, others):
 
 
 def other_communicator(comm):
-    """A plan and the runtime it shares must be of the same ranks."""
+    """A plan on one of a runtime's communicators: of all ranks, in any order."""
     with overlap.Runtime(comm) as rt:
-        alone = comm.Split(comm.rank)
-        reverse = comm.Split(0, -comm.rank)
-        twin = comm.Dup()
-        for wrong in (alone, reverse):
-            error = raised(overlap.InputError, overlap.FFT2, wrong, (4, 4), runtime=rt)
-            same_everywhere(comm, str(error))
+        if comm.size > 1:
+            for color, key in ((comm.rank, 0), (0, -comm.rank)):
+                error = raised(overlap.InputError, overlap.FFT2, rt.comm.Split(color, key), (4, 4))
+                same_everywhere(comm, str(error))
+        raised(overlap.InputError, overlap.FFT2, "a communicator", (4, 4))
         u = random(np.random.default_rng(8), (3, 4, 4), "c16")
-        with overlap.FFT2(twin, u.shape, runtime=rt, wait="off") as plan:
-            assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u),
-                         plan.spectrum.local_slice, comm)
-        for other in (alone, reverse, twin):
-            other.Free()
+        for shared in (rt, rt.comm, rt.wrap(comm)):
+            with overlap.FFT2(shared, u.shape, settings={"wait": "off"}) as plan:
+                assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u),
+                             plan.spectrum.local_slice, comm)
 
 
 def closed(comm):
     for shared in (False, True):
         rt = overlap.Runtime(comm) if shared else None
-        plan = overlap.FFT2(comm, (2, 4, 4), wait="poll", runtime=rt)
+        plan = overlap.FFT2(rt or comm, (2, 4, 4), settings={"wait": "poll"})
         forward, backward = plan.forward, plan.backward
         square = plan.pointwise(lambda a: a * a)
         u = plan.real.empty()
@@ -481,11 +505,11 @@ def closed(comm):
         raised(overlap.ClosedError, plan.pointwise, lambda a: a)
         assert plan.runtime.closed is not shared
         if shared:
-            with overlap.FFT2(comm, (2, 4, 4), runtime=rt):
+            with overlap.FFT2(rt, (2, 4, 4)):
                 pass
             rt.close()
-        raised(overlap.ClosedError, overlap.FFT2, comm, (2, 4, 4), runtime=plan.runtime)
-    plan = overlap.FFT2(comm, (2, 4, 4), runtime=(rt := overlap.Runtime(comm)))
+        raised(overlap.ClosedError, overlap.FFT2, plan.runtime, (2, 4, 4))
+    plan = overlap.FFT2(rt := overlap.Runtime(comm), (2, 4, 4))
     rt.close()
     raised(overlap.ClosedError, plan.forward, u)
     plan.close()
@@ -559,7 +583,8 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
     shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
     u = random(np.random.default_rng(9), shape, dtype)
     truth = forward_truth(u, order=order)
-    with overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=1, order=order) as plan:
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
+                      settings={"wait": mode, "depth": depth, "chunk": 1}) as plan:
         real = np.array(u[plan.real.local_slice])
         spectrum = plan.forward(real)
         assert_close(spectrum, truth, plan.spectrum.local_slice, comm)
@@ -588,7 +613,9 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
 def injected_in_chunks(comm, mode, workers=2):
     """Several slices per message and several workers."""
     u = random(np.random.default_rng(10), (11, 6, 8), "c8")
-    with overlap.FFT2(comm, u.shape, "c8", wait=mode, depth=2, chunk=3, workers=workers) as plan:
+    with overlap.Runtime(comm, workers=workers) as rt, \
+            overlap.FFT2(rt, u.shape, "c8",
+                         settings={"wait": mode, "depth": 2, "chunk": 3}) as plan:
         real = np.array(u[plan.real.local_slice])
         spectrum = np.array(plan.forward(real))
         for z, origin in product((0, 5, 10), range(comm.size)):
@@ -607,8 +634,8 @@ def memory(comm, mode, dtype="c16", order="natural"):
     """Nothing is allocated by a call with `out`; the slots are what the plan prints."""
     shape = (24, 128, 96)
     slices, slack = shape[0], 64 * 1024
-    with overlap.FFT2(comm, shape, dtype, wait=mode, depth=4, chunk=2, order=order,
-                      effort="measure") as plan:
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
+                      settings={"wait": mode, "depth": 4, "chunk": 2, "effort": "measure"}) as plan:
         real, spectrum = plan.real.empty(), plan.spectrum.empty()
         real[...] = 1
         assert min(real.nbytes, spectrum.nbytes) > 2**20 / comm.size
@@ -662,7 +689,8 @@ def fewer_slices_than_lanes(comm):
     """Slots are made for what can be in flight only."""
     for slices, depth, chunk, slots in ((3, 16, 1, 3), (0, 16, 1, 1), (10, 4, 5, 2), (10, 4, 1, 4),
                                         (7, 16, 100, 1)):
-        with overlap.FFT2(comm, (slices, 4, 4), wait="poll", depth=depth, chunk=chunk) as plan:
+        with overlap.FFT2(comm, (slices, 4, 4),
+                          settings={"wait": "poll", "depth": depth, "chunk": chunk}) as plan:
             for transform in (plan.forward, plan.backward):
                 all_slots = transform.nbytes_in_flight
                 transform.configure(replace(transform.settings, depth=1))
@@ -681,8 +709,9 @@ def memory_is_given_back(comm):
     with overlap.Runtime(comm) as rt:
         for _ in range(2):  # the first time fills caches
             before = tracemalloc.get_traced_memory()[0]
-            plan = overlap.FFT2(comm, (8, 96, 96), wait="poll", depth=8, chunk=1, runtime=rt,
-                                effort="estimate")
+            plan = overlap.FFT2(rt, (8, 96, 96),
+                                settings={"wait": "poll", "depth": 8, "chunk": 1,
+                                          "effort": "estimate"})
             square = plan.pointwise(lambda a: a * a, dealias="3/2")
             held = (plan.forward.nbytes_in_flight + plan.backward.nbytes_in_flight
                     + square.nbytes_in_flight)
@@ -704,17 +733,17 @@ def many_plans(comm, own, shared, left=None):
     with few_left(comm, left):
         for number in range(own):
             mode = "poll" if number % 10 == 0 else "off"
-            with overlap.FFT2(comm, u.shape, wait=mode, effort="estimate") as plan:
+            with overlap.FFT2(comm, u.shape, settings={"wait": mode, "effort": "estimate"}) as plan:
                 result = plan.forward(u[plan.real.local_slice])
             assert plan.runtime.closed
         assert_close(result, truth, result.local_slice, comm)
         assert threading.active_count() == threads
         with overlap.Runtime(comm) as rt:
             for _ in range(shared):
-                with overlap.FFT2(comm, u.shape, wait="off", effort="estimate", runtime=rt):
+                with overlap.FFT2(rt, u.shape, settings={"wait": "off", "effort": "estimate"}):
                     pass
             assert threading.active_count() <= threads + 1
-            with overlap.FFT2(comm, u.shape, wait="poll", runtime=rt) as plan:
+            with overlap.FFT2(rt, u.shape, settings={"wait": "poll"}) as plan:
                 result = plan.forward(u[plan.real.local_slice])
                 assert_close(result, truth, plan.spectrum.local_slice, comm)
         assert threading.active_count() == threads

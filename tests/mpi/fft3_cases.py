@@ -11,6 +11,7 @@ from fft2_cases import (
     MODES,
     Boom,
     failing,
+    grouped,
     laid_out,
     nothing_fails,
     raised,
@@ -115,9 +116,10 @@ def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, wait, de
     rng = np.random.default_rng(seed)
     grid = None if grid is None else grids(comm.size)[grid % len(grids(comm.size))]
     u = random(rng, [*shape[:-3], *fine_lengths(shape, dealias)], dtype)
-    with overlap.FFT3(comm, shape, dtype, grid=grid, wait=wait, depth=depth, chunk=chunk,
-                      late=late, norm=norm, order=order, restore=restore, dealias=dealias,
-                      effort=effort, runtime=rt) as plan:
+    with overlap.FFT3(rt, shape, dtype, norm=norm,
+                      layout={"grid": grid, "order": order, "restore": restore, "dealias": dealias},
+                      settings={"wait": wait, "depth": depth, "chunk": chunk, "late": late,
+                                "effort": effort}) as plan:
         assert grid in (None, plan.grid)
         specs = plan.real, plan.spectrum
         spectrum = random(rng, plan.spectrum.global_shape, COMPLEX[dtype])
@@ -160,7 +162,8 @@ def every_step(comm, shape, dtype, grid):
     """What each leg leaves in its target, against the whole."""
     u = random(np.random.default_rng(1), shape, dtype)
     spectrum = random(np.random.default_rng(2), forward_truth(u, shape).shape, COMPLEX[dtype])
-    with overlap.FFT3(comm, shape, dtype, grid=grid, wait="poll", chunk=1, depth=3) as plan:
+    with overlap.FFT3(comm, shape, dtype, layout={"grid": grid},
+                      settings={"wait": "poll", "chunk": 1, "depth": 3}) as plan:
         for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
             passage = transform.passages()[0]
             seen = []
@@ -200,8 +203,9 @@ def plane_waves(comm):
     z, y, x = np.mgrid[:nz, :ny, :nx]
     for grid, order, restore, dtype in product(grids(comm.size), ("natural", "transposed"),
                                                (False, True), ("c16", "f8")):
-        with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", order=order,
-                          restore=restore, effort="estimate") as plan:
+        with overlap.FFT3(comm, shape, dtype,
+                          layout={"grid": grid, "order": order, "restore": restore},
+                          settings={"wait": "off", "effort": "estimate"}) as plan:
             kz, ky, kx = plan.wavenumbers()
             assert np.broadcast_shapes(kz.shape, ky.shape, kx.shape) == plan.spectrum.shape
             for a, b, c in ((0, 0, 0), (1, -2, 3), (-2, 3, -4), (2, 0, 1)):
@@ -220,8 +224,9 @@ def distributed_arrays(comm):
     for shape, grid, order, restore in product(
             ((5, 3, 7), (2, 2, 4, 4, 2), (1, 1, 1), (0, 3, 3, 3)), grids(comm.size),
             ("natural", "transposed"), (False, True)):
-        with overlap.FFT3(comm, shape, "f4", grid=grid, wait="off", order=order,
-                          restore=restore, effort="estimate") as plan:
+        with overlap.FFT3(comm, shape, "f4",
+                          layout={"grid": grid, "order": order, "restore": restore},
+                          settings={"wait": "off", "effort": "estimate"}) as plan:
             for spec in (plan.real, plan.spectrum):
                 array = spec.empty()
                 whole = np.arange(np.prod(spec.global_shape)).reshape(spec.global_shape)
@@ -246,8 +251,8 @@ def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="meas
     """Each mode, depth, chunk and number of workers: the bits of `off`."""
     rng = np.random.default_rng(4)
     u = random(rng, [*shape[:-3], *fine_lengths(shape, options.get("dealias"))], dtype)
-    with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", effort=effort,
-                      **options) as plan:
+    with overlap.FFT3(comm, shape, dtype, layout={"grid": grid} | options,
+                      settings={"wait": "off", "effort": effort}) as plan:
         real, spectrum = plan.real.empty(), plan.spectrum.empty()
         real[...] = u[plan.real.local_slice]
         grid = plan.grid
@@ -258,9 +263,9 @@ def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="meas
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
             for mode, (depth, chunk, late) in product(MODES, settings):
-                with overlap.FFT3(comm, shape, dtype, grid=grid, wait=mode, depth=depth,
-                                  chunk=chunk, late=late, runtime=rt, effort=effort,
-                                  **options) as plan:
+                with overlap.FFT3(rt, shape, dtype, layout={"grid": grid} | options,
+                                  settings={"wait": mode, "depth": depth, "chunk": chunk,
+                                            "late": late, "effort": effort}) as plan:
                     label = f"{count} worker(s), {mode}: {plan.forward.settings}"
                     same_everywhere(comm, (plan.forward.settings, plan.backward.settings))
                     for _ in range(2):
@@ -274,8 +279,9 @@ def compute_and_communicate(comm):
     shape = (2, 9, 8, 6)
     u = random(np.random.default_rng(5), shape, "f8")
     for mode, workers, grid in product(MODES, (1, 2), grids(comm.size)):
-        with overlap.FFT3(comm, shape, "f8", grid=grid, wait=mode, workers=workers,
-                          effort="estimate") as plan:
+        with overlap.Runtime(comm, workers=workers) as rt, \
+                overlap.FFT3(rt, shape, "f8", layout={"grid": grid},
+                             settings={"wait": mode, "effort": "estimate"}) as plan:
             real = np.array(u[plan.real.local_slice])
             spectrum = plan.forward(real)
             for transform, given, out in ((plan.forward, real, plan.spectrum.empty()),
@@ -293,7 +299,8 @@ def delays(comm, shape, dtype, grid, mode, late):
     rng = np.random.default_rng(comm.rank)
     u = random(np.random.default_rng(6), shape, dtype)
     original = Sweep.__call__
-    with overlap.FFT3(comm, shape, dtype, grid=grid, wait="off", effort="estimate") as plan:
+    with overlap.FFT3(comm, shape, dtype, layout={"grid": grid},
+                      settings={"wait": "off", "effort": "estimate"}) as plan:
         real = np.array(u[plan.real.local_slice])
         truth = plan.forward(real)
         back = plan.backward(truth)
@@ -305,8 +312,9 @@ def delays(comm, shape, dtype, grid, mode, late):
 
     with overlap.Runtime(comm, workers=2) as rt:
         for depth, chunk in ((1, 1), (2, 1), (5, 1), (7, 2)):
-            with overlap.FFT3(comm, shape, dtype, grid=grid, wait=mode, depth=depth, chunk=chunk,
-                              late=late, runtime=rt, effort="estimate") as plan:
+            with overlap.FFT3(rt, shape, dtype, layout={"grid": grid},
+                              settings={"wait": mode, "depth": depth, "chunk": chunk, "late": late,
+                                        "effort": "estimate"}) as plan:
                 assert any(task.phase == "late" for task in plan.forward._parts) == bool(late)
                 for transform, given, expected in ((plan.forward, real, truth),
                                                    (plan.backward, truth, back)):
@@ -352,8 +360,10 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
 
     off = None
     for mode, workers, depth, chunk in modes:
-        with overlap.FFT3(comm, plan_shape, dtype, grid=grid, order=order, wait=mode,
-                          workers=workers, depth=depth, chunk=chunk, effort="estimate") as plan:
+        with overlap.Runtime(comm, workers=workers) as rt, \
+                overlap.FFT3(rt, plan_shape, dtype, layout={"grid": grid, "order": order},
+                             settings={"wait": mode, "depth": depth, "chunk": chunk,
+                                       "effort": "estimate"}) as plan:
             acting = plan.pointwise(filled if use_out else returned, inputs=3, outputs=outputs,
                                     shared=shared, dealias=dealias)
             if off is None:
@@ -381,8 +391,9 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
 def pointwise_failures(comm, mode, grid):
     """A function that raises, on one rank, for one entry: told on all, then all is right."""
     spectrum = random(np.random.default_rng(13), (3, 6, 8, 20), "c16")
-    with overlap.FFT3(comm, spectrum.shape, "c16", grid=grid, wait=mode, depth=3, chunk=1,
-                      effort="estimate") as plan:
+    with overlap.FFT3(comm, spectrum.shape, "c16", layout={"grid": grid},
+                      settings={"wait": mode, "depth": 3, "chunk": 1,
+                                "effort": "estimate"}) as plan:
         given = np.array(spectrum[plan.spectrum.local_slice])
         armed = []
 
@@ -411,8 +422,11 @@ def pointwise_failures(comm, mode, grid):
 def injected(comm, mode, grid, dtype, shape, late, workers=1):
     """A failure at each site, leg and rank is told on all; then all is right again."""
     u = random(np.random.default_rng(9), shape, dtype)
-    with overlap.FFT3(comm, shape, dtype, grid=grid, wait=mode, depth=3, chunk=1, late=late,
-                      workers=workers, effort="estimate") as plan:
+    with overlap.Runtime(comm, workers=workers) as rt, \
+            overlap.FFT3(rt, shape, dtype,
+                         layout={"grid": grid},
+                         settings={"wait": mode, "depth": 3, "chunk": 1, "late": late,
+                                   "effort": "estimate"}) as plan:
         real = np.array(u[plan.real.local_slice])
         spectrum = plan.forward(real)
         assert_close(comm, spectrum, forward_truth(u, shape), plan.spectrum.local_slice)
@@ -478,7 +492,8 @@ def _failing(transform, site, leg):
 
 BAD_ARGUMENTS = (
     {"shape": (4, 4)}, {"shape": 4}, {"shape": (4, 4, 0)}, {"shape": (-1, 4, 4, 4)},
-    {"shape": (4, 4, 4.5)}, {"dtype": "i4"}, {"grid": 2}, {"grid": (1,)}, {"grid": (0, 1)},
+    {"shape": (4, 4, 4.5)}, {"shape": (10**30, 4, 4)}, {"shape": (10**10, 16, 16, 16)},
+    {"shape": ([4], [4, 4], 4)}, {"layout": {"grids": (1, 1)}}, {"dtype": "i4"}, {"grid": 2}, {"grid": (1,)}, {"grid": (0, 1)},
     {"grid": (7, 7)}, {"grid": (1, 1.5)}, {"grid": "ab"}, {"wait": "on"}, {"norm": 1},
     {"order": "zyx"}, {"restore": 1}, {"dealias": "2/3"}, {"dealias": 1.5}, {"effort": "none"},
     {"depth": 0}, {"chunk": -1}, {"in_flight": 0}, {"late": 1.5}, {"late": "half"})
@@ -494,7 +509,7 @@ def bad_arguments(comm):
     changes = [*BAD_ARGUMENTS, *(OTHER_ARGUMENTS if comm.size > 1 else ())]
     for bad, change in product({0, comm.size - 1}, changes):
         arguments = good | (change if comm.rank == bad else {})
-        error = raised(overlap.InputError, overlap.FFT3, comm, **arguments)
+        error = raised(overlap.InputError, overlap.FFT3, comm, **grouped(arguments))
         same_everywhere(comm, str(error))
         (name, _), = change.items()
         assert "expected" in str(error) and "received" in str(error), str(error)
@@ -505,7 +520,7 @@ def bad_arguments(comm):
 def bad_calls(comm):
     """A bad array on one rank: the same InputError on all, nothing done, the plan works."""
     u = random(np.random.default_rng(6), (6, 8, 8), "f8")
-    with overlap.FFT3(comm, u.shape, "f8", wait="poll") as plan:
+    with overlap.FFT3(comm, u.shape, "f8", settings={"wait": "poll"}) as plan:
         real = np.array(u[plan.real.local_slice])
         for bad, change in product(range(comm.size), (
                 lambda: ((real[:1, :1],), None), lambda: ((real.astype("f4"),), None),
@@ -522,7 +537,8 @@ def bad_calls(comm):
 def closed(comm):
     for shared in (False, True):
         rt = overlap.Runtime(comm) if shared else None
-        plan = overlap.FFT3(comm, (4, 4, 4), wait="poll", runtime=rt, effort="estimate")
+        plan = overlap.FFT3(rt or comm, (4, 4, 4),
+                            settings={"wait": "poll", "effort": "estimate"})
         forward, u = plan.forward, plan.real.empty()
         u[...] = 0
         forward(u)
@@ -542,8 +558,9 @@ def memory(comm, dtype, grid, restore=False):
     """Work memory is at most one array, and two of its fields if they are large; all is told."""
     for batch in ((), (4,)):
         shape = (*batch, 32, 48, 32)
-        with overlap.FFT3(comm, shape, dtype, grid=grid, wait="poll", depth=2, chunk=1,
-                          restore=restore, effort="estimate") as plan:
+        with overlap.FFT3(comm, shape, dtype, layout={"grid": grid, "restore": restore},
+                          settings={"wait": "poll", "depth": 2, "chunk": 1,
+                                    "effort": "estimate"}) as plan:
             # The largest array on the way: real data has 17 modes along x for 32 points.
             largest = plan.real.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
             for transform in (plan.forward, plan.backward):
@@ -559,7 +576,7 @@ def memory(comm, dtype, grid, restore=False):
 def many_plans(comm, own, shared, left=None):
     """Plans come and go and leave no communicator: there are only so many left."""
     grid = grids(comm.size)[len(grids(comm.size)) // 2]
-    options = dict(grid=grid, wait="poll", effort="estimate")
+    options = grouped({"grid": grid, "wait": "poll", "effort": "estimate"})
     u = random(np.random.default_rng(11), (4, 4, 4), "c16")
 
     def check(plan):
@@ -573,7 +590,7 @@ def many_plans(comm, own, shared, left=None):
                     check(plan)
         with overlap.Runtime(comm) as rt:
             for number in range(shared):
-                plan = overlap.FFT3(comm, u.shape, runtime=rt, **options)
+                plan = overlap.FFT3(rt, u.shape, **options)
                 if number % 50 == 0:
                     check(plan)
                 plan.close()
@@ -584,7 +601,7 @@ def chosen_grid(comm):
     """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
     from overlap.fft.planning import grids as module
     from overlap.timing.messages import LatencyBandwidth
-    with overlap.FFT3(comm, (8, 8, 8), wait="off", effort="estimate") as plan:
+    with overlap.FFT3(comm, (8, 8, 8), settings={"wait": "off", "effort": "estimate"}) as plan:
         same_everywhere(comm, plan.grid)
         assert plan.grid[0] * plan.grid[1] == comm.size
         # More ranks than planes: a pencil, where the number of ranks allows one.
@@ -603,8 +620,8 @@ def chosen_grid(comm):
         with overlap.Runtime(comm) as rt:
             found = []
             for mode in ("off", "poll"):
-                with overlap.FFT3(comm, (8, 12, 10), wait=mode, effort="estimate",
-                                  runtime=rt) as plan:
+                with overlap.FFT3(rt, (8, 12, 10),
+                                  settings={"wait": mode, "effort": "estimate"}) as plan:
                     found.append(plan.grid)
                     same_everywhere(comm, plan.grid)
                     assert plan.grid in grids(comm.size)[:2]

@@ -111,7 +111,7 @@ def closed_form(comm, dtype, mode, shape=(24, 20)):
         truth[z] = (px * ry - py * rx) / 2 * (np.cos((px + rx) * x + (py + ry) * y)
                                               + np.cos((px - rx) * x + (py - ry) * y))
     real_shape = len(waves), ny, nx
-    with overlap.FFT2(comm, real_shape, dtype, wait=mode) as plan:
+    with overlap.FFT2(comm, real_shape, dtype, settings={"wait": mode}) as plan:
         ky, kx = plan.wavenumbers()
         ah = plan.forward(a[plan.real.local_slice].astype(dtype))
         bh = plan.forward(b[plan.real.local_slice].astype(dtype))
@@ -127,7 +127,7 @@ def direct_sum(comm, dtype, order, mode):
     shape = (5, 16, 16)
     modes = Modes(shape, real=dtype == "f8")
     a, b = spectra(np.random.default_rng(1), 2, shape, dtype)
-    with overlap.FFT2(comm, shape, dtype, wait=mode, order=order) as plan:
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order}, settings={"wait": mode}) as plan:
         ky, kx = plan.wavenumbers()
         ah, bh = local(plan, a, order), local(plan, b, order)
         acting = plan.pointwise(bracket, inputs=4, outputs=1, dealias="3/2")
@@ -158,7 +158,7 @@ def conserved(comm, dtype, shape=(3, 18, 16)):
     a, b = (modes.to_spectrum(modes.of_spectrum(field))
             for field in spectra(np.random.default_rng(2), 2, shape, dtype))
     points = shape[1] * shape[2]
-    with overlap.FFT2(comm, shape, dtype, wait="poll") as plan:
+    with overlap.FFT2(comm, shape, dtype, settings={"wait": "poll"}) as plan:
         ky, kx = plan.wavenumbers()
         ah, bh = local(plan, a, "natural"), local(plan, b, "natural")
         if dtype == "f8":
@@ -219,8 +219,8 @@ def _sizes(comm, rt, shape, dtype, dealias, mode, order, norm):
     else:
         ur, vr = (backward_truth(field, shape, dtype, norm) for field in (a, b))
         products = tuple(forward_truth(field, norm) for field in (ur * vr, ur * ur, ur - 2 * vr))
-    with overlap.FFT2(comm, shape, dtype, wait=mode, depth=2, order=order, norm=norm, runtime=rt,
-                      effort="estimate") as plan:
+    with overlap.FFT2(rt, shape, dtype, norm=norm, layout={"order": order},
+                      settings={"wait": mode, "depth": 2, "effort": "estimate"}) as plan:
         acting = plan.pointwise(lambda u, v: (u * v, u * u, u - 2 * v), outputs=3, dealias=dealias)
         results = acting(local(plan, a, order), local(plan, b, order))
         assert isinstance(results, tuple) and len(results) == 3
@@ -241,7 +241,7 @@ def nyquist_dropped(comm):
         (a,) = spectra(np.random.default_rng(4), 1, shape, dtype)
         nyquist = np.zeros_like(a)
         nyquist[:, 4], nyquist[:, :, 3] = a[:, 4], a[:, :, 3]
-        with overlap.FFT2(comm, shape, dtype, wait="poll") as plan:
+        with overlap.FFT2(comm, shape, dtype, settings={"wait": "poll"}) as plan:
             same = plan.pointwise(lambda u: u, dealias="3/2")
             assert (same(local(plan, nyquist, "natural")) == 0).all()
             kept = same(local(plan, a, "natural"))
@@ -296,8 +296,9 @@ def parameters(comm, mode):
              (two, 1, 2, (ar * cr, br)), (two_with_all, 1, 2, (ar * cr, br * slices)),
              (shared_only_one, 1, 1, (ar * cr,))]
     for workers, (chunk, depth) in ((1, (1, 2)), (3, (2, 3)), (2, (None, None))):
-        with overlap.FFT2(comm, shape, "f8", wait=mode, workers=workers, chunk=chunk,
-                          depth=depth) as plan:
+        with overlap.Runtime(comm, workers=workers) as rt, \
+                overlap.FFT2(rt, shape, "f8",
+                             settings={"wait": mode, "chunk": chunk, "depth": depth}) as plan:
             fields = [np.array(field[plan.spectrum.local_slice]) for field in (a, b)]
             flat = np.array(c[plan.spectrum.local_slice[2:]])
             for function, shared, outputs, truths in cases:
@@ -323,7 +324,7 @@ def parameters(comm, mode):
                         array[...] = 7
                         assert layout == "contiguous" or (np.unique(memory) == 7).all()
     one = (4, 6, 8)
-    with overlap.FFT2(comm, one, "c16", wait=mode) as plan:
+    with overlap.FFT2(comm, one, "c16", settings={"wait": mode}) as plan:
         u = random(np.random.default_rng(6), one, "c16")
 
         @plan.pointwise
@@ -339,12 +340,12 @@ def parameters(comm, mode):
         truth = forward_truth(u * np.arange(4)[:, None, None])
         assert_close(scaled(spectrum), truth, plan.spectrum.local_slice, comm)
         assert np.abs(any_number(spectrum, spectrum)).max(initial=0) == 0
-    with overlap.FFT2(comm, (6, 8), "c16", wait=mode) as plan:  # no batch axes
+    with overlap.FFT2(comm, (6, 8), "c16", settings={"wait": mode}) as plan:  # no batch axes
         indices = []
         nothing = np.zeros(plan.spectrum.shape, "c16")
         plan.pointwise(lambda u, index: indices.append(index) or u)(nothing)
         assert set(indices) == {()}
-    with overlap.FFT2(comm, (0, 6, 8), "c16", wait=mode) as plan:  # nothing to do
+    with overlap.FFT2(comm, (0, 6, 8), "c16", settings={"wait": mode}) as plan:  # nothing to do
         acting = plan.pointwise(lambda u, v: u * v, shared=1)
         flat = np.ones(plan.spectrum.shape[1:], complex)
         assert acting(plan.spectrum.empty(), flat).shape == plan.spectrum.shape
@@ -362,13 +363,15 @@ def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), worke
         return u * v - w, w * u
 
     options = dict(outputs=2, shared=1, dealias=dealias)
-    with overlap.FFT2(comm, shape, dtype, wait="off", order=order) as plan:
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
+                      settings={"wait": "off"}) as plan:
         given = [local(plan, field, order) for field in (a, b, c)]
         expected = plan.pointwise(function, **options)(*given)
         single = plan.pointwise(lambda u, v: u * v, dealias=dealias)
         expected_single = single(*given[:2])
     ones = []
-    with overlap.FFT2(comm, shape[1:], dtype, wait="off", order=order) as plan:
+    with overlap.FFT2(comm, shape[1:], dtype, layout={"order": order},
+                      settings={"wait": "off"}) as plan:
         acting = plan.pointwise(function, **options)
         for z in range(shape[0]):
             ones.append(acting(given[0][z], given[1][z], given[2]))
@@ -380,8 +383,8 @@ def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), worke
                     (*WAITS, "auto"), ((None, None), (1, 1), (3, 1), (2, 4))):
                 if mode == "auto" and depth is not None:
                     continue
-                with overlap.FFT2(comm, shape, dtype, wait=mode, depth=depth, chunk=chunk,
-                                  order=order, runtime=rt) as plan:
+                with overlap.FFT2(rt, shape, dtype, layout={"order": order},
+                                  settings={"wait": mode, "depth": depth, "chunk": chunk}) as plan:
                     acting = plan.pointwise(function, **options)
                     single = plan.pointwise(lambda u, v: u * v, dealias=dealias)
                     label = f"{count} worker(s), {mode}: {acting.settings}"
@@ -396,7 +399,7 @@ def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), worke
 def bad_input(comm, mode):
     shape = (3, 6, 8)
     (a,) = spectra(np.random.default_rng(8), 1, shape, "f8")
-    with overlap.FFT2(comm, shape, "f8", wait=mode) as plan:
+    with overlap.FFT2(comm, shape, "f8", settings={"wait": mode}) as plan:
         field = local(plan, a, "natural")
         flat = np.array(field[0])
         acting = plan.pointwise(lambda u, v: (u * v, u), outputs=2, shared=1)
@@ -466,7 +469,9 @@ def bad_results(comm, mode, workers):
                 "text": ("text", u), "objects": (u, np.full(u.shape, None)),
                 "list": list(good)}[how]
 
-    with overlap.FFT2(comm, shape, "f8", wait=mode, depth=2, chunk=1, workers=workers) as plan:
+    with overlap.Runtime(comm, workers=workers) as rt, \
+            overlap.FFT2(rt, shape, "f8",
+                         settings={"wait": mode, "depth": 2, "chunk": 1}) as plan:
         field = local(plan, a, "natural")
         acting = plan.pointwise(function, inputs=2, outputs=2)
         expected = acting(field, field)
@@ -489,7 +494,7 @@ def injected(comm, mode, dealias="3/2"):
     """A failure of each sweep and each exchange on each rank, shared fields included."""
     shape = (5, 2 * comm.size + 2, 2 * comm.size + 4)
     a, b = spectra(np.random.default_rng(10), 2, shape, "f8")
-    with overlap.FFT2(comm, shape, "f8", wait=mode, depth=2, chunk=1) as plan:
+    with overlap.FFT2(comm, shape, "f8", settings={"wait": mode, "depth": 2, "chunk": 1}) as plan:
         fields = local(plan, a, "natural"), local(plan, b, "natural")
         flat = np.array(fields[0][1])
         acting = plan.pointwise(lambda u, v, w: u * v * w, shared=1, dealias=dealias)
@@ -521,7 +526,7 @@ def planning_calls_no_function(comm):
         return 1 / u
 
     u = 1 + random(np.random.default_rng(11), shape, "f8") ** 2
-    with overlap.FFT2(comm, shape, "f8", wait="auto") as plan:
+    with overlap.FFT2(comm, shape, "f8", settings={"wait": "auto"}) as plan:
         acting = plan.pointwise(inverse)
         assert calls == []
         assert acting.trials or comm.size == 1
@@ -548,8 +553,9 @@ def memory(comm, mode):
         np.multiply(u, v, out=out)
 
     for dealias in (None, "3/2"):
-        with overlap.FFT2(comm, shape, "f8", wait=mode, depth=3, chunk=2,
-                          effort="measure") as plan:
+        with overlap.FFT2(comm, shape, "f8",
+                          settings={"wait": mode, "depth": 3, "chunk": 2,
+                                    "effort": "measure"}) as plan:
             acting = plan.pointwise(function, dealias=dealias, shared=1)
             field, out = plan.spectrum.empty(), plan.spectrum.empty()
             field[...] = 1
@@ -573,7 +579,7 @@ def finer_grid(comm):
     for make, shape, points in ((overlap.FFT2, (3, 7, 9), (12, 15)),
                                 (overlap.FFT3, (2, 5, 6, 7), (8, 10, 12))):
         found = []
-        with make(comm, shape, dtype="f8", wait="poll") as plan:
+        with make(comm, shape, dtype="f8", settings={"wait": "poll"}) as plan:
             field = plan.real.empty()
             field[...] = np.random.default_rng(1).random(shape)[plan.real.local_slice]
             spectrum = plan.forward(field)

@@ -28,7 +28,8 @@ def tuned_plan_is_found_again(comm, path, workers):
     """Tune, then plan anew from the file: the same settings, and the bits of `off`."""
     rng = np.random.default_rng(1)
     heard = []
-    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, workers=workers) as plan:
+    with overlap.Runtime(comm, workers=workers) as rt, \
+            overlap.FFT2(rt, SHAPE, DTYPE, tuning=path) as plan:
         assert "not used: it has no entry" in plan.describe()
         made = [plan.pointwise(lambda u: u)]
         first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product_of)
@@ -60,8 +61,8 @@ def tuned_plan_is_found_again(comm, path, workers):
         "digest", "entries", "format", "version"]
     disturb()
     for wait in ("auto", "off", "poll", "block"):
-        with overlap.FFT2(comm, SHAPE, DTYPE, wait=wait, tuning=path,
-                          workers=workers) as plan:
+        with overlap.Runtime(comm, workers=workers) as rt, \
+                overlap.FFT2(rt, SHAPE, DTYPE, tuning=path, settings={"wait": wait}) as plan:
             first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product_of)
             transforms = [plan.forward, plan.backward, first, second]
             found = [transform.settings for transform in transforms]
@@ -95,7 +96,7 @@ def tuned_again(comm, path):
         for wait in ("auto", "off"):
             disturb()
             with (kernels_need_no_planning(),
-                  overlap.FFT2(comm, SHAPE, DTYPE, wait=wait, tuning=path) as plan):
+                  overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, settings={"wait": wait}) as plan):
                 assert same_bits(plan.forward(u), truth)
                 acting = plan.pointwise(product_of, dealias="3/2")
                 assert acting.settings == chosen or wait == "off"
@@ -126,12 +127,13 @@ def disturb():
 
 def requests_come_first(comm, path):
     """What a plan is asked for by name is not overruled by a file, nor searched."""
-    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, depth=3, chunk=2) as plan:
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, settings={"depth": 3, "chunk": 2}) as plan:
         plan.tune(0.3)
         for trial in plan.forward.trials:
             assert trial.settings.chunk == 2 and trial.settings.depth in (1, 3)
-    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, wait="poll", depth=5, chunk=3,
-                      in_flight=2, effort="estimate") as plan:
+    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path,
+                      settings={"wait": "poll", "depth": 5, "chunk": 3, "in_flight": 2,
+                                "effort": "estimate"}) as plan:
         found = plan.forward.settings
         assert (found.wait, found.depth, found.chunk, found.in_flight, found.effort,
                 found.rows) == ("poll", 5, 3, 2, "estimate", None)
@@ -142,7 +144,7 @@ def requests_come_first(comm, path):
 def without_a_file(comm):
     """Tuning needs no file; one transform alone can be tuned; closed plans cannot."""
     for shape in ((1, 6, 5), (0, 4, 4), (9, 8, 6)):
-        with overlap.FFT2(comm, shape, DTYPE, effort="estimate") as plan:
+        with overlap.FFT2(comm, shape, DTYPE, settings={"effort": "estimate"}) as plan:
             before = plan.backward.settings
             tuned = plan.forward.tune(0.2)
             assert tuned is plan.forward.tuned and plan.backward.settings == before
@@ -187,7 +189,8 @@ def bad_files(comm, path):
     with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/missing/file") as plan:
         same_everywhere(comm, str(raised(overlap.InputError, plan.tune, 1)))
         assert "folder" in str(raised(overlap.InputError, plan.tune, 1))
-    with overlap.FFT2(comm, SHAPE, effort="estimate", tuning=f"{folder}/spoilt") as plan:
+    with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/spoilt",
+                      settings={"effort": "estimate"}) as plan:
         if comm.rank == 0:
             Path(folder, "spoilt").write_text("not ours")
         error = raised(overlap.InputError, plan.tune, 0.2)
@@ -205,7 +208,7 @@ def ranks_disagree(comm, path):
     os.environ["OVERLAP_TUNING"] = mine
     error = raised(overlap.InputError, overlap.FFT2, comm, SHAPE)
     same_everywhere(comm, str(error))
-    with overlap.FFT2(comm, SHAPE, tuning="", effort="estimate") as plan:
+    with overlap.FFT2(comm, SHAPE, tuning="", settings={"effort": "estimate"}) as plan:
         for bad in (1 + comm.rank, -1, "long"):
             same_everywhere(comm, str(raised(overlap.InputError, plan.tune, bad)))
             same_everywhere(comm, str(raised(overlap.InputError, plan.forward.tune, bad)))
@@ -240,7 +243,7 @@ def other_wisdom(comm, path):
 
 def polls_change_no_bit(comm):
     """How often the communicator polls changes no result."""
-    with overlap.FFT2(comm, SHAPE, DTYPE, wait="poll", effort="estimate") as plan:
+    with overlap.FFT2(comm, SHAPE, DTYPE, settings={"wait": "poll", "effort": "estimate"}) as plan:
         u = random(np.random.default_rng(2), SHAPE, DTYPE)[plan.real.local_slice]
         expected = np.array(plan.forward(u))
         for polls in (1, 2, 64):
@@ -325,7 +328,7 @@ def fields_are_tuned(comm):
     """The transforms of an FFT3 are tuned like those of an FFT2, and their results stay the same."""
     rng = np.random.default_rng(6)
     for grid in {(1, comm.size), (comm.size, 1)}:
-        with overlap.FFT3(comm, FIELDS, DTYPE, grid=grid) as plan:
+        with overlap.FFT3(comm, FIELDS, DTYPE, layout={"grid": grid}) as plan:
             acting = plan.pointwise(product_of)
             u = random(rng, FIELDS, DTYPE)[plan.real.local_slice]
             spectrum = np.array(plan.forward(u))

@@ -14,7 +14,7 @@ from overlap.arrays.slab import Slab
 from overlap.fft.engine.fftw import InPlace, Scratch, complex_of, empty, fits
 from overlap.fft.engine.kernels import ColumnSweep, RowSweep
 from overlap.fft.engine.legs import BackwardLeg, ForwardLeg
-from overlap.fft.transform import Kernels
+from overlap.fft.kernels import Kernels
 
 EFFORT = "estimate"
 GRIDS = [(6, 8), (7, 5), (2, 9), (1, 4), (5, 1), (12, 10), (3, 140)]

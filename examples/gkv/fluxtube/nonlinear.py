@@ -38,10 +38,12 @@ class ByPlanes(Off):
 
     def __init__(self, state, geometry, decomposition, runtime, config):
         vs, mus, zs, _, _ = state.f.shape
-        self._bracket = overlap.Bracket(
-            decomposition.ky, (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
-            (config.grid.ky_min, geometry.dkx), points=geometry.points,
-            wait=config.parallel.wait, depth=config.parallel.depth, runtime=runtime)
+        self._bracket = overlap.Bracket(runtime,
+                                        (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
+                                        (config.grid.ky_min, geometry.dkx),
+                                        points=geometry.points,
+                                        settings={"wait": config.parallel.wait,
+                                                  "depth": config.parallel.depth})
         self.buffers = self._bracket.buffers
 
     @property
@@ -56,7 +58,7 @@ class ByPlanes(Off):
         self._bracket.advect(_planes(psi))
 
     async def of(self, f, out, slot, compute=True):
-        await self._bracket.of(_planes(f), _planes(out), slot, compute)
+        await self._bracket.apply(_planes(f), _planes(out), slot, compute)
 
     def close(self):
         self._bracket.close()
@@ -80,9 +82,9 @@ class BySlab(Off):
         fine = geometry.points[::-1]
 
         def plan(*batch):
-            return overlap.FFT2(decomposition.ky, (*batch, nx, ny), "f8", norm="forward",
-                                order="transposed", wait=parallel.wait,
-                                depth=parallel.depth, runtime=self._runtime)
+            return overlap.FFT2(self._runtime, (*batch, nx, ny), "f8", norm="forward",
+                                layout={"order": "transposed"},
+                                settings={"wait": parallel.wait, "depth": parallel.depth})
 
         self._plan, self._potential_plan = plan(vs, mus * zs), plan(mus * zs)
         self._ky = grid.ky_min * np.arange(grid.ny + 1)[decomposition.parts["ky"], None]

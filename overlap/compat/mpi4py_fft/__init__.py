@@ -3,7 +3,7 @@
 A script runs with only its import changed: arguments, distributions, scaling and results are that
 library's, the transforms are pipelines that hide their exchanges. What is not there says so by name.
 
-Layers, lowest first: `pencil`, `distarray`, `request`, `way`, `mpifft`.
+Layers, lowest first: `pencil`, `distarray`, `request`, `route`, `mpifft`.
 """
 
 from .distarray import DistArray, Function, newDistArray

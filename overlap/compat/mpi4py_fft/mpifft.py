@@ -2,8 +2,8 @@
 
 A plan is a tuple of layouts with local FFTs in between: groups of axes, transformed from the last
 group to the first, and before each group an exchange, if need be, that makes its last axis whole by
-splitting that of the group before. This is what `overlap.fft.engine.passage` runs for `FFT3`; here the way
-(see `way`) follows from any axes on any grid.
+splitting that of the group before. This is what `overlap.fft.engine.passage` runs for `FFT3`; here the route
+(see `route`) follows from any axes on any grid.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from ...fft.volume import Volume
 from ...runtime import Runtime
 from .pencil import Pencil, Subcomm
 from .request import EFFORTS, check_supported, understood
-from .way import dimensions_of, for_legs, way_of
+from .route import dimensions_of, for_stages, route_of
 
 
 class PFFT:
@@ -95,16 +95,13 @@ class PFFT:
         if workers != threads:
             problem = f"expected threads to be a positive integer, received {threads!r}"
         self._shared = _Shared.of(parent)
+        self._workers = workers
+        self.collapse = collapse
         self.runtime = self._shared.runtime(workers, deadline_s)
-        try:
+        with self.runtime.together("making a PFFT", lambda: self._shared.leave(workers)):
             self.runtime.preflight(problem, plan="PFFT", request=request, effort=planner_effort,
                                    wait=wait, workers=workers)
             self._make(comm, darray, request, EFFORTS[planner_effort], wait)
-        except InputError:
-            self._shared.leave(workers)
-            raise
-        self.collapse = collapse
-        self._workers = workers
 
     def _make(self, comm, darray, request, effort, wait):
         if darray is not None:
@@ -118,31 +115,31 @@ class PFFT:
         splits = [order.index(axis) if axis in order else None
                   for axis in range(len(request.fine))]
         layouts = [Layout((None, *splits), grid)]
-        route, ends = way_of(request.axes, layouts[0], request.padded)
+        route, ends = route_of(request.axes, layouts[0], request.padded)
         layouts.append(ends)
         modes = list(request.fine)
-        for axis, line in request.lines.items():
-            modes[axis - 1] = line.length(True)
+        for axis, each in request.transformed.items():
+            modes[axis - 1] = each.length(True)
         self._dtypes = request.dtype, complex_of(request.dtype)
         self._shapes = request.fine, tuple(modes)
         self.pencil, self.transfer = self._pencils()
-        sides = []
+        specs = []
         for layout, shape, kind in zip(layouts, self._shapes, self._dtypes):
             where = layout.local_slice((1, *shape), coordinates)[1:]
-            sides.append(ArraySpec(runtime.comm, (), shape, {
+            specs.append(ArraySpec(runtime.comm, (), shape, {
                 axis - len(shape): part for axis, part in enumerate(where)}, kind))
         real = request.dtype.kind == "f"
         volumes = []
         for forward in (True, False):
-            source, target = sides[::1 if forward else -1]
+            source, target = specs[::1 if forward else -1]
             passage = Passage(
-                for_legs(route, real, forward), layouts[not forward], request.lines, 1,
+                for_stages(route, real, forward), layouts[not forward], request.transformed, 1,
                 source.global_shape, coordinates, source.dtype, forward, None, runtime.workers,
                 effort)
             volumes.append(Volume(runtime, comms, passage, source, target, 1.0))
             choose(volumes[-1], Settings(wait))
-        points = np.prod([float(line.fine) for line in request.lines.values()])
-        arrays = _Arrays(sides)
+        points = np.prod([float(each.fine) for each in request.transformed.values()])
+        arrays = _Arrays(specs)
         self.forward = Transform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True)
         self.backward = Transform(volumes[1], arrays, (1, 0), self.pencil[::-1], 1 / points, False)
 
@@ -211,18 +208,18 @@ class Transform:
     input_pencil, output_pencil : Pencil
     """
 
-    def __init__(self, volume, arrays, sides, pencils, scale, normalize):
+    def __init__(self, volume, arrays, specs, pencils, scale, normalize):
         self.input_pencil, self.output_pencil = pencils
-        self._volume, self._arrays, self._sides = volume, arrays, sides
+        self._volume, self._arrays, self._specs = volume, arrays, specs
         self._scale, self._normalize = scale, normalize
 
     @property
     def input_array(self):
-        return self._arrays[self._sides[0]]
+        return self._arrays[self._specs[0]]
 
     @property
     def output_array(self):
-        return self._arrays[self._sides[1]]
+        return self._arrays[self._specs[1]]
 
     def __call__(self, input_array=None, output_array=None, *, normalize=None, **unknown):
         """Transform (collective).
@@ -288,12 +285,12 @@ class Transform:
 class _Arrays:
     """The plan's own arrays, zeros, made when they are asked for."""
 
-    def __init__(self, sides):
-        self._sides, self._made = sides, {}
+    def __init__(self, specs):
+        self._specs, self._made = specs, {}
 
     def __getitem__(self, number):
         if number not in self._made:
-            side = self._sides[number]
+            side = self._specs[number]
             self._made[number] = zeros(side.shape, side.dtype)
         return self._made[number]
 

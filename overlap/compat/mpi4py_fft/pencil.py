@@ -4,7 +4,7 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
-from ...arrays import Crossing, Layout, Swap, block, box_shape, length_of
+from ...arrays import Layout, Transpose, TransposeBlocks, block, box_shape, length_of
 from ...errors import InputError
 
 
@@ -163,7 +163,7 @@ class Transfer:
     def __init__(self, comm, shape, dtype, subshapeA, axisA, subshapeB, axisB):
         splits = [None] * len(shape)
         splits[axisB] = 0
-        crossing = Crossing(Layout(tuple(splits), (comm.size,)), Swap(axisB, axisA), tuple(shape),
+        crossing = TransposeBlocks(Layout(tuple(splits), (comm.size,)), Transpose(axisB, axisA), tuple(shape),
                             (comm.rank,), axisB, 1)
         self.comm, self.shape, self.dtype = comm, tuple(shape), np.dtype(dtype)
         self.subshapeA, self.axisA = tuple(subshapeA), axisA

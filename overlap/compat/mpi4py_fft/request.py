@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import InputError
-from ...fft.engine.sweep import Line
-from ...fft.plan import DTYPES, WAITS
+from ...fft.arguments import DTYPES
+from ...fft.engine.sweep import Axis
+from ...runtime.arguments import WAITS
 from .pencil import Subcomm, grid_sizes
 
 EFFORTS = {None: None, "FFTW_ESTIMATE": "estimate", "FFTW_MEASURE": "measure",
@@ -28,19 +29,19 @@ class Request:
         Of the input.
     dims : tuple of int
         Ranks along every axis.
-    lines : dict
-        The `Line` of every transformed axis, counted from 1: axis 0 is a passage's batch.
+    transformed : dict
+        The `Axis` of every transformed axis, counted from 1: axis 0 is a passage's batch.
     """
 
     fine: tuple
     axes: tuple
     dtype: np.dtype
     dims: tuple
-    lines: dict
+    transformed: dict
 
     @property
     def padded(self):
-        return {axis for axis, line in self.lines.items() if line.fine > line.points}
+        return {axis for axis, each in self.transformed.items() if each.fine > each.points}
 
 
 def check_supported(backend, transforms, planner_effort, wait, dtype, unknown):
@@ -55,8 +56,8 @@ def check_supported(backend, transforms, planner_effort, wait, dtype, unknown):
     if planner_effort not in EFFORTS:
         raise InputError(f"expected planner_effort to be one of {list(EFFORTS)[1:]}, received "
                          f"{planner_effort!r}")
-    if wait not in WAITS:
-        raise InputError(f"expected wait to be one of {WAITS}, received {wait!r}")
+    if wait not in ("auto", *WAITS):
+        raise InputError(f"expected wait to be one of {('auto', *WAITS)}, received {wait!r}")
     if np.dtype(dtype).char in "gG":
         raise InputError(f"dtype {np.dtype(dtype)} (long double) is not supported: expected one of "
                          f"{', '.join(map(str, DTYPES))}")
@@ -94,22 +95,22 @@ def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
     if collapse:
         groups = _collapsed(groups, dims, factors)
     real = groups[-1][-1] if dtype.kind == "f" else None
-    lines = {axis + 1: _line(points[axis], fine[axis], axis == real) for axis in flat}
-    request = Request(tuple(fine), tuple(map(tuple, groups)), dtype, dims, lines)
+    transformed = {axis + 1: _axis(points[axis], fine[axis], axis == real) for axis in flat}
+    request = Request(tuple(fine), tuple(map(tuple, groups)), dtype, dims, transformed)
     _check_whole(request.axes, dims)
     return request
 
 
-def _line(points, fine, real):
-    """The `Line` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
+def _axis(points, fine, real):
+    """The `Axis` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
 
     On a finer grid it is split between itself and its twin where their number is even, the number of
     modes: for real data ``points // 2 + 1``, also where `points` is odd.
     """
     if fine == points:
-        return Line(points, fine, real)
+        return Axis(points, fine, real)
     even = (points // 2 + 1 if real else points) % 2 == 0
-    return Line(points, fine, real, "split" if even else "keep" if real else "drop")
+    return Axis(points, fine, real, "split" if even else "keep" if real else "drop")
 
 
 def _groups(axes, count, darray):

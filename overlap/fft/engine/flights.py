@@ -1,6 +1,6 @@
 """Legs of a passage on one rank: geometry, messages, sweeps, and the flights that use them.
 
-A leg goes from one array to another (see `overlap.arrays.legs`). Some of its units at a time travel
+A leg goes from one array to another (see `overlap.arrays.stages`). Some of its units at a time travel
 in one message; a flight is such a task under way, on a slot's buffers.
 """
 
@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ...arrays import Crossing, box_shape, contiguous, length_of, offset
+from ...arrays import TransposeBlocks, box_shape, contiguous, length_of, offset
 from ...runtime import worker_index
 from .fftw import complex_of
 from .sweep import Sweep
@@ -31,8 +31,8 @@ class Leg:
             least = NARROWEST_UNIT if way.along == len(shape) - 1 else 1
             units = max(1, min(longest // least,
                                -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)))
-        self.crossing = Crossing(layout, way.swap, crossed, coordinates, way.along, units)
-        self.layout = layout if way.swap is None else layout.swapped(way.swap)
+        self.crossing = TransposeBlocks(layout, way.transpose, crossed, coordinates, way.along, units)
+        self.layout = layout if way.transpose is None else layout.transposed(way.transpose)
         self.shape = transformed(crossed, way.then, lines, forward)
         self.target = self.layout.local_shape(self.shape, coordinates)
         # What need not wait in the slot until the exchange is over, goes straight to the target.

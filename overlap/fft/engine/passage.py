@@ -1,6 +1,6 @@
 """A passage: the way of one field through local FFTs and exchanges, cut into tasks for a pipeline.
 
-A passage is a list of legs (see `overlap.arrays.legs`), each from one array to another:
+A passage is a list of legs (see `overlap.arrays.stages`), each from one array to another:
 
     load    of every unit: its first FFTs, from the source into the pieces of a message
     exchange
@@ -32,7 +32,7 @@ from functools import partial
 
 import numpy as np
 
-from ...arrays import block, chunks, legs, length_of, moved
+from ...arrays import block, chunks, length_of, moved, stages
 from ...runtime import worker_index
 from .fftw import REQUIRED_ALIGNMENT, complex_of, zeros
 from .flights import (
@@ -161,11 +161,11 @@ class Passage:
     Parameters
     ----------
     route : list
-        As of `overlap.arrays.legs`, for axes counted with the batch's.
+        As of `overlap.arrays.stages`, for axes counted with the batch's.
     layout : Layout
         Layout of the source.
     lines : dict
-        The `Line` of every transformed axis.
+        The `Axis` of every transformed axis.
     batch : int
     shape : tuple of int
         Global shape of the source, without the batch.
@@ -197,7 +197,7 @@ class Passage:
         self.fields = 1 if whole else batch
         self.ring = min(2, self.fields)
         shape = (batch if whole else 1, *shape)
-        ways, rest = legs(route, (0,) if whole else range(1, len(shape)),
+        ways, rest = stages(route, (0,) if whole else range(1, len(shape)),
                           None if forward else real, natural and forward)
         # The rest is made in the target, if that can hold what is not complete yet.
         able = natural and (forward or real is None) and all(
@@ -205,7 +205,7 @@ class Passage:
         self.holds = bool(rest) and not able
         # The second leg has the units of the first one: nothing that it joins is cut there.
         self._streams = (len(ways) == 2 and ways[0].along == ways[1].along and not self.holds and (
-            ways[0].swap is None or ways[0].swap.joined != ways[0].along))
+            ways[0].transpose is None or ways[0].transpose.joined != ways[0].along))
         self.legs = []
         for number, way in enumerate(ways):
             # Targets are the user's array (place 0), or work memory; with more than one work array
@@ -224,10 +224,10 @@ class Passage:
         self._rest = []
         local = layout.local_shape(shape, coordinates)
         cuts = None
-        if able and len(rest) == 1 and not whole and ways[-1].swap is not None and (
-                ways[-1].along == ways[-1].swap.joined == rest[0] and not ways[-1].then):
+        if able and len(rest) == 1 and not whole and ways[-1].transpose is not None and (
+                ways[-1].along == ways[-1].transpose.joined == rest[0] and not ways[-1].then):
             # Units along the split axis, of this rank's part of it.
-            split, (axis,) = ways[-1].swap.split, rest
+            split, (axis,) = ways[-1].transpose.split, rest
             # Alike on all ranks; rows of odd length are less aligned than FFTW requires.
             if split == axis + 1 and (spectral.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
                 longest = max(map(length_of, layout.parts(shape, split)))

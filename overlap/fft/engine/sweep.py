@@ -31,7 +31,7 @@ COLUMNS = 128
 
 
 @dataclass(frozen=True)
-class Line:
+class Axis:
     """One transformed axis.
 
     Attributes
@@ -100,7 +100,7 @@ class Sweep:
     axes : tuple of int
         To be transformed, in this order; none: data are moved only.
     lines : dict
-        The `Line` of every axis.
+        The `Axis` of every axis.
     dtype : dtype
         Type of what goes in.
     forward : bool

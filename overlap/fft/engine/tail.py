@@ -4,7 +4,7 @@ They are put aside where they are sent from: in memory of the tail's own, messag
 stays on the rank goes straight to the target.
 """
 
-from ...arrays import Remainder, chunks, length_of, moved
+from ...arrays import DeferredBlocks, chunks, length_of, moved
 from ...runtime import worker_index
 from .fftw import zeros
 from .flights import Flight, Message, pieces_of, replaced, starts_of
@@ -39,7 +39,7 @@ class Tail:
     def __init__(self, leg, done, units, chunk, dtype):
         self._leg = leg
         crossing = leg.crossing
-        remainder = Remainder(crossing, done, units)
+        remainder = DeferredBlocks(crossing, done, units)
         self.parts = chunks(remainder.units, max(chunk, -(-remainder.units // MOST_MESSAGES)))
         messages = [Message(remainder.message(part), crossing.rank, leg.target, True, False)
                     for part in self.parts]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-
 from typing import Any
 
 import numpy as np
 
-from ...fft.plan import ORDERS
+from ...fft.arguments import ORDERS
 from .jobs import JOBS
 
 MODES = ("off", "block", "poll", "auto")

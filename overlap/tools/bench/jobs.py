@@ -55,9 +55,10 @@ class Transforms:
     control_chunk: int | None = 1
 
     @staticmethod
-    def plan(comm: MPI.Intracomm, case: Case, **settings: Any) -> Any:
+    def plan(comm: Any, case: Case, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
-        return FFT2(comm, case.global_shape, case.dtype, order=case.order, **settings)
+        return FFT2(comm, case.global_shape, case.dtype, layout={"order": case.order},
+                    settings=settings)
 
     def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
@@ -104,10 +105,10 @@ class Volumes(Transforms):
     control_chunk = None
 
     @staticmethod
-    def plan(comm: MPI.Intracomm, case: Case, **settings: Any) -> Any:
+    def plan(comm: Any, case: Case, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
-        return FFT3(comm, case.global_shape, case.dtype, grid=case.grid, order=case.order,
-                    **settings)
+        return FFT3(comm, case.global_shape, case.dtype,
+                    layout={"grid": case.grid, "order": case.order}, settings=settings)
 
     @classmethod
     def bare_fft_s(cls, case: Case, plan: Any) -> float:
@@ -208,11 +209,11 @@ class NonlinearTerm(Transforms):
     transforms = 3
 
     @staticmethod
-    def plan(comm: MPI.Intracomm, case: Case, *, chunk: None = None, in_flight: None = None,
-             depth: int | None = None, **settings: Any) -> Any:
-        """Make the plan that the job runs on, with these settings. Collective."""
-        given = {} if depth is None else {"depth": depth}
-        return Bracket(comm, case.global_shape, effort="patient", **given, **settings)
+    def plan(comm: Any, case: Case, **settings: Any) -> Any:
+        """Make the plan that the job runs on, with these settings, as far as they mean something. Collective."""
+        return Bracket(comm, case.global_shape,
+                       settings={"wait": settings["wait"], "depth": settings.get("depth"),
+                                 "effort": "patient"})
 
     def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
@@ -226,7 +227,7 @@ class NonlinearTerm(Transforms):
     def transform(self, plan: Any) -> Any:
         """Give the job as `plan` runs it, a function of the inputs."""
         plan.advect(np.ascontiguousarray(self._advecting[plan.spectrum.local_slice[1:]]))
-        return plan
+        return plan.transform
 
     def truth(self, z: int) -> np.ndarray:
         """Compute the global modes of slice `z`, by numpy from both fields' gradients on the same grid."""
@@ -258,7 +259,7 @@ class NonlinearTerm(Transforms):
     def bare_fft_s(cls, case: Case, plan: Any) -> float:
         """Time nothing but this rank's FFTs, at their fastest: complex planes, three per pair."""
         ny, nx = plan.points
-        planes = 1.5 * case.shape[0] / plan.ranks
+        planes = 1.5 * case.shape[0] / plan.comm.size
         lines = max(1, round(planes * (2 * case.shape[1] - 1))), max(1, round(planes * nx))
         return case.slices * sum(bare_fft_seconds(count, length, "c16")
                                  for count, length in zip(lines, (nx, ny)))

@@ -242,7 +242,8 @@ def _fft_flops(comm):
     """Measure the rate of a plan's local work, packing included."""
     workload = Workload(slices=16, shape=PLANE)
     flops = sum(map(sum, workload.flops(comm.size)))
-    with FFT2(comm, (workload.slices, *PLANE), workload.dtype, wait="off", chunk=1) as plan:
+    with FFT2(comm, (workload.slices, *PLANE), workload.dtype,
+              settings={"wait": "off", "chunk": 1}) as plan:
         field, spectrum = plan.real.empty(), plan.spectrum.empty()
         field[...] = 1.0
         return flops / _timed(comm, lambda: plan.forward.compute(field, out=spectrum))

@@ -61,7 +61,7 @@ def measure(comm: MPI.Intracomm, case: Case,
 
         def plan(wait, **settings):
             return stack.enter_context(
-                kind.plan(comm, case, wait=wait, runtime=runtime, **settings))
+                kind.plan(runtime, case, wait=wait, **settings))
 
         forced = {name: getattr(case, name) for name in ("depth", "chunk", "in_flight")}
         steps.next("planning")
@@ -204,7 +204,7 @@ def _trace(comm, case, job, settings, out):
     inputs, out = [array[:count] for array in job.inputs], out[:count]
     with Runtime(comm, workers=case.workers, trace=True) as runtime, ExitStack() as stack:
         runs = [job.transform(stack.enter_context(job.plan(
-            comm, replace(case, slices=count), runtime=runtime, wait=wait,
+            runtime, replace(case, slices=count), wait=wait,
             depth=settings.depth, chunk=settings.chunk, in_flight=settings.in_flight)))
             for wait in dict.fromkeys(("off", settings.wait))]
         for run in runs:

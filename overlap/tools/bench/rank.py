@@ -21,6 +21,7 @@ from mpi4py import MPI
 from ...errors import InputError
 from ...fft import FFT2
 from ...fft.engine.fftw import fftw_version
+from ...runtime import Runtime
 from .. import launch
 from .cases import Case
 from .jobs import JOBS
@@ -149,10 +150,11 @@ def tune_case(comm: MPI.Intracomm, case: Case, budget_s: float, path: str,
         Name of each transform to its ``default``, ``chosen``, ``gain``, ``tried`` and ``trials``, a
         list of (settings, seconds per slice, the model's), fastest first.
     """
-    with FFT2(comm, case.global_shape, case.dtype, workers=case.workers, tuning=path) as plan:
+    with Runtime(comm, workers=case.workers) as runtime, \
+            FFT2(runtime, case.global_shape, case.dtype, tuning=path) as plan:
         transform = JOBS[case.workload](case, plan).transform(plan)
         plan.tune(budget_s, progress)
-        transforms = {each.name: each for each in (plan.forward, plan.backward, transform)}
+        transforms: dict[Any, Any] = {each.name: each for each in (plan.forward, plan.backward, transform)}
         return {name: {
             "default": each.tuned.default, "chosen": str(each.settings), "gain": each.tuned.gain,
             "tried": each.tuned.tried,

@@ -1,10 +1,10 @@
-"""The way of a `PFFT` through its exchanges."""
+"""The route of a `PFFT` through its exchanges, and the process grid that it runs on."""
 
 from itertools import permutations
 
 import numpy as np
 
-from ...arrays import Swap
+from ...arrays import Transpose
 from ...errors import InputError
 
 
@@ -31,8 +31,8 @@ def dimensions_of(runtime, comms):
                      f"received {sizes} ranks per axis")
 
 
-def way_of(groups, layout, padded):
-    """The forward way, as `decomp.legs` wants it, and the layout at its end.
+def route_of(groups, layout, padded):
+    """The forward route, as `arrays.stages` wants it, and the layout at its end.
 
     A padded axis is alone in its group. None separates groups without an exchange.
     """
@@ -41,9 +41,9 @@ def way_of(groups, layout, padded):
     for group in reversed(groups):
         axis = group[-1] + 1
         if layout.splits[axis] is not None:
-            swap = Swap(axis, aligned)
-            layout = layout.swapped(swap)
-            route += [swap, ()]
+            transpose = Transpose(axis, aligned)
+            layout = layout.transposed(transpose)
+            route += [transpose, ()]
         aligned = axis
         for axis in (axis + 1 for axis in reversed(group)):
             if route[-1] and padded & {axis, *route[-1]}:
@@ -52,8 +52,8 @@ def way_of(groups, layout, padded):
     return route, layout
 
 
-def for_legs(route, real, forward):
-    """The way in one direction, so cut that a pipeline can run along some axis."""
+def for_stages(route, real, forward):
+    """The route in one direction, so cut that a pipeline can run along some axis."""
     if len(route) == 1:
         *first, last = route[0]
         if not first:
@@ -62,9 +62,9 @@ def for_legs(route, real, forward):
                 [tuple(first), None, (last,)])
     if forward:
         return route
-    route = [step.reversed() if isinstance(step, Swap) else
+    route = [step.reversed() if isinstance(step, Transpose) else
              step if step is None else step[::-1] for step in route[::-1]]
-    if isinstance(route[1], Swap) and len(route[0]) > 1:
+    if isinstance(route[1], Transpose) and len(route[0]) > 1:
         kept = tuple(axis for axis in route[0] if axis == route[1].split)
         others = tuple(axis for axis in route[0] if axis not in kept)
         if real:  # its axis comes last

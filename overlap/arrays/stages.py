@@ -1,0 +1,73 @@
+"""The route of an array through several transposes, with axes transformed in between, as stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .transpose import Transpose
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One exchange, cut along an axis, with the axes transformed unit by unit on either side.
+
+    Attributes
+    ----------
+    first : tuple of int
+        Axes transformed before the exchange, in order.
+    transpose : Transpose or None
+        None: the stage ends in the rank's own memory.
+    then : tuple of int
+        Axes transformed after it.
+    along : int
+        The axis that is cut; transformed neither here nor there.
+    """
+
+    first: tuple[int, ...]
+    transpose: Transpose | None
+    then: tuple[int, ...]
+    along: int
+
+
+def stages(route: list[Any], axes: Sequence[int], last: int | None = None,
+           in_place: bool = False) -> tuple[list[Stage], tuple[int, ...]]:
+    """Split a route through exchanges into stages.
+
+    Parameters
+    ----------
+    route : list
+        Groups of axes (tuples) to transform, with a `Transpose` or None between each two; all axes of a
+        group are whole there. None puts an end to a stage where nothing is exchanged.
+    axes : sequence of int
+        The axes along which a stage may be cut, the best ones first. Axis 0 is never transformed.
+    last : int, optional
+        The axis that is transformed last of all: that of a real result.
+    in_place : bool
+        The best axis to cut along may wait until the last stage is complete, if that joins it and
+        nothing else is left: then it is transformed where it is.
+
+    Returns
+    -------
+    stages : list of Stage
+    rest : tuple of int
+        Axes that remain to be transformed when the last stage is complete.
+    """
+    found = []
+    pending = route[0]
+    for link, group in zip(route[1::2], route[2::2]):
+        choices = []
+        for along in axes if link is not None else (*axes, 0):
+            if along in pending or link is not None and along == link.split:
+                continue
+            then = ()
+            if link is not None and along != link.joined:
+                waits = {along, last} if along in group else {along}
+                then = tuple(axis for axis in group if axis not in waits)
+            choices.append(Stage(pending, link, then, along))
+        completed = in_place and group is route[-1] and group == (axes[0],)
+        stage = choices[0] if completed else max(choices, key=lambda stage: len(stage.then))
+        found.append(stage)
+        pending = tuple(axis for axis in group if axis not in stage.then)
+    return found, pending

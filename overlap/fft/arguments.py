@@ -1,0 +1,130 @@
+"""Checks of the arguments of plans: what is wrong with one, as text, or None.
+
+No function here raises or talks to other ranks: plans hand what they find to `Runtime.preflight`,
+which raises on all ranks together.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ORDERS = ("natural", "transposed")
+NORMS = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}
+"""Of every norm, minus the power of the number of points that scales the forward transform."""
+DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))
+
+
+def integers(values: Any) -> tuple[int, ...] | None:
+    """A sequence of integers, numpy's or Python's, as a tuple of Python's; None if it is none."""
+    try:
+        values = tuple(values)
+        if any(isinstance(value, bool | np.bool_) for value in values):
+            return None
+        return tuple(map(index, values))
+    except Exception:  # iterating over a user's object can raise anything
+        return None
+
+
+def shown(value: Any) -> str:
+    """A value for a message; never raises."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__name__} whose repr raises"
+
+
+def shape_problem(shape: Any, axes: tuple[str, ...]) -> str | None:
+    """What is wrong with a global shape of batch axes, 0 or more, and of `axes`, 1 or more."""
+    lengths, count = integers(shape), len(axes)
+    if (lengths is None or len(lengths) < count or min(lengths) < 0
+            or min(lengths[-count:]) < 1):
+        names = ", ".join(axes)
+        return (f"expected a shape (..., {names}) of integers with {names} >= 1, "
+                f"received {shown(shape)}")
+    return None
+
+
+def dtype_problem(dtype: Any) -> str | None:
+    try:
+        known = np.dtype(dtype) in DTYPES
+    except Exception:  # a bad text can be a SyntaxError, among others
+        known = False
+    return None if known else (
+        f"expected a dtype of {', '.join(map(str, DTYPES))}, received {shown(dtype)}")
+
+
+def memory_problem(nbytes: int) -> str | None:
+    """Whether so many bytes on every rank are more than this computer has."""
+    there = memory_nbytes()
+    if nbytes <= there:
+        return None
+    return (f"expected arrays that fit into memory, received a shape that needs about "
+            f"{_gib(nbytes)} on every rank, where this computer has {_gib(there)}")
+
+
+def arrays_nbytes(shape: tuple[int, ...], dtype: Any, ranks: int) -> int:
+    """Bytes of one array in real space and one of its spectrum, on each of some ranks, about.
+
+    A batch of no planes counts as one of one plane: that much is planned for.
+    """
+    return 2 * math.prod(max(1, length) for length in shape) * np.dtype(dtype).itemsize // ranks
+
+
+def memory_nbytes() -> int:
+    """Memory of this computer, or of the control group that this process is confined to."""
+    nbytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text()
+        return min(nbytes, int(limit))
+    except (OSError, ValueError):  # none, or "max"
+        return nbytes
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.3g} GiB" if nbytes < 2**80 else f"1e{len(str(nbytes)) - 1} bytes"
+
+
+def choice_problem(**choices: tuple[Any, Any]) -> str | None:
+    """What is wrong with arguments that have few values, each given as (value, allowed ones)."""
+    for name, (value, allowed) in choices.items():
+        if not isinstance(value, str | None) or value not in allowed:
+            return f"expected {name} to be one of {tuple(allowed)}, received {shown(value)}"
+    return None
+
+
+def path_problem(tuning: Any) -> str | None:
+    """What is wrong with the name of a tuning file."""
+    if isinstance(tuning, str | None):
+        return None
+    return f"expected tuning to be a file's name or None, received {shown(tuning)}"
+
+
+def record(kind: type, value: Any, name: str) -> tuple[Any, str | None]:
+    """An argument that may be a frozen record, a dict of its fields, or None for its defaults.
+
+    Returns
+    -------
+    record : kind
+        The defaults where something is wrong.
+    problem : str or None
+    """
+    if value is None:
+        return kind(), None
+    if isinstance(value, kind):
+        return value, None
+    names = [field.name for field in fields(kind)]
+    if not isinstance(value, Mapping):
+        return kind(), (f"expected {name} to be a {kind.__name__}, a dict of its fields or None, "
+                        f"received {shown(value)}")
+    unknown = [key for key in value if key not in names]
+    if unknown:
+        return kind(), f"expected {name} with the keys {', '.join(names)}, received {shown(unknown)}"
+    return kind(**value), None

@@ -1,0 +1,69 @@
+"""`ArrayLayout`: what is asked of the arrays of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .arguments import ORDERS, choice_problem, integers, shown
+
+DEALIAS = (None, "3/2")
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """How the arrays of a plan lie in memory and over the ranks.
+
+    Everything that decides about shapes and distributions, apart from the resolved grid itself, is
+    here, as everything that decides about speed alone is in `Settings`. What came of it is in
+    ``plan.real`` and ``plan.spectrum``. Wherever a plan takes a layout, a dict of these fields does
+    as well: ``layout={"grid": (2, 4)}``.
+
+    Attributes
+    ----------
+    order : {"natural", "transposed"}
+        Axes of the spectrum. Natural: ``(..., ny, nx)``, ``(..., nz, ny, nx)``. Transposed:
+        ``(..., nx, ny)``, ``(..., ny, nx, nz)``. The axes that are split are the same in both.
+    grid : (int, int), optional
+        P and Q, the process grid of an `FFT3`; None leaves the choice to planning.
+    restore : bool
+        The spectrum of an `FFT3` is split over the ranks as real space is, at the price of as many
+        exchanges again.
+    dealias : {None, "3/2"}
+        ``"3/2"``: in real space an `FFT3` has ceil(3 n / 2) points per direction; modes beyond the
+        resolved ones, and the Nyquist modes of even n, are dropped. Values are those of the same
+        function. (`FFT2` does this in `FFT2.pointwise` alone.)
+    """
+
+    order: str = "natural"
+    grid: tuple[int, int] | None = None
+    restore: bool = False
+    dealias: str | None = None
+
+    def __post_init__(self) -> None:
+        # numpy's integers become Python's: records that are equal look alike on all ranks.
+        object.__setattr__(self, "grid", integers(self.grid) or self.grid)
+
+
+def volume_problem(layout: ArrayLayout, ranks: int) -> str | None:
+    """What is wrong with a layout of an `FFT3` over some ranks, or None."""
+    grid = layout.grid
+    if grid is not None:
+        sizes = integers(grid)
+        if sizes is None or len(sizes) != 2 or min(sizes) < 1 or sizes[0] * sizes[1] != ranks:
+            return (f"expected grid to be two integers whose product is {ranks}, the number of "
+                    f"ranks, or None, received {shown(grid)}")
+    if not isinstance(layout.restore, bool):
+        return f"expected restore to be True or False, received {shown(layout.restore)}"
+    return choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
+
+
+def slab_problem(layout: ArrayLayout) -> str | None:
+    """What is wrong with a layout of an `FFT2`, or None."""
+    others: dict[str, Any] = {"grid": None, "restore": False, "dealias": None}
+    for name, only in others.items():
+        value = getattr(layout, name)
+        if value is not only:
+            return (f"expected a layout with {name}={only!r}, as an FFT2 has no other, received "
+                    f"{shown(value)}")
+    return choice_problem(order=(layout.order, ORDERS))
