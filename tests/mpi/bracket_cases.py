@@ -183,3 +183,36 @@ def failure(comm, mode):
             with pytest.raises(overlap.SliceError, match="Boom"):
                 bracket(mine)
         assert np.array_equal(bracket(mine), expected)
+
+
+def planned(comm):
+    """What is left open is chosen in the first call, or by `tune`; the bits stay the same."""
+    shape = (24, 4, 5, 7)
+    a, f = modes(shape[1:], 11), modes(shape, 12)
+    with overlap.Runtime(comm, workers=2) as runtime, \
+            overlap.Bracket(runtime, shape, SPACING) as bracket:
+        assert bracket.real is None and bracket.spectrum.global_shape == shape
+        assert bracket.spectrum.shape == (*shape[:2], len(range(shape[2])[bracket.rows]), shape[3])
+        bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+        mine = np.ascontiguousarray(f[bracket.spectrum.local_slice])
+        assert bracket.transform.settings.wait == "auto"
+        expected = np.array(bracket(mine))
+        chosen = bracket.transform.settings
+        assert chosen.wait in ("off", "block", "poll") and chosen.chunk == 1
+        assert str(chosen) in bracket.describe() and repr(bracket).startswith("<Bracket of 24 slices")
+        gained = bracket.tune(0.3)
+        assert gained == {"bracket": bracket.transform.tuned}
+        same = comm.allgather((chosen, bracket.transform.settings, bracket.transform.tuned))
+        assert all(each == same[0] for each in same)
+        assert np.array_equal(bracket(mine), expected)
+        bracket.transform.compute(mine)
+        bracket.transform.communicate(mine)
+        assert np.array_equal(bracket.transform(mine), expected)
+    with pytest.raises(overlap.ClosedError):
+        bracket.tune(0.1)
+    with overlap.Runtime(comm) as runtime, overlap.Bracket(
+            runtime, shape, SPACING, settings=overlap.Settings("poll", depth=3)) as bracket:
+        bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+        assert np.array_equal(bracket(mine), expected)
+        assert (bracket.transform.settings.wait, bracket.transform.settings.depth) == ("poll", 3)
+        assert bracket.transform.nbytes_in_flight == 3 * bracket.nbytes_per_slot

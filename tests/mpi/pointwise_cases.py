@@ -25,6 +25,8 @@ from fft2_cases import (
 import overlap
 from overlap.arrays.exchange import Exchange
 from overlap.fft.engine.kernels import ColumnSweep, RowSweep
+from overlap.fft.pointwise import Pointwise
+from overlap.fft.volume_pointwise import VolumePointwise
 
 
 def bracket(ax, ay, bx, by):
@@ -513,6 +515,26 @@ def injected(comm, mode, dealias="3/2"):
                 same_everywhere(comm, (error.rank, error.slice, str(error)))
                 assert error.rank == origin and "Boom" in str(error), label
                 assert same_bits(acting(*fields, flat), expected), label
+
+
+def making_fails_on_one_rank(comm):
+    """A rank without memory for a function's planes: none on any rank, and the plans go on alike."""
+    shape = (3, 6, 8, 10)
+    last = comm.size - 1
+    for make, kind, axes in ((overlap.FFT2, Pointwise, (-2, -1)),
+                             (overlap.FFT3, VolumePointwise, (-3, -2, -1))):
+        with make(comm, shape, "f8", settings={"wait": "poll"}) as plan:
+            kept = plan.pointwise(lambda u: u)
+            with failing(kind, "configure", lambda *_: True) if (
+                    comm.rank == last) else nothing_fails():
+                error = raised(overlap.RankError, plan.pointwise, lambda u: u * u)
+            same_everywhere(comm, str(error))
+            assert error.rank == last and "Boom" in error.summary
+            again = plan.pointwise(lambda u: u * u)
+            assert plan.tune(0.2).keys() == {"forward", "backward", kept.name, again.name}
+            u = random(np.random.default_rng(2), shape, "f8")
+            spectrum = plan.forward(u[plan.real.local_slice])
+            assert_close(kept(spectrum), np.fft.rfftn(u, axes=axes), plan.spectrum.local_slice, comm)
 
 
 def planning_calls_no_function(comm):

@@ -25,6 +25,11 @@ def test_in_a_slice_program(ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_settings_are_chosen(ranks):
+    jobs.run_job("bracket_cases:planned", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_bad_input(ranks):
     jobs.run_job("bracket_cases:bad_input", ranks)
 
