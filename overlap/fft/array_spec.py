@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ..arrays import DistArray, length_of
 from .engine.fftw import empty
@@ -45,7 +44,7 @@ class ArraySpec:
         Number of axes that do not belong to the batch.
     """
 
-    def __init__(self, comm: MPI.Intracomm, batch: Sequence[int], shape: Sequence[int],
+    def __init__(self, comm: Any, batch: Sequence[int], shape: Sequence[int],
                  parts: dict[int, slice], dtype: Any, *, natural: bool = True,
                  contiguous: bool = False) -> None:
         self.comm = comm

@@ -27,14 +27,12 @@ from math import isfinite, prod
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
-from ..runtime import AsyncComm, Runtime
 from .arguments import integers, memory_problem, record, shown
 from .array_spec import ArraySpec
 from .bracket_transform import BracketTransform, Redistribution, SliceBuffers
 from .engine.fftw import fast_length
-from .plan import Plan
+from .plan import Plan, PlanComm
 from .planning.settings import Settings, settings_problem
 
 DEPTH = 8
@@ -87,7 +85,7 @@ class Bracket(Plan):
         On all ranks, when an argument is bad or differs between ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm | Runtime | AsyncComm, shape: Sequence[int],
+    def __init__(self, comm: PlanComm, shape: Sequence[int],
                  spacing: tuple[float, float] = (1.0, 1.0), *,
                  points: tuple[int, int] | None = None,
                  settings: Settings | dict[str, Any] | None = None) -> None:

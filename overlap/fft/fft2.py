@@ -9,11 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays import Slab
-from ..runtime import AsyncComm, Runtime
 from .arguments import (
     NORMS,
     arrays_nbytes,
@@ -30,7 +28,7 @@ from .array_spec import ArraySpec
 from .engine.fftw import complex_of
 from .function import Function, fine_points
 from .kernels import Kernels, WorkersKernels, block_rows
-from .plan import FourierPlan, records
+from .plan import FourierPlan, PlanComm, records
 from .plane_transforms import Backward, Forward
 from .planning.search import adopt, choose
 from .planning.settings import Settings, settings_problem
@@ -89,7 +87,7 @@ class FFT2(FourierPlan):
     ...     spectrum = plan.forward(u)
     """
 
-    def __init__(self, comm: MPI.Intracomm | Runtime | AsyncComm, shape: Sequence[int],
+    def __init__(self, comm: PlanComm, shape: Sequence[int],
                  dtype: DTypeLike = complex, *, norm: str | None = None,
                  layout: ArrayLayout | dict[str, Any] | None = None,
                  settings: Settings | dict[str, Any] | None = None,

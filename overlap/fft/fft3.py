@@ -7,11 +7,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays import Layout, Transpose, coordinates, subcomms
-from ..runtime import AsyncComm, Runtime
 from .arguments import (
     NORMS,
     arrays_nbytes,
@@ -28,7 +26,7 @@ from .engine.fftw import complex_of
 from .engine.passage import Passage
 from .engine.sweep import Axis
 from .function import Function, fine_points
-from .plan import FourierPlan, records
+from .plan import FourierPlan, PlanComm, records
 from .planning.grids import near_grids
 from .planning.search import choose
 from .planning.settings import Settings, settings_problem
@@ -85,7 +83,7 @@ class FFT3(FourierPlan):
         On all ranks, when an argument is bad or differs between ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm | Runtime | AsyncComm, shape: Sequence[int],
+    def __init__(self, comm: PlanComm, shape: Sequence[int],
                  dtype: DTypeLike = complex, *, norm: str | None = None,
                  layout: ArrayLayout | dict[str, Any] | None = None,
                  settings: Settings | dict[str, Any] | None = None) -> None:

@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 import numpy as np
-from mpi4py import MPI
 
-from ..errors import ClosedError, InputError
+from ..errors import ClosedError
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
 from .array_layout import ArrayLayout
@@ -18,6 +17,9 @@ from .array_spec import ArraySpec
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
 from .transform import Progress, Transform
+
+PlanComm = Any
+"""What a plan runs on: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
 
 
 class Plan:
@@ -46,21 +48,16 @@ class Plan:
     real: ArraySpec | None = None
     spectrum: ArraySpec
 
-    def __init__(self, comm: MPI.Intracomm | Runtime | AsyncComm) -> None:
+    def __init__(self, comm: PlanComm) -> None:
         self.closed = False
-        self._owns_runtime = isinstance(comm, MPI.Intracomm)
-        if isinstance(comm, MPI.Intracomm):
-            self.runtime = Runtime(comm)
+        self._owns_runtime = not isinstance(comm, Runtime | AsyncComm)
+        if self._owns_runtime:
+            self.runtime = Runtime(comm)  # which refuses what is no communicator
             self.comm = self.runtime.comm
-        elif isinstance(comm, Runtime):
-            comm.check_open()
-            self.runtime, self.comm = comm, comm.comm
-        elif isinstance(comm, AsyncComm):
-            comm.runtime.check_open()
-            self.runtime, self.comm = comm.runtime, comm
         else:
-            raise InputError("expected an mpi4py.MPI.Intracomm, a Runtime or one of a runtime's "
-                             f"communicators, received {comm!r}")
+            self.runtime, self.comm = (comm, comm.comm) if isinstance(comm, Runtime) else (
+                comm.runtime, comm)
+            self.runtime.check_open()
         self._made = 0
         self._transforms: weakref.WeakValueDictionary[int, Transform] = (
             weakref.WeakValueDictionary())  # by a number, alike on all ranks
