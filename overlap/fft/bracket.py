@@ -94,7 +94,7 @@ class Bracket(Plan):
             requested, problem = record(Settings, settings, "settings")
             sizes: Any = integers(shape)
             control = self.runtime.control
-            members = control.ranks_of(self.comm.source)
+            members = control.ranks_of(self.comm)
             # Other ranks of the runtime may work on other shapes.
             shapes = [other for theirs, other in control.allgather((members, sizes))
                       if theirs == members]
@@ -112,15 +112,15 @@ class Bracket(Plan):
                 (planes, nky, nkx), self.comm.rank, self.comm.size)
             self.rows = self._redistribution.rows
             parts, modes = {-2: self.rows}, (planes, nky, nkx)
-            self.spectrum = ArraySpec(self.comm.source, (slices,), modes, parts, complex,
+            self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex,
                                       contiguous=True)
-            self.advecting = ArraySpec(self.comm.source, (), modes, parts, complex,
+            self.advecting = ArraySpec(self.comm, (), modes, parts, complex,
                                        contiguous=True)
             requested = replace(requested, chunk=1, effort=requested.effort or "estimate")
             if requested.wait != "auto":
                 requested = replace(requested, depth=requested.depth or DEPTH)
             self.transform = BracketTransform(
-                self.comm, self._redistribution, self.spectrum, (spacing, self.points),
+                self._comm, self._redistribution, self.spectrum, (spacing, self.points),
                 requested)
             self._keep("bracket", self.transform)
             self._advect: Any = self.runtime.pipelined(
@@ -205,7 +205,7 @@ class Bracket(Plan):
         compute : bool
             False: the exchanges alone, for a skeleton.
         """
-        await self.transform.apply(f, out, buffers, compute, self.comm)
+        await self.transform.apply(f, out, buffers, compute, self._comm)
 
     async def _take(self, _: int, buffers: SliceBuffers, a: np.ndarray) -> None:
         self.speed = await self.transform.take(a, buffers)

@@ -236,11 +236,11 @@ class FFT2(FourierPlan):
         columns = slab.columns[slab.rank]
         spectral = complex_of(self._dtype)
         if self._transposed:
-            spectrum = ArraySpec(self.comm.source, batch, half[::-1], {-2: columns}, spectral,
+            spectrum = ArraySpec(self.comm, batch, half[::-1], {-2: columns}, spectral,
                                  natural=False)
         else:
-            spectrum = ArraySpec(self.comm.source, batch, half, {-1: columns}, spectral)
-        real = ArraySpec(self.comm.source, batch, plane, {-2: slab.rows[slab.rank]}, self._dtype)
+            spectrum = ArraySpec(self.comm, batch, half, {-1: columns}, spectral)
+        real = ArraySpec(self.comm, batch, plane, {-2: slab.rows[slab.rank]}, self._dtype)
         return real, spectrum
 
     def _make_slab(self, my, mx):

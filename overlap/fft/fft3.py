@@ -255,7 +255,7 @@ class FFT3(FourierPlan):
         order = (Z, Y, X) if natural else (Y, X, Z)
         parts = {position - 3: where[axis] for position, axis in enumerate(order)
                  if layout.splits[axis] is not None}
-        return ArraySpec(self.comm.source, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
+        return ArraySpec(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
                     natural=natural)
 
 

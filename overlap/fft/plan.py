@@ -40,8 +40,8 @@ class Plan:
         The arrays of real space and of the spectrum: what this rank holds, and ``empty()`` ones. A
         plan that shows no arrays in real space has None as `real`.
     runtime : Runtime
-    comm : AsyncComm
-        The communicator of the runtime over which the arrays are split.
+    comm : mpi4py.MPI.Comm
+        The ranks over which the arrays are split, for collectives of your own.
     closed : bool
     """
 
@@ -53,11 +53,12 @@ class Plan:
         self._owns_runtime = not isinstance(comm, Runtime | AsyncComm)
         if self._owns_runtime:
             self.runtime = Runtime(comm)  # which refuses what is no communicator
-            self.comm = self.runtime.comm
+            self._comm = self.runtime.comm
         else:
-            self.runtime, self.comm = (comm, comm.comm) if isinstance(comm, Runtime) else (
+            self.runtime, self._comm = (comm, comm.comm) if isinstance(comm, Runtime) else (
                 comm.runtime, comm)
             self.runtime.check_open()
+        self.comm = self._comm.source
         self._made = 0
         self._transforms: weakref.WeakValueDictionary[int, Transform] = (
             weakref.WeakValueDictionary())  # by a number, alike on all ranks
@@ -206,7 +207,7 @@ class FourierPlan(Plan):
 
     def _check_ranks(self) -> str | None:
         """What is wrong with the communicator, or None."""
-        if self.runtime.comm.same_ranks(self.comm.source):
+        if self.runtime.comm.same_ranks(self.comm):
             return None
         return (f"expected a communicator of all {self.runtime.comm.size} ranks of the runtime, in "
                 f"their order, received another one, of {self.comm.size} rank(s)")
