@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import processes
 
+from overlap.tools.launch import removing_segments
+
 DEADLINE_S = 120     # generous: it only turns a hang into a failure
 
 
@@ -27,12 +29,13 @@ def process(*command, env=None):
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True)
     running.mark = mark
-    try:
-        yield running
-    finally:
-        left = processes.end_all(mark, 0 if running.poll() is None else processes.GRACE_S)
-        running.kill()
-        running.communicate()
+    with removing_segments():
+        try:
+            yield running
+        finally:
+            left = processes.end_all(mark, 0 if running.poll() is None else processes.GRACE_S)
+            running.kill()
+            running.communicate()
     assert not left, f"left processes behind: {left}"
 
 

@@ -31,6 +31,8 @@ import rank
 from launchers import launcher_of
 from processes import MARK, JobFailed, Result, end_all, start, text_of
 
+from overlap.tools.launch import removing_segments
+
 TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases", "bracket_cases"}
 
 
@@ -77,7 +79,7 @@ def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure):
     """A job for one case; its launcher's status and output count."""
     __tracebackhide__ = True
     mark = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="overlap-job-") as folder:
+    with removing_segments(), tempfile.TemporaryDirectory(prefix="overlap-job-") as folder:
         started = time.monotonic()
         process = start(ranks, mpi, folder, {MARK: mark, rank.FOLDER: folder} | env,
                          ["run", case, json.dumps(args), str(time.monotonic() + deadline_s)])
