@@ -17,7 +17,8 @@ EARLY = {"Bcast": lambda rank, root: rank == root, "Gather": lambda rank, root: 
          "Reduce": lambda rank, root: rank != root}
 
 
-WORD = (1 << 64) - 1
+REDUCED = {real.MIN.handle: min, real.MAX.handle: max,
+           real.SUM.handle: lambda values: sum(values) % 2**64}
 
 
 class Violation(Exception):
@@ -192,6 +193,13 @@ class Network:
     def vacate(self, rank):
         self.busy[rank] -= 1
 
+    def forget(self, rank):
+        """The rank has left its communicators behind: what is under way on them counts no more."""
+        self.in_flight[rank] = 0
+        for ticket in [ticket for ticket in self.open if ticket.rank == rank]:
+            ticket.counted = False
+            self.open.discard(ticket)
+
     def leftovers(self, spoilt=()):
         """What is under way, one line each."""
         lines = []
@@ -224,6 +232,12 @@ class Comm:
 
     def Set_errhandler(self, _):
         pass
+
+    def Get_group(self):
+        return self
+
+    def Translate_ranks(self, ranks, _):
+        return ranks
 
     def Dup(self):
         """A new communicator; the last one of them is `latest`."""
@@ -332,7 +346,7 @@ class Agreements(Comm):
     """What the runtime itself agrees on."""
 
     def Iallreduce(self, _, values, op=None):
-        return self._join(("agreement", len(values), op == real.SUM), None, values, None)[0]
+        return self._join(("agreement", len(values), op.handle), None, values, None)[0]
 
     def allgather(self, value):
         ticket, meeting = self._join(("allgather",), None, (self.rank, value), None)
@@ -350,7 +364,7 @@ def _combine(network, meeting):
         values = meeting.values
         for place in range(len(values[0])):
             given = [int(value[place]) for value in values]
-            result = sum(given) & WORD if meeting.signature[2] else min(given)
+            result = REDUCED[meeting.signature[2]](given)
             for value in values:
                 value[place] = result
     elif kind == "allgather":

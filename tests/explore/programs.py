@@ -19,6 +19,8 @@ class Call:
 
     Attributes
     ----------
+    skeleton : bool or "agree"
+        Given; or learned; or nothing is learned and all is agreed on.
     steps : list of list of tuple
         Per slice: ("op", name, argument), ("turn",), ("barrier",), ("parallel", parts),
         ("wait", start, stop) or ("compute",).
@@ -29,7 +31,7 @@ class Call:
     wait: str
     depth: int
     in_flight: int
-    skeleton: bool | str  # given, learned or "agree"
+    skeleton: bool | str
     buffers: bool
     steps: list
     shown: bool = True  # the slices' keys have a text
@@ -49,7 +51,8 @@ class Plan:
 # What may go wrong: an exception of the program, one that cannot be shown, one of its parallel parts, of
 # MPI before anything was sent, of mpi4py for a bad argument, of the network, of Testsome; of the skeleton;
 # Ctrl-C; and, with "off", what a signal handler raises right after an operation.
-FAULTS = ("compute", "unspeakable", "parallel", "argument", "type", "network", "signal", "after")
+FAULTS = ("compute", "unspeakable", "parallel", "argument", "type", "network", "testsome", "signal",
+          "after")
 
 
 def draw(seed):
@@ -67,17 +70,15 @@ def draw_call(random, ranks):
     depth = random.choice((1, 2, 2, 3, 4))
     slices = random.choice((0, 1, 2, 3, 4, 5, 6))
     fails = random.random() < 0.45
-    skeleton = random.random() < 0.5
-    uneven = random.random() < 0.5
+    skeleton = random.choice((True, True, True, False, False, "agree"))
+    uneven = random.random() < (0.5 if skeleton else 0.15)
     features = [name for name in ("turn", "barrier", "parallel", "wait") if random.random() < 0.3]
     if not uneven:
         one = draw_slice(random, ranks, features)
         table = [list(one) for _ in range(slices)]
     else:
         table = [draw_slice(random, ranks, features) for _ in range(slices)]
-    if not skeleton and (uneven or random.random() < 0.3):
-        skeleton = "agree"
-    if skeleton:  # roots that depend on the slice
+    if skeleton or uneven:  # roots that depend on the slice
         table = [[varied(random, step, ranks) for step in steps] for steps in table]
     if "wait" in features:
         for number, steps in enumerate(table):
@@ -85,7 +86,7 @@ def draw_call(random, ranks):
                 place = random.randrange(len(steps) + 1)
                 stop = random.randint(1, number)
                 steps.insert(place, ("wait", random.randrange(stop), stop))
-    if random.random() < 0.1 and skeleton is True:  # as `stagger`
+    if random.random() < 0.1 and skeleton:  # as `stagger`
         for steps in table[1:depth:2]:
             steps.insert(0, ("turn",))
     barrier = any(("barrier",) in steps for steps in table)
@@ -122,7 +123,7 @@ def draw_fault(random, call, ranks):
     number = random.randrange(len(call.steps))
     kind = random.choice(FAULTS)
     places = range(len(call.steps[number]) + 1)
-    if kind == "after" and call.wait != "off":
+    if kind == "testsome" and call.wait != "poll" or kind == "after" and call.wait != "off":
         kind = "compute"
     if kind in ("argument", "type", "network", "after"):
         places = [place for place, step in enumerate(call.steps[number])
@@ -148,11 +149,14 @@ class Expected:
         Slice and step of every operation, in the issue order.
     stuck : bool
         Some `wait_for_slices` can never end: an error, after which nothing is waited for.
+    irregular : bool
+        Slices await different things, and there is no skeleton: an error.
     """
 
     def __init__(self, call):
         self.issued = []
         self.stuck = False
+        self.irregular = not call.skeleton and len({_awaited(steps) for steps in call.steps}) > 1
         self._steps = call.steps
         self._ended = set()
         count = len(call.steps)
@@ -216,6 +220,11 @@ class Expected:
                 slot.at = number, step + 1
             moved = True
         return moved
+
+
+def _awaited(steps):
+    """What must be the same in every slice if it is to be learned."""
+    return tuple(step for step in steps if step[0] in ("op", "turn", "barrier"))
 
 
 class _Slot:
