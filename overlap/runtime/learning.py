@@ -52,13 +52,10 @@ class Recorded:
             f"{position} differs: expected {_described(expected)} as in the first slice, received "
             f"{_described(request)}; such a program needs skeleton=")
 
-    def first_problem(self, unchecked):
-        """The first of a slot's early awaits that differs, as (run, error), or None."""
-        for run, position, request in unchecked:
-            problem = self.problem(run, position, request)
-            if problem is not None:
-                return run, problem
-        return None
+    def problems(self, unchecked):
+        """What is wrong with a slot's early awaits, as a list of (run, error)."""
+        found = ((run, self.problem(run, position, request)) for run, position, request in unchecked)
+        return [(run, error) for run, error in found if error is not None]
 
 
 def _described(request):

@@ -113,6 +113,7 @@ class Scheduler:
                 if item is None:
                     return False
                 if item is END:
+                    slot.over = True
                     continue
                 if item is AT_BARRIER:
                     parked.append(slot)
@@ -158,35 +159,37 @@ class Scheduler:
         if job.skeleton is None:
             learned = (job.recorded is not None and slot.index == 0 and job.first_ended
                        and not job.stopping)
-            problem = self._agreements.same(not job.stopping and item is not FAILED, item, learned)
-            if problem is not None:
-                if problem:
-                    job.fail(None, RuntimeError(problem))
+            if not self._same_everywhere(item, learned):
                 return None
             if learned:
                 job.learned()
-        while item is FAILED:  # posted before the skeleton was known
-            waiting.resume(slot)
-            item = waiting.take(slot)
-        if job.recorded is not None and not slot.known and job.skeleton is not None:
-            item = self._checked(slot, item)
+                for other in job.slots:
+                    if other.over:
+                        self._check(other)
+        if job.recorded is not None and job.skeleton is not None and not slot.known:
+            # What its slices did before may have been wrong on some ranks only, or may not show yet.
+            self._check(slot)
+            if not self._same_everywhere(item, False):
+                return None
         if slot.current is not None:
             slot.current.begun = True
         slot.taken += 1
         return item
 
-    def _checked(self, slot, item):
+    def _same_everywhere(self, item, learned):
+        """While learning: whether no rank has failed, and all are about to do the same."""
+        job = self._job
+        problem = self._agreements.same(not job.stopping and item is not FAILED, item, learned)
+        if problem:
+            job.fail(None, RuntimeError(problem))
+        return problem is None
+
+    def _check(self, slot):
         """Hold a slot's slices to the program from now on, and what they awaited before that too."""
-        found = self._job.recorded.first_problem(slot.unchecked)
+        for run, error in self._job.recorded.problems(slot.unchecked):
+            self._job.fail(run.key, error)
         slot.unchecked.clear()
         slot.known = True
-        if found is None:
-            return item
-        run, error = found
-        if run is slot.current and not run.draining:
-            return self._drained(slot, error)
-        self._job.fail(run.key, error)
-        return item
 
     def _drained(self, slot, error):
         """In place of a slice's last request, what the other ranks issue: from its skeleton."""

@@ -57,6 +57,8 @@ class Slot:
     known : bool
         The last item was taken when the program was known already: the slot's slices are held to it.
         The same on all ranks at the same place, which `Job.skeleton`, read by a worker, is not.
+    over : bool
+        The communicator thread has taken its `END`.
     unchecked : list of (SliceRun, int, Request or None)
         What was awaited before that: the slice, the position, the request; None is its end.
     """
@@ -68,6 +70,7 @@ class Slot:
         self.gate = None
         self.taken = 0
         self.known = False
+        self.over = False
         self.unchecked = []
         self.current = None
         self._job = job
