@@ -57,7 +57,7 @@ class RemotePieces:
     Parameters
     ----------
     shapes : list of tuple of int
-        Of each rank's piece.
+        Rows and columns of each rank's piece.
     rank : int
     starts : list of int, optional
         Where each rank's piece starts in the buffer, in elements; by default the pieces that travel
@@ -95,7 +95,7 @@ class Exchange:
     slab : Slab
     planes : int
     dtype : dtype
-        Of the elements (complex).
+        Type of the elements (complex).
 
     Attributes
     ----------

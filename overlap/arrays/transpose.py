@@ -64,7 +64,7 @@ class TransposeBlocks:
     before, after : tuple of int
         Local shapes.
     size, rank : int
-        Of the communicator along the dimension.
+        Size of the communicator along the dimension, and this rank in it.
     dimension : int or None
     """
 

@@ -32,7 +32,7 @@ class ArraySpec:
     Attributes
     ----------
     shape, global_shape : tuple of int
-        Of this rank's part, and of the whole array.
+        Shape of this rank's part, and of the whole array.
     local_slice : tuple of slice
         Where this rank's part lies in the global array.
     dtype : numpy.dtype

@@ -41,7 +41,7 @@ class Function:
     dealias
         As of `FFT2.pointwise`.
     points : tuple of int
-        Of the resolved grid in real space.
+        Points of the resolved grid in real space.
 
     Attributes
     ----------

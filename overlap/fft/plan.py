@@ -199,11 +199,13 @@ class Plan:
 class FourierPlan(Plan):
     """Base of `FFT2` and `FFT3`: a forward and a backward transform of all points of a grid."""
 
-    forward: Transform | Closed
-    backward: Transform | Closed
+    real: ArraySpec
+    forward: Transform
+    backward: Transform
 
     def _forget(self) -> None:
-        self.forward = self.backward = Closed()
+        closed: Any = Closed()
+        self.forward = self.backward = closed
 
     def _check_ranks(self) -> str | None:
         """What is wrong with the communicator, or None."""

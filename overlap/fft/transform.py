@@ -46,7 +46,7 @@ class Transform:
     ----------
     runtime : Runtime
     slices : int
-        Of the whole batch.
+        Slices of the whole batch.
 
     Attributes
     ----------

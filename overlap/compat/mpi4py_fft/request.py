@@ -26,7 +26,7 @@ class Request:
         Global shape of the input.
     axes : tuple of tuple of int
     dtype : numpy.dtype
-        Of the input.
+        Type of the input.
     dims : tuple of int
         Ranks along every axis.
     transformed : dict

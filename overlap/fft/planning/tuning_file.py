@@ -83,7 +83,8 @@ def read(path: str) -> list[dict]:
 def write(path: str, entry: dict) -> None:
     """Add an entry to a file; whatever else it holds stays.
 
-    Of an entry for the same plan and machine, the transforms that the new one does not name stay.
+    Where there is an entry for the same plan and machine, its transforms that the new one does not name
+    stay.
 
     Raises
     ------
