@@ -1,10 +1,11 @@
 """The runtime's schedules, explored.
 
-A bug in the scheduler shows only if threads, ranks and network happen to take turns in one certain way.
-Here that order is drawn from a seed, thousands of times, with the runtime's own code and without MPI:
+A bug in the scheduler shows only if threads, ranks and network take turns in one certain way. Here that
+order is drawn from a seed, thousands of times, with the runtime's own code and without MPI:
 
     python -m tests.explore --schedules 30000       # a campaign; a seed for each failure
     python -m tests.explore --replay 1234           # that failure once more, exactly
+    python -m tests.explore --defects               # after how many schedules known defects are found
 
 Lowest first:
 
@@ -14,4 +15,14 @@ Lowest first:
     programs    random slice programs with failures, and what must come of them
     schedule    one schedule: the ranks, and everything that is checked
     campaign    many schedules, on several processes
+    defects     mistakes put back into the source, to see that they are found
+
+A seed draws a plan (ranks, workers, up to three calls on the same runtime objects: programs, ways to wait,
+failures) and the order of events. What is checked: every call ends on all ranks, in the same way; an error is
+that of a failure that happened; operations are issued once, in the order that the program alone says; each
+step runs once; barriers, `wait_for_slices` and `parallel` keep their promise; no more is in flight, or on
+the cores, than allowed; nothing is left in the network, nor alive, when a call is over.
+
+A finding shows its seed, and where every thread stands if the ranks wait for ever. To pin one down, write
+its plan as a test with `programs.Plan` and `programs.Call`, as in ``tests/unit/test_explore.py``.
 """
