@@ -81,7 +81,10 @@ class Ticket:
     def raise_error(self):
         if self.error is not None:
             error, self.error = self.error, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
 
     def Test(self):
         if self.null:

@@ -116,7 +116,11 @@ def draw_slice(random, ranks, features):
 
 
 def varied(random, step, ranks):
-    return (*step[:2], random.randrange(ranks)) if step[0] == "op" else step
+    """The same step with another root or partner, if it has one."""
+    if step[0] != "op":
+        return step
+    argument = random.randrange(ranks)
+    return (*step[:2], argument) if step[1] in ("Bcast", "Gather", "Sendrecv") else step
 
 
 def draw_fault(random, call, ranks):
