@@ -17,10 +17,17 @@ outside of the library is no fault, so the deadline starts when all ranks have e
 `Runtime`'s ``entry_deadline_s`` says otherwise.
 """
 
+from __future__ import annotations
+
+import gc
+import itertools
+import os
 import pickle
+import threading
 import zlib
 from numbers import Complex, Integral, Number, Real
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -29,6 +36,13 @@ from ..errors import ClosedError, InputError, RankError, formatted
 from .exclusive import Exclusive
 from .interrupts import held_error
 from .requests import AsyncComm
+from .watchdog import Watchdog
+
+MANY, MOST = 500, 1500  # communicators of runtimes that are open; MPI has about 2,000
+_open = 0
+_open_lock = threading.Lock()
+_numbers = itertools.count()
+_dropped: list[Control] = []  # the `Control` of runtimes that were collected here, but not yet on all ranks
 
 
 class Control:
@@ -56,13 +70,13 @@ class Control:
         A job runs: nobody but its communicator may talk.
     """
 
-    def __init__(self, comm, watchdog):
+    def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
         self.watchdog = watchdog
         self.running = False
         self.runtime = None
         self.closed = False
         self.exclusive = Exclusive("this runtime")
-        self.comms = []
+        self.comms: list[AsyncComm] = []
         self._wrapped = 0
         self._meetings = 0
         with watchdog.watching("making a runtime on all ranks", entry=True):
@@ -70,10 +84,13 @@ class Control:
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self.comm.rank
         self.size = self.comm.size
+        _count(1)
+        self._identity = None
 
     # ---- agreement ---------------------------------------------------------------------------
 
-    def meet(self, call, agreed=None, *, error=None, entry=False):
+    def meet(self, call: str, agreed: dict[str, Any] | None = None, *,
+             error: BaseException | None = None, entry: bool = False) -> None:
         """Meet all ranks at a header: all are well and about to do the same, or all raise.
 
         Parameters
@@ -97,7 +114,6 @@ class Control:
             that is none (`KeyboardInterrupt`, `SystemExit`) or that a signal handler raised is
             raised there itself.
         """
-        self.check_idle()
         wish = {"call": call}
         if error is None:
             error = held_error()
@@ -110,6 +126,7 @@ class Control:
         signature = zlib.crc32(repr(wish).encode("utf-8", "backslashreplace"))
         header = np.array([error is None, signature, -signature], dtype=np.int64)
         with self.exclusive.used(call):
+            self.check_idle()
             self._meetings += 1
             try:
                 with self.watchdog.watching(call, entry):
@@ -130,50 +147,50 @@ class Control:
             raise self.mark(error) from common
         raise common from (error if error.__traceback__ is not None else None)
 
-    def mark(self, error):
+    def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""
         try:
-            error._overlap_meeting = self, self._meetings
+            error._overlap_meeting = self, self._meetings  # type: ignore[attr-defined]
         except Exception:
             pass  # then it is told once more
         return error
 
-    def is_known(self, error):
+    def is_known(self, error: BaseException) -> bool:
         """Whether all ranks have failed with this exception, and have not met since."""
         return getattr(error, "_overlap_meeting", None) == (self, self._meetings)
 
     # ---- collectives -------------------------------------------------------------------------
 
-    def barrier(self):
+    def barrier(self) -> None:
         """Wait until all ranks have come here."""
         self.meet("barrier")
 
-    def allgather(self, value):
+    def allgather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order, as a list; anything that can be pickled."""
         return [pickle.loads(data) for data in self._talk(
             "allgather", {}, lambda data: self.comm.allgather(data), value)]
 
-    def gather(self, value, root=0):
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         """The values of all ranks on rank `root`, as a list; None on the others."""
         found = self._talk("gather", {"root": root},
                            lambda data: self.comm.gather(data, root), value)
         return None if found is None else [pickle.loads(data) for data in found]
 
-    def bcast(self, value, root=0):
+    def bcast(self, value: Any, root: int = 0) -> Any:
         """The value of rank `root`, on all ranks."""
         return pickle.loads(self._talk(
             "bcast", {"root": root}, lambda data: self.comm.bcast(data, root),
             value if self.rank == root else None))
 
-    def maximum(self, value):
+    def maximum(self, value: Any) -> Any:
         """The largest of all ranks' values, element by element: of a number, or of an array."""
         return self._reduced("maximum", MPI.MAX, value)
 
-    def minimum(self, value):
+    def minimum(self, value: Any) -> Any:
         """The smallest of all ranks' values, element by element: of a number, or of an array."""
         return self._reduced("minimum", MPI.MIN, value)
 
-    def alltoall_s(self, nbytes):
+    def alltoall_s(self, nbytes: int) -> float:
         """Seconds that an all-to-all with `nbytes` bytes from every rank to every rank takes here."""
         send, receive = np.zeros((2, self.size * nbytes), np.uint8)
         self.meet("all-to-all", {"nbytes": nbytes})
@@ -199,7 +216,7 @@ class Control:
             self.comm.Allreduce(MPI.IN_PLACE, array, operation)
         return array if isinstance(value, np.ndarray) else type(value)(array[()])
 
-    def ranks_of(self, comm):
+    def ranks_of(self, comm: object) -> tuple[int, ...] | None:
         """The ranks here of the ranks of `comm`, a tuple; None if it is none or has others too."""
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             return None
@@ -211,43 +228,81 @@ class Control:
 
     # ---- communicators -----------------------------------------------------------------------
 
-    def wrap(self, comm):
+    def wrap(self, comm: Any) -> Any:
         """Make an awaitable communicator of one of mpi4py's, collective over that one.
 
         It can be a function that makes one: that one is ours to free. Returns None on ranks for
         which it makes none.
         """
-        self.check_idle()
-        # Counted on every rank, also on those that get none: the number names it everywhere.
-        number = self._wrapped
-        self._wrapped += 1
         with self.exclusive.used("making a communicator"), self.watchdog.watching(
                 "making a communicator on all its ranks"):
+            self.check_idle()
+            # Counted on every rank, also on those that get none: the number names it everywhere.
+            number = self._wrapped
+            self._wrapped += 1
             owned = callable(comm)
             source = comm() if owned else comm
             if source == MPI.COMM_NULL:
                 return None
             wrapped = AsyncComm(source, number, self.wrap, owned)
         self.comms.append(wrapped)
+        _count(1 + owned)
         return wrapped
 
-    def free(self):
-        """Free all communicators (collective)."""
+    def drop(self) -> None:
+        """The runtime was collected: remember its communicators, until all ranks can free them."""
+        self.closed = True
+        _dropped.append(self)
+
+    def free_dropped(self) -> None:
+        """Free the communicators of runtimes that all their ranks have dropped (collective).
+
+        The runtimes are known by names that their ranks agree on here, as the first thing they do.
+
+        Raises
+        ------
+        InputError
+            On all ranks, when too many communicators are open all the same.
+        """
+        for crowded in (False, True):
+            waiting = {control._identity: control for control in tuple(_dropped)}
+            found = self.allgather((_open, {
+                identity: control.size for identity, control in waiting.items()},
+                (MPI.Get_processor_name(), os.getpid(), next(_numbers))))
+            self._identity = self._identity or found[0][2]
+            sizes = {identity: size for _, known, _ in found for identity, size in known.items()}
+            for identity in sorted(sizes):
+                if sum(identity in known for _, known, _ in found) == sizes[identity]:
+                    if control := waiting.get(identity):
+                        _dropped.remove(control)
+                        control.free(self.watchdog)
+            if crowded or max(count for count, _, _ in found) <= MANY:
+                break
+            gc.collect()  # perhaps some ranks have not noticed yet that one was dropped
+        most = self.maximum(_open) if crowded else 0
+        if most > MOST:
+            raise InputError(f"expected at most {MOST} communicators of open runtimes and plans, "
+                             f"received {most}: close() those that are in use no more")
+
+    def free(self, watchdog: Watchdog | None = None) -> None:
+        """Free all communicators (collective), under some other watchdog if this one has ended."""
         self.closed = True
         if not MPI.Is_finalized():
-            with self.exclusive.used("closing a runtime"), self.watchdog.watching(
+            with self.exclusive.used("closing a runtime"), (watchdog or self.watchdog).watching(
                     "freeing a runtime's communicators on all ranks"):
                 for comm in reversed(self.comms):
                     comm.free()
+                    _count(-1 - comm.owns_source)
                 self.comm.Free()
+                _count(-1)
         self.comms.clear()
 
-    def check_open(self):
+    def check_open(self) -> None:
         """Raise `ClosedError` after `free`."""
         if self.closed:
             raise ClosedError("expected an open runtime, received one that was closed")
 
-    def check_idle(self):
+    def check_idle(self) -> None:
         """Only the communicator may talk while a job runs."""
         self.check_open()
         if self.running:
@@ -256,10 +311,19 @@ class Control:
                 "of the runtime meanwhile")
 
 
-def canonical(value):
+def _count(change):
+    """Count this process's open communicators."""
+    global _open
+    with _open_lock:
+        _open += change
+
+
+def canonical(value: Any) -> str:
     """A value as text, the same for values that compare equal, and for lists and tuples."""
-    if value is None or isinstance(value, str):
+    if value is None or type(value) is int:
         return repr(value)
+    if isinstance(value, str):
+        return str.__repr__(value)
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, (bool, np.bool_)):

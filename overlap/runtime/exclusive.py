@@ -6,7 +6,6 @@ deadlock, when the threads of another rank come in another order.
 """
 
 import threading
-from contextlib import contextmanager
 
 from mpi4py import MPI
 
@@ -17,7 +16,9 @@ class _Holder:
     def __init__(self, name):
         self._name = name
         self._lock = threading.Lock()
-        self._owner = None  # only the owner itself sets it, and clears it: no race decides wrongly
+        # Only the thread that holds the lock sets it to itself, and clears it before it lets go: so
+        # another thread never reads its own number, whatever it reads.
+        self._owner = None
         self._thread = self._what = None
         self._depth = 0
 
@@ -57,21 +58,34 @@ class Exclusive:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             self._holders.insert(0, _process)
 
-    @contextmanager
     def used(self, what):
-        """While `what` is done by the calling thread.
+        """While `what` is done by the calling thread: a ``with`` block.
 
         Raises
         ------
         RuntimeError
             Another thread is in something; both are named.
         """
-        taken = 0
+        return _Use(self._holders, what)
+
+
+class _Use:
+    """The time in which a thread holds everything that must be held."""
+
+    __slots__ = ("_holders", "_what", "_taken")
+
+    def __init__(self, holders, what):
+        self._holders, self._what, self._taken = holders, what, []
+
+    def __enter__(self):
         try:
             for holder in self._holders:
-                holder.take(what)
-                taken += 1
-            yield
-        finally:
-            for holder in self._holders[:taken][::-1]:
-                holder.give()
+                holder.take(self._what)
+                self._taken.append(holder)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *exc_info):
+        while self._taken:
+            self._taken.pop().give()

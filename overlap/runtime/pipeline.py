@@ -54,10 +54,18 @@ class Pipeline:
 
     def __init__(self, runtime: Runtime, program: SliceProgram,
                  buffers: Callable[[], Any] | None, skeleton: SliceProgram | Literal["agree"] | None,
-                 options: PipelineOptions) -> None:
+                 options: PipelineOptions, problem: str | None = None) -> None:
         self.depth = options.depth
         self.wait = options.wait
-        self.slots = [buffers() if buffers is not None else None for _ in range(options.depth)]
+        # To make a pipeline is no collective: what is wrong with it here, all ranks are told by its
+        # first call.
+        self._error: Exception | None = None if problem is None else InputError(problem)
+        self.slots = [None] * options.depth
+        if buffers is not None and problem is None:
+            try:
+                self.slots = [buffers() for _ in range(options.depth)]
+            except Exception as error:
+                self._error = error
         self._options = options
         self._runtime = runtime
         self._program = program
@@ -66,7 +74,8 @@ class Pipeline:
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
-        self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
+        self._trial: dict[str, list[float]] | None = (
+            {way: [] for way in ways} if options.wait == "auto" else None)
 
     def __call__(self, slices: Iterable[Any], *args: Any, agree: Any = None,
                  problem: str | None = None, **kwargs: Any) -> None:
@@ -88,7 +97,8 @@ class Pipeline:
         InputError
             Before anything ran, on all ranks.
         RankError
-            Before anything ran, on all ranks: the input of one could not be read.
+            Before anything ran, on all ranks: one of them could not read its slices, or make the
+            slots' buffers.
         SliceError
             A slice failed on some rank; the same on all ranks. The runtime is usable again.
 
@@ -101,19 +111,25 @@ class Pipeline:
         runtime = self._runtime
         control = runtime.control
         with held_signals(), control.exclusive.used(self._call):
+            control.check_idle()
             wait = self._next_wait()
             options = replace(self._options, wait=wait)
             keys, error = _listed(slices)
             if problem is not None:
                 error = InputError(problem)
+            job: tuple[Any, ...] = ()
+            try:
+                job = runtime._job(keys, self._bound(self._program, args, kwargs),
+                                   self._bound(self._skeleton, args, kwargs),
+                                   self.slots, options)
+            except Exception as failure:
+                error = error or failure
             runtime.enter(self._call, {"slices": len(keys), "depth": options.depth, "wait": wait,
                                        "in_flight": options.in_flight, "polls": options.polls,
                                        **(agree if isinstance(agree, dict) else {"agree": agree})},
-                          error)
+                          self._error or error)
             started = perf_counter()
-            runtime._run(keys, self._bound(self._program, args, kwargs),
-                         self._bound(self._skeleton, args, kwargs),
-                         self.slots, options)
+            runtime._run(*job)
             if self._trial is not None and keys:
                 self._judge(wait, (perf_counter() - started) / len(keys))
 

@@ -224,7 +224,7 @@ class AsyncComm:
     def __init__(self, source: MPI.Comm, number: int, wrap: Callable[..., Any],
                  owns_source: bool) -> None:
         self._source = source  # never carries a pipeline's traffic: a fresh duplicate can be made
-        self._owns_source = owns_source
+        self.owns_source = owns_source
         self._wrap = wrap
         self.weight = weight(source.rank, source.size)
         self.number = number
@@ -255,7 +255,7 @@ class AsyncComm:
     def free(self) -> None:
         """Free the duplicate, and the source if it was made here (collective)."""
         self._handle.Free()
-        if self._owns_source:
+        if self.owns_source:
             self._source.Free()
 
     def first_of(self, group: MPI.Group) -> int:

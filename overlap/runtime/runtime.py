@@ -7,11 +7,10 @@ any time: the caller between pipelines (`Control`), the communicator inside one.
 
 from __future__ import annotations
 
-import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from queue import SimpleQueue
 from typing import Any, Literal, Self, overload
 
 from mpi4py import MPI
@@ -22,15 +21,13 @@ from .control import Control
 from .interrupts import held_signals
 from .job import Job
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
-from .priority import take_short_slices
 from .requests import AsyncComm
 from .scheduler import Scheduler
+from .threads import Threads
 from .trace import Trace
-from .waiting import POLLS_PER_EXCHANGE, WakeEvent
-from .watchdog import Watchdog, abort_on
-from .workers import CoreTokens, Workers, single_threaded_pools
-
-SIGNAL_LATENCY_S = 0.2
+from .waiting import POLLS_PER_EXCHANGE
+from .watchdog import Watchdog
+from .workers import single_threaded_pools
 
 
 class Runtime:
@@ -110,25 +107,26 @@ class Runtime:
         self.agree_every = agree_every
         self.closed = False
         self.cache: dict[Any, Any] = {}
-        self._nice = nice
         self._together = 0  # how many `together` blocks we are in
         self._pools: AbstractContextManager[None] | None = None
-        self._pool: Workers | None = None  # threads start with the first pipeline that needs them
         with held_signals():
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.control = Control(comm, self._watchdog)
             self.control.runtime = weakref.ref(self)
-            with self.together("making a runtime", self.close):
-                self.preflight(problem, depth=depth, wait=wait, in_flight=in_flight,
-                               agree_every=agree_every)
+            self._scheduler = Scheduler(
+                self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
+            self._threads = Threads(self._scheduler, 1 if problem else workers, nice)
+            self._finalizer = weakref.finalize(
+                self, _dropped, self.control, self._threads, self._watchdog)
+            self._finalizer.atexit = False
+            with self.together("making a runtime", self.close, problem=problem, depth=depth,
+                               wait=wait, in_flight=in_flight, agree_every=agree_every):
+                self.control.free_dropped()
                 self.comm = self.control.wrap(comm)
                 with self._watchdog.watching("comparing the clocks of all ranks"):
                     self.trace = Trace.start(self.control.comm) if trace is True else trace or None
                 self._pools = single_threaded_pools()
                 self._pools.__enter__()
-                self._jobs: SimpleQueue[Any] = SimpleQueue()
-                self._scheduler = Scheduler(
-                    self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
 
     def __enter__(self) -> Self:
         return self
@@ -141,14 +139,12 @@ class Runtime:
         if self.closed:
             return
         with held_signals():
-            self.control.check_idle()
             with self.control.exclusive.used("closing a runtime"):
+                self.control.check_idle()
                 self.closed = True
                 self.cache.clear()
-                if self._pool is not None:
-                    self._jobs.put(None)
-                    self._thread.join()
-                    self._pool.close()
+                self._finalizer.detach()
+                self._threads.close()
                 if self._pools is not None:
                     self._pools.__exit__(None, None, None)
                 self.control.free()
@@ -207,12 +203,13 @@ class Runtime:
             return lambda program: self.pipelined(
                 program, buffers=buffers, skeleton=skeleton, depth=depth, wait=wait,
                 in_flight=in_flight, polls=polls)
-        if problem := options_problem(depth=depth, wait=wait, in_flight=in_flight, polls=polls):
-            raise InputError(problem)
+        problem = options_problem(depth=depth, wait=wait, in_flight=in_flight, polls=polls)
+        if problem is not None:
+            depth = wait = in_flight = polls = None
         depth = depth or self.depth
         options = PipelineOptions(depth, wait or self.wait, in_flight or min(depth, self.in_flight),
                                   polls or POLLS_PER_EXCHANGE)
-        return Pipeline(self, program, buffers, skeleton, options)
+        return Pipeline(self, program, buffers, skeleton, options, problem)
 
     def preflight(self, problem: str | None = None, **agreed: Any) -> None:
         """Agree with all ranks that the input is good, before any work is accepted (collective).
@@ -241,7 +238,8 @@ class Runtime:
         self.control.meet(call, agreed, error=error, entry=not self._together)
 
     @contextmanager
-    def together(self, what: str, undo: Callable[[], object] | None = None) -> Iterator[None]:
+    def together(self, what: str, undo: Callable[[], object] | None = None, *,
+                 problem: str | None = None, **agreed: Any) -> Iterator[None]:
         """Do something on all ranks, or fail on all of them: a ``with`` block (collective).
 
         For constructors and for planning. Begins and ends with a header of `Control`, so all ranks
@@ -257,12 +255,15 @@ class Runtime:
             What is done: "making an FFT2".
         undo : callable, optional
             Called on all ranks after a failure, to free what was made.
+        problem, agreed
+            As of `preflight`, checked at the beginning.
         """
         control = self.control
         with held_signals(), control.exclusive.used(what):
             entry, self._together = not self._together, self._together + 1
             try:
-                control.meet(what, entry=entry)
+                control.meet(what, agreed, entry=entry,
+                             error=None if problem is None else InputError(problem))
                 yield
                 if entry:  # an outer block meets at its own end
                     control.meet(f"the end of {what}")
@@ -281,66 +282,38 @@ class Runtime:
         """Raise `ClosedError` after `close`."""
         self.control.check_open()
 
-    def _run(self, slices, program, skeleton, slots, options):
-        """Run one job to its end; raises what all ranks agreed on."""
-        wait = options.wait
-        if wait != "off" and self._pool is None:
-            self._start_threads()
-        pool = self._pool if wait != "off" else None
-        if pool is not None:
-            pool.core_tokens = self._core_tokens if wait == "block" else None
+    def _job(self, slices, program, skeleton, slots, options):
+        """A `Job`, its way to wait, whether threads run it; nothing of this is collective."""
+        pool = self._threads.pool(options.wait)
         job = Job(slices, program, skeleton, slots, options.depth, pool, self.trace)
-        waiting = self._scheduler.waiting(wait, job, pool, options.in_flight, options.polls)
+        waiting = self._scheduler.waiting(
+            options.wait, job, pool, options.in_flight, options.polls)
+        return job, waiting, pool is not None
+
+    def _run(self, job, waiting, threaded):
+        """Run one job to its end; raises what all ranks agreed on."""
         signals, control = held_signals(), self.control
-        failure = None  # what was raised in this thread, where no signal is held
         before = signals.fail(job)
         control.running = True
         try:
-            if pool is None:
-                error = self._scheduler.run(job, waiting)
-            else:
-                outcome, done = [], WakeEvent()
-                self._jobs.put((job, waiting, outcome, done))
-                while not outcome:
-                    try:
-                        # A signal just before the sleep does not end it: look now and then.
-                        done.sleep(SIGNAL_LATENCY_S)
-                    except BaseException as raised:  # the job ends first, whatever it is
-                        failure = failure or raised
-                        job.fail(None, raised)
-                error = outcome[0]
+            error = (self._threads if threaded else self._scheduler).run(job, waiting)
         finally:
             control.running = False
             signals.fail(before)
+        if error is None:
+            return
         cause = job.failure and job.failure.error
-        if error is not None:
-            control.mark(error)
-            if cause is not None and cause is signals.error or isinstance(cause, KeyboardInterrupt):
-                raise control.mark(cause) from error
-            raise error from cause
-        if failure is not None:
-            raise failure
-
-    def _start_threads(self):
-        self._pool = Workers(self.workers, self._nice, abort_on)
-        self._core_tokens = CoreTokens(self.workers)
-        self._pool.core_tokens = self._core_tokens
-        self._thread = threading.Thread(
-            target=_communicate, args=(self._jobs, self._scheduler), daemon=True,
-            name="communicator")
-        self._thread.start()
+        control.mark(error)
+        if isinstance(cause, KeyboardInterrupt) or cause is not None and cause is signals.error:
+            raise control.mark(cause) from error
+        raise error from cause
 
 
-def _communicate(jobs, scheduler):
-    """Run jobs, one after another, until None. Holds no reference to the runtime."""
-    take_short_slices()
-    while (work := jobs.get()) is not None:
-        job, waiting, outcome, done = work
-        try:
-            outcome.append(scheduler.run(job, waiting))
-        except BaseException as error:
-            abort_on(error)
-        # Nothing is held any more when the caller goes on.
-        del work, job, waiting, outcome
-        done.ring()
-        del done
+def _dropped(control, threads, watchdog):
+    """End what a runtime holds that was collected, as far as one rank can alone."""
+    threads.stop()
+    watchdog.stop()
+    control.drop()
+    warnings.warn("a Runtime (or a plan with one of its own) was dropped without close(); its "
+                  "communicators are freed when all ranks have dropped it and make the next one",
+                  ResourceWarning, stacklevel=2)

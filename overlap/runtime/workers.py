@@ -117,10 +117,14 @@ class Workers(ReadySteps):
         for thread in self._threads:
             thread.start()
 
-    def close(self):
-        """Stop and join the threads. Nothing may be ready or running."""
+    def end(self):
+        """Have all threads end, without waiting for them. Nothing may be ready or running."""
         for _ in self._threads:
             self.stop()
+
+    def close(self):
+        """Stop and join the threads. Nothing may be ready or running."""
+        self.end()
         for thread in self._threads:
             thread.join()
         self._threads = []

@@ -1,0 +1,95 @@
+"""A runtime's threads: the communicator and the workers, started when a pipeline first needs them.
+
+They refer to their queues and to what they work on, and to no `Runtime`: one that nobody holds any
+more is collected, and `Threads.stop` ends them.
+"""
+
+import threading
+from queue import SimpleQueue
+
+from .priority import take_short_slices
+from .waiting import WakeEvent
+from .watchdog import abort_on
+from .workers import CoreTokens, Workers
+
+SIGNAL_LATENCY_S = 0.2
+
+
+class Threads:
+    """The threads that run jobs.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+        Runs the jobs, on the communicator thread.
+    workers : int
+    nice : int
+        Of the workers, see `Workers`.
+    """
+
+    def __init__(self, scheduler, workers, nice):
+        self._scheduler = scheduler
+        self._count = workers
+        self._nice = nice
+        self._jobs = SimpleQueue()
+        self._core_tokens = CoreTokens(workers)
+        self._thread = self._pool = None
+
+    def pool(self, wait):
+        """The workers, for a job that waits this way: None for one without threads."""
+        if wait == "off":
+            return None
+        if self._pool is None:
+            self._pool = Workers(self._count, self._nice, abort_on)
+            self._thread = threading.Thread(target=_communicate, args=(self._jobs, self._scheduler),
+                                            daemon=True, name="communicator")
+            self._thread.start()
+        self._pool.core_tokens = self._core_tokens if wait == "block" else None
+        return self._pool
+
+    def run(self, job, waiting):
+        """Run a job to its end, on the communicator thread; returns the error of all ranks or None.
+
+        The job ends first, whatever is raised in the calling thread meanwhile.
+        """
+        outcome, done = [], WakeEvent()
+        self._jobs.put((job, waiting, outcome, done))
+        raised = None
+        while not outcome:
+            try:
+                # A signal just before the sleep does not end it: look now and then.
+                done.sleep(SIGNAL_LATENCY_S)
+            except BaseException as error:
+                raised = raised or error
+                job.fail(None, error)
+        if raised is not None and outcome[0] is None:
+            raise raised
+        return outcome[0]
+
+    def stop(self):
+        """Have the threads end, without waiting for them. No job may be running."""
+        self._jobs.put(None)
+        if self._pool is not None:
+            self._pool.end()
+
+    def close(self):
+        """Stop the threads and join them."""
+        if self._pool is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._pool.close()
+
+
+def _communicate(jobs, scheduler):
+    """Run jobs, one after another, until None."""
+    take_short_slices()
+    while (work := jobs.get()) is not None:
+        job, waiting, outcome, done = work
+        try:
+            error = scheduler.run(job, waiting)
+        except BaseException as problem:
+            abort_on(problem)
+        del work, job, waiting  # nothing is held any more when the caller goes on
+        outcome.append(error)
+        done.ring()
+        del outcome, done, error

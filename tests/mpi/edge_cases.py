@@ -1,0 +1,539 @@
+"""What `test_edges` runs on every rank: signals, user threads, failures of one rank, dropped runtimes."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+
+import numpy as np
+from mpi4py import MPI
+
+import overlap
+from overlap.runtime.control import canonical
+
+WAITS = ("off", "block", "poll")
+
+
+class Boom(Exception):
+    """The user's own exception."""
+
+
+@contextmanager
+def handling(number, handler):
+    """With a signal handler of the user's."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+        assert signal.getsignal(number) is handler, "the user's handler was not put back"
+    finally:
+        signal.signal(number, before)
+
+
+def outcome(function, *args, **kwargs):
+    """The exception that a call raises, or None."""
+    try:
+        function(*args, **kwargs)
+    except BaseException as error:
+        return error
+
+
+def same_error(comm, error, kind, *texts):
+    """All ranks have the same exception, which says this."""
+    assert type(error) is kind, repr(error)
+    found = comm.allgather(str(error))
+    assert len(set(found)) == 1, found
+    assert all(text in found[0] for text in texts), found[0]
+
+
+class Sums:
+    """A slice program with two reductions, whose results are known."""
+
+    def __init__(self, rt):
+        self.rt = rt
+        self.out = np.zeros(SLICES)
+        self.hook = lambda z: None
+        self.pipeline = rt.pipelined(self.run)
+
+    async def run(self, z):
+        total = np.array([float(z)])
+        await self.rt.comm.Allreduce(MPI.IN_PLACE, total)
+        self.hook(z)
+        await self.rt.comm.Allreduce(MPI.IN_PLACE, total)
+        self.out[z] = total[0]
+
+    def check(self):
+        """A whole run gives the right answer."""
+        self.hook = lambda z: None
+        self.out[:] = -1
+        self.pipeline(range(SLICES))
+        np.testing.assert_array_equal(self.out, np.arange(SLICES) * self.rt.comm.size**2)
+
+
+SLICES = 9
+
+
+# ---- signals ---------------------------------------------------------------------------------
+
+def alarms(comm, wait, moments=40):
+    """A handler that raises, at many moments of a call: every job ends before it is raised."""
+    def raising(number, frame):
+        raise Boom("alarm")
+
+    rng = np.random.default_rng(7)
+    hits = 0
+    with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=20) as rt:
+        sums = Sums(rt)
+        sums.check()
+        with handling(signal.SIGALRM, raising):
+            for delay in rng.uniform(1e-6, 3e-3, moments):
+                if comm.rank == 0:
+                    sums.hook = lambda z: z or signal.setitimer(signal.ITIMER_REAL, delay)
+                error = outcome(sums.pipeline, range(SLICES))
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except Boom:
+                    pass
+                if comm.rank == 0 and isinstance(error, Boom):
+                    error = error.__cause__  # None: it came too late for the others to hear of it
+                    hits += error is not None
+                errors = comm.allgather(None if error is None else str(error))
+                assert len(set(errors)) == 1, errors
+                assert error is None or type(error) is overlap.SliceError and "alarm" in str(error)
+                sums.check()
+    assert comm.rank or hits, "no alarm came in time"
+
+
+def terminated(comm, wait):
+    """sys.exit in a handler of SIGTERM: SystemExit there, a SliceError elsewhere."""
+    with overlap.Runtime(comm, depth=3, wait=wait, deadline_s=20) as rt:
+        sums = Sums(rt)
+        with handling(signal.SIGTERM, lambda *_: sys.exit(3)):
+            for number in (0, 4):
+                noticed = threading.Event()
+
+                def kill(z):
+                    if comm.rank == comm.size - 1 and z == number and not noticed.is_set():
+                        noticed.set()
+                        os.kill(os.getpid(), signal.SIGTERM)
+                        time.sleep(0.05)
+
+                sums.hook = kill
+                error = outcome(sums.pipeline, range(SLICES))
+                if comm.rank == comm.size - 1:
+                    assert type(error) is SystemExit and error.code == 3, repr(error)
+                    error = error.__cause__
+                same_error(comm, error, overlap.SliceError, "SystemExit")
+                sums.check()
+
+
+def quiet_handlers(comm, wait):
+    """A handler that does not raise changes nothing, and runs while the call is under way."""
+    with overlap.Runtime(comm, depth=3, wait=wait, deadline_s=20) as rt:
+        sums = Sums(rt)
+        seen = []
+        with handling(signal.SIGUSR1, lambda *_: seen.append(rt.control.running)):
+            for _ in range(3):
+                sums.hook = lambda z: z == 3 and os.kill(os.getpid(), signal.SIGUSR1)
+                sums.pipeline(range(SLICES))
+                sums.check()
+        assert len(seen) == 3 and any(seen), seen
+
+
+def interrupted_together(comm):
+    """Ctrl-C in the middle of planning: KeyboardInterrupt there, one RankError elsewhere."""
+    with overlap.Runtime(comm, wait="poll", deadline_s=20) as rt:
+        sums = Sums(rt)
+        for moment in range(3):
+            freed = []
+            reached = []
+
+            def plan():
+                with rt.together("planning", lambda: freed.append(True)):
+                    for step in range(3):
+                        if comm.rank == 0 and step == moment:
+                            signal.raise_signal(signal.SIGINT)
+                        reached.append(step)  # held back until the ranks meet
+                        if step == 1:
+                            sums.check()
+                        rt.control.maximum(step)
+
+            error = outcome(plan)
+            assert freed == [True] and reached[-1] == moment, (freed, reached)
+            if comm.rank == 0:
+                assert type(error) is KeyboardInterrupt, repr(error)
+                error = error.__cause__
+            same_error(comm, error, type(error), "KeyboardInterrupt")
+            assert isinstance(error, overlap.RankError)
+            sums.check()
+
+
+# ---- arguments of a call ---------------------------------------------------------------------
+
+def keywords(comm, wait):
+    """Keyword arguments reach the program and its skeleton; `agree` is what all ranks must share."""
+    seen = []
+
+    async def program(z, first, *, scale, problems=()):
+        seen.append((z, first, scale))
+        await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+    with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as rt:
+        for skeleton in (None, program):
+            seen.clear()
+            pipeline = rt.pipelined(program, skeleton=skeleton)
+            pipeline(range(3), "a", scale=comm.rank + 2.0, agree={"shape": (2, 3)})
+            assert sorted(seen) == [(z, "a", comm.rank + 2.0) for z in range(3)], seen
+        same_error(comm, outcome(rt.pipelined(program), range(3), "a"), overlap.SliceError, "scale")
+        if comm.size > 1:
+            for agree in ({"shape": (comm.rank, 3)}, comm.rank):
+                same_error(comm, outcome(pipeline, range(3), "a", scale=1, agree=agree),
+                           overlap.InputError, "rank 0", "rank 1")
+        pipeline(range(3), "a", scale=1, agree=(np.int64(4), 16) if comm.rank else [4, 16.0])
+
+
+class Unprintable:
+    """A value whose text cannot be had."""
+
+    def __repr__(self):
+        raise KeyError("no text")
+
+
+def bad_input_of_one_rank(comm, wait):
+    """Input that raises on one rank is one exception on all ranks, at once."""
+    bad = comm.rank == comm.size - 1
+
+    async def program(z, *args):
+        await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+    def buffers():
+        if bad:
+            raise Boom("no memory for slots")
+
+    def broken():
+        yield 1
+        raise Boom("the slices end here")
+
+    where = f"rank {comm.size - 1}"
+    with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as rt:
+        pipeline = rt.pipelined(program)
+        for function, args, options, kind, text in (
+                (pipeline, (7 if bad else range(7),), {}, overlap.InputError, "not iterable"),
+                (pipeline, (broken() if bad else range(7),), {}, overlap.RankError, "end here"),
+                (pipeline, (range(7),), {"agree": Unprintable() if bad else 1}, overlap.InputError,
+                 "no text"),
+                (pipeline, (range(7),), {"agree": 10**5000 if bad else 1}, overlap.InputError, ""),
+                (rt.pipelined(program, buffers=buffers), (range(7),), {}, overlap.RankError,
+                 "no memory for slots"),
+                (rt.pipelined(program, depth=0 if bad else 2), (range(7),), {},
+                 overlap.InputError, "positive integer"),
+                (rt.preflight, ("bad" if bad else None,), {}, overlap.InputError, "bad")):
+            same_error(comm, outcome(function, *args, **options), kind, where, text)
+            pipeline(range(3))
+    for no_comm in (None, MPI.COMM_NULL, "comm"):
+        error = outcome(overlap.Runtime, no_comm)
+        assert type(error) is overlap.InputError and "expected an mpi4py" in str(error), error
+    freed = comm.Dup()
+    freed.Free()
+    assert type(outcome(overlap.Runtime, freed)) is overlap.InputError
+
+
+def what_compares_equal(comm):
+    """Values that compare equal agree, whatever their types; others do not."""
+    for same in ((4, np.int64(4), 4.0, np.float32(4), 4 + 0j), ((1, 2), [1, 2], np.array([1, 2])),
+                 ({"a": 1, "b": 2}, {"b": 2, "a": 1}), (None,), ("x", np.str_("x")),
+                 (float("nan"), np.nan), (0.0, -0.0), (True, np.True_)):
+        assert len({canonical(value) for value in same}) == 1, [canonical(v) for v in same]
+    different = [4, 4.5, "4", None, True, (4,), ((4,),), {}, (), 4 + 1j, float("inf")]
+    assert len({canonical(value) for value in different}) == len(different)
+    with overlap.Runtime(comm) as rt:
+        rt.preflight(shape=(np.int64(4), 16, 16) if comm.rank else (4, 16, 16))
+
+
+# ---- user threads ----------------------------------------------------------------------------
+
+def user_threads(comm):
+    """A second thread is refused at once, or let in where MPI allows it and the runtime is another."""
+    several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    for wait in WAITS:
+        with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as first, \
+                overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as second:
+            here, others = Sums(first), Sums(second)
+            inside, leave = threading.Event(), threading.Event()
+
+            def hold(z):
+                inside.set()
+                assert leave.wait(20)
+
+            here.hook = hold
+            found = []
+            thread = threading.Thread(
+                target=lambda: found.append(outcome(here.pipeline, range(SLICES))), name="mine")
+            thread.start()
+            assert inside.wait(20)
+            refused = [outcome(here.pipeline, range(3)), outcome(first.preflight),
+                       outcome(first.wrap, comm), outcome(first.control.barrier),
+                       outcome(first.close)]
+            if several:
+                others.check()
+            else:
+                refused += [outcome(others.pipeline, range(3)), outcome(second.preflight),
+                            outcome(second.close)]
+            leave.set()
+            thread.join()
+            assert found == [None], found
+            for error in refused:
+                assert type(error) is RuntimeError, repr(error)
+                assert "'mine'" in str(error) and "'MainThread'" in str(error), error
+                assert "one at a time" in str(error) and "Sums.run" in str(error), error
+            here.check()
+            others.check()
+
+
+# ---- entering --------------------------------------------------------------------------------
+
+def late_entry(comm, wait):
+    """A rank that computes for longer than the deadline between calls is no fault."""
+    with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=0.5) as rt:
+        sums = Sums(rt)
+        sums.check()
+        if comm.rank == 0:
+            time.sleep(1.5)
+        sums.check()
+        if comm.rank == 0:
+            time.sleep(1.5)
+        with rt.together("planning"):
+            rt.control.barrier()
+        if comm.rank == 0:
+            time.sleep(1.5)
+        with overlap.Runtime(comm, deadline_s=0.5):
+            pass
+
+
+def lost_together(comm, how):
+    """A rank that is lost while a plan is made ends the job."""
+    with overlap.Runtime(comm, deadline_s=1) as rt, rt.together("planning"):
+        rt.control.barrier()
+        if comm.rank == comm.size - 1:
+            if how == "sleeps":
+                time.sleep(1000)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        rt.control.maximum(1)
+
+
+# ---- what all ranks do together --------------------------------------------------------------
+
+def together(comm):
+    """An exception on some rank is one exception on all, wherever the others are by then."""
+    bad = comm.rank == comm.size - 1
+    with overlap.Runtime(comm, depth=2, wait="poll", deadline_s=20) as rt:
+        sums = Sums(rt)
+
+        def plan(raised, step, freed):
+            with rt.together("planning", lambda: freed.append("outer")):
+                for number in range(5):
+                    if number == step and bad:
+                        raise raised
+                    if number == 0:
+                        assert rt.control.allgather(rt.comm.rank) == list(range(comm.size))
+                    elif number == 1:
+                        sums.check()
+                    elif number == 2:
+                        with rt.together("a part", lambda: freed.append("inner")):
+                            rt.control.barrier()
+                            if step == 2.5 and bad:
+                                raise raised
+                    elif number == 3:
+                        rt.preflight(None)
+
+        for step in (0, 1, 2, 2.5, 3, 4):
+            for raised, kind in ((MemoryError("none left"), overlap.RankError),
+                                 (overlap.InputError("my file is bad"), overlap.InputError),
+                                 (Boom("mine"), overlap.RankError),
+                                 (SystemExit(4), overlap.RankError)):
+                freed = []
+                error = outcome(plan, raised, step, freed)
+                assert "outer" in freed and (not bad or freed.count("inner") == (step == 2.5))
+                if bad and isinstance(raised, SystemExit):
+                    assert error is raised
+                    error = error.__cause__
+                elif bad:
+                    assert error.__cause__ is raised
+                same_error(comm, error, kind, f"rank {comm.size - 1}", str(raised))
+                sums.check()
+        freed = []
+        plan(None, 9, freed)
+        assert not freed
+
+        # What a pipeline raised is known to all ranks already.
+        def failing():
+            with rt.together("planning"):
+                sums.hook = fail
+                sums.pipeline(range(SLICES))
+
+        def fail(z):
+            if bad:
+                raise Boom("slice")
+
+        same_error(comm, outcome(failing), overlap.SliceError, "slice")
+        sums.check()
+
+
+def different_calls(comm):
+    """Ranks that are about to do different things are told what each of them is about to do."""
+    with overlap.Runtime(comm, depth=2, wait="poll", deadline_s=20) as rt:
+        sums, control = Sums(rt), rt.control
+        calls = (lambda: control.allgather(1), control.barrier, lambda: control.maximum(1.0),
+                 lambda: control.maximum(np.ones(3)), lambda: control.bcast(1),
+                 lambda: control.bcast(1, comm.size - 1), lambda: control.gather(3),
+                 lambda: sums.pipeline(range(3)), lambda: rt.preflight(shape=3),
+                 lambda: rt.together("planning").__enter__())
+        for one in calls:
+            for other in calls:
+                if one is not other:
+                    call = one if comm.rank else other
+                    same_error(comm, outcome(call), overlap.InputError, "(rank 0)", "(rank 1)")
+        sums.check()
+
+
+def collectives(comm):
+    """The library's own collectives against what is known."""
+    with overlap.Runtime(comm) as rt:
+        control, rank, size = rt.control, comm.rank, comm.size
+        assert (control.rank, control.size) == (rank, size)
+        assert control.allgather({"rank": rank}) == [{"rank": other} for other in range(size)]
+        for root in range(size):
+            assert control.bcast(("from", rank), root) == ("from", root)
+            found = control.gather(rank**2, root)
+            assert found == ([other**2 for other in range(size)] if rank == root else None)
+        for value, most, least in ((rank, size - 1, 0), (rank / 2, (size - 1) / 2, 0.0)):
+            assert control.maximum(value) == most and type(control.maximum(value)) is type(value)
+            assert control.minimum(value) == least and type(control.minimum(value)) is type(value)
+        array = np.array([[rank, -rank]], dtype=np.float32)
+        np.testing.assert_array_equal(control.maximum(array), [[size - 1, 0]])
+        np.testing.assert_array_equal(control.minimum(array), [[0, 1 - size]])
+        assert control.maximum(array).dtype == np.float32 and array[0, 0] == rank
+        assert control.alltoall_s(100) > 0
+        assert control.ranks_of(comm) == tuple(range(size)) and control.ranks_of(None) is None
+        half = comm.Split(rank % 2)
+        assert control.ranks_of(half) == tuple(range(rank % 2, size, 2))
+        half.Free()
+        error = outcome(control.allgather, lambda: None if rank else 1)  # cannot be pickled
+        same_error(comm, error, overlap.RankError, "rank 0", "pickle")
+
+
+# ---- runtimes that are dropped ---------------------------------------------------------------
+
+def _ours():
+    return [thread.name for thread in threading.enumerate()
+            if thread is not threading.main_thread()]
+
+
+def dropped(comm, count):
+    """A runtime dropped without close ends its threads at once, and its communicators are freed."""
+    async def program(z):
+        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(count):
+            rt = overlap.Runtime(comm, depth=2, wait="poll")
+            target = rt.comm
+            rt.pipelined(program)(range(3))
+            del rt, target
+            gc.collect()
+    end = time.monotonic() + 20
+    while _ours() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _ours(), _ours()
+    said = [str(warning.message) for warning in said
+            if warning.category is ResourceWarning and "Runtime" in str(warning.message)]
+    assert len(said) == count and "without close" in said[0], (len(said), said[:1])
+
+
+def dropped_on_some_ranks(comm, count):
+    """Communicators are freed when all ranks have dropped the runtime, in whatever order."""
+    from overlap.runtime import control
+
+    held = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        for number in range(count):
+            held.append(overlap.Runtime(comm, wait="off"))
+            if len(held) > 20:
+                del held[number % (comm.rank + 2)]
+        held.clear()
+        gc.collect()
+        overlap.Runtime(comm, wait="off").close()
+    assert not control._dropped and control._open == 0, (control._dropped, control._open)
+
+
+def too_many_runtimes(comm):
+    """Long before MPI runs out of communicators there is one clear error."""
+    held = []
+    error = None
+    while error is None:
+        error = outcome(lambda: held.append(overlap.Runtime(comm, wait="off", deadline_s=None)))
+        assert len(held) < 1000
+    same_error(comm, error, overlap.InputError, "communicators of open runtimes")
+    for rt in held:
+        rt.close()
+    overlap.Runtime(comm).close()
+
+
+# ---- plans -----------------------------------------------------------------------------------
+
+@contextmanager
+def out_of_memory(number):
+    """The `number`-th pipeline made from now on does not fit into memory."""
+    original = overlap.Runtime.pipelined
+    made = 0
+
+    def pipelined(*args, **kwargs):
+        nonlocal made
+        made += 1
+        if made == number:
+            raise MemoryError("no room for a pipeline")
+        return original(*args, **kwargs)
+
+    overlap.Runtime.pipelined = pipelined
+    try:
+        yield
+    finally:
+        overlap.Runtime.pipelined = original
+
+
+def plans(comm):
+    """A plan that cannot be made, tuned or extended on one rank fails on all, and frees all it made."""
+    from overlap.runtime import control
+
+    def remade(make, use):
+        with make() as plan:
+            use(plan)
+
+    field = (8, 16, 16)
+    makers = {
+        "FFT2": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: None),
+        "FFT3": lambda: remade(lambda: overlap.FFT3(comm, field), lambda plan: None),
+        "Bracket": lambda: remade(lambda: overlap.Bracket(comm, (4, 2, 5, 9)), lambda plan: None),
+        "pointwise": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.pointwise(
+            lambda a, b: a * b)),
+        "tune": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.tune(0.2))}
+    for name, make in makers.items():
+        failures = 0
+        for number in (1, 2, 4, 7, 12, 20, 33, 50):
+            if comm.rank == 0:
+                with out_of_memory(number):
+                    error = outcome(make)
+            else:
+                error = outcome(make)
+            if any(comm.allgather(error is not None)):
+                same_error(comm, error, overlap.RankError, "MemoryError", "no room for a pipeline")
+                failures += 1
+            gc.collect()
+            assert not _ours(), (name, number, _ours())
+            assert control._open == 0, (name, number, control._open)
+        assert failures, name
