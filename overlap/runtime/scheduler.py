@@ -30,7 +30,7 @@ from mpi4py import MPI
 
 from ..errors import CommunicatorsExhausted, SliceError
 from .agreement import Agreements
-from .requests import Operation, TakeTurn
+from .requests import TakeTurn
 from .slots import AT_BARRIER, END, FAILED
 from .waiting import Blocking, Inline, NotIssued, Polling
 
