@@ -33,7 +33,8 @@ from processes import MARK, JobFailed, Result, end_all, start, text_of
 
 from overlap.tools.launch import removing_segments
 
-TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases", "bracket_cases"}
+TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases", "bracket_cases", "scheduler_cases",
+              "edge_cases", "fft2_cases", "fft3_cases", "pointwise_cases", "tuning_cases", "compat_cases"}
 
 
 def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,

@@ -34,7 +34,7 @@ from .requests import TakeTurn
 from .slots import AT_BARRIER, END, FAILED
 from .waiting import Blocking, Inline, NotIssued, Polling
 
-COMMUNICATORS_LEFT_BEHIND = 1000  # at most, by one process: MPI libraries have about 2,000 of them
+COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
 _left_behind = 0
 
 

@@ -23,5 +23,4 @@ def test_messages_between_slices():
 
 
 def test_more_failures_than_mpi_has_communicators():
-    jobs.run_job("scheduler_cases:more_failures_than_communicators", 2, args={"count": 2200},
-                 deadline_s=120)
+    jobs.run_job("scheduler_cases:more_failures_than_communicators", 2, deadline_s=120, fresh=True)
