@@ -24,6 +24,7 @@ import itertools
 import os
 import pickle
 import threading
+import weakref
 import zlib
 from numbers import Complex, Integral, Number, Real
 from time import perf_counter
@@ -73,7 +74,7 @@ class Control:
     def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
         self.watchdog = watchdog
         self.running = False
-        self.runtime = None
+        self.runtime: weakref.ref[Any] | None = None
         self.closed = False
         self.exclusive = Exclusive("this runtime")
         self.comms: list[AsyncComm] = []

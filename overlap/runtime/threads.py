@@ -24,7 +24,7 @@ class Threads:
         Runs the jobs, on the communicator thread.
     workers : int
     nice : int
-        Of the workers, see `Workers`.
+        Nice value added to the workers; see `Workers`.
     """
 
     def __init__(self, scheduler, workers, nice):

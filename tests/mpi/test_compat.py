@@ -3,8 +3,7 @@
 import jobs
 import pytest
 
-OTHERS = ",".join(("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names",
-                   "two_plans_and_none_destroyed"))
+OTHERS = ",".join(("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names"))
 
 
 @pytest.mark.parametrize("ranks, sparse", [(1, 5), (2, 3), (3, 7), (4, 5), (6, 11)])
@@ -16,6 +15,11 @@ def test_against_numpy(ranks, sparse):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_arrays_calls_and_refusals(ranks):
     jobs.run_job("compat_cases:" + OTHERS, ranks)
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"], indirect=True)
+def test_plans_that_nobody_destroys(mpi):
+    jobs.run_job("compat_cases:two_plans_and_none_destroyed", 2, mpi=mpi, fresh=True)
 
 
 def test_under_open_mpi(openmpi):

@@ -38,12 +38,10 @@ class ByPlanes(Off):
 
     def __init__(self, state, geometry, decomposition, runtime, config):
         vs, mus, zs, _, _ = state.f.shape
-        self._bracket = overlap.Bracket(runtime,
-                                        (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
-                                        (config.grid.ky_min, geometry.dkx),
-                                        points=geometry.points,
-                                        settings={"wait": config.parallel.wait,
-                                                  "depth": config.parallel.depth})
+        self._bracket = overlap.Bracket(
+            runtime.wrap(decomposition.ky), (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
+            (config.grid.ky_min, geometry.dkx), points=geometry.points,
+            settings={"wait": config.parallel.wait, "depth": config.parallel.depth})
         self.buffers = self._bracket.buffers
 
     @property

@@ -116,7 +116,7 @@ class Tuning:
                                    for name, transform in transforms.items()
                                    if transform.tuned is not None},
                     "wisdom": local.joined_wisdom(self._dtype,
-                                                  [*filter(None, texts), *self._known])}
+                                                  [*filter(None, texts or ()), *self._known])}
             self._entry = control.bcast(self._entry)
             if control.rank == 0 and self.path is not None:
                 try:
