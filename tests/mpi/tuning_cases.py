@@ -251,7 +251,7 @@ def polls_change_no_bit(comm):
             assert same_bits(plan.forward(u), expected)
     with overlap.Runtime(comm) as rt:
         for polls in (0, -1, 1.5):
-            error = raised(overlap.InputError, rt.pipelined, print, polls=polls)
+            error = raised(overlap.InputError, rt.pipelined(no_requests, polls=polls), range(3))
             assert "polls" in str(error)
         pipeline = rt.pipelined(no_requests, polls=2 + comm.rank)
         error = raised(overlap.InputError, pipeline, range(3))
