@@ -70,7 +70,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = _target(path)
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-    handle, name = tempfile.mkstemp(prefix=".overlap-", suffix=".partial", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".partial",
+                                    dir=target.parent)
     os.close(handle)
     try:
         yield Path(name)
