@@ -33,7 +33,7 @@ from processes import MARK, JobFailed, Result, end_all, start, text_of
 
 from overlap.tools.launch import removing_segments
 
-TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases", "bracket_cases", "scheduler_cases",
+TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases", "bracket_cases",
               "edge_cases", "fft2_cases", "fft3_cases", "pointwise_cases", "tuning_cases", "compat_cases"}
 
 
