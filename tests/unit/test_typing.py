@@ -28,5 +28,5 @@ def test_type_checkers_see_the_names_that_are_imported_later():
 ], ids=["package", "use"])
 def test_mypy_has_no_complaint(arguments):
     done = subprocess.run([sys.executable, "-m", "mypy", "--no-error-summary", *arguments],
-                          cwd=PACKAGE.parent, capture_output=True, text=True, timeout=240)
+                          cwd=HERE.parents[1], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
