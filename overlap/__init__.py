@@ -6,6 +6,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
 
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all
+    compiled        functions compiled by numba, without the GIL, and the cache of their code
     runtime         slice programs: pipelines, communicator thread, worker pool, deadlines, trace
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
     timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock

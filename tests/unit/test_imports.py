@@ -26,7 +26,7 @@ IMPORTERS = {
                "tools", "compat"},
     "mpi4py_fft": {"tools/bench/peer.py"},
     "greenlet": {"timing/simulate/clock.py"},
-    "numba": {"fft/engine/planes.py"},
+    "numba": {"compiled.py", "fft/engine/planes.py"},
 }
 LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
 

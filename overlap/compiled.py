@@ -1,0 +1,149 @@
+"""Compiled functions: numba's `njit` without the GIL, with a cache that every installation and job survives.
+
+Compiling takes seconds, so what is compiled is kept in files: in ``__pycache__`` beside the source, else in
+the user's cache folder, or in ``NUMBA_CACHE_DIR``. numba's own cache has three ways to fail that a library
+cannot accept; this one does not.
+
+* Where no folder can be written to, numba refuses to decorate the function, and a full disk ends the call.
+  Here the function is compiled in memory.
+* Ranks that compile different signatures of a function at once write to the same numbered file, and one may
+  run the other's code. Here the name of a file is a digest of all that its content depends on: two ranks
+  write the same name only to write the same code, and a file appears whole or not at all.
+* numba notices a change of the function's own file only. Here the digest covers every module with compiled
+  code that the function's module has names from, and the numbers that these modules hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import llvmlite
+import numba
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
+from numba.core.serialize import dumps
+from numba.extending import _Intrinsic
+
+from . import files
+
+_LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
+
+
+def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function for each signature that it is called with, and keep the code in files.
+
+    Parameters
+    ----------
+    function : callable, optional
+        Without it a decorator is returned.
+    **options
+        Of `numba.njit`. Unless given otherwise, ``nogil=True`` and ``error_model="numpy"``: without the latter
+        the checks of divisors keep loops from being vectorised.
+
+    Returns
+    -------
+    numba dispatcher, or a decorator
+    """
+    if function is None:
+        return lambda function: njit(function, **options)
+    dispatcher = numba.njit(**{"nogil": True, "error_model": "numpy"} | options)(function)
+    with suppress(RuntimeError, OSError):  # no folder to write to
+        dispatcher._cache = _Cache(function, sorted(options.items()))
+    return dispatcher
+
+
+class _Cache(FunctionCache):
+    """numba's cache of a function, with other files."""
+
+    def __init__(self, function, options):
+        super().__init__(function)
+        self._cache_file = _CodeFiles(self._impl.locator.get_cache_path(), self._impl.filename_base,
+                                      function, options)
+
+    def save_overload(self, signature, result):
+        with suppress(OSError):  # a full disk, or a folder that cannot be written to any more
+            super().save_overload(signature, result)
+
+
+class _CodeFiles:
+    """The files of one function: ``NAME.SOURCE-KEY.nbc``, digests of the source and of the signature."""
+
+    def __init__(self, folder, name, function, options):
+        self._folder = Path(folder)
+        self._name = name
+        self._function = function
+        self._options = options
+        self._source = None
+
+    def load(self, key):
+        path = self._path(key)
+        if path is None:
+            return None
+        with suppress(Exception):  # there is none, or it was damaged: compile again
+            digest, code = pickle.loads(files.read(path, _LIMIT_NBYTES))
+            if hashlib.sha256(code).digest() == digest:
+                return pickle.loads(code)
+        return None
+
+    def save(self, key, data):
+        path = self._path(key)
+        if path is None:
+            return
+        for old in self._folder.glob(f"{self._name}.*.nbc"):
+            if not old.name.startswith(f"{self._name}.{self._source}-"):
+                old.unlink(missing_ok=True)
+        code = dumps(data)
+        files.write(path, pickle.dumps((hashlib.sha256(code).digest(), code)))
+
+    def flush(self):
+        for path in self._folder.glob(f"{self._name}.*.nbc"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, key):
+        """The file for a signature; None where the text of a type is good in this process only."""
+        text = repr([str(part) for part in key])
+        if " at 0x" in text:
+            return None
+        if self._source is None:  # not before the modules are complete
+            self._source = _source_digest(self._function, self._options)
+        return self._folder / f"{self._name}.{self._source}-{_digest(text.encode())}.nbc"
+
+
+def _digest(data):
+    return hashlib.sha256(data).hexdigest()[:20]
+
+
+def _source_digest(function, options):
+    """Digest of all that the code of a function depends on, besides its signature and processor."""
+    parts = [numba.__version__, llvmlite.__version__, sys.version, repr(options)]
+    for name, module in sorted(_modules_of_code(function).items()):
+        path = getattr(module, "__file__", None)
+        parts += [name, _digest(Path(path).read_bytes()) if path else ""]
+        parts += [f"{key}={value!r}" for key, value in sorted(vars(module).items())
+                  if isinstance(value, (int, float, complex))]
+    return _digest("\n".join(parts).encode())
+
+
+def _modules_of_code(function):
+    """The modules with compiled code that one comes to from a function's module through its names."""
+    found, todo = {}, [function.__module__]
+    while todo:
+        name = todo.pop()
+        module = sys.modules.get(name)
+        if module is None or name in found or name.partition(".")[0] in ("numba", "numpy"):
+            continue
+        values = tuple(vars(module).values())
+        if name != function.__module__ and not any(isinstance(value, (Dispatcher, _Intrinsic))
+                                                   for value in values):
+            continue
+        found[name] = module
+        todo += {value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+                 for value in values} - {None}
+    return found

@@ -1,0 +1,134 @@
+"""The cache of compiled functions: where nothing can be written, among ranks, after changes of the source."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+MODULE = """
+from overlap.compiled import njit
+{imports}
+
+@njit
+def twice(x):
+    return {body}
+"""
+REPORT = """
+import sys
+import outer
+print([outer.twice(eval(text)) for text in sys.argv[1:]], sum(outer.twice.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path, "2 * x")
+    return tmp_path
+
+
+def write(folder, body, imports="", name="outer"):
+    (folder / f"{name}.py").write_text(textwrap.dedent(MODULE.format(body=body, imports=imports)))
+
+
+def start(folder, *arguments, **env):
+    environ = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen([sys.executable, "-c", REPORT, *arguments], env=environ | env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
+
+
+def run(folder, *arguments, **env):
+    """What the function returned for each argument, and how many signatures came from files."""
+    return ended(start(folder, *arguments, **env))
+
+
+def ended(process):
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and not err, err
+    values, _, hits = out.rstrip().rpartition(" ")
+    return eval(values), int(hits)
+
+
+def code_files(folder):
+    return sorted(folder.rglob("*.nbc"))
+
+
+def test_code_is_kept_beside_the_source(folder):
+    assert run(folder, "3", "0.5") == ([6, 1.0], 0)
+    assert len(code_files(folder / "__pycache__")) == 2
+    assert run(folder, "3", "0.5", "4") == ([6, 1.0, 8], 2)
+
+
+def test_a_read_only_installation_uses_the_folder_of_the_user(folder):
+    (folder / "__pycache__").write_text("nothing can be made in here, by no user")
+    cache = folder / "cache"
+    for hits in (0, 1):
+        assert run(folder, "3", XDG_CACHE_HOME=str(cache), PYTHONDONTWRITEBYTECODE="1") == ([6], hits)
+    assert len(code_files(cache)) == 1
+
+
+def test_without_any_folder_code_is_compiled_in_memory(folder):
+    (folder / "__pycache__").write_text("")
+    for _ in range(2):
+        assert run(folder, "3", XDG_CACHE_HOME="/dev/null/no", HOME="/dev/null/no",
+                   PYTHONDONTWRITEBYTECODE="1") == ([6], 0)
+
+
+def test_a_disk_that_is_full_ends_no_call(folder):
+    code = ("import errno, outer\nfrom overlap import files\n"
+            "def full(*args): raise OSError(errno.ENOSPC, 'no space')\n"
+            "files.write = full\nassert outer.twice(3) == 6")
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=120)
+    assert not code_files(folder)
+
+
+def test_ranks_that_compile_at_once_get_their_own_code(folder):
+    """numba's own cache may give one rank the other's code: both are number 1."""
+    several = [start(folder, argument) for argument in ("3", "0.5", "1j", "3")]
+    assert [ended(one)[0] for one in several] == [[6], [1.0], [2j], [6]]
+    assert run(folder, "3", "0.5", "1j") == ([6, 1.0, 2j], 3)
+    assert len(code_files(folder)) == 3
+
+
+def test_a_change_of_the_source_is_noticed_and_old_code_removed(folder):
+    run(folder, "3")
+    write(folder, "2 * x + 1")
+    assert run(folder, "3") == ([7], 0)
+    assert len(code_files(folder)) == 1
+
+
+@pytest.mark.parametrize("imports", ["from inner import twice as double", "import inner as other"])
+def test_a_change_of_a_function_that_is_called_is_noticed(folder, imports):
+    write(folder, "2 * x", name="inner")
+    call = "double(x)" if "from" in imports else "other.twice(x)"
+    write(folder, call, imports)
+    assert [run(folder, "3") for _ in range(2)] == [([6], 0), ([6], 1)]
+    write(folder, "3 * x", name="inner")
+    assert run(folder, "3") == ([9], 0)
+
+
+def test_a_number_that_the_module_takes_from_elsewhere_is_noticed(folder):
+    write(folder, "x * factor", "import os\nfactor = int(os.environ['FACTOR'])")
+    assert [run(folder, "3", FACTOR=factor)[0] for factor in ("2", "5")] == [[6], [15]]
+
+
+def test_damaged_code_is_compiled_again(folder):
+    run(folder, "3")
+    file, = code_files(folder)
+    for content in (b"", file.read_bytes()[:-1], b"x" * 100):
+        file.write_bytes(content)
+        assert run(folder, "3") == ([6], 0)
+    assert run(folder, "3") == ([6], 1)
+
+
+def test_options_are_those_of_numba():
+    from overlap.compiled import njit
+
+    @njit(fastmath=True)
+    def one(x):
+        return 1 / x
+
+    assert one.targetoptions["nogil"] and one.targetoptions["fastmath"]
+    assert one(0.0) == float("inf")
