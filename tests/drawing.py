@@ -24,7 +24,7 @@ def check(case, drawn, count, ranks, *, edges=(), mpi="mpich", **args):
     @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(value=drawn)
     def one(value):
-        jobs.run_job(case, ranks, mpi=mpi, fresh=False, args={"case": value, **args})
+        jobs.run_job(case, ranks, mpi=mpi, args={"case": value, **args})
 
     for value in edges:
         one = example(value=value)(one)

@@ -10,8 +10,8 @@ Cases take turns on the same processes: one launcher is kept for each number of 
 library, and only a case that fails takes its processes with it. What a case leaves behind on a rank
 fails it by name; `leftovers` says what that is, and what is put back silently. A case runs in a job
 of its own where it is expected to fail, gets another environment, or asks for it with ``fresh=True``:
-because its ranks die or look at the whole process (memory, thread pools), or because the
-interpreter's end belongs to what is tested.
+because its ranks die, leave communicators behind by design or look at the whole process (memory,
+thread pools), or because the interpreter's end belongs to what is tested.
 
 On every rank warnings are errors. A failed assertion on any rank, an exception in any of its
 threads and anything Python would merely print (an unraisable exception) fail the case. Processes
@@ -33,18 +33,15 @@ from processes import MARK, JobFailed, Result, end_all, start, text_of
 
 from overlap.tools.launch import removing_segments
 
-TAKE_TURNS = {"jobs_cases", "runtime_cases", "error_cases", "bracket_cases",
-              "edge_cases", "fft2_cases", "fft3_cases", "pointwise_cases", "tuning_cases", "compat_cases"}
-
 
 def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
-            expect_failure=False, fresh=None):
-    """Run ``"module:function"``, or ``"module:first,second"`` in turn, on `ranks` ranks.
+            expect_failure=False, fresh=False):
+    """Run ``"module:function"``, or several joined by commas in turn, on `ranks` ranks.
 
     Parameters
     ----------
     case : str
-        A function in a module of ``tests/mpi``.
+        Functions in modules of ``tests/mpi``; one without a module is in the same as that before it.
     ranks : int
     mpi : {"mpich", "openmpi"}
     args : dict, optional
@@ -56,8 +53,7 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
     expect_failure : bool
         Demand a non-zero exit status instead of success on every rank.
     fresh : bool, optional
-        Start a job for this case alone, as `env` and `expect_failure` do. By default, for cases of
-        modules that have not been seen to take turns well, see `TAKE_TURNS`.
+        Start a job for this case alone, as `env` and `expect_failure` do.
 
     Returns
     -------
@@ -69,8 +65,6 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=60, env=None,
         With the output of all ranks.
     """
     __tracebackhide__ = True
-    if fresh is None:
-        fresh = case.partition(":")[0] not in TAKE_TURNS
     if fresh or env or expect_failure:
         return _run_alone(case, ranks, mpi, args or {}, deadline_s, env or {}, expect_failure)
     return launcher_of(ranks, mpi).run(case, args or {}, deadline_s)

@@ -37,9 +37,13 @@ def rewrite_asserts():
 
 
 def functions_of(case):
-    """The functions of ``"module:function"``, or ``"module:first,second"``."""
-    module, names = case.split(":")
-    return [getattr(importlib.import_module(module), name) for name in names.split(",")]
+    """The functions of ``"module:function"``, of several joined by commas; a module is named once."""
+    found, module = [], None
+    for item in case.split(","):
+        *named, function = item.split(":")
+        module, = named or [module]
+        found.append(getattr(importlib.import_module(module), function))
+    return found
 
 
 def show(text):

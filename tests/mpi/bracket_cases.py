@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fft2_cases import failing, grouped, nothing_fails
+from fft2_error_cases import failing, grouped, nothing_fails
 
 import overlap
 from overlap.fft.engine.planes import Planes

@@ -1,9 +1,7 @@
-"""What `test_edges` runs on every rank: signals, user threads, failures of one rank, dropped runtimes."""
+"""What `test_edges` runs on every rank: user threads, failures of one rank, dropped runtimes, plans."""
 
 import gc
-import os
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -13,7 +11,6 @@ import numpy as np
 from mpi4py import MPI
 
 import overlap
-from overlap.runtime.control import canonical
 
 WAITS = ("off", "block", "poll")
 
@@ -76,183 +73,6 @@ class Sums:
 SLICES = 9
 
 
-# ---- signals ---------------------------------------------------------------------------------
-
-def alarms(comm, wait, moments=40):
-    """A handler that raises, at many moments of a call: every job ends before it is raised."""
-    def raising(number, frame):
-        raise Boom("alarm")
-
-    rng = np.random.default_rng(7)
-    hits = 0
-    with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=20) as rt:
-        sums = Sums(rt)
-        sums.check()
-        with handling(signal.SIGALRM, raising):
-            for delay in rng.uniform(1e-6, 3e-3, moments):
-                if comm.rank == 0:
-                    sums.hook = lambda z: z or signal.setitimer(signal.ITIMER_REAL, delay)
-                error = outcome(sums.pipeline, range(SLICES))
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                except Boom:
-                    pass
-                if comm.rank == 0 and isinstance(error, Boom):
-                    error = error.__cause__  # None: it came too late for the others to hear of it
-                    hits += error is not None
-                errors = comm.allgather(None if error is None else str(error))
-                assert len(set(errors)) == 1, errors
-                assert error is None or type(error) is overlap.SliceError and "alarm" in str(error)
-                sums.check()
-    assert comm.rank or hits, "no alarm came in time"
-
-
-def terminated(comm, wait):
-    """sys.exit in a handler of SIGTERM: SystemExit there, a SliceError elsewhere."""
-    with overlap.Runtime(comm, depth=3, wait=wait, deadline_s=20) as rt:
-        sums = Sums(rt)
-        with handling(signal.SIGTERM, lambda *_: sys.exit(3)):
-            for number in (0, 4):
-                noticed = threading.Event()
-
-                def kill(z):
-                    if comm.rank == comm.size - 1 and z == number and not noticed.is_set():
-                        noticed.set()
-                        os.kill(os.getpid(), signal.SIGTERM)
-                        time.sleep(0.05)
-
-                sums.hook = kill
-                error = outcome(sums.pipeline, range(SLICES))
-                if comm.rank == comm.size - 1:
-                    assert type(error) is SystemExit and error.code == 3, repr(error)
-                    error = error.__cause__
-                same_error(comm, error, overlap.SliceError, "SystemExit")
-                sums.check()
-
-
-def quiet_handlers(comm, wait):
-    """A handler that does not raise changes nothing, and runs while the call is under way."""
-    with overlap.Runtime(comm, depth=3, wait=wait, deadline_s=20) as rt:
-        sums = Sums(rt)
-        seen = []
-        with handling(signal.SIGUSR1, lambda *_: seen.append(rt.control.running)):
-            for _ in range(3):
-                sums.hook = lambda z: z == 3 and os.kill(os.getpid(), signal.SIGUSR1)
-                sums.pipeline(range(SLICES))
-                sums.check()
-        assert len(seen) == 3 and any(seen), seen
-
-
-def interrupted_together(comm):
-    """Ctrl-C in the middle of planning: KeyboardInterrupt there, one RankError elsewhere."""
-    with overlap.Runtime(comm, wait="poll", deadline_s=20) as rt:
-        sums = Sums(rt)
-        for moment in range(3):
-            freed = []
-            reached = []
-
-            def plan():
-                with rt.together("planning", lambda: freed.append(True)):
-                    for step in range(3):
-                        if comm.rank == 0 and step == moment:
-                            signal.raise_signal(signal.SIGINT)
-                        reached.append(step)  # held back until the ranks meet
-                        if step == 1:
-                            sums.check()
-                        rt.control.maximum(step)
-
-            error = outcome(plan)
-            assert freed == [True] and reached[-1] == moment, (freed, reached)
-            if comm.rank == 0:
-                assert type(error) is KeyboardInterrupt, repr(error)
-                error = error.__cause__
-            same_error(comm, error, type(error), "KeyboardInterrupt")
-            assert isinstance(error, overlap.RankError)
-            sums.check()
-
-
-# ---- arguments of a call ---------------------------------------------------------------------
-
-def keywords(comm, wait):
-    """Keyword arguments reach the program and its skeleton; `agree` is what all ranks must share."""
-    seen = []
-
-    async def program(z, first, *, scale, problems=()):
-        seen.append((z, first, scale))
-        await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
-
-    with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as rt:
-        for skeleton in (None, program):
-            seen.clear()
-            pipeline = rt.pipelined(program, skeleton=skeleton)
-            pipeline(range(3), "a", scale=comm.rank + 2.0, agree={"shape": (2, 3)})
-            assert sorted(seen) == [(z, "a", comm.rank + 2.0) for z in range(3)], seen
-        same_error(comm, outcome(rt.pipelined(program), range(3), "a"), overlap.SliceError, "scale")
-        if comm.size > 1:
-            for agree in ({"shape": (comm.rank, 3)}, comm.rank):
-                same_error(comm, outcome(pipeline, range(3), "a", scale=1, agree=agree),
-                           overlap.InputError, "rank 0", "rank 1")
-        pipeline(range(3), "a", scale=1, agree=(np.int64(4), 16) if comm.rank else [4, 16.0])
-
-
-class Unprintable:
-    """A value whose text cannot be had."""
-
-    def __repr__(self):
-        raise KeyError("no text")
-
-
-def bad_input_of_one_rank(comm, wait):
-    """Input that raises on one rank is one exception on all ranks, at once."""
-    bad = comm.rank == comm.size - 1
-
-    async def program(z, *args):
-        await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
-
-    def buffers():
-        if bad:
-            raise Boom("no memory for slots")
-
-    def broken():
-        yield 1
-        raise Boom("the slices end here")
-
-    where = f"rank {comm.size - 1}"
-    with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as rt:
-        pipeline = rt.pipelined(program)
-        for function, args, options, kind, text in (
-                (pipeline, (7 if bad else range(7),), {}, overlap.InputError, "not iterable"),
-                (pipeline, (broken() if bad else range(7),), {}, overlap.RankError, "end here"),
-                (pipeline, (range(7),), {"agree": Unprintable() if bad else 1}, overlap.InputError,
-                 "no text"),
-                (pipeline, (range(7),), {"agree": 10**5000 if bad else 1}, overlap.InputError, ""),
-                (rt.pipelined(program, buffers=buffers), (range(7),), {}, overlap.RankError,
-                 "no memory for slots"),
-                (rt.pipelined(program, depth=0 if bad else 2), (range(7),), {},
-                 overlap.InputError, "positive integer"),
-                (rt.preflight, ("bad" if bad else None,), {}, overlap.InputError, "bad")):
-            same_error(comm, outcome(function, *args, **options), kind, where, text)
-            pipeline(range(3))
-    for no_comm in (None, MPI.COMM_NULL, "comm"):
-        error = outcome(overlap.Runtime, no_comm)
-        assert type(error) is overlap.InputError and "expected an mpi4py" in str(error), error
-    freed = comm.Dup()
-    freed.Free()
-    assert type(outcome(overlap.Runtime, freed)) is overlap.InputError
-
-
-def what_compares_equal(comm):
-    """Values that compare equal agree, whatever their types; others do not."""
-    for same in ((4, np.int64(4), 4.0, np.float32(4), 4 + 0j), ((1, 2), [1, 2], np.array([1, 2])),
-                 ({"a": 1, "b": 2}, {"b": 2, "a": 1}), (None,), ("x", np.str_("x")),
-                 (float("nan"), np.nan), (0.0, -0.0), (True, np.True_)):
-        assert len({canonical(value) for value in same}) == 1, [canonical(v) for v in same]
-    different = [4, 4.5, "4", None, True, (4,), ((4,),), {}, (), 4 + 1j, float("inf")]
-    assert len({canonical(value) for value in different}) == len(different)
-    with overlap.Runtime(comm) as rt:
-        rt.preflight(shape=(np.int64(4), 16, 16) if comm.rank else (4, 16, 16))
-
-
 # ---- user threads ----------------------------------------------------------------------------
 
 def user_threads(comm):
@@ -291,37 +111,6 @@ def user_threads(comm):
                 assert "one at a time" in str(error) and "Sums.run" in str(error), error
             here.check()
             others.check()
-
-
-# ---- entering --------------------------------------------------------------------------------
-
-def late_entry(comm, wait):
-    """A rank that computes for longer than the deadline between calls is no fault."""
-    with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=0.5) as rt:
-        sums = Sums(rt)
-        sums.check()
-        if comm.rank == 0:
-            time.sleep(1.5)
-        sums.check()
-        if comm.rank == 0:
-            time.sleep(1.5)
-        with rt.together("planning"):
-            rt.control.barrier()
-        if comm.rank == 0:
-            time.sleep(1.5)
-        with overlap.Runtime(comm, deadline_s=0.5):
-            pass
-
-
-def lost_together(comm, how):
-    """A rank that is lost while a plan is made ends the job."""
-    with overlap.Runtime(comm, deadline_s=1) as rt, rt.together("planning"):
-        rt.control.barrier()
-        if comm.rank == comm.size - 1:
-            if how == "sleeps":
-                time.sleep(1000)
-            os.kill(os.getpid(), signal.SIGSTOP)
-        rt.control.maximum(1)
 
 
 # ---- what all ranks do together --------------------------------------------------------------

@@ -1,20 +1,14 @@
 """What `test_fft3` runs on every rank; the truth is `numpy.fft` on the whole, known everywhere."""
 
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import product
 
 import numpy as np
-from communicators import few_left
 from fft2_cases import (
     COMPLEX,
     MODES,
-    Boom,
-    failing,
-    grouped,
     laid_out,
-    nothing_fails,
-    raised,
     random,
     same_bits,
     same_everywhere,
@@ -24,9 +18,8 @@ from fft2_cases import (
 import overlap
 from overlap.arrays import mode_segments
 from overlap.fft import fft3
-from overlap.fft.engine import flights, tail
+from overlap.fft.engine import flights
 from overlap.fft.engine import passage as passages
-from overlap.fft.engine.flights import UnitsFlight
 from overlap.fft.engine.sweep import Sweep
 from overlap.runtime.requests import Operation
 
@@ -335,265 +328,6 @@ def delays(comm, shape, dtype, grid, mode, late):
                                       for task in transform._parts
                                       if legs[task.leg].crossing.dimension is not None
                                       and task.phase != "pause"]
-
-
-# ---- pointwise -------------------------------------------------------------------------------
-
-@small_units()
-def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, use_out, modes):
-    """A function of fields against the same with numpy, for the whole; every mode the same bits."""
-    rng = np.random.default_rng(12)
-    plan_shape = (*batch, *shape)
-    indices = []
-
-    def product_of(u, v, w):
-        return tuple((u * v + number * w for number in range(outputs)))
-
-    def returned(u, v, w, index):
-        indices.append(index)
-        results = product_of(u, v, w)
-        return results if outputs > 1 else results[0]
-
-    def filled(u, v, w, out):
-        for one, result in zip(out if outputs > 1 else (out,), product_of(u, v, w)):
-            one[...] = result
-
-    off = None
-    for mode, workers, depth, chunk in modes:
-        with overlap.Runtime(comm, workers=workers) as rt, \
-                overlap.FFT3(rt, plan_shape, dtype, layout={"grid": grid, "order": order},
-                             settings={"wait": mode, "depth": depth, "chunk": chunk,
-                                       "effort": "estimate"}) as plan:
-            acting = plan.pointwise(filled if use_out else returned, inputs=3, outputs=outputs,
-                                    shared=shared, dealias=dealias)
-            if off is None:
-                whole = plan.spectrum.global_shape
-                spectra = [random(rng, whole, COMPLEX[dtype]) for _ in range(3 - shared)]
-                spectra += [random(rng, whole[-3:], COMPLEX[dtype]) for _ in range(shared)]
-            given = [np.array(field[plan.spectrum.local_slice[-field.ndim:]]) for field in spectra]
-            for _ in range(2):
-                results = acting(*given)
-                results = results if outputs > 1 else (results,)
-                if off is None:
-                    real = [backward_truth(field, (*field.shape[:-3], *shape), dtype, None, order,
-                                           dealias) for field in spectra]
-                    for found, result in zip(results, product_of(*real)):
-                        truth = forward_truth(result, plan_shape, None, order, dealias)
-                        assert_close(comm, found, truth, plan.spectrum.local_slice, kept=0.2)
-                    off = results
-                for found, result in zip(results, off):
-                    assert same_bits(found, result), (mode, workers, depth, chunk)
-    if not use_out and len(batch) == 1:
-        assert indices == 2 * len(modes) * list(range(batch[0]))
-
-
-@small_units()
-def pointwise_failures(comm, mode, grid):
-    """A function that raises, on one rank, for one entry: told on all, then all is right."""
-    spectrum = random(np.random.default_rng(13), (3, 6, 8, 20), "c16")
-    with overlap.FFT3(comm, spectrum.shape, "c16", layout={"grid": grid},
-                      settings={"wait": mode, "depth": 3, "chunk": 1,
-                                "effort": "estimate"}) as plan:
-        given = np.array(spectrum[plan.spectrum.local_slice])
-        armed = []
-
-        @plan.pointwise
-        def square(u, index):
-            if armed == [index]:
-                raise Boom("the function")
-            return u * u
-
-        truth = square(given)
-        for entry, origin in product(range(3), range(comm.size)):
-            armed[:] = [entry] if comm.rank == origin else []
-            error = raised(overlap.SliceError, square, given)
-            same_everywhere(comm, str(error))
-            assert error.rank == origin and f"apply, entry {entry}" in error.slice, str(error)
-            armed.clear()
-            assert same_bits(square(given), truth)
-        for arguments in ({"dealias": "2/3"}, {"inputs": 0}, {"outputs": 0}, {"shared": 2}):
-            error = raised(overlap.InputError, plan.pointwise, lambda u, v: u, **arguments)
-            same_everywhere(comm, str(error))
-
-
-# ---- errors ----------------------------------------------------------------------------------
-
-@small_units()
-def injected(comm, mode, grid, dtype, shape, late, workers=1):
-    """A failure at each site, leg and rank is told on all; then all is right again."""
-    u = random(np.random.default_rng(9), shape, dtype)
-    with overlap.Runtime(comm, workers=workers) as rt, \
-            overlap.FFT3(rt, shape, dtype,
-                         layout={"grid": grid},
-                         settings={"wait": mode, "depth": 3, "chunk": 1, "late": late,
-                                   "effort": "estimate"}) as plan:
-        real = np.array(u[plan.real.local_slice])
-        spectrum = plan.forward(real)
-        assert_close(comm, spectrum, forward_truth(u, shape), plan.spectrum.local_slice)
-        back = plan.backward(spectrum)
-        for transform, given, expected in ((plan.forward, real, spectrum),
-                                           (plan.backward, spectrum, back)):
-            legs = len(transform.passages()[0].legs)
-            reached = set()
-            sites = "load", "store", "exchanged", "MPI", "rest", "stow", "late"
-            for site, leg, origin in product(sites, range(legs), range(comm.size)):
-                out = np.empty_like(np.asarray(expected))
-                label = f"{site}, leg {leg}, rank {origin}"
-                with ExitStack() as stack:
-                    if comm.rank == origin:
-                        state = stack.enter_context(_failing(transform, site, leg))
-                    else:
-                        state = stack.enter_context(nothing_fails())
-                    error = None
-                    try:
-                        transform(given, out=out)
-                    except overlap.SliceError as failure:
-                        error = failure
-                failed = comm.bcast(state["raised"], origin)
-                same_everywhere(comm, error and (error.rank, error.slice, str(error)))
-                assert (error is not None) == bool(failed), label
-                if failed:
-                    assert error.rank == origin and "Boom" in error.summary, (label, str(error))
-                    reached.add((site, leg))
-                assert same_bits(transform(given, out=out), expected), label
-            assert len(reached) >= 4 * legs, reached
-            was_late = any(task.phase == "late" for task in transform._parts)
-            assert was_late == (late > 0 and transform is plan.forward)
-            assert was_late == ({"stow", "late"} <= {site for site, _ in reached})
-
-
-def _failing(transform, site, leg):
-    """Make the task in the middle of a leg fail at some site, once."""
-    parts = [task.part for task in transform._parts if task.leg == leg and not task.phase]
-
-    def middle(flight):
-        return (flight._leg is transform.passages()[0].legs[leg]
-                and flight._units == flight._leg.units(parts[len(parts) // 2]))
-
-    if site == "MPI":
-        name = "start" if transform.settings.wait == "poll" else "call"
-        comms = {id(transform._comms[one.crossing.dimension]) for one in transform.passages()[0].legs
-                 if one.crossing.dimension is not None}
-        state = {"seen": set()}
-
-        def when(number, operation):
-            state["seen"].add(id(operation.comm))
-            return number >= 1 and len(state["seen"]) >= min(leg + 1, len(comms))
-
-        return failing(Operation, name, when)
-    if site == "rest":
-        return failing(passages.Passage, "rest", lambda number, *_: True)
-    if site == "stow":
-        return failing(tail.Tail, "stow", lambda number, *_: True)
-    if site == "late":
-        return failing(tail._Late, "store", lambda number, *_: number == 1)
-    return failing(UnitsFlight, site, lambda number, flight, *_: middle(flight))
-
-
-BAD_ARGUMENTS = (
-    {"shape": (4, 4)}, {"shape": 4}, {"shape": (4, 4, 0)}, {"shape": (-1, 4, 4, 4)},
-    {"shape": (4, 4, 4.5)}, {"shape": (10**30, 4, 4)}, {"shape": (10**10, 16, 16, 16)},
-    {"shape": ([4], [4, 4], 4)}, {"layout": {"grids": (1, 1)}}, {"dtype": "i4"}, {"grid": 2}, {"grid": (1,)}, {"grid": (0, 1)},
-    {"grid": (7, 7)}, {"grid": (1, 1.5)}, {"grid": "ab"}, {"wait": "on"}, {"norm": 1},
-    {"order": "zyx"}, {"restore": 1}, {"dealias": "2/3"}, {"dealias": 1.5}, {"effort": "none"},
-    {"depth": 0}, {"chunk": -1}, {"in_flight": 0}, {"late": 1.5}, {"late": "half"})
-OTHER_ARGUMENTS = ({"shape": (4, 4, 5)}, {"dtype": "c8"}, {"norm": "ortho"}, {"restore": True},
-                   {"order": "transposed"}, {"dealias": "3/2"}, {"chunk": 2}, {"depth": 3},
-                   {"late": 0.5})
-
-
-@small_units()
-def bad_arguments(comm):
-    """Bad, or other ones, on one rank: the same InputError on all, and nothing left behind."""
-    good = {"shape": (4, 4, 4), "dtype": "c16", "wait": "off", "effort": "estimate"}
-    changes = [*BAD_ARGUMENTS, *(OTHER_ARGUMENTS if comm.size > 1 else ())]
-    for bad, change in product({0, comm.size - 1}, changes):
-        arguments = good | (change if comm.rank == bad else {})
-        error = raised(overlap.InputError, overlap.FFT3, comm, **grouped(arguments))
-        same_everywhere(comm, str(error))
-        (name, _), = change.items()
-        assert "expected" in str(error) and "received" in str(error), str(error)
-        assert name in str(error) and f"rank {bad}" in str(error), str(error)
-
-
-@small_units()
-def bad_calls(comm):
-    """A bad array on one rank: the same InputError on all, nothing done, the plan works."""
-    u = random(np.random.default_rng(6), (6, 8, 8), "f8")
-    with overlap.FFT3(comm, u.shape, "f8", settings={"wait": "poll"}) as plan:
-        real = np.array(u[plan.real.local_slice])
-        for bad, change in product(range(comm.size), (
-                lambda: ((real[:1, :1],), None), lambda: ((real.astype("f4"),), None),
-                lambda: ((real, real), None), lambda: ((real.tolist(),), None),
-                lambda: ((real,), plan.real.empty()), lambda: ((real,), real))):
-            call, out = change() if comm.rank == bad else ((real,), None)
-            error = raised(overlap.InputError, plan.forward, *call, out=out)
-            same_everywhere(comm, str(error))
-            assert f"rank {bad}: expected" in str(error) and "received" in str(error), str(error)
-        assert_close(comm, plan.forward(real), forward_truth(u, u.shape), plan.spectrum.local_slice)
-
-
-@small_units()
-def closed(comm):
-    for shared in (False, True):
-        rt = overlap.Runtime(comm) if shared else None
-        plan = overlap.FFT3(rt or comm, (4, 4, 4),
-                            settings={"wait": "poll", "effort": "estimate"})
-        forward, u = plan.forward, plan.real.empty()
-        u[...] = 0
-        forward(u)
-        plan.close()
-        plan.close()
-        for function in (plan.forward, plan.backward, forward):
-            raised(overlap.ClosedError, function, u)
-        assert plan.runtime.closed is not shared
-        if shared:
-            rt.close()
-
-
-# ---- memory, and what is left ----------------------------------------------------------------
-
-@small_units()
-def memory(comm, dtype, grid, restore=False):
-    """Work memory is at most one array, and two of its fields if they are large; all is told."""
-    for batch in ((), (4,)):
-        shape = (*batch, 32, 48, 32)
-        with overlap.FFT3(comm, shape, dtype, layout={"grid": grid, "restore": restore},
-                          settings={"wait": "poll", "depth": 2, "chunk": 1,
-                                    "effort": "estimate"}) as plan:
-            # The largest array on the way: real data has 17 modes along x for 32 points.
-            largest = plan.real.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
-            for transform in (plan.forward, plan.backward):
-                work = transform.passages()[0].nbytes
-                # Two where real data, a little smaller than their modes, are to be restored.
-                arrays = 2 if restore and dtype.startswith("f") else 1
-                assert work <= arrays * largest, (work, largest)
-                assert f"{work / 2**20:.1f} MiB of work memory" in transform.describe()
-                assert f"{transform.nbytes_in_flight / 2**20:.1f} MiB" in transform.describe()
-
-
-@small_units()
-def many_plans(comm, own, shared, left=None):
-    """Plans come and go and leave no communicator: there are only so many left."""
-    grid = grids(comm.size)[len(grids(comm.size)) // 2]
-    options = grouped({"grid": grid, "wait": "poll", "effort": "estimate"})
-    u = random(np.random.default_rng(11), (4, 4, 4), "c16")
-
-    def check(plan):
-        assert_close(comm, plan.forward(u[plan.real.local_slice]), forward_truth(u, u.shape),
-                     plan.spectrum.local_slice)
-
-    with few_left(comm, left):
-        for number in range(own):
-            with overlap.FFT3(comm, u.shape, **options) as plan:
-                if number % 50 == 0:
-                    check(plan)
-        with overlap.Runtime(comm) as rt:
-            for number in range(shared):
-                plan = overlap.FFT3(rt, u.shape, **options)
-                if number % 50 == 0:
-                    check(plan)
-                plan.close()
 
 
 @small_units()

@@ -18,7 +18,6 @@ from overlap.runtime.job import Job
 from overlap.runtime.requests import Operation
 from overlap.runtime.waiting import Polling
 
-
 # ---- waits, single issues, what is kept ------------------------------------------------------
 
 def wait_without_end(comm):

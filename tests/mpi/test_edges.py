@@ -10,13 +10,14 @@ SERIALIZED = {"MPI4PY_RC_THREAD_LEVEL": "serialized"}
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_signals_and_arguments(wait, ranks):
-    jobs.run_job("edge_cases:alarms,terminated,quiet_handlers,keywords,bad_input_of_one_rank",
-                 ranks, args={"wait": wait})
+    jobs.run_job("signal_cases:alarms,terminated,quiet_handlers,"
+                 "input_cases:keywords,bad_input_of_one_rank", ranks, args={"wait": wait})
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_all_ranks_do_together(ranks):
-    jobs.run_job("edge_cases:collectives,together,interrupted_together,what_compares_equal", ranks)
+    jobs.run_job("edge_cases:collectives,together,signal_cases:interrupted_together,"
+                 "input_cases:what_compares_equal", ranks)
 
 
 def test_different_calls():
@@ -24,8 +25,8 @@ def test_different_calls():
 
 
 def test_under_open_mpi(openmpi):
-    jobs.run_job("edge_cases:collectives,together,interrupted_together", 3, mpi="openmpi")
-    jobs.run_job("edge_cases:alarms,terminated", 3, mpi="openmpi", args={"wait": "poll"})
+    jobs.run_job("edge_cases:collectives,together,signal_cases:interrupted_together", 3, mpi="openmpi")
+    jobs.run_job("signal_cases:alarms,terminated", 3, mpi="openmpi", args={"wait": "poll"})
 
 
 @pytest.mark.parametrize("level", ["serialized", "multiple"])
@@ -35,12 +36,12 @@ def test_user_threads(level):
 
 @pytest.mark.parametrize("wait", WAITS)
 def test_deadline_does_not_cover_the_time_between_calls(wait):
-    jobs.run_job("edge_cases:late_entry", 2, args={"wait": wait})
+    jobs.run_job("deadline_cases:late_entry", 2, args={"wait": wait})
 
 
 @pytest.mark.parametrize("how", ["sleeps", "stopped"])
 def test_rank_lost_while_a_plan_is_made(how):
-    result = jobs.run_job("edge_cases:lost_together", 3, deadline_s=20, expect_failure=True,
+    result = jobs.run_job("deadline_cases:lost_together", 3, deadline_s=20, expect_failure=True,
                           args={"how": how})
     assert result.finished == ()
     assert "has not completed in 1." in result.err and "(deadline_s=1)" in result.err, result

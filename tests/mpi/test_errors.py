@@ -4,10 +4,12 @@ import jobs
 import pytest
 
 # A call that only some ranks could start leaves communicators behind: new processes.
-LEAKY = {"bad_start", "buffers_after_a_bad_start"}
-AGREED = ("several_ranks_at_once", "results_survive", "different_programs", "input_errors",
-          "bad_start", "skeletons", "program_that_cannot_be_called", "programs_that_clean_up",
-          "truncated", "buffers_after_a_bad_start", "unformattable")
+LEAKY = {"error_cases:bad_start", "error_cases:buffers_after_a_bad_start"}
+AGREED = ("error_cases:several_ranks_at_once", "error_cases:results_survive",
+          "error_cases:different_programs", "input_cases:input_errors", "error_cases:bad_start",
+          "error_cases:skeletons", "error_cases:program_that_cannot_be_called",
+          "error_cases:programs_that_clean_up", "error_cases:truncated",
+          "error_cases:buffers_after_a_bad_start", "input_cases:unformattable")
 
 
 @pytest.mark.parametrize("wait", ["off", "block", "poll"])
@@ -30,17 +32,17 @@ def test_failure_under_open_mpi(openmpi, wait):
 
 @pytest.mark.parametrize("case", AGREED)
 def test_errors_are_agreed_on(case):
-    jobs.run_job(f"error_cases:{case}", 2, deadline_s=30, fresh=case in LEAKY)
+    jobs.run_job(case, 2, deadline_s=30, fresh=case in LEAKY)
 
 
 def test_errors_are_agreed_on_by_three():
-    jobs.run_job(f"error_cases:{','.join(AGREED)}", 3, fresh=True)
+    jobs.run_job(",".join(AGREED), 3, fresh=True)
 
 
 def test_errors_are_agreed_on_under_open_mpi(openmpi):
     # Without `truncated`: Open MPI 5 corrupts its heap there, with or without us.
-    jobs.run_job("error_cases:several_ranks_at_once,different_programs,input_errors,interrupted",
-                 2, mpi="openmpi")
+    jobs.run_job("error_cases:several_ranks_at_once,different_programs,input_cases:input_errors,"
+                 "signal_cases:interrupted", 2, mpi="openmpi")
 
 
 def test_hundreds_of_errors():
@@ -55,7 +57,7 @@ def test_hundreds_of_errors():
     (1, "interrupted_in_preflight"),
     (2, "interrupted_in_preflight")])
 def test_keyboard_interrupt(ranks, case):
-    jobs.run_job(f"error_cases:{case}", ranks, deadline_s=15)
+    jobs.run_job(f"signal_cases:{case}", ranks, deadline_s=15)
 
 
 @pytest.mark.parametrize("wait, how", [
@@ -63,23 +65,23 @@ def test_keyboard_interrupt(ranks, case):
     ("block", "stopped"), ("poll", "stopped"), ("poll", "leaves"),
     ("poll", "never opens")])
 def test_deadline_ends_the_job(wait, how):
-    result = jobs.run_job("error_cases:lost", 3, deadline_s=20, expect_failure=True,
+    result = jobs.run_job("deadline_cases:lost", 3, deadline_s=20, expect_failure=True,
                           args={"wait": wait, "how": how, "deadline_s": 1})
     assert result.finished == ()
     assert "has not completed in 1." in result.err and "deadline_s=1)" in result.err, result
     assert "Thread 0x" in result.err, result
-    assert "error_cases.py" in result.err, result  # the stacks name the caller's line
+    assert "deadline_cases.py" in result.err, result  # the stacks name the caller's line
 
 
 @pytest.mark.parametrize("wait", ["off", "block", "poll"])
 def test_killed_rank_ends_the_job(wait):
-    result = jobs.run_job("error_cases:lost", 3, deadline_s=20, expect_failure=True,
+    result = jobs.run_job("deadline_cases:lost", 3, deadline_s=20, expect_failure=True,
                           args={"wait": wait, "how": "killed", "deadline_s": 2})
     assert result.finished == (), result
 
 
 @pytest.mark.parametrize("how", ["sleeps", "killed", "stopped"])
 def test_lost_rank_under_open_mpi(openmpi, how):
-    result = jobs.run_job("error_cases:lost", 3, mpi="openmpi", deadline_s=20, expect_failure=True,
-                          args={"wait": "poll", "how": how, "deadline_s": 1})
+    result = jobs.run_job("deadline_cases:lost", 3, mpi="openmpi", deadline_s=20,
+                          expect_failure=True, args={"wait": "poll", "how": how, "deadline_s": 1})
     assert result.finished == (), result

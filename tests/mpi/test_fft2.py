@@ -65,10 +65,11 @@ def test_bits_at_a_larger_size():
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("case", ["broadcast_input", "outputs_that_look_contiguous",
-                                  "distributed_arrays", "closed", "fewer_slices_than_lanes"])
+@pytest.mark.parametrize("case", [
+    "fft2_cases:broadcast_input", "fft2_cases:outputs_that_look_contiguous",
+    "fft2_cases:distributed_arrays", "fft2_cases:fewer_slices_than_lanes", "fft2_error_cases:closed"])
 def test_on_any_number_of_ranks(case, ranks):
-    jobs.run_job(f"fft2_cases:{case}", ranks)
+    jobs.run_job(case, ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -80,71 +81,72 @@ def test_plans_in_turns(case, ranks):
 @pytest.mark.parametrize("ranks, dtype, mode", [(1, "c16", "off"), (2, "f8", "poll"),
                                                 (3, "c16", "block")])
 def test_bad_input_on_one_rank(ranks, dtype, mode):
-    jobs.run_job("fft2_cases:bad_input", ranks, args={"dtype": dtype, "mode": mode})
+    jobs.run_job("fft2_error_cases:bad_input", ranks, args={"dtype": dtype, "mode": mode})
 
 
 @pytest.mark.parametrize("ranks, shared", [(1, False), (2, True), (3, False)])
 def test_bad_arguments_on_one_rank(ranks, shared):
-    jobs.run_job("fft2_cases:bad_arguments", ranks, deadline_s=20,
+    jobs.run_job("fft2_error_cases:bad_arguments", ranks, deadline_s=20,
                  args={"shared": shared, "others": False})
 
 
 @pytest.mark.parametrize("ranks, shared", [(2, False), (3, True)])
 def test_arguments_that_differ_between_ranks(ranks, shared):
-    jobs.run_job("fft2_cases:bad_arguments", ranks, deadline_s=20,
+    jobs.run_job("fft2_error_cases:bad_arguments", ranks, deadline_s=20,
                  args={"shared": shared, "others": True})
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_runtime_of_another_communicator(ranks):
-    jobs.run_job("fft2_cases:other_communicator", ranks, deadline_s=20)
+    jobs.run_job("fft2_error_cases:other_communicator", ranks, deadline_s=20)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("mode", ["off", "block", "poll"])
 def test_failure_at_every_site(mode, ranks):
-    jobs.run_job("fft2_cases:injected", ranks, args={"mode": mode})
+    jobs.run_job("fft2_error_cases:injected", ranks, args={"mode": mode})
 
 
 def test_failure_in_transposed_order():
-    jobs.run_job("fft2_cases:injected", 2, args={
+    jobs.run_job("fft2_error_cases:injected", 2, args={
         "mode": "poll", "order": "transposed", "dtype": "c16", "depth": 16})
 
 
 @pytest.mark.parametrize("mode", ["block", "poll"])
 def test_failure_in_chunks(mode):
-    jobs.run_job("fft2_cases:injected_in_chunks", 3, args={"mode": mode})
+    jobs.run_job("fft2_error_cases:injected_in_chunks", 3, args={"mode": mode})
 
 
 @pytest.mark.parametrize("mode", ["off", "block", "poll"])
 def test_memory_is_what_the_plan_prints(mode):
-    jobs.run_job("fft2_cases:memory", 2, args={"mode": mode})
+    jobs.run_job("fft2_memory_cases:memory", 2, args={"mode": mode})
 
 
 @pytest.mark.parametrize("dtype, order, ranks", [("f8", "natural", 3), ("c8", "transposed", 1)])
 def test_memory_of_other_plans(dtype, order, ranks):
-    jobs.run_job("fft2_cases:memory", ranks, args={"mode": "poll", "dtype": dtype, "order": order})
+    jobs.run_job("fft2_memory_cases:memory", ranks,
+                 args={"mode": "poll", "dtype": dtype, "order": order})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_memory_is_given_back(ranks):
-    jobs.run_job("fft2_cases:memory_is_given_back", ranks)
+    jobs.run_job("fft2_memory_cases:memory_is_given_back", ranks)
 
 
 def test_many_plans():
-    jobs.run_job("fft2_cases:many_plans", 2, args={"own": 100, "shared": 100, "left": 30})
+    jobs.run_job("fft2_memory_cases:many_plans", 2, args={"own": 100, "shared": 100, "left": 30})
 
 
 @pytest.mark.parametrize("case, ranks, args", [
-    ("modes_agree", 2, {"shape": (11, 9, 8), "dtype": "f8", "order": "natural", "workers": [2],
-                        "settings": [(3, 2, None)]}),
-    ("injected", 2, {"mode": "poll"}),
-    ("injected", 2, {"mode": "block"}),
-    ("distributed_arrays", 3, {}),
-    ("many_plans", 2, {"own": 30, "shared": 50})],
+    ("fft2_cases:modes_agree", 2, {"shape": (11, 9, 8), "dtype": "f8", "order": "natural",
+                                   "workers": [2], "settings": [(3, 2, None)]}),
+    ("fft2_error_cases:injected", 2, {"mode": "poll"}),
+    ("fft2_error_cases:injected", 2, {"mode": "block"}),
+    ("fft2_cases:distributed_arrays", 3, {}),
+    ("fft2_memory_cases:many_plans", 2, {"own": 30, "shared": 50})],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_under_open_mpi(openmpi, case, ranks, args):
-    jobs.run_job(f"fft2_cases:{case}", ranks, mpi="openmpi", args=args)
+    jobs.run_job(case, ranks, mpi="openmpi", args=args)
 
 
 def test_against_numpy_under_open_mpi(openmpi):

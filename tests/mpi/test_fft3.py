@@ -86,7 +86,7 @@ def test_order_with_random_delays(ranks, grid, dtype, late, mode):
 @pytest.mark.parametrize("ranks, grid, dtype, late", [
     (2, (1, 2), "c16", 0), (4, (2, 2), "f8", 0), (2, (1, 2), "f8", 0.7), (3, (1, 3), "c16", 0.7)])
 def test_failure_at_every_site(ranks, grid, dtype, late, mode):
-    jobs.run_job("fft3_cases:injected", ranks, args={
+    jobs.run_job("fft3_error_cases:injected", ranks, args={
         "mode": mode, "grid": grid, "dtype": dtype, "late": late, "shape": (16, 24, 96)})
 
 
@@ -97,7 +97,7 @@ def test_failure_at_every_site(ranks, grid, dtype, late, mode):
     (4, (2, 2), "f8", "natural", (3,), "3/2", 2, 1, True),
     (3, (1, 3), "c8", "natural", (2, 2), None, 1, 1, False)])
 def test_pointwise(ranks, grid, dtype, order, batch, dealias, outputs, shared, use_out):
-    jobs.run_job("fft3_cases:pointwise", ranks, args={
+    jobs.run_job("fft3_pointwise_cases:pointwise", ranks, args={
         "grid": grid, "dtype": dtype, "order": order, "batch": batch, "shape": (9, 10, 24),
         "dealias": dealias, "outputs": outputs, "shared": shared, "use_out": use_out,
         "modes": [("off", 1, None, None), ("poll", 1, 3, 1), ("block", 2, 4, 2),
@@ -107,14 +107,16 @@ def test_pointwise(ranks, grid, dtype, order, batch, dealias, outputs, shared, u
 @pytest.mark.parametrize("ranks, grid, mode", [(2, (1, 2), "off"), (4, (2, 2), "poll"),
                                                (2, (1, 2), "block")])
 def test_pointwise_failures(ranks, grid, mode):
-    jobs.run_job("fft3_cases:pointwise_failures", ranks, args={"mode": mode, "grid": grid})
+    jobs.run_job("fft3_pointwise_cases:pointwise_failures", ranks,
+                 args={"mode": mode, "grid": grid})
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-@pytest.mark.parametrize("case", ["plane_waves", "distributed_arrays", "closed", "bad_calls",
-                                  "bad_arguments"])
+@pytest.mark.parametrize("case", [
+    "fft3_cases:plane_waves", "fft3_cases:distributed_arrays", "fft3_error_cases:closed",
+    "fft3_error_cases:bad_calls", "fft3_error_cases:bad_arguments"])
 def test_on_any_number_of_ranks(case, ranks):
-    jobs.run_job(f"fft3_cases:{case}", ranks)
+    jobs.run_job(case, ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -131,20 +133,20 @@ def test_chosen_grid(ranks):
                                                 (4, (2, 2), "f4")])
 @pytest.mark.parametrize("restore", [False, True])
 def test_memory_is_what_the_plan_prints(ranks, grid, dtype, restore):
-    jobs.run_job("fft3_cases:memory", ranks, args={"dtype": dtype, "grid": grid,
-                                                   "restore": restore})
+    jobs.run_job("fft3_memory_cases:memory", ranks, args={
+        "dtype": dtype, "grid": grid, "restore": restore})
 
 
 def test_many_plans():
-    jobs.run_job("fft3_cases:many_plans", 4, args={"own": 60, "shared": 100, "left": 30})
+    jobs.run_job("fft3_memory_cases:many_plans", 4, args={"own": 60, "shared": 100, "left": 30})
 
 
 @pytest.mark.parametrize("case, ranks, args", [
-    ("modes_agree", 4, {"shape": (2, 20, 18, 36), "dtype": "f8", "grid": (2, 2),
+    ("fft3_cases:modes_agree", 4, {"shape": (2, 20, 18, 36), "dtype": "f8", "grid": (2, 2),
                         "settings": [(3, 1, 0.5)], "effort": "estimate"}),
-    ("injected", 2, {"mode": "poll", "grid": (1, 2), "dtype": "c16", "late": 0.5,
+    ("fft3_error_cases:injected", 2, {"mode": "poll", "grid": (1, 2), "dtype": "c16", "late": 0.5,
                      "shape": (16, 24, 96)}),
-    ("many_plans", 4, {"own": 20, "shared": 50})],
+    ("fft3_memory_cases:many_plans", 4, {"own": 20, "shared": 50})],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_under_open_mpi(openmpi, case, ranks, args):
-    jobs.run_job(f"fft3_cases:{case}", ranks, mpi="openmpi", args=args)
+    jobs.run_job(case, ranks, mpi="openmpi", args=args)

@@ -54,51 +54,51 @@ def test_bad_numbers_of_ranks(ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_boundary_against_its_closed_form(ranks):
-    jobs.run_job("gkv_cases:boundary", ranks)
+    jobs.run_job("gkv_field_cases:boundary", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_quasi_neutrality_against_its_closed_form(ranks):
-    jobs.run_job("gkv_cases:quasi_neutrality", ranks)
+    jobs.run_job("gkv_field_cases:quasi_neutrality", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_nonlinear_term_conserves_entropy(ranks):
-    jobs.run_job("gkv_cases:nonlinear_conserves", ranks)
+    jobs.run_job("gkv_field_cases:nonlinear_conserves", ranks)
 
 
 def test_balance_of_entropy():
-    jobs.run_job("gkv_cases:entropy_linear,entropy_nonlinear,memory", 2, deadline_s=170)
+    jobs.run_job("gkv_field_cases:entropy_linear,entropy_nonlinear,memory", 2, deadline_s=170)
 
 
 @pytest.mark.parametrize("ranks, parallel", [(1, {}), (2, {"v": 2}), (4, {"ky": 2, "z": 2})])
 def test_restart_bit_for_bit(ranks, parallel, tmp_path):
-    jobs.run_job("gkv_cases:restart", ranks, deadline_s=120, args={
+    jobs.run_job("gkv_file_cases:restart", ranks, deadline_s=120, args={
         "folder": str(tmp_path), "parallel": parallel})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_checkpoints_that_do_not_fit(ranks, tmp_path):
-    jobs.run_job("gkv_cases:other_run", ranks, args={"folder": str(tmp_path)})
-    jobs.run_job("gkv_cases:cannot_write", ranks)
+    jobs.run_job("gkv_file_cases:other_run", ranks, args={"folder": str(tmp_path)})
+    jobs.run_job("gkv_file_cases:cannot_write", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_checkpoints_full_of_nonsense(ranks, tmp_path):
-    jobs.run_job("gkv_cases:nonsense", ranks, args={"folder": str(tmp_path)})
+    jobs.run_job("gkv_file_cases:nonsense", ranks, args={"folder": str(tmp_path)})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_full_disk(ranks, tmp_path):
-    jobs.run_job("gkv_cases:full_disk", ranks, args={"folder": str(tmp_path)})
+    jobs.run_job("gkv_file_cases:full_disk", ranks, args={"folder": str(tmp_path)})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_kill_while_a_checkpoint_is_written(ranks, tmp_path):
-    jobs.run_job("gkv_cases:killed_while_writing", ranks, args={"folder": str(tmp_path)},
+    jobs.run_job("gkv_file_cases:killed_while_writing", ranks, args={"folder": str(tmp_path)},
                  expect_failure=True)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".h5", ".partial"]
-    jobs.run_job("gkv_cases:after_kill", ranks, args={"folder": str(tmp_path)})
+    jobs.run_job("gkv_file_cases:after_kill", ranks, args={"folder": str(tmp_path)})
 
 
 SHORT = """
@@ -173,7 +173,7 @@ def test_a_missing_file_and_a_missing_checkpoint(tmp_path):
 
 def test_under_open_mpi(openmpi):
     jobs.run_job("gkv_cases:operator", 2, mpi="openmpi", args={"ranks": {"z": 2}}, deadline_s=120)
-    jobs.run_job("gkv_cases:nonlinear_conserves,boundary", 2, mpi="openmpi")
+    jobs.run_job("gkv_field_cases:nonlinear_conserves,boundary", 2, mpi="openmpi")
 
 
 # ---- whole runs ----------------------------------------------------------------------------------

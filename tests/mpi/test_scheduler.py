@@ -3,6 +3,7 @@
 import jobs
 import pytest
 
+# What these cases test leaves communicators behind: new processes for each.
 CASES = ("wait_without_end", "issued_once", "error_of_none_in_particular", "nothing_is_kept",
          "first_of_parallel", "irregular_without_skeleton", "one_rank_is_irregular",
          "ranks_await_otherwise", "nothing_is_left_behind")
@@ -10,16 +11,17 @@ CASES = ("wait_without_end", "issued_once", "error_of_none_in_particular", "noth
 
 @pytest.mark.parametrize("case", CASES)
 def test_on_two_ranks(case):
-    jobs.run_job(f"scheduler_cases:{case}", 2)
+    jobs.run_job(f"scheduler_cases:{case}", 2, fresh=True)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_on_any_number_of_ranks(ranks):
-    jobs.run_job(f"scheduler_cases:{','.join(CASES)}", ranks, deadline_s=120)
+    jobs.run_job(f"scheduler_cases:{','.join(CASES)}", ranks, deadline_s=120,
+                 fresh=True)
 
 
 def test_messages_between_slices():
-    jobs.run_job("scheduler_cases:left_behind", 2)
+    jobs.run_job("scheduler_cases:left_behind", 2, fresh=True)
 
 
 def test_more_failures_than_mpi_has_communicators():

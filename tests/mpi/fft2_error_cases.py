@@ -1,0 +1,293 @@
+"""What `test_fft2` runs on every rank: bad input, and a failure at every site."""
+
+import threading
+from contextlib import contextmanager
+from itertools import product
+
+import numpy as np
+from fft2_cases import (
+    COMPLEX,
+    assert_close,
+    forward_truth,
+    raised,
+    random,
+    same_bits,
+    same_everywhere,
+)
+
+import overlap
+from overlap.arrays.exchange import Exchange
+from overlap.fft.engine import kernels
+from overlap.fft.engine.fftw import InPlace
+from overlap.fft.engine.kernels import ColumnSweep, RowSweep
+from overlap.runtime.requests import Operation
+
+# ---- bad input -------------------------------------------------------------------------------
+
+def _bad_calls(given, out):
+    """Ways to call a transform of one input and one output that must be refused."""
+    read_only = out.copy()
+    read_only.flags.writeable = False
+    swapped = given.astype(given.dtype.newbyteorder())
+    narrow = given.astype({"f8": "f4", "c16": "c8"}[given.dtype.str[1:]])
+    yield "shape", (given[:1],), out, "shape"
+    yield "axes", (given[None],), out, "shape"
+    yield "dtype", (narrow,), out, "dtype"
+    yield "integers", (np.ones(given.shape, int),), out, "dtype"
+    yield "byte order", (swapped,), out, "dtype"
+    yield "list", (given.tolist(),), out, "numpy array"
+    yield "None", (None,), out, "numpy array"
+    yield "no array", (), out, "1 input"
+    yield "two arrays", (given, given), out, "1 input"
+    yield "shape of out", (given,), out[..., :-1], "shape"
+    yield "dtype of out", (given,), out.astype("O"), "dtype"
+    yield "byte order of out", (given,), out.astype(out.dtype.newbyteorder()), "dtype"
+    yield "list as out", (given,), out.tolist(), "numpy array"
+    yield "tuple as out", (given,), (out,), "out"
+    yield "read-only out", (given,), read_only, "writeable"
+    memory = np.empty(given.nbytes + out.nbytes, "u1")
+    aliased = memory[:given.nbytes].view(given.dtype).reshape(given.shape)
+    for offset in (0, given.nbytes - 16):
+        over = memory[offset:offset + out.nbytes].view(out.dtype).reshape(out.shape)
+        yield f"out {offset} bytes into the input", (aliased,), over, "memory"
+
+
+def bad_input(comm, dtype, mode):
+    """Bad on one rank only: the same InputError on all, nothing done, the plan works."""
+    shape = (2, 12, 8)
+    u = random(np.random.default_rng(6), shape, dtype)
+    with overlap.FFT2(comm, shape, dtype, settings={"wait": mode, "depth": 2}) as plan:
+        real = np.array(u[plan.real.local_slice])
+        spectrum = np.array(forward_truth(u)[plan.spectrum.local_slice]).astype(COMPLEX[dtype])
+        for transform, given, truth in ((plan.forward, real, spectrum),
+                                        (plan.backward, spectrum, real)):
+            labels = [label for label, *_ in _bad_calls(given, np.empty_like(truth))]
+            for bad, (number, label) in product(range(comm.size), enumerate(labels)):
+                out = np.full_like(truth, 5)
+                call, target = (given,), out
+                if comm.rank == bad:
+                    _, call, target, word = list(_bad_calls(given, out))[number]
+                error = raised(overlap.InputError, transform, *call, out=target)
+                same_everywhere(comm, str(error))
+                text = str(error)
+                assert f"rank {bad}: " in text and "expected" in text and "received" in text, text
+                if comm.rank == bad:
+                    assert word in text, (label, text)
+                assert (out == 5).all(), f"{label}: out was written"
+                if number % 5 == 0:
+                    np.testing.assert_allclose(transform(given, out=out), truth, atol=1e-10)
+            error = raised(overlap.InputError, transform, given[:1])  # bad on all
+            assert all(f"rank {rank}: " in str(error) for rank in range(comm.size))
+            np.testing.assert_allclose(transform(given), truth, atol=1e-10)
+
+
+BAD_ARGUMENTS = (
+    {"shape": (4,)}, {"shape": ()}, {"shape": 4}, {"shape": None}, {"shape": "44"},
+    {"shape": (4, 0)}, {"shape": (-1, 4, 4)}, {"shape": (4, 4.5)}, {"shape": (4, "x")},
+    {"shape": (4, float("nan"))}, {"shape": (4, float("inf"))}, {"dtype": "i4"}, {"dtype": "g"},
+    {"dtype": "no type"}, {"dtype": ">f8"}, {"dtype": [1]}, {"dtype": "f8,("},
+    {"shape": (10**30, 4, 4)}, {"shape": (10**12, 16, 16)}, {"shape": (0, 10**12, 16)},
+    {"shape": (np.array([4, 4]), 4)}, {"shape": ([4], [4, 4])}, {"shape": np.ones((2, 2), int)},
+    {"shape": (True, 4, 4)}, {"shape": np.float64(4)}, {"settings": {"waits": "off"}},
+    {"settings": 3}, {"layout": "transposed"}, {"grid": (1, 1)}, {"restore": True},
+    {"dealias": "3/2"},
+    {"wait": "on"}, {"wait": None}, {"norm": "forwards"}, {"norm": 1},
+    {"norm": np.array([1, 2])}, {"order": "xy"}, {"effort": "none"}, {"depth": 0}, {"depth": 1.5},
+    {"chunk": -1}, {"chunk": "2"}, {"in_flight": 0})
+OTHER_ARGUMENTS = (
+    {"shape": (2, 4, 5)}, {"shape": (4, 4)}, {"shape": (3, 4, 4)}, {"shape": (1, 2, 4, 4)},
+    {"dtype": "c8"}, {"norm": "ortho"}, {"order": "transposed"}, {"wait": "poll"}, {"depth": 3},
+    {"chunk": 2}, {"in_flight": 2}, {"effort": "estimate"})
+
+
+def grouped(options):
+    """A plan's keyword arguments, of options by their own names."""
+    groups = {"layout": ("order", "grid", "restore", "dealias"),
+              "settings": ("wait", "depth", "chunk", "in_flight", "effort", "late")}
+    found = {name: value for name, value in options.items() if name not in sum(groups.values(), ())}
+    for group, names in groups.items():
+        given = {name: options[name] for name in names if name in options}
+        if given and group not in found:
+            found[group] = given
+    return found
+
+
+def bad_arguments(comm, shared, others):
+    """Arguments that are bad, or only other ones, on one rank: the same InputError on all."""
+    good = {"shape": (2, 4, 4), "dtype": "c16", "wait": "off", "effort": "measure"}
+    threads = threading.active_count()
+    rt = overlap.Runtime(comm) if shared else None
+    for bad, change in product({0, comm.size - 1}, OTHER_ARGUMENTS if others else BAD_ARGUMENTS):
+        arguments = good | (change if comm.rank == bad else {})
+        error = raised(overlap.InputError, overlap.FFT2, rt or comm, **grouped(arguments))
+        same_everywhere(comm, str(error))
+        assert "expected" in str(error) and "received" in str(error), str(error)
+        (name, _), = change.items()
+        assert name in str(error), (name, str(error))
+        assert f"rank {bad}" in str(error), str(error)
+    u = random(np.random.default_rng(7), (2, 4, 4), "c16")
+    if comm.rank == bad:  # numpy's integers are the same as Python's
+        good |= {"shape": [np.int64(2), np.int32(4), np.uint8(4)], "depth": np.int64(2)}
+    else:
+        good |= {"depth": 2}
+    with overlap.FFT2(rt or comm, **grouped(good)) as plan:
+        assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice,
+                     comm)
+    if shared:
+        rt.close()
+    assert threading.active_count() == threads
+
+
+def other_communicator(comm):
+    """A plan on one of a runtime's communicators: of all ranks, in any order."""
+    with overlap.Runtime(comm) as rt:
+        if comm.size > 1:
+            for color, key in ((comm.rank, 0), (0, -comm.rank)):
+                error = raised(overlap.InputError, overlap.FFT2, rt.comm.Split(color, key), (4, 4))
+                same_everywhere(comm, str(error))
+        raised(overlap.InputError, overlap.FFT2, "a communicator", (4, 4))
+        u = random(np.random.default_rng(8), (3, 4, 4), "c16")
+        for shared in (rt, rt.comm, rt.wrap(comm)):
+            with overlap.FFT2(shared, u.shape, settings={"wait": "off"}) as plan:
+                assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u),
+                             plan.spectrum.local_slice, comm)
+
+
+def closed(comm):
+    for shared in (False, True):
+        rt = overlap.Runtime(comm) if shared else None
+        plan = overlap.FFT2(rt or comm, (2, 4, 4), settings={"wait": "poll"})
+        forward, backward = plan.forward, plan.backward
+        square = plan.pointwise(lambda a: a * a)
+        u = plan.real.empty()
+        u[...] = 0
+        forward(u)
+        plan.close()
+        plan.close()
+        for function in (plan.forward, plan.backward, forward, backward, square):
+            raised(overlap.ClosedError, function, u)
+        raised(overlap.ClosedError, lambda: plan.forward.settings)
+        raised(overlap.ClosedError, plan.pointwise, lambda a: a)
+        assert plan.runtime.closed is not shared
+        if shared:
+            with overlap.FFT2(rt, (2, 4, 4)):
+                pass
+            rt.close()
+        raised(overlap.ClosedError, overlap.FFT2, plan.runtime, (2, 4, 4))
+    plan = overlap.FFT2(rt := overlap.Runtime(comm), (2, 4, 4))
+    rt.close()
+    raised(overlap.ClosedError, plan.forward, u)
+    plan.close()
+
+
+# ---- errors at every site --------------------------------------------------------------------
+
+class Boom(Exception):
+    """Injected."""
+
+
+@contextmanager
+def failing(kind, name, when):
+    """Let a function of a class or module raise once, at a call with ``when(number, *args)``."""
+    original = getattr(kind, name)
+    state = {"calls": 0, "raised": 0}
+
+    def method(*args):
+        number = state["calls"]
+        state["calls"] += 1
+        if not state["raised"] and when(number, *args):
+            state["raised"] += 1
+            raise Boom(f"{name}, call {number}")
+        return original(*args)
+
+    setattr(kind, name, method)
+    try:
+        yield state
+    finally:
+        setattr(kind, name, original)
+
+
+@contextmanager
+def nothing_fails():
+    yield {"raised": 0}
+
+
+def _sites(transform, inputs, outputs, z):
+    """Places in which a transform can fail at slice `z`, as context managers by name."""
+    forward = transform.inputs[0].dtype.kind == "f" or type(transform).__name__ == "Forward"
+
+    def reads(number, sweep, source, *_):
+        return np.shares_memory(source, inputs[z])
+
+    def into(number, sweep, source, target, *_):
+        return np.shares_memory(target, outputs[z])
+
+    def loads(number, sweep, work, source):
+        return np.shares_memory(source, inputs[z])
+
+    def late(number, *_):
+        return number == z
+
+    if forward:
+        yield "pack", lambda: failing(RowSweep, "forward", reads), True
+        yield "unpack", lambda: failing(ColumnSweep, "forward", into), True
+    else:
+        yield "pack", lambda: failing(ColumnSweep, "backward_in", loads), True
+        yield "unpack", lambda: failing(RowSweep, "backward", into), True
+    yield "FFT along x", lambda: failing(kernels, "copy", late), False  # into or out of its scratch
+    yield "FFT along y", lambda: failing(InPlace, "execute", late), False
+    yield "exchange", lambda: failing(
+        Exchange, "forward" if forward else "backward", late), False
+    calls = {"off": "call", "block": "call", "poll": "start"}
+    yield "MPI call", lambda: failing(
+        Operation, calls[transform.settings.wait], late), False
+
+
+def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
+    """A failure at each site and slice, on each rank, is told on all; then all is right again."""
+    shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
+    u = random(np.random.default_rng(9), shape, dtype)
+    truth = forward_truth(u, order=order)
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
+                      settings={"wait": mode, "depth": depth, "chunk": 1}) as plan:
+        real = np.array(u[plan.real.local_slice])
+        spectrum = plan.forward(real)
+        assert_close(spectrum, truth, plan.spectrum.local_slice, comm)
+        back = plan.backward(spectrum)
+        reached = set()
+        for transform, given, expected in ((plan.forward, real, spectrum),
+                                           (plan.backward, spectrum, back)):
+            names = [site[0] for site in _sites(transform, given, expected, 0)]
+            for number, z, origin in product(range(len(names)), (0, 3, 6), range(comm.size)):
+                out = np.empty_like(np.asarray(expected))
+                name, inject, exact = list(_sites(transform, given, out, z))[number]
+                label = f"{name} of {type(transform).__name__}, slice {z}, rank {origin}"
+                with (inject() if comm.rank == origin else nothing_fails()) as state:
+                    error = raised(overlap.SliceError, transform, given, out=out)
+                assert state["raised"] == (comm.rank == origin), label
+                same_everywhere(comm, (error.rank, error.slice, str(error), error.traceback_text))
+                assert error.rank == origin and "Boom" in error.summary, (label, str(error))
+                assert f"on rank {origin}" in str(error) and "_cases.py" in error.traceback_text
+                if exact or mode == "off":
+                    assert error.slice == str(z), (label, error.slice)
+                reached.add(name)
+                assert same_bits(transform(given, out=out), expected), label
+        assert reached == {"pack", "unpack", "FFT along x", "FFT along y", "exchange", "MPI call"}
+
+
+def injected_in_chunks(comm, mode, workers=2):
+    """Several slices per message and several workers."""
+    u = random(np.random.default_rng(10), (11, 6, 8), "c8")
+    with overlap.Runtime(comm, workers=workers) as rt, \
+            overlap.FFT2(rt, u.shape, "c8",
+                         settings={"wait": mode, "depth": 2, "chunk": 3}) as plan:
+        real = np.array(u[plan.real.local_slice])
+        spectrum = np.array(plan.forward(real))
+        for z, origin in product((0, 5, 10), range(comm.size)):
+            with (failing(RowSweep, "forward", lambda number, sweep, source, *_: np.shares_memory(
+                    source, real[z])) if comm.rank == origin else nothing_fails()):
+                error = raised(overlap.SliceError, plan.forward, real)
+            same_everywhere(comm, str(error))
+            first, _, last = error.slice.partition("-")
+            assert error.rank == origin and int(first) <= z <= int(last or first), str(error)
+            assert same_bits(plan.forward(real), spectrum)

@@ -1,0 +1,149 @@
+"""What `test_fft3` runs on every rank: bad input, and a failure at every site."""
+
+from contextlib import ExitStack
+from itertools import product
+
+import numpy as np
+from fft2_cases import raised, random, same_bits, same_everywhere
+from fft2_error_cases import failing, grouped, nothing_fails
+from fft3_cases import assert_close, forward_truth, small_units
+
+import overlap
+from overlap.fft.engine import passage as passages
+from overlap.fft.engine import tail
+from overlap.fft.engine.flights import UnitsFlight
+from overlap.runtime.requests import Operation
+
+# ---- errors ----------------------------------------------------------------------------------
+
+@small_units()
+def injected(comm, mode, grid, dtype, shape, late, workers=1):
+    """A failure at each site, leg and rank is told on all; then all is right again."""
+    u = random(np.random.default_rng(9), shape, dtype)
+    with overlap.Runtime(comm, workers=workers) as rt, \
+            overlap.FFT3(rt, shape, dtype,
+                         layout={"grid": grid},
+                         settings={"wait": mode, "depth": 3, "chunk": 1, "late": late,
+                                   "effort": "estimate"}) as plan:
+        real = np.array(u[plan.real.local_slice])
+        spectrum = plan.forward(real)
+        assert_close(comm, spectrum, forward_truth(u, shape), plan.spectrum.local_slice)
+        back = plan.backward(spectrum)
+        for transform, given, expected in ((plan.forward, real, spectrum),
+                                           (plan.backward, spectrum, back)):
+            legs = len(transform.passages()[0].legs)
+            reached = set()
+            sites = "load", "store", "exchanged", "MPI", "rest", "stow", "late"
+            for site, leg, origin in product(sites, range(legs), range(comm.size)):
+                out = np.empty_like(np.asarray(expected))
+                label = f"{site}, leg {leg}, rank {origin}"
+                with ExitStack() as stack:
+                    if comm.rank == origin:
+                        state = stack.enter_context(_failing(transform, site, leg))
+                    else:
+                        state = stack.enter_context(nothing_fails())
+                    error = None
+                    try:
+                        transform(given, out=out)
+                    except overlap.SliceError as failure:
+                        error = failure
+                failed = comm.bcast(state["raised"], origin)
+                same_everywhere(comm, error and (error.rank, error.slice, str(error)))
+                assert (error is not None) == bool(failed), label
+                if failed:
+                    assert error.rank == origin and "Boom" in error.summary, (label, str(error))
+                    reached.add((site, leg))
+                assert same_bits(transform(given, out=out), expected), label
+            assert len(reached) >= 4 * legs, reached
+            was_late = any(task.phase == "late" for task in transform._parts)
+            assert was_late == (late > 0 and transform is plan.forward)
+            assert was_late == ({"stow", "late"} <= {site for site, _ in reached})
+
+
+def _failing(transform, site, leg):
+    """Make the task in the middle of a leg fail at some site, once."""
+    parts = [task.part for task in transform._parts if task.leg == leg and not task.phase]
+
+    def middle(flight):
+        return (flight._leg is transform.passages()[0].legs[leg]
+                and flight._units == flight._leg.units(parts[len(parts) // 2]))
+
+    if site == "MPI":
+        name = "start" if transform.settings.wait == "poll" else "call"
+        comms = {id(transform._comms[one.crossing.dimension]) for one in transform.passages()[0].legs
+                 if one.crossing.dimension is not None}
+        state = {"seen": set()}
+
+        def when(number, operation):
+            state["seen"].add(id(operation.comm))
+            return number >= 1 and len(state["seen"]) >= min(leg + 1, len(comms))
+
+        return failing(Operation, name, when)
+    if site == "rest":
+        return failing(passages.Passage, "rest", lambda number, *_: True)
+    if site == "stow":
+        return failing(tail.Tail, "stow", lambda number, *_: True)
+    if site == "late":
+        return failing(tail._Late, "store", lambda number, *_: number == 1)
+    return failing(UnitsFlight, site, lambda number, flight, *_: middle(flight))
+
+
+BAD_ARGUMENTS = (
+    {"shape": (4, 4)}, {"shape": 4}, {"shape": (4, 4, 0)}, {"shape": (-1, 4, 4, 4)},
+    {"shape": (4, 4, 4.5)}, {"shape": (10**30, 4, 4)}, {"shape": (10**10, 16, 16, 16)},
+    {"shape": ([4], [4, 4], 4)}, {"layout": {"grids": (1, 1)}}, {"dtype": "i4"}, {"grid": 2}, {"grid": (1,)}, {"grid": (0, 1)},
+    {"grid": (7, 7)}, {"grid": (1, 1.5)}, {"grid": "ab"}, {"wait": "on"}, {"norm": 1},
+    {"order": "zyx"}, {"restore": 1}, {"dealias": "2/3"}, {"dealias": 1.5}, {"effort": "none"},
+    {"depth": 0}, {"chunk": -1}, {"in_flight": 0}, {"late": 1.5}, {"late": "half"})
+OTHER_ARGUMENTS = ({"shape": (4, 4, 5)}, {"dtype": "c8"}, {"norm": "ortho"}, {"restore": True},
+                   {"order": "transposed"}, {"dealias": "3/2"}, {"chunk": 2}, {"depth": 3},
+                   {"late": 0.5})
+
+
+@small_units()
+def bad_arguments(comm):
+    """Bad, or other ones, on one rank: the same InputError on all, and nothing left behind."""
+    good = {"shape": (4, 4, 4), "dtype": "c16", "wait": "off", "effort": "estimate"}
+    changes = [*BAD_ARGUMENTS, *(OTHER_ARGUMENTS if comm.size > 1 else ())]
+    for bad, change in product({0, comm.size - 1}, changes):
+        arguments = good | (change if comm.rank == bad else {})
+        error = raised(overlap.InputError, overlap.FFT3, comm, **grouped(arguments))
+        same_everywhere(comm, str(error))
+        (name, _), = change.items()
+        assert "expected" in str(error) and "received" in str(error), str(error)
+        assert name in str(error) and f"rank {bad}" in str(error), str(error)
+
+
+@small_units()
+def bad_calls(comm):
+    """A bad array on one rank: the same InputError on all, nothing done, the plan works."""
+    u = random(np.random.default_rng(6), (6, 8, 8), "f8")
+    with overlap.FFT3(comm, u.shape, "f8", settings={"wait": "poll"}) as plan:
+        real = np.array(u[plan.real.local_slice])
+        for bad, change in product(range(comm.size), (
+                lambda: ((real[:1, :1],), None), lambda: ((real.astype("f4"),), None),
+                lambda: ((real, real), None), lambda: ((real.tolist(),), None),
+                lambda: ((real,), plan.real.empty()), lambda: ((real,), real))):
+            call, out = change() if comm.rank == bad else ((real,), None)
+            error = raised(overlap.InputError, plan.forward, *call, out=out)
+            same_everywhere(comm, str(error))
+            assert f"rank {bad}: expected" in str(error) and "received" in str(error), str(error)
+        assert_close(comm, plan.forward(real), forward_truth(u, u.shape), plan.spectrum.local_slice)
+
+
+@small_units()
+def closed(comm):
+    for shared in (False, True):
+        rt = overlap.Runtime(comm) if shared else None
+        plan = overlap.FFT3(rt or comm, (4, 4, 4),
+                            settings={"wait": "poll", "effort": "estimate"})
+        forward, u = plan.forward, plan.real.empty()
+        u[...] = 0
+        forward(u)
+        plan.close()
+        plan.close()
+        for function in (plan.forward, plan.backward, forward):
+            raised(overlap.ClosedError, function, u)
+        assert plan.runtime.closed is not shared
+        if shared:
+            rt.close()

@@ -1,0 +1,182 @@
+"""What `test_pointwise` runs on every rank: bad input, and a failure at every site."""
+
+from itertools import product
+
+import numpy as np
+from fft2_cases import assert_close, forward_truth, raised, random, same_bits, same_everywhere
+from fft2_error_cases import Boom, failing, nothing_fails
+from pointwise_cases import local, spectra
+
+import overlap
+from overlap.arrays.exchange import Exchange
+from overlap.fft.engine.kernels import ColumnSweep, RowSweep
+from overlap.fft.pointwise import Pointwise
+from overlap.fft.volume_pointwise import VolumePointwise
+
+# ---- errors ----------------------------------------------------------------------------------
+
+def bad_input(comm, mode):
+    shape = (3, 6, 8)
+    (a,) = spectra(np.random.default_rng(8), 1, shape, "f8")
+    with overlap.FFT2(comm, shape, "f8", settings={"wait": mode}) as plan:
+        field = local(plan, a, "natural")
+        flat = np.array(field[0])
+        acting = plan.pointwise(lambda u, v: (u * v, u), outputs=2, shared=1)
+        expected = acting(field, flat)
+
+        def bad_calls(outs):
+            yield "no input", (), outs
+            yield "one input", (field,), outs
+            yield "three inputs", (field, flat, flat), outs
+            yield "shared field with a batch", (field, field), outs
+            yield "field without a batch", (flat, flat), outs
+            yield "dtype", (field.astype("c8"), flat), outs
+            yield "byte order", (field, flat.astype(">c16")), outs
+            yield "one out", (field, flat), outs[0]
+            yield "tuple of one", (field, flat), outs[:1]
+            yield "tuple of three", (field, flat), (*outs, outs[0])
+            yield "list", (field, flat), list(outs)
+            yield "out holds None", (field, flat), (outs[0], None)
+            yield "out is an input", (field, flat), (outs[0], field)
+            yield "one array for both", (field, flat), (outs[0], outs[0])
+            yield "outs overlap", (field, flat), (outs[0], outs[0][::-1])
+
+        count = len(list(bad_calls((field, field))))
+        for bad, number in product(range(comm.size), range(count)):
+            outs = tuple(np.full(plan.spectrum.shape, 5, "c16") for _ in range(2))
+            given, target = (field, flat), outs
+            label = ""
+            if comm.rank == bad:
+                label, given, target = list(bad_calls(outs))[number]
+            error = raised(overlap.InputError, acting, *given, out=target)
+            same_everywhere(comm, str(error))
+            assert f"rank {bad}: " in str(error) and "received" in str(error), (label, str(error))
+            assert all((out == 5).all() for out in outs), label
+        for found, truth in zip(acting(field, flat, out=outs), expected):
+            assert same_bits(found, truth)
+        bad_arguments = ({"inputs": 0}, {"inputs": 2, "shared": 2}, {"outputs": 0},
+                         {"dealias": "2/3"}, {"inputs": 1.0}, {"shared": -1}, {"dealias": 1.5})
+        for bad, arguments in product({0, comm.size - 1}, bad_arguments):
+            arguments = arguments if comm.rank == bad else {"inputs": 2}
+            error = raised(overlap.InputError, plan.pointwise, lambda u, v: u, **arguments)
+            same_everywhere(comm, str(error))
+        if comm.size > 1:
+            for arguments in ({"inputs": 3}, {"outputs": 2}, {"dealias": "3/2"}, {"shared": 1}):
+                arguments = {"inputs": 2} | (arguments if comm.rank == 1 else {})
+                error = raised(overlap.InputError, plan.pointwise, lambda u, v: u, **arguments)
+                same_everywhere(comm, str(error))
+                assert "rank 1" in str(error)
+        for found, truth in zip(acting(field, flat), expected):
+            assert same_bits(found, truth)
+
+
+def bad_results(comm, mode, workers):
+    """What the function returns on one rank does not fit: SliceError on all, naming it."""
+    shape = (4, 6, 2 * comm.size + 4)
+    (a,) = spectra(np.random.default_rng(9), 1, shape, "f8")
+    wrong = {}
+
+    def function(u, v, index):
+        how = wrong.get(index)
+        if how == "raise":
+            raise Boom("in the function")
+        if how == "interrupt":
+            raise SystemExit("in the function")
+        good = u * v, u
+        return {None: good, "one": u, "three": (*good, u), "shape": (u[:, :-1], u),
+                "row": (u[0], u), "scalar": (1.0, u), "None": None, "complex": (1j * u, u),
+                "text": ("text", u), "objects": (u, np.full(u.shape, None)),
+                "list": list(good)}[how]
+
+    with overlap.Runtime(comm, workers=workers) as rt, \
+            overlap.FFT2(rt, shape, "f8",
+                         settings={"wait": mode, "depth": 2, "chunk": 1}) as plan:
+        field = local(plan, a, "natural")
+        acting = plan.pointwise(function, inputs=2, outputs=2)
+        expected = acting(field, field)
+        for number, how in enumerate(("raise", "one", "three", "shape", "row", "scalar", "None",
+                                      "complex", "text", "objects", "list", "interrupt")):
+            for origin, z in ((number % comm.size, number % 4), (comm.size - 1, 3)):
+                if comm.rank == origin:
+                    wrong[z] = how
+                error = raised(overlap.SliceError, acting, field, field)
+                same_everywhere(comm, (str(error), error.rank, error.slice))
+                assert error.rank == origin, (how, str(error))
+                assert error.slice == str(z), (how, str(error))
+                assert "in the function" in error.summary or how not in ("raise", "interrupt")
+                wrong.clear()
+                for found, truth in zip(acting(field, field), expected):
+                    assert same_bits(found, truth), how
+
+
+def injected(comm, mode, dealias="3/2"):
+    """A failure of each sweep and each exchange on each rank, shared fields included."""
+    shape = (5, 2 * comm.size + 2, 2 * comm.size + 4)
+    a, b = spectra(np.random.default_rng(10), 2, shape, "f8")
+    with overlap.FFT2(comm, shape, "f8", settings={"wait": mode, "depth": 2, "chunk": 1}) as plan:
+        fields = local(plan, a, "natural"), local(plan, b, "natural")
+        flat = np.array(fields[0][1])
+        acting = plan.pointwise(lambda u, v, w: u * v * w, shared=1, dealias=dealias)
+        expected = acting(*fields, flat)
+        sites = [(ColumnSweep, "backward_in", 2), (RowSweep, "backward", 2),
+                 (RowSweep, "forward", 1), (ColumnSweep, "forward", 1),
+                 (Exchange, "backward", 1), (Exchange, "forward", 1)]
+        for (owner, name, per_slice), origin in product(sites, range(comm.size)):
+            shared = 0 if name == "forward" else 1  # calls for the shared field come first
+            for place in (0, shared, shared + per_slice * 3):
+                label = f"{owner}.{name}, call {place}, rank {origin}"
+                with (failing(owner, name, lambda number, *_: number == place)
+                      if comm.rank == origin else nothing_fails()) as state:
+                    error = raised(overlap.SliceError, acting, *fields, flat)
+                assert state["raised"] == (comm.rank == origin), label
+                same_everywhere(comm, (error.rank, error.slice, str(error)))
+                assert error.rank == origin and "Boom" in str(error), label
+                assert same_bits(acting(*fields, flat), expected), label
+
+
+def making_fails_on_one_rank(comm):
+    """A rank without memory for a function's planes: none on any rank, and the plans go on alike."""
+    shape = (3, 6, 8, 10)
+    last = comm.size - 1
+    for make, kind, axes in ((overlap.FFT2, Pointwise, (-2, -1)),
+                             (overlap.FFT3, VolumePointwise, (-3, -2, -1))):
+        with make(comm, shape, "f8", settings={"wait": "poll"}) as plan:
+            kept = plan.pointwise(lambda u: u)
+            with failing(kind, "configure", lambda *_: True) if (
+                    comm.rank == last) else nothing_fails():
+                error = raised(overlap.RankError, plan.pointwise, lambda u: u * u)
+            same_everywhere(comm, str(error))
+            assert error.rank == last and "Boom" in error.summary
+            again = plan.pointwise(lambda u: u * u)
+            assert plan.tune(0.2).keys() == {"forward", "backward", kept.name, again.name}
+            u = random(np.random.default_rng(2), shape, "f8")
+            spectrum = plan.forward(u[plan.real.local_slice])
+            assert_close(kept(spectrum), np.fft.rfftn(u, axes=axes), plan.spectrum.local_slice, comm)
+
+
+def planning_calls_no_function(comm):
+    """Planning runs on zeros, which the function may not bear; C and T are measured with it."""
+    shape = (40, 8, 8)
+    calls = []
+
+    def inverse(u):
+        calls.append(1)
+        assert (u != 0).all(), "called on zeros"
+        return 1 / u
+
+    u = 1 + random(np.random.default_rng(11), shape, "f8") ** 2
+    with overlap.FFT2(comm, shape, "f8", settings={"wait": "auto"}) as plan:
+        acting = plan.pointwise(inverse)
+        assert calls == []
+        assert acting.trials or comm.size == 1
+        spectrum = plan.forward(u[plan.real.local_slice])
+        expected = acting(spectrum)
+        assert len(calls) == shape[0]
+        assert_close(expected, forward_truth(1 / u), plan.spectrum.local_slice, comm)
+        product = plan.pointwise(lambda u, v: u * v, shared=1)
+        given = spectrum, np.array(spectrum[0])
+        expected = product(*given)
+        product.compute(*given, out=plan.spectrum.empty())
+        product.communicate(*given, out=plan.spectrum.empty())
+        assert same_bits(product(*given), expected)
+        assert str(product.settings) in product.describe()

@@ -1,0 +1,218 @@
+"""Signals, Ctrl-C among them, at every moment of a call."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from itertools import product
+
+import numpy as np
+from edge_cases import SLICES, WAITS, Boom, Sums, handling, outcome, same_error
+from error_cases import PATIENCE_S, raised, same_message
+from mpi4py import MPI
+
+import overlap
+from overlap.runtime.job import Failure, Job
+from overlap.runtime.scheduler import Scheduler
+
+# ---- signals ---------------------------------------------------------------------------------
+
+def alarms(comm, wait, moments=40):
+    """A handler that raises, at many moments of a call: every job ends before it is raised."""
+    def raising(number, frame):
+        raise Boom("alarm")
+
+    rng = np.random.default_rng(7)
+    hits = 0
+    with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=20) as rt:
+        sums = Sums(rt)
+        sums.check()
+        with handling(signal.SIGALRM, raising):
+            for delay in rng.uniform(1e-6, 3e-3, moments):
+                if comm.rank == 0:
+                    sums.hook = lambda z: z or signal.setitimer(signal.ITIMER_REAL, delay)
+                error = outcome(sums.pipeline, range(SLICES))
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except Boom:
+                    pass
+                if comm.rank == 0 and isinstance(error, Boom):
+                    error = error.__cause__  # None: it came too late for the others to hear of it
+                    hits += error is not None
+                errors = comm.allgather(None if error is None else str(error))
+                assert len(set(errors)) == 1, errors
+                assert error is None or type(error) is overlap.SliceError and "alarm" in str(error)
+                sums.check()
+    assert comm.rank or hits, "no alarm came in time"
+
+
+def terminated(comm, wait):
+    """sys.exit in a handler of SIGTERM: SystemExit there, a SliceError elsewhere."""
+    with overlap.Runtime(comm, depth=3, wait=wait, deadline_s=20) as rt:
+        sums = Sums(rt)
+        with handling(signal.SIGTERM, lambda *_: sys.exit(3)):
+            for number in (0, 4):
+                noticed = threading.Event()
+
+                def kill(z):
+                    if comm.rank == comm.size - 1 and z == number and not noticed.is_set():
+                        noticed.set()
+                        os.kill(os.getpid(), signal.SIGTERM)
+                        time.sleep(0.05)
+
+                sums.hook = kill
+                error = outcome(sums.pipeline, range(SLICES))
+                if comm.rank == comm.size - 1:
+                    assert type(error) is SystemExit and error.code == 3, repr(error)
+                    error = error.__cause__
+                same_error(comm, error, overlap.SliceError, "SystemExit")
+                sums.check()
+
+
+def quiet_handlers(comm, wait):
+    """A handler that does not raise changes nothing, and runs while the call is under way."""
+    with overlap.Runtime(comm, depth=3, wait=wait, deadline_s=20) as rt:
+        sums = Sums(rt)
+        seen = []
+        with handling(signal.SIGUSR1, lambda *_: seen.append(rt.control.running)):
+            for _ in range(3):
+                sums.hook = lambda z: z == 3 and os.kill(os.getpid(), signal.SIGUSR1)
+                sums.pipeline(range(SLICES))
+                sums.check()
+        assert len(seen) == 3 and any(seen), seen
+
+
+def interrupted_together(comm):
+    """Ctrl-C in the middle of planning: KeyboardInterrupt there, one RankError elsewhere."""
+    with overlap.Runtime(comm, wait="poll", deadline_s=20) as rt:
+        sums = Sums(rt)
+        for moment in range(3):
+            freed = []
+            reached = []
+
+            def plan():
+                with rt.together("planning", lambda: freed.append(True)):
+                    for step in range(3):
+                        if comm.rank == 0 and step == moment:
+                            signal.raise_signal(signal.SIGINT)
+                        reached.append(step)  # held back until the ranks meet
+                        if step == 1:
+                            sums.check()
+                        rt.control.maximum(step)
+
+            error = outcome(plan)
+            assert freed == [True] and reached[-1] == moment, (freed, reached)
+            if comm.rank == 0:
+                assert type(error) is KeyboardInterrupt, repr(error)
+                error = error.__cause__
+            same_error(comm, error, type(error), "KeyboardInterrupt")
+            assert isinstance(error, overlap.RankError)
+            sums.check()
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------
+
+def interrupted(comm):
+    """SIGINT on one rank in mid-pipeline: KeyboardInterrupt there, SliceError elsewhere."""
+    noticed = threading.Event()
+    original = Job.fail
+
+    def fail(job, key, error):
+        original(job, key, error)
+        noticed.set()
+
+    Job.fail = fail
+    for wait, bad, rank in product(WAITS, (0, 7), {0, comm.size - 1}):
+        handler = signal.getsignal(signal.SIGINT)
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10) as rt:
+            noticed.clear()
+
+            @rt.pipelined
+            async def program(z, bad):
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+                if z == bad:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    assert noticed.wait(PATIENCE_S)
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+            kind = KeyboardInterrupt if comm.rank == rank else overlap.SliceError
+            error = raised(kind, program, range(12), bad if comm.rank == rank else -1)
+            if comm.rank == rank:
+                error = error.__cause__
+                assert isinstance(error, overlap.SliceError)
+            same_message(comm, error)
+            assert "KeyboardInterrupt" in str(error) and error.rank == rank
+            assert signal.getsignal(signal.SIGINT) is handler
+            program(range(12), -1)
+    Job.fail = original
+
+
+def interrupted_at_the_end(comm):
+    """A Ctrl-C that comes when the outcome is already known is not swallowed."""
+    original = Scheduler._outcome
+    for wait in ("off", "poll"):
+        with overlap.Runtime(comm, wait=wait, deadline_s=5) as rt:
+            @rt.pipelined
+            async def program(z):
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+            def outcome(communicator):
+                result = original(communicator)
+                if comm.rank == 0:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    end = time.monotonic() + PATIENCE_S
+                    while communicator._job.failure is None and time.monotonic() < end:
+                        time.sleep(1e-3)
+                return result
+
+            Scheduler._outcome = outcome
+            try:
+                if comm.rank == 0:
+                    raised(KeyboardInterrupt, program, range(4))
+                else:
+                    program(range(4))
+            finally:
+                Scheduler._outcome = original
+            program(range(4))
+
+
+def interrupted_while_failing(comm):
+    """Ctrl-C while a failure is being noted down on the same thread does not lock up."""
+    original = Failure.__init__
+
+    def interrupting(failure, key, error):
+        if isinstance(error, Boom):
+            signal.raise_signal(signal.SIGINT)
+        original(failure, key, error)
+
+    Failure.__init__ = interrupting
+    with overlap.Runtime(comm, wait="off", deadline_s=5) as rt:
+        @rt.pipelined
+        async def program(z):
+            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+            raise Boom
+
+        raised((overlap.SliceError, KeyboardInterrupt), program, range(4))
+    Failure.__init__ = original
+
+
+def interrupted_in_preflight(comm):
+    """Ctrl-C while a rank waits for the others' input: the others are not left alone either."""
+    with overlap.Runtime(comm, wait="poll", deadline_s=5) as rt:
+        original = rt.enter
+
+        @rt.pipelined
+        async def program(z):
+            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+        def enter(*args, **kwargs):
+            original(*args, **kwargs)
+            if comm.rank == 0:
+                signal.raise_signal(signal.SIGINT)  # as if it had come inside MPI_Allreduce
+
+        rt.enter = enter
+        kind = KeyboardInterrupt if comm.rank == 0 else overlap.SliceError
+        raised(kind, program, range(5))
+        rt.enter = original
+        program(range(5))
