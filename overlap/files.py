@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Self
 
 
 def read(path: str | os.PathLike[str], limit_nbytes: int) -> bytes:
@@ -83,6 +84,66 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with suppress(OSError):
             os.remove(name)
         raise
+
+
+class ErrorKeepingFile:
+    """A file for HDF5 to write to, which says afterwards whether the disk took everything.
+
+    HDF5 itself does not survive a full disk: closing its file fails, leaves it open, and writes again
+    when the process ends, which may then crash. So it is never told: after the first error, what it
+    writes is dropped.
+
+    Attributes
+    ----------
+    error : OSError or None
+        The first one.
+    """
+
+    error: OSError | None
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file, self.error = open(path, "r+b", buffering=0), None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+    def seek(self, *where: int) -> int:
+        return self._file.seek(*where)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, count: int) -> bytes | None:
+        return self._file.read(count)
+
+    def readinto(self, target: Any) -> int:
+        """Read into a buffer; what was never written is 0."""
+        target = memoryview(target)
+        count = self._file.readinto(target)
+        target[count:] = bytes(len(target) - count)
+        return len(target)
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data)
+        while left and self.error is None:
+            left = left[self._try(self._file.write, left) or 0:]
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> None:
+        self._try(self._file.truncate, size)
+
+    def flush(self) -> None:
+        self._try(os.fsync, self._file.fileno())
+
+    def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except OSError as error:
+            self.error = self.error or error
+            return None
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> None:

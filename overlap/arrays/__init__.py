@@ -1,6 +1,7 @@
 """Who holds what: partitions, exchanges, distributed arrays. Knows no threads."""
 
 from .distarray import DistArray
+from .distribution import Distribution, part_of
 from .exchange import Exchange, RemotePieces, mpi_type
 from .layout import Layout, box_shape, contiguous, offset
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
@@ -9,7 +10,7 @@ from .stages import Stage, stages
 from .topology import coordinates, subcomms
 from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
 
-__all__ = ["DeferredBlocks", "DistArray", "Exchange", "Layout", "Message", "RemotePieces", "Slab",
+__all__ = ["DeferredBlocks", "DistArray", "Distribution", "Exchange", "Layout", "Message", "RemotePieces", "Slab",
            "Stage", "Transpose", "TransposeBlocks", "block", "box_shape", "chunks", "complement",
            "contiguous", "coordinates", "intersect", "length_of", "mode_segments", "moved",
-           "mpi_type", "offset", "stages", "subcomms"]
+           "mpi_type", "offset", "part_of", "stages", "subcomms"]

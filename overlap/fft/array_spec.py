@@ -61,6 +61,11 @@ class ArraySpec:
         self.local_slice = tuple(where)
         self.shape = tuple(length_of(part) for part in where)
 
+    def __repr__(self) -> str:
+        here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
+        return (f"<ArraySpec: global shape {self.global_shape}, {self.dtype}, split along axes {self.axes}; "
+                f"this rank holds [{here}]>")
+
     def wrap(self, array: np.ndarray) -> DistArray:
         """The local `array` as a `DistArray`."""
         return DistArray(array, self.comm, self.global_shape, self.axes, self.local_slice)
@@ -73,6 +78,8 @@ class ArraySpec:
         """What is wrong with a local array as one of these, or None."""
         if not isinstance(array, np.ndarray):
             return f"expected {name} to be a numpy array, received {type(array).__name__}"
+        if isinstance(array, np.ma.MaskedArray):
+            return f"expected {name} to be an array without a mask, received a masked array"
         if array.shape != self.shape or array.dtype != self.dtype:
             return (f"expected {name} of local shape {self.shape} and dtype {self.dtype}, received "
                     f"{array.shape} and {array.dtype}")

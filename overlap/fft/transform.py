@@ -84,6 +84,11 @@ class Transform:
         self._kernels = None  # of `settings`
         self._memory = None  # of all slots
 
+    def __repr__(self) -> str:
+        sides = (", ".join(f"{spec.global_shape} {spec.dtype}" for spec in some)
+                 for some in (self.inputs, self.outputs))
+        return f"<{self.name}: {' to '.join(sides)}{', closed' if self._released else ''}>"
+
     # ---- what a transform supplies, besides its attributes -------------------------------------
 
     def make_slots(self, depth, sizes):

@@ -305,7 +305,7 @@ def _attributes(comm, spec, split):
     check(array)
     array -= 1
     if array.size > 1:
-        for other in (array[0], array[..., :0], array.ravel(), array[None], array.sum(axis=0)):
+        for other in (np.take(array, 0, split), array.ravel(), array.sum(axis=0)):
             assert getattr(other, "global_shape", None) is None, other
             if isinstance(other, overlap.DistArray):
                 check(other, known=False)

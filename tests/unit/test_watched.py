@@ -21,7 +21,13 @@ MAKERS = {"Clone", "Create", "Create_cart", "Create_group", "Dup", "Sub"}
 # Calls that a user makes on a communicator of the user's own, without any runtime: nobody is inside
 # of the library when one of them begins.
 USERS_OWN = {
+    ("arrays/distarray.py", "Alltoallv"),
+    ("arrays/distarray.py", "allgather"),
     ("arrays/distarray.py", "gather"),
+    ("arrays/storage.py", "Recv"),
+    ("arrays/storage.py", "Send"),
+    ("arrays/storage.py", "allgather"),
+    ("arrays/storage.py", "gather"),
     ("compat/mpi4py_fft/distarray.py", "gather"),
     ("compat/mpi4py_fft/pencil.py", "Alltoallv"),
     ("compat/mpi4py_fft/pencil.py", "Create_cart"),

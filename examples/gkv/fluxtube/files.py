@@ -1,12 +1,11 @@
 """Files of a run: one rank writes, all ranks know whether it worked; a file is whole or not there."""
 
-import os
 from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 
-from overlap.files import replacing
+from overlap.files import ErrorKeepingFile, replacing
 
 
 class FileError(RuntimeError):
@@ -81,67 +80,10 @@ def writing(path, user_block=0, finish=None):
         When it cannot be written; `path` is then as it was, and nothing is left beside it.
     """
     with replacing(path) as partial:
-        with _Disk(partial) as disk:
+        with ErrorKeepingFile(partial) as disk:
             with h5py.File(disk, "w", userblock_size=user_block) as file:
                 yield file
             if disk.error is not None:
                 raise disk.error
         if finish is not None:
             finish(partial)
-
-
-class _Disk:
-    """A file for HDF5 to write to, which says afterwards whether the disk took everything.
-
-    HDF5 itself does not survive a full disk: closing its file fails, leaves it open, and writes again
-    when the process ends, which may then crash. So it is never told: after the first error, what it
-    writes is dropped.
-
-    Attributes
-    ----------
-    error : OSError or None
-        The first one.
-    """
-
-    def __init__(self, path):
-        self._file, self.error = open(path, "r+b", buffering=0), None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self._file.close()
-
-    def seek(self, *where):
-        return self._file.seek(*where)
-
-    def tell(self):
-        return self._file.tell()
-
-    def read(self, count):
-        return self._file.read(count)
-
-    def readinto(self, target):
-        """Read into a buffer; what was never written is 0."""
-        target = memoryview(target)
-        count = self._file.readinto(target)
-        target[count:] = bytes(len(target) - count)
-        return len(target)
-
-    def write(self, data):
-        left = memoryview(data)
-        while left and self.error is None:
-            left = left[self._try(self._file.write, left) or 0:]
-        return len(data)
-
-    def truncate(self, size=None):
-        self._try(self._file.truncate, size)
-
-    def flush(self):
-        self._try(os.fsync, self._file.fileno())
-
-    def _try(self, call, *arguments):
-        try:
-            return call(*arguments)
-        except OSError as error:
-            self.error = self.error or error

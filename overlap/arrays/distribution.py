@@ -1,0 +1,159 @@
+"""`Distribution`: which part of a global array this rank holds, and what views of that part hold.
+
+Pure integers. Every rule here gives the same answer on all ranks, although each knows only its own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index as as_integer
+from typing import Any
+
+import numpy as np
+
+from .partition import block, length_of
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """This rank's part of a global array.
+
+    Attributes
+    ----------
+    global_shape : tuple of int
+    axes : tuple of int
+        The axes that are split over the ranks; all others are whole on every rank.
+    local_slice : tuple of slice
+        Where the local part lies in the global array.
+    """
+
+    global_shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    local_slice: tuple[slice, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the local part."""
+        return tuple(map(length_of, self.local_slice))
+
+    def agrees_with(self, other: Distribution) -> bool:
+        """Whether arrays of both can be combined element by element; alike on all ranks."""
+        return (self.global_shape, self.axes) == (other.global_shape, other.axes)
+
+    def transposed(self, order: Sequence[int]) -> Distribution:
+        """The distribution of ``array.transpose(order)``."""
+        axes = [axis % len(self.global_shape) for axis in order]
+        return Distribution(tuple(self.global_shape[axis] for axis in axes),
+                            tuple(sorted(axes.index(axis) for axis in self.axes)),
+                            tuple(self.local_slice[axis] for axis in axes))
+
+    def indexed(self, index: Any) -> Distribution | None:
+        """The distribution of ``array[index]``, or None where that is no distributed array.
+
+        Whole axes can be indexed by an integer or any slice, which all ranks are taken to do alike; of
+        split ones only all of the local part will do. Index arrays make no distributed array.
+        """
+        items = list(index) if isinstance(index, tuple) else [index]
+        if not all(item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item)
+                   for item in items):
+            return None
+        given = sum(item is not None and item is not Ellipsis for item in items)
+        rest = [slice(None)] * (len(self.global_shape) - given)
+        at = next((n for n, item in enumerate(items) if item is Ellipsis), len(items))
+        items[at:at + 1] = rest
+        lengths, split, where = [], [], []
+        axis = 0
+        for item in items:
+            if item is None:
+                lengths.append(1)
+                where.append(slice(0, 1))
+                continue
+            if axis in self.axes:
+                if item != slice(None):
+                    return None
+                split.append(len(lengths))
+                lengths.append(self.global_shape[axis])
+                where.append(self.local_slice[axis])
+            elif isinstance(item, slice):
+                count = len(range(self.global_shape[axis])[item])
+                lengths.append(count)
+                where.append(slice(0, count))
+            axis += 1
+        return Distribution(tuple(lengths), tuple(split), tuple(where))
+
+    def split_along(self, axes: Sequence[int], grid: Sequence[int], rank: int) -> Distribution:
+        """The same global array, split evenly over a grid of ranks.
+
+        Parameters
+        ----------
+        axes : sequence of int
+            From 0 on, each once.
+        grid : sequence of int
+            Ranks along each of `axes`; the last one's coordinate runs fastest with the rank.
+        rank : int
+        """
+        where = [slice(0, length) for length in self.global_shape]
+        for axis, coordinate, count in zip(axes, np.unravel_index(rank, tuple(grid)), grid):
+            where[axis] = block(self.global_shape[axis], count)[coordinate]
+        return Distribution(self.global_shape, tuple(sorted(axes)), tuple(where))
+
+
+def part_of(index: Sequence[int | slice], global_shape: Sequence[int],
+            local_slice: Sequence[slice]) -> tuple[list[int], tuple, tuple]:
+    """What one rank holds of ``array[index]`` of the global array.
+
+    Parameters
+    ----------
+    index : sequence of int and slice
+        One per axis of the global array, in global positions.
+    global_shape : sequence of int
+    local_slice : sequence of slice
+        Where the rank's part lies.
+
+    Returns
+    -------
+    shape : list of int
+        Shape of ``array[index]``.
+    here, there : tuple of ndarray
+        For `numpy.ix_`: positions in the local part, one sequence per axis of it, and where those lie in
+        ``array[index]``.
+
+    Raises
+    ------
+    IndexError
+    """
+    shape, here, there = [], [], []
+    for item, part, length in zip(index, local_slice, global_shape, strict=True):
+        wanted = range(length)[item]
+        if isinstance(wanted, range):
+            shape.append(len(wanted))
+            positions = np.arange(wanted.start, wanted.stop, wanted.step)
+            mine = np.flatnonzero((part.start <= positions) & (positions < part.stop))
+            there.append(mine)
+            here.append(positions[mine] - part.start)
+        else:
+            inside = part.start <= wanted < part.stop
+            here.append(np.array([wanted - part.start] if inside else [], int))
+    return shape, tuple(here), tuple(there)
+
+
+def overlapping(one: Sequence[slice], other: Sequence[slice]) -> tuple[slice, ...] | None:
+    """What two boxes of a global array have in common, or None."""
+    found = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other))
+    return None if any(part.start >= part.stop for part in found) else found
+
+
+def within(box: Sequence[slice], part: Sequence[slice]) -> tuple[slice, ...]:
+    """A box of the global array in positions of the local array that holds `part`."""
+    return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, part))
+
+
+def _is_integer(item: Any) -> bool:
+    if isinstance(item, bool | np.bool_ | np.ndarray):  # masks and index arrays, also of no axis
+        return False
+    try:
+        as_integer(item)
+    except TypeError:
+        return False
+    return True

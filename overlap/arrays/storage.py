@@ -1,0 +1,145 @@
+"""Distributed arrays in HDF5 files, with named axes (dimension scales) as netCDF-4 has them.
+
+Where h5py is built with MPI all ranks write to the file at once; otherwise rank 0 writes, and is sent
+one rank's part at a time, so that no rank ever holds the whole. h5py is an extra.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import InputError, RankError, formatted, text_of
+from ..files import ErrorKeepingFile, replacing
+from .distribution import Distribution
+from .partition import length_of
+
+
+def axes_of(where: Distribution, name: str, dims: Sequence[str] | None,
+            coords: Mapping[str, ArrayLike] | None) -> dict[str, np.ndarray]:
+    """Names and coordinates of all axes; see `DistArray.save`.
+
+    Raises
+    ------
+    InputError
+    """
+    count = len(where.global_shape)
+    names = [f"axis_{axis}" for axis in range(count)] if dims is None else list(dims)
+    if (len(names) != count or len({*names, name}) != count + 1
+            or not all(isinstance(one, str) and one and "/" not in one for one in (*names, name))):
+        raise InputError(f"expected {count} different names of axes, other than {name!r}, received "
+                         f"dims={dims!r}")
+    given = {key: np.asarray(values) for key, values in (coords or {}).items()}
+    lengths = dict(zip(names, where.global_shape))
+    for key, values in given.items():
+        if values.shape != (lengths.get(key),):
+            raise InputError(f"expected coordinates of shapes {lengths}, one number each, received {key!r} "
+                             f"of shape {values.shape}")
+    return {key: given.get(key, np.arange(length)) for key, length in lengths.items()}
+
+
+def save(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str,
+         axes: Mapping[str, np.ndarray]) -> None:
+    """Write an array to a new file (collective); see `DistArray.save`."""
+    with together(comm):
+        import h5py
+    write = _save_in_parallel if h5py.get_config().mpi else _save_on_rank_0
+    write(comm, local, where, path, name, axes)
+
+
+def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str],
+         name: str) -> None:
+    """Fill a local array from a file (collective); see `DistArray.load`."""
+    with together(comm):
+        import h5py
+        with h5py.File(path, "r") as file:
+            found = file[name]
+            if found.shape != where.global_shape or not np.can_cast(found.dtype, local.dtype, "same_kind"):
+                raise InputError(
+                    f"expected {name!r} in {os.fspath(path)!r} to be of shape {where.global_shape} and of a "
+                    f"type that fits {local.dtype}, received {found.shape} and {found.dtype}")
+            if local.size:
+                local[...] = found[where.local_slice]
+
+
+def _save_on_rank_0(comm, local, where, path, name, axes):
+    with together(comm):
+        boxes = comm.gather(where.local_slice)
+        if comm.rank:
+            if local.size:
+                comm.Send(np.ascontiguousarray(local).reshape(-1).view(np.uint8), 0)
+            return
+        parts = _parts(comm, local, boxes)
+        try:
+            with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
+                with _created(disk, where, name, local.dtype, axes) as data:
+                    for box, part in parts:
+                        data[box] = part
+                if disk.error is not None:
+                    raise disk.error
+        finally:
+            for _ in parts:  # the ranks that send must come to an end, too
+                pass
+
+
+def _parts(comm, local, boxes):
+    """Yield place and values of every rank's part, this one's first."""
+    if local.size:
+        yield boxes[0], local
+    for rank, box in enumerate(boxes[1:], 1):
+        part = np.empty(tuple(map(length_of, box)), local.dtype)
+        if part.size:
+            comm.Recv(part.reshape(-1).view(np.uint8), rank)
+            yield box, part
+
+
+def _save_in_parallel(comm, local, where, path, name, axes):
+    """All ranks write at once, to a file beside `path` that rank 0 renames at the end."""
+    partial = Path(os.fspath(path) + ".partial")
+    with together(comm), _created(partial, where, name, local.dtype, axes, driver="mpio", comm=comm) as data:
+        if local.size:
+            data[where.local_slice] = local
+    with together(comm):
+        if comm.rank == 0:
+            os.replace(partial, path)
+
+
+@contextmanager
+def _created(path, where, name, dtype, axes, **options) -> Iterator[Any]:
+    import h5py
+    with h5py.File(path, "w", **options) as file:
+        data = file.create_dataset(name, where.global_shape, dtype)
+        for number, (axis, values) in enumerate(axes.items()):
+            file[axis] = values
+            file[axis].make_scale(axis)
+            data.dims[number].attach_scale(file[axis])
+        yield data
+
+
+@contextmanager
+def together(comm: Any) -> Iterator[None]:
+    """A block in which something may fail on some ranks: then all of them raise (collective).
+
+    The block is left on all ranks, so messages inside of it must go on after a failure.
+
+    Raises
+    ------
+    InputError, RankError
+        On all ranks, for the lowest rank that failed.
+    """
+    failure = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    mine = failure and (isinstance(failure, InputError), text_of(failure), *formatted(failure))
+    for rank, found in enumerate(comm.allgather(mine)):
+        if found is not None:
+            refused, message, summary, text = found
+            raise (InputError(message) if refused else RankError(rank, summary, text)) from failure

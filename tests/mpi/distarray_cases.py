@@ -1,0 +1,303 @@
+"""What `test_distarray` runs on every rank; the truth is the global array, known everywhere."""
+
+import copy
+import os
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from fft2_cases import same_everywhere
+from mpi4py import MPI
+
+import overlap
+from overlap import DistArray, InputError, RankError
+from overlap.arrays import Distribution
+
+SHAPE = (4, 6, 6)
+INDICES = [
+    0, -1, (Ellipsis, 2), np.s_[::-1], np.s_[1:], np.s_[:, ::-1], np.s_[:, :, ::-1], np.s_[:, :, 1:5:2],
+    np.s_[2, :, ::-1], np.s_[:, None], np.s_[None, ..., None], np.s_[..., :0], np.s_[:, 0], np.s_[:, 0:2],
+    np.s_[3, :, 4], np.s_[0, 0, 0], (), Ellipsis, np.int64(1), np.s_[1, ..., np.newaxis, 2]]
+
+
+def splits(comm):
+    """Ways to split the axes of `SHAPE` over the ranks, as (axes, grid)."""
+    yield from (((axis,), (comm.size,)) for axis in range(3))
+    yield (1, 2), tuple(MPI.Compute_dims(comm.size, 2))
+
+
+def made(comm, whole, axes, grid):
+    """The local part of a global array."""
+    where = Distribution(whole.shape, axes, ()).split_along(axes, grid, comm.rank)
+    return DistArray(whole[where.local_slice].copy(), comm, whole.shape, axes, where.local_slice)
+
+
+def values(dtype="f8"):
+    return (np.arange(np.prod(SHAPE)).reshape(SHAPE) * (1 + 1j if np.dtype(dtype).kind == "c" else 1)
+            ).astype(dtype)
+
+
+def assert_is(found, whole):
+    """A distributed array is the part of `whole` that it says it is, on every rank, and gathers to it."""
+    assert type(found) is DistArray and found.global_shape == whole.shape, (found, whole.shape)
+    assert np.array_equal(found, whole[found.local_slice])
+    gathered = found.gather()
+    assert gathered is None if found.comm.rank else np.array_equal(gathered, whole)
+
+
+def assert_right_or_plain(comm, found, whole):
+    """Distributed on all ranks, and right; or on none."""
+    kinds = set(comm.allgather(type(found)))
+    if kinds == {DistArray}:
+        assert_is(found, whole)
+    else:
+        assert kinds == {np.ndarray}, kinds
+    return kinds == {DistArray}
+
+
+def views(comm):
+    """Views carry the distribution that is theirs, or are plain arrays."""
+    whole = values()
+    for axes, grid in splits(comm):
+        u = made(comm, whole, axes, grid)
+        # A square local part looks the same after a transpose: its shape tells nothing.
+        for order in ((0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0), (-1, 0, 1)):
+            assert_is(u.transpose(order), whole.transpose(order))
+            assert_is(u.transpose(*order), whole.transpose(order))
+            assert_is(np.transpose(u, order), whole.transpose(order))
+        assert_is(u.T, whole.T)
+        assert_is(u.mT, whole.mT)
+        assert_is(u.swapaxes(0, -1), whole.swapaxes(0, 2))
+        assert_is(np.moveaxis(u, 0, 1), np.moveaxis(whole, 0, 1))
+        assert_is(u.T[::-1].T if 2 not in axes else u.T.T, whole[..., ::-1] if 2 not in axes else whole)
+        for index in INDICES:
+            items = index if isinstance(index, tuple) else (index,)
+            if Ellipsis not in items:
+                items = (*items, Ellipsis)
+            at = items.index(Ellipsis)
+            missing = 3 - sum(item is not None and item is not Ellipsis for item in items)
+            items = [item for item in (*items[:at], *[slice(None)] * missing, *items[at + 1:])
+                     if item is not None]
+            whole_along = all(items[axis] == slice(None) for axis in axes)
+            if not whole_along and 0 in u.shape:
+                continue
+            try:
+                found = u[index]
+            except IndexError:  # a position that another rank holds
+                found = np.empty(0)
+            if not whole_along:
+                assert not isinstance(found, DistArray), index
+            else:
+                assert_is(found, whole[index])
+        for function in (np.flip, np.fliplr, np.flipud, np.rot90, np.squeeze, np.ravel, np.sort,
+                         lambda a: np.roll(a, 1, 0), lambda a: np.take(a, [0], 0),
+                         lambda a: a.reshape(-1), lambda a: a.flatten(), lambda a: a.squeeze(),
+                         lambda a: a.sum(axis=0), lambda a: a.cumsum(axis=0), lambda a: a.argsort(0),
+                         lambda a: a.take([3, 2, 1, 0], axis=0) if len(a) > 3 else a.ravel(),
+                         lambda a: a[[3, 2, 1, 0]] if len(a) > 3 else a.ravel(),
+                         lambda a: a @ np.ones((a.shape[-1],) * 2), lambda a: a.diagonal(0, 1, 2),
+                         lambda a: np.dot(a, np.ones((a.shape[-1],) * 2)),
+                         lambda a: np.concatenate([a, a]), lambda a: a[a > 3], lambda a: a.view("i4")):
+            found = function(u)
+            if isinstance(found, DistArray):
+                assert_is(found, function(whole))
+            else:
+                assert type(found) is np.ndarray
+        for array in (u.real, u.imag, u.astype("c16"), u.view(), copy.deepcopy(u), np.abs(u), u.round(),
+                      np.zeros_like(u), np.clip(u, 0, 3), u.conj(), np.add(u, 1, out=np.empty_like(u))):
+            assert type(array) is DistArray and array.local_slice == u.local_slice
+        z = made(comm, values("c16"), axes, grid)
+        assert_is(z.real, values("c16").real)
+        assert_is(z.imag, values("c16").imag)
+        z.imag = 0
+        assert_is(z, values("c16").real)
+
+
+def arithmetic(comm):
+    """Arrays of one distribution are combined; square local parts of different ones are refused."""
+    whole = np.arange((4 * comm.size) ** 2.0).reshape(4 * comm.size, -1)
+    rows = made(comm, whole, (0,), (comm.size,))
+    columns = made(comm, whole, (1,), (comm.size,))
+    assert_is(rows * rows + 1, whole * whole + 1)
+    assert_is(rows.T + columns, whole.T + whole)
+    rows *= 2
+    assert_is(rows, 2 * whole)
+    tall = made(comm, whole[:, :4], (0,), (comm.size,))  # 4 x 4 on every rank
+    for combine in (lambda: tall + tall.T, lambda: np.multiply(tall.T, tall)):
+        try:
+            combine()
+        except InputError as error:
+            assert "one distribution" in str(error)
+            same_everywhere(comm, str(error))
+        else:
+            raise AssertionError("two distributions were combined")
+
+
+def of_plans(comm):
+    """The arrays of a plan: one slice of the batch is gathered."""
+    with overlap.FFT2(comm, (3, 8, 8), "f8", settings={"wait": "off"}) as plan:
+        u = plan.real.empty()
+        u[...] = values_of(plan.real)
+        whole = plan.forward(u).gather()
+        for z in range(3):
+            part = plan.forward(u)[z].gather()
+            assert part is None if comm.rank else np.array_equal(part, whole[z])
+        assert "FFT2" in repr(plan) and f"{comm.size} rank" in repr(plan)
+        assert "forward" in repr(plan.forward) and "(3, 8, 8)" in repr(plan.forward), repr(plan.forward)
+        assert "(3, 8, 8)" in repr(plan.real) and "float64" in repr(plan.real)
+
+
+def values_of(spec):
+    return np.arange(np.prod(spec.global_shape)).reshape(spec.global_shape)[spec.local_slice]
+
+
+def parts(comm):
+    """Parts of the global array by global positions."""
+    whole = values()
+    for axes, grid in splits(comm):
+        u = made(comm, whole, axes, grid)
+        for index in ((0, slice(None), 5), (slice(None), -1, slice(4, 0, -2)), (3, 2, 1)):
+            for root in {0, comm.size - 1}:
+                found = u.gather(root, index)
+                assert (found is None) == (comm.rank != root)
+                assert found is None or np.array_equal(found, whole[index])
+        for index in ((0, 0), (9, 0, 0), (None, 0, 0)):
+            assert "received" in refusal(comm, u.gather, 0, index)
+
+
+def pickles(comm):
+    """The distribution travels, the communicator does not; it can be given back."""
+    whole = values()
+    for axes, grid in splits(comm):
+        u = made(comm, whole, axes, grid)
+        for array in (u, u.T, u[..., None]):
+            found = pickle.loads(pickle.dumps(array))
+            assert type(found) is DistArray and found.comm is None
+            assert found.local_slice == array.local_slice and found.axes == array.axes
+            assert np.array_equal(found, array)
+            assert "communicator" in refusal(comm, found.gather)
+            found.comm = comm
+            assert_is(found, {id(u): whole}.get(id(array), whole.T if array.ndim == 3 else whole[..., None]))
+
+
+def redistributed(comm):
+    """Every way to split, from every other."""
+    for dtype in ("f8", "c8", "?"):
+        whole = values(dtype)
+        for axes, grid in splits(comm):
+            u = made(comm, whole, axes, grid)
+            for others, other_grid in splits(comm):
+                found = u.redistribute(others, other_grid)
+                assert found.axes == others and found.dtype == whole.dtype
+                assert_is(found, whole)
+                assert_is(u.T.redistribute(found.T), whole.T)
+            assert_is(u.redistribute(-1), whole)
+            for arguments in ((3,), ((0, 1),), ((0, 1), (comm.size, 2)), ((0, 0), (comm.size, 1)),
+                              (u[0],) if 0 not in axes else (3,)):
+                assert "received" in refusal(comm, u.redistribute, *arguments)
+
+
+def refusal(comm, function, *args, kind=InputError, **kwargs):
+    """The message of the error that every rank gets."""
+    try:
+        function(*args, **kwargs)
+    except kind as error:
+        same_everywhere(comm, str(error))
+        return str(error)
+    raise AssertionError("nothing was refused")
+
+
+def masked(comm):
+    """Masked arrays are refused: their masks would be ignored."""
+    where = Distribution((4, 4), (0,), ()).split_along((0,), (comm.size,), comm.rank)
+    array = np.ma.masked_greater(np.ones(where.shape), 3)
+    assert "mask" in refusal(comm, DistArray, array, comm, (4, 4), (0,), where.local_slice)
+    with overlap.FFT2(comm, (3, 8, 8), "f8", settings={"wait": "off"}) as plan:
+        u = np.ma.masked_less(np.ones(plan.real.shape), 0)
+        assert "mask" in refusal(comm, plan.forward, u if comm.rank == 0 else u.data)
+        out = np.ma.zeros(plan.spectrum.shape, complex)
+        assert "mask" in refusal(comm, plan.forward, u.data, out=out)
+
+
+def shown(comm):
+    """A repr says what it is, also without data or communicator."""
+    u = made(comm, values(), (1,), (comm.size,))
+    text = repr(u)
+    assert "(4, 6, 6)" in text and "float64" in text and f"rank {comm.rank} of {comm.size}" in text
+    assert "axes (1,)" in text and repr(np.asarray(u)) in text
+    assert "no communicator" in repr(pickle.loads(pickle.dumps(u)))
+    assert repr(u.view(np.ndarray)) == repr(np.asarray(u))
+
+
+# ---- files -----------------------------------------------------------------------------------
+
+class folder:
+    """A folder that all ranks see while a block runs."""
+
+    def __init__(self, comm):
+        self.comm = comm
+
+    def __enter__(self):
+        self.path = Path(self.comm.bcast(tempfile.mkdtemp() if self.comm.rank == 0 else None))
+        return self.path
+
+    def __exit__(self, *exc_info):
+        self.comm.Barrier()
+        if self.comm.rank == 0:
+            shutil.rmtree(self.path)
+        self.comm.Barrier()
+
+
+def files(comm):
+    """What was saved is loaded, by other splits too, and has named axes for h5py and xarray."""
+    import h5py
+    import xarray
+    dims, coords = ("z", "y", "x"), {"x": np.linspace(0, 1, 6)}
+    for dtype in ("f8", "c16", "f4"):
+        whole = values(dtype)
+        with folder(comm) as place:
+            for axes, grid in splits(comm):
+                u = made(comm, whole, axes, grid)
+                u.save(place / "u.h5", "u", dims, coords)
+                for others, other_grid in splits(comm):
+                    v = made(comm, np.zeros_like(whole), others, other_grid)
+                    assert v.load(place / "u.h5", "u") is v
+                    assert_is(v, whole)
+                u.T.save(place / "t.h5")
+                found = u.to_xarray(dims, coords, "u")
+                if comm.rank:
+                    assert found is None
+                    continue
+                assert found.dims == dims and found.name == "u" and np.array_equal(found, whole)
+                assert np.array_equal(found.sel(x=1.0), whole[..., -1])
+                with h5py.File(place / "t.h5") as file:
+                    assert np.array_equal(file["data"], whole.T)
+                with xarray.open_dataset(place / "u.h5", engine="h5netcdf") as file:
+                    assert file["u"].dims == dims and np.array_equal(file["u"], whole)
+                    assert np.array_equal(file["x"], coords["x"])
+            comm.Barrier()
+
+
+def bad_files(comm):
+    """One error on all ranks, and the old file as it was."""
+    u = made(comm, values(), (1,), (comm.size,))
+    with folder(comm) as place:
+        u.save(place / "u.h5")
+        before = (place / "u.h5").read_bytes()
+        for error, words, function, args in (
+                (InputError, "names of axes", u.save, (place / "u.h5", "data", ("z", "y"))),
+                (InputError, "names of axes", u.save, (place / "u.h5", "data", ("z", "y", "data"))),
+                (InputError, "coordinates", u.save, (place / "u.h5", "data", None, {"axis_0": [1]})),
+                (InputError, "coordinates", u.save, (place / "u.h5", "data", None, {"x": [1]})),
+                (RankError, "failed on rank 0", u.save, (place / "no" / "u.h5",)),
+                (RankError, "failed on rank 0", u.save, ("/dev/full",)),
+                (RankError, "no.h5", u.load, (place / "no.h5",)),
+                (RankError, "v", u.load, (place / "u.h5", "v")),
+                (InputError, "(6, 6, 4)", u.T.load, (place / "u.h5",)),
+                (InputError, "int8", u.astype("i1").load, (place / "u.h5",))):
+            assert words in refusal(comm, function, *args, kind=error)
+        comm.Barrier()
+        assert (place / "u.h5").read_bytes() == before and os.listdir(place) == ["u.h5"]
+        comm.Barrier()

@@ -1,0 +1,16 @@
+"""`DistArray` on 1 to 4 ranks; see `distarray_cases` for what is asserted."""
+
+import jobs
+import pytest
+
+ALL = ",".join(("views", "arithmetic", "of_plans", "parts", "pickles", "redistributed", "masked", "shown", "files",
+                "bad_files"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_arrays_that_know_where_they_belong(ranks):
+    jobs.run_job("distarray_cases:" + ALL, ranks)
+
+
+def test_under_open_mpi(openmpi):
+    jobs.run_job("distarray_cases:" + ALL, 2, mpi="openmpi")
