@@ -190,7 +190,8 @@ class FFT2(FourierPlan):
             nx)`` (of the finer grid with `dealias`), read-only by convention; returns one plane, or
             a tuple of `outputs` planes. If it has a parameter ``out``, it is given the plane (or
             tuple of planes) to fill instead; if it has a parameter ``index``, the slice's index
-            in the batch.
+            in the batch. The `shared` planes cannot be written to. All planes lie in buffers that the
+            next call uses again: copy what you keep.
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int

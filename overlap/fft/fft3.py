@@ -169,7 +169,8 @@ class FFT3(FourierPlan):
             ny_local, nx)`` (of the finer grid with `dealias`), read-only by convention; returns one
             field, or a tuple of `outputs` fields. If it has a parameter ``out``, it is given the
             field (or tuple of fields) to fill instead; if it has a parameter ``index``, the
-            entry's index in the batch.
+            entry's index in the batch. The `shared` fields cannot be written to. All fields lie in buffers that the
+            next call uses again: copy what you keep.
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int

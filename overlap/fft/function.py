@@ -1,5 +1,6 @@
 """The user's function of real-space planes or fields: what it asks for, and how it is called."""
 
+import functools
 import inspect
 
 import numpy as np
@@ -33,8 +34,8 @@ class Function:
     Parameters
     ----------
     function : callable
-        Returns its results, or has a parameter ``out`` and fills them; may have a parameter
-        ``index``.
+        Returns its results, or has a parameter ``out`` and fills them (what it returns all the same, other
+        than ``out``, are its results); may have a parameter ``index``.
     inputs : int or None
         By default the function's positional parameters.
     outputs, shared : int
@@ -69,6 +70,9 @@ class Function:
                 f"inputs={inputs}, shared={shared}, outputs={outputs}")
         elif self.problem is None:
             self.inputs = inputs - shared
+        if self.problem is None and _is_async(function):
+            self.problem = (f"expected an ordinary function, received {_name_of(function)}, an async one: what "
+                            "acts on real-space fields awaits nothing")
         self.outputs, self.shared = outputs, shared
         self.takes_out = "out" in parameters
         self._takes_index = "index" in parameters
@@ -95,8 +99,8 @@ class Function:
         if self._takes_index:
             index = np.unravel_index(number, batch) if batch else ()
             options["index"] = int(index[0]) if len(index) == 1 else tuple(map(int, index))
-        returned = self._function(*fields, *shared, **options)
-        if self.takes_out:
+        returned = self._function(*fields, *map(_read_only, shared), **options)
+        if self.takes_out and (returned is None or returned is options["out"]):
             return results
         results = returned if isinstance(returned, tuple) else (returned,)
         if len(results) != self.outputs or any(
@@ -104,5 +108,29 @@ class Function:
             kind = "plane" if fields[0].ndim == 2 else "field"
             raise ValueError(
                 f"expected the function to return {self.outputs} {kind}(s) of shape "
-                f"{fields[0].shape}, received {len(results)} of {[np.shape(r) for r in results]}")
+                f"{fields[0].shape}{', or nothing' if self.takes_out else ''}, received {len(results)} of "
+                f"{[np.shape(r) for r in results]}")
+        if any(isinstance(result, np.ma.MaskedArray) for result in results):
+            raise ValueError("expected the function to return arrays without masks, received a masked array")
         return results
+
+
+def _read_only(field):
+    """A view that cannot be written to: all slices are given the same field."""
+    view = field.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_async(function):
+    """Whether calling `function` gives an awaitable, or an asynchronous generator, and no results."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return any(is_async(one) for one in (function, getattr(function, "__call__", None))
+               for is_async in (inspect.iscoroutinefunction, inspect.isasyncgenfunction))
+
+
+def _name_of(function):
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", type(function).__qualname__)

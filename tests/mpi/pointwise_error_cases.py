@@ -1,5 +1,6 @@
 """What `test_pointwise` runs on every rank: bad input, and a failure at every site."""
 
+import functools
 from itertools import product
 
 import numpy as np
@@ -12,6 +13,55 @@ from overlap.arrays.exchange import Exchange
 from overlap.fft.engine.kernels import ColumnSweep, RowSweep
 from overlap.fft.pointwise import Pointwise
 from overlap.fft.volume_pointwise import VolumePointwise
+
+# ---- what would give wrong numbers -----------------------------------------------------------
+
+def functions_that_would_lie(comm):
+    """Shared fields cannot be changed; what a function with `out` returns counts; masks and `async` do not."""
+    for kind, shape in ((overlap.FFT2, (3, 6, 8)), (overlap.FFT3, (3, 2, 6, 8))):
+        with kind(comm, shape, "f8", settings={"wait": "poll"}) as plan:
+            u = random(np.random.default_rng(4), shape, "float64")
+            v = random(np.random.default_rng(5), shape[1:], "float64")
+            field = plan.forward(u[plan.real.local_slice])
+            with kind(comm, shape[1:], "f8", settings={"wait": "off"}) as flat_plan:
+                flat = flat_plan.forward(v[flat_plan.real.local_slice])
+            truth = plan.forward((u * v)[plan.real.local_slice])
+
+            def close(found, truth=truth):
+                np.testing.assert_allclose(found, truth, rtol=0, atol=1e-11)
+
+            def changes(u, v):
+                v *= 2
+                return u * v
+
+            error = raised(overlap.SliceError, plan.pointwise(changes, shared=1), field, flat)
+            same_everywhere(comm, str(error))
+            assert "read-only" in str(error)
+            close(plan.pointwise(lambda u, v: u * v, shared=1)(field, flat))
+            close(plan.pointwise(lambda u, v, out: u * v, shared=1)(field, flat))
+            close(plan.pointwise(lambda u, v, out=None: np.multiply(u, v, out=out), shared=1)(field, flat))
+            close(plan.pointwise(lambda u, v, *, out: np.copyto(out, u * v), shared=1)(field, flat))
+            for bad in (lambda u, v, out: 0, lambda u, v, out: (u, v),
+                        lambda u, v: np.ma.masked_less(u * v, 0)):
+                error = raised(overlap.SliceError, plan.pointwise(bad, shared=1), field, flat)
+                assert "expected the function to return" in str(error)
+
+            async def product(u, v):
+                return u * v
+
+            async def generator(u, v):
+                yield u * v
+
+            class Product:
+                async def __call__(self, u, v):
+                    return u * v
+
+            for bad, name in ((product, "product"), (generator, "generator"), (Product(), "Product"),
+                              (functools.partial(product), "product")):
+                error = raised(overlap.InputError, plan.pointwise, bad, inputs=2, shared=1)
+                same_everywhere(comm, str(error))
+                assert "async" in str(error) and name in str(error)
+
 
 # ---- errors ----------------------------------------------------------------------------------
 

@@ -75,6 +75,11 @@ def test_failure_at_every_site(ranks, mode, dealias):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_functions_that_would_lie(ranks):
+    jobs.run_job("pointwise_error_cases:functions_that_would_lie", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_making_one_fails(ranks):
     jobs.run_job("pointwise_error_cases:making_fails_on_one_rank", ranks)
 
