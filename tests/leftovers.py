@@ -2,8 +2,8 @@
 
 Put back silently, as a process of its own would start with it: the environment, `sys.argv`,
 `sys.path`, modules hidden by None, warnings filters, numpy's error state; FFTW forgets its wisdom.
-Anything else that differs fails the case by name: threads, open descriptors, shared memory
-segments, duplicates of the world communicator, unreceived messages, signal handlers, priority,
+Anything else that differs fails the case by name: threads, open descriptors (but for fonts, which
+matplotlib keeps open), shared memory segments, duplicates of the world communicator, unreceived messages, signal handlers, priority,
 cores, the folder, resource limits, the garbage collector's switch, sizes of thread pools.
 """
 
@@ -96,7 +96,7 @@ def descriptors():
             found.add(f"{entry.name} -> {os.readlink(entry)}")
         except OSError:     # the listing's own
             pass
-    return found
+    return {name for name in found if not name.endswith(".ttf")}
 
 
 def segments():

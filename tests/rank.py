@@ -5,6 +5,7 @@ pytest's own rewriting.
 """
 
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -105,6 +106,7 @@ class Server:
         self.channel.connect(path)
         self.sending = threading.Lock()     # a failing thread answers besides the main thread
         self.own = os.dup(1), os.dup(2)
+        self.imported = 0                   # modules, when the collector last had a look at all objects
 
     def send(self, **answer):
         with self.sending:
@@ -130,6 +132,7 @@ class Server:
         faulthandler.dump_traceback_later(deadline_s + PARENT_LOST_S, exit=True)
         try:
             for function in functions_of(case):
+                self.freeze()
                 before = Snapshot()
                 function(MPI.COMM_WORLD, **args)
                 before.restore()
@@ -144,6 +147,14 @@ class Server:
             for number, own in enumerate(self.own, 1):
                 os.dup2(own, number)
             self.send(failed=False)
+
+
+    def freeze(self):
+        """Spare the collector what modules hold: it runs after every case, and they are most of it."""
+        if len(sys.modules) != self.imported:
+            gc.collect()
+            gc.freeze()
+            self.imported = len(sys.modules)
 
 
 def redirect(folder):

@@ -8,9 +8,11 @@ import warnings
 from contextlib import contextmanager
 
 import numpy as np
+from communicators import few_left
 from mpi4py import MPI
 
 import overlap
+from overlap.runtime import control
 
 WAITS = ("off", "block", "poll")
 
@@ -246,8 +248,6 @@ def dropped(comm, count):
 
 def dropped_on_some_ranks(comm, count):
     """Communicators are freed when all ranks have dropped the runtime, in whatever order."""
-    from overlap.runtime import control
-
     held = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -262,12 +262,19 @@ def dropped_on_some_ranks(comm, count):
 
 
 def too_many_runtimes(comm):
-    """Long before MPI runs out of communicators there is one clear error."""
+    """Before MPI runs out of communicators there is one clear error; here at a tenth of the limit."""
+    limits = control.MANY, control.MOST
+    with few_left(comm, control.MOST):
+        pass    # MPI has more than the limit
     held = []
     error = None
-    while error is None:
-        error = outcome(lambda: held.append(overlap.Runtime(comm, wait="off", deadline_s=None)))
-        assert len(held) < 1000
+    control.MANY, control.MOST = (limit // 10 for limit in limits)
+    try:
+        while error is None:
+            error = outcome(lambda: held.append(overlap.Runtime(comm, wait="off", deadline_s=None)))
+            assert len(held) < 100
+    finally:
+        control.MANY, control.MOST = limits
     same_error(comm, error, overlap.InputError, "communicators of open runtimes")
     for rt in held:
         rt.close()

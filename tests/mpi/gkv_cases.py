@@ -142,7 +142,7 @@ def dense(config, ky):
 
 def dense_config(**plasma):
     return configured("cyclone", grid=SMALL, plasma={"nu": 0.02, **plasma},
-                      time={"dt_max": 0.025})
+                      time={"dt_max": 0.1})
 
 
 def operator(comm, ranks):
@@ -165,7 +165,7 @@ def eigenvalue(comm):
         diagnostics, times, phi = Diagnostics(solver), [], []
         while solver.state.time < 25:
             solver.step()
-            if solver.state.step % 10 == 0:
+            if solver.state.step % 3 == 0:
                 sample = diagnostics.sample()
                 times.append(sample["time"])
                 phi.append(sample["phi_middle"])

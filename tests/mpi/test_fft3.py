@@ -16,7 +16,7 @@ CASE = st.fixed_dictionaries({
     "order": st.sampled_from(["natural", "natural", "transposed"]),
     "restore": st.sampled_from([False, False, True]),
     "dealias": st.sampled_from([None, None, "3/2"]),
-    "grid": st.none() | st.integers(0, 3) | st.integers(0, 3),
+    "grid": st.sampled_from([0, 1, 2, 3] * 3 + [None]),     # None: grids are measured, which takes time
     "wait": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
     "depth": st.none() | st.integers(1, 6),
     "chunk": st.none() | st.integers(1, 5),
@@ -138,7 +138,7 @@ def test_memory_is_what_the_plan_prints(ranks, grid, dtype, restore):
 
 
 def test_many_plans():
-    jobs.run_job("fft3_memory_cases:many_plans", 4, args={"own": 60, "shared": 100, "left": 30})
+    jobs.run_job("fft3_memory_cases:many_plans", 4, args={"own": 24, "shared": 24, "left": 16})
 
 
 @pytest.mark.parametrize("case, ranks, args", [
@@ -146,7 +146,7 @@ def test_many_plans():
                         "settings": [(3, 1, 0.5)], "effort": "estimate"}),
     ("fft3_error_cases:injected", 2, {"mode": "poll", "grid": (1, 2), "dtype": "c16", "late": 0.5,
                      "shape": (16, 24, 96)}),
-    ("fft3_memory_cases:many_plans", 4, {"own": 20, "shared": 50})],
+    ("fft3_memory_cases:many_plans", 4, {"own": 4, "shared": 8})],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_under_open_mpi(openmpi, case, ranks, args):
     jobs.run_job(case, ranks, mpi="openmpi", args=args)

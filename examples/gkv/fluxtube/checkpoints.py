@@ -197,7 +197,7 @@ def _spread(file, comm, state):
 def _opened(path):
     """The HDF5 file of a checkpoint whose digest is right."""
     # Without O_NONBLOCK, opening a FIFO would wait for somebody to write to it.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         _expect(stat.S_ISREG(os.fstat(file.fileno()).st_mode), "a file", "something else")
         expected = file.read(64)
         if len(expected) < 64 or expected != _digest(file):
