@@ -22,7 +22,8 @@ def run_example(comm, name, arguments, missing=()):
 
 
 def run(name, ranks, *arguments, mpi="mpich", missing=(), **options):
-    return jobs.run_job("test_examples:run_example", ranks, mpi=mpi, deadline_s=60,
+    """Run an example; where modules are missing, in processes that have never imported them."""
+    return jobs.run_job("test_examples:run_example", ranks, mpi=mpi, deadline_s=60, fresh=bool(missing),
                         args={"name": name, "arguments": arguments, "missing": missing}, **options)
 
 

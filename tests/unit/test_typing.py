@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,19 @@ def test_type_checkers_see_the_names_that_are_imported_later():
     assert (PACKAGE / "py.typed").exists()
 
 
-@pytest.mark.parametrize("arguments", [
-    [],  # the package, as pyproject.toml says
-    ["--strict", "--follow-imports=silent", str(HERE / "typed_use.py")],
-], ids=["package", "use"])
-def test_mypy_has_no_complaint(arguments):
-    done = subprocess.run([sys.executable, "-m", "mypy", "--no-error-summary", *arguments],
-                          cwd=HERE.parents[1], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def checks():
+    """mypy at work on the package, as pyproject.toml says, and on a program that uses it, side by side."""
+    arguments = {"package": [],
+                 "use": ["--strict", "--follow-imports=silent", str(HERE / "typed_use.py")]}
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(subprocess.Popen(
+            [sys.executable, "-m", "mypy", "--no-error-summary", *options], cwd=HERE.parents[1],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            for name, options in arguments.items()}
+
+
+@pytest.mark.parametrize("name", ["package", "use"])
+def test_mypy_has_no_complaint(name, checks):
+    out, _ = checks[name].communicate(timeout=240)
+    assert checks[name].returncode == 0, out
