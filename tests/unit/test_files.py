@@ -8,6 +8,7 @@ import signal
 import stat
 
 import pytest
+from no_files import NO_FILES
 
 from overlap import files
 
@@ -171,21 +172,9 @@ def test_the_longest_name(tmp_path):
     only(path, NEW)
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "NUL", "surrogate", "no folder"])
+@pytest.mark.parametrize("kind", NO_FILES)
 def test_what_is_no_file_is_refused_and_stays(tmp_path, kind):
-    path = tmp_path / "here"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "loop":
-        path.symlink_to(path)
-    elif kind == "NUL":
-        path = f"{path}\0"
-    elif kind == "surrogate":
-        path = f"{path}\ud800"
-    elif kind == "no folder":
-        path = path / "file"
+    path = NO_FILES[kind](tmp_path / "here")
     before = os.listdir(tmp_path)
     assert files.unwritable(path)
     with pytest.raises(OSError):

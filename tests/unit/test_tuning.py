@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from no_files import NO_FILES
 
 from overlap.errors import InputError
 from overlap.fft import Settings, Tuned
@@ -202,30 +203,19 @@ def test_deep_content_is_refused(tmp_path, opening, closing):
         refused(path)
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "device", "no end", "error", "NUL",
-                                  "surrogate", "beyond a file"])
+def _without_end(path):
+    with open(path, "wb") as file:
+        file.truncate(2**40)
+    return path
+
+
+UNREADABLE = {kind: make for kind, make in NO_FILES.items() if kind != "no folder"} | {
+    "no end": _without_end, "error": lambda path: "/proc/self/mem"}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
 def test_what_cannot_be_read_is_refused_at_once(tmp_path, kind):
-    path = tmp_path / "tuning.json"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "loop":
-        path.symlink_to(path)
-    elif kind == "device":
-        path = "/dev/zero"
-    elif kind == "no end":
-        with open(path, "wb") as file:
-            file.truncate(2**40)
-    elif kind == "error":
-        path = "/proc/self/mem"
-    elif kind == "NUL":
-        path = f"{path}\0"
-    elif kind == "surrogate":
-        path = f"{path}\ud800"
-    elif kind == "beyond a file":
-        path.write_text("")
-        path = path / "tuning.json"
+    path = UNREADABLE[kind](tmp_path / "tuning.json")
     with pytest.raises(InputError) as refusal:
         store.read(str(path))
     assert "expected a readable tuning file, received" in str(refusal.value)
