@@ -53,7 +53,8 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if function is None:
         return lambda function: njit(function, **options)
-    dispatcher = numba.njit(**{"nogil": True, "error_model": "numpy"} | options)(function)
+    decorator: Any = numba.njit  # its options are typed one by one
+    dispatcher = decorator(**{"nogil": True, "error_model": "numpy"} | options)(function)
     with suppress(RuntimeError, OSError):  # no folder to write to
         dispatcher._cache = _Cache(function, sorted(options.items()))
     return dispatcher
