@@ -7,10 +7,11 @@ from .layout import Layout, box_shape, contiguous, offset
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .slab import Slab
 from .stages import Stage, stages
+from .storage import parts_on_rank_0, together
 from .topology import coordinates, subcomms
 from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
 
 __all__ = ["DeferredBlocks", "DistArray", "Distribution", "Exchange", "Layout", "Message", "RemotePieces", "Slab",
            "Stage", "Transpose", "TransposeBlocks", "block", "box_shape", "chunks", "complement",
            "contiguous", "coordinates", "intersect", "length_of", "mode_segments", "moved",
-           "mpi_type", "offset", "part_of", "stages", "subcomms"]
+           "mpi_type", "offset", "part_of", "parts_on_rank_0", "stages", "subcomms", "together"]

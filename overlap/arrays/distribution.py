@@ -135,6 +135,8 @@ def part_of(index: Sequence[int | slice], global_shape: Sequence[int],
         else:
             inside = part.start <= wanted < part.stop
             here.append(np.array([wanted - part.start] if inside else [], int))
+    if not all(map(len, here)):  # nothing of it is here: where it would be does not matter
+        here, there = ([positions[:0] for positions in some] for some in (here, there))
     return shape, tuple(here), tuple(there)
 
 

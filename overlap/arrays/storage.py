@@ -69,26 +69,50 @@ def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathL
 
 
 def _save_on_rank_0(comm, local, where, path, name, axes):
-    with together(comm):
-        boxes = comm.gather(where.local_slice)
-        if comm.rank:
-            if local.size:
-                comm.Send(np.ascontiguousarray(local).reshape(-1).view(np.uint8), 0)
+    with together(comm), parts_on_rank_0(comm, local, where.local_slice) as parts:
+        if parts is None:
             return
-        parts = _parts(comm, local, boxes)
-        try:
-            with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
-                with _created(disk, where, name, local.dtype, axes) as data:
-                    for box, part in parts:
-                        data[box] = part
-                if disk.error is not None:
-                    raise disk.error
-        finally:
-            for _ in parts:  # the ranks that send must come to an end, too
-                pass
+        with replacing(path) as partial, ErrorKeepingFile(partial) as disk:
+            with _created(disk, where, name, local.dtype, axes) as data:
+                for box, part in parts:
+                    data[box] = part
+            if disk.error is not None:
+                raise disk.error
 
 
-def _parts(comm, local, boxes):
+@contextmanager
+def parts_on_rank_0(comm: Any, local: np.ndarray, box: Sequence[slice]) -> Iterator[Any]:
+    """Send every rank's part to rank 0, one after the other (collective).
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    local : ndarray
+        This rank's part; it may be empty.
+    box : sequence of slice
+        Where that lies.
+
+    Yields
+    ------
+    iterator of (tuple of slice, ndarray), or None
+        Places and values on rank 0, None elsewhere. It need not be exhausted: when the block is left,
+        even by an exception, all that was sent has been received.
+    """
+    boxes = comm.gather(box)
+    if comm.rank:
+        if local.size:
+            comm.Send(np.ascontiguousarray(local).reshape(-1).view(np.uint8), 0)
+        yield None
+        return
+    parts = _received(comm, local, boxes)
+    try:
+        yield parts
+    finally:
+        for _ in parts:
+            pass
+
+
+def _received(comm, local, boxes):
     """Yield place and values of every rank's part, this one's first."""
     if local.size:
         yield boxes[0], local

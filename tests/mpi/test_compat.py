@@ -12,6 +12,19 @@ def test_against_numpy(ranks, sparse):
                  args={"dimensions": [2, 3, 4], "sparse": sparse})
 
 
+DROP_IN = ",".join(("own_arrays", "own_arrays_in_any_order", "own_arrays_asked_for_late", "masks", "cosines_and_sines",
+                    "other_libraries", "parts_of_a_plan", "files", "names_of_the_library"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_rest_of_the_library(ranks):
+    jobs.run_job("drop_in_cases:" + DROP_IN, ranks)
+
+
+def test_serial_transforms():
+    jobs.run_job("drop_in_cases:serial", 1)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_arrays_calls_and_refusals(ranks):
     jobs.run_job("compat_cases:" + OTHERS, ranks)

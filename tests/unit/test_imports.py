@@ -20,7 +20,7 @@ APART = {"arrays": {"runtime"}}  # lower in the list, and still not to be import
 
 # Foreign packages with few importers: a module, or all modules of a folder.
 IMPORTERS = {
-    "pyfftw": {"fft/engine/fftw.py"},
+    "pyfftw": {"fft/engine/fftw.py", "compat"},
     "threadpoolctl": {"runtime/workers.py"},
     "mpi4py": {"__main__.py", "runtime", "arrays/exchange.py", "fft/planning/tuning.py",
                "tools", "compat"},

@@ -3,23 +3,18 @@
 A script runs with only its import changed: arguments, distributions, scaling and results are that
 library's, the transforms are pipelines that hide their exchanges. What is not there says so by name.
 
-Layers, lowest first: `pencil`, `distarray`, `request`, `route`, `mpifft`.
+Layers, lowest first: `fftw`, `libfft`, `pencil`, `io`, `distarray`, `request`, `route`, `shared`, `transform`,
+`pipelined`, `mpifft`.
 """
 
+from . import fftw
 from .distarray import DistArray, Function, newDistArray
+from .fftw import fftlib
+from .io import HDF5File, NCFile, generate_xdmf
 from .mpifft import PFFT
 from .pencil import Subcomm
 
-__all__ = ["DistArray", "Function", "PFFT", "Subcomm", "newDistArray"]
+__version__ = "2.0.6"  # of mpi4py-fft, whose names and semantics these are
 
-_MISSING = {
-    "HDF5File": "files", "NCFile": "files", "generate_xdmf": "files", "io": "files",
-    "fftw": "cosine and sine transforms, and bare FFTW plans",
-    "fftlib": "bare FFTW plans", "libfft": "serial transforms"}
-
-
-def __getattr__(name):
-    if name in _MISSING:
-        raise ImportError(f"overlap.compat.mpi4py_fft has no {name}: {_MISSING[name]} are not "
-                          "supported; use mpi4py_fft itself for them")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["DistArray", "Function", "HDF5File", "NCFile", "PFFT", "Subcomm", "fftlib", "fftw", "generate_xdmf",
+           "newDistArray"]

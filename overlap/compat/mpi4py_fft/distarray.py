@@ -7,7 +7,9 @@ from numbers import Integral, Number
 import numpy as np
 from mpi4py import MPI
 
+from ...arrays import part_of
 from ...errors import InputError
+from .io import FileBase, HDF5File, NCFile
 from .pencil import Pencil, Subcomm
 
 
@@ -135,26 +137,14 @@ class DistArray(np.ndarray):
             On rank 0 of all ranks; None elsewhere.
         """
         comm = (self._pencil and self._pencil.subcomm.parent) or MPI.COMM_WORLD
-        shape, axes = self.global_shape, []
-        if len(gslice) != len(shape):
-            raise InputError(f"expected {len(shape)} indices, received {gslice!r}")
-        here, there = [], []
-        for index, part, length in zip(gslice, self.local_slice(), shape):
-            wanted = range(length)[index]
-            if isinstance(index, slice):
-                axes.append(len(wanted))
-                found = [i for i, position in enumerate(wanted)
-                         if part.start <= position < part.stop]
-                there.append(np.array(found, int))
-                here.append(np.array([wanted[i] - part.start for i in found], int))
-            else:
-                inside = part.start <= wanted < part.stop
-                here.append(np.array([wanted - part.start] if inside else [], int))
+        if len(gslice) != self.ndim:
+            raise InputError(f"expected {self.ndim} indices, received {gslice!r}")
+        shape, here, there = part_of(gslice, self.global_shape, self.local_slice())
         values = self.v[np.ix_(*here)]
         pieces = comm.gather((there, values) if values.size else None)
         if pieces is None:
             return None
-        whole = np.empty(axes, self.dtype)
+        whole = np.empty(shape, self.dtype)
         for where, piece in filter(None, pieces):
             whole[np.ix_(*where)] = piece.reshape([len(one) for one in where])
         return whole
@@ -203,13 +193,45 @@ class DistArray(np.ndarray):
             transfer.forward(self.v[component], out.v[component])
         return out
 
-    def write(self, *args, **kwargs):
-        raise NotImplementedError("DistArray.write is not supported by overlap.compat.mpi4py_fft: "
-                                  "write the local part at local_slice() with h5py or netCDF4")
+    def write(self, filename, name="darray", step=0, global_slice=None, domain=None, as_scalar=False):
+        """Write to a file as one snapshot (collective over all ranks).
 
-    def read(self, *args, **kwargs):
-        raise NotImplementedError("DistArray.read is not supported by overlap.compat.mpi4py_fft: "
-                                  "read the local part at local_slice() with h5py or netCDF4")
+        Parameters
+        ----------
+        filename : str or FileBase
+            A name that ends in ``.h5``, or an open file.
+        name : str
+            Name of the array in the file.
+        step : int
+            Number of the snapshot.
+        global_slice : sequence of int and slice, optional
+            Write this part only, one entry per axis not counting the tensor's.
+        domain : sequence, optional
+            For every axis a pair of origin and length, or an array of coordinates.
+        as_scalar : bool
+            Write the components of a tensor as arrays of their own.
+        """
+        entry = self if global_slice is None else (self, global_slice)
+        _file(filename, domain=domain, mode="a").write(step, {name: [entry]}, as_scalar=as_scalar)
+
+    def read(self, filename, name="darray", step=0):
+        """Fill it from a snapshot of a whole array in a file (collective over all ranks).
+
+        Parameters
+        ----------
+        filename : str or FileBase
+        name : str
+            Name of the array in the file.
+        step : int
+            Number of the snapshot.
+        """
+        _file(filename, mode="r").read(self, name, step=step)
+
+
+def _file(filename, **options):
+    if isinstance(filename, FileBase):
+        return filename
+    return (HDF5File if filename.endswith(".h5") else NCFile)(filename, **options)
 
 
 def newDistArray(pfft, forward_output=True, val=0, rank=0, view=False):

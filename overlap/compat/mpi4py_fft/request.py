@@ -8,12 +8,12 @@ from ...errors import InputError
 from ...fft.arguments import DTYPES
 from ...fft.engine.sweep import Axis
 from ...runtime.arguments import WAITS
+from .fftw import get_fftw_lib
+from .libfft import BACKENDS, PADDED
 from .pencil import Subcomm, grid_sizes
 
 EFFORTS = {None: None, "FFTW_ESTIMATE": "estimate", "FFTW_MEASURE": "measure",
            "FFTW_PATIENT": "patient", "FFTW_EXHAUSTIVE": "patient"}
-BACKENDS = ("fftw", "pyfftw")
-PADDED = 1 + 1e-6  # smaller factors mean none
 
 
 @dataclass(frozen=True)
@@ -40,27 +40,39 @@ class Request:
     transformed: dict
 
     @property
+    def factors(self):
+        """Padding factors of all axes, as they have come out in whole points; False if there are none."""
+        if not self.padded:
+            return False
+        found = [1.0] * len(self.fine)
+        for axis, each in self.transformed.items():
+            found[axis - 1] = each.fine / each.points
+        return found
+
+    @property
     def padded(self):
         return {axis for axis, each in self.transformed.items() if each.fine > each.points}
 
 
-def check_supported(backend, transforms, planner_effort, wait, dtype, unknown):
+def check_supported(backend, transforms, planner_effort, wait, unknown):
     """Refuse, by name, what mpi4py-fft has and this has not."""
     if unknown:
         raise InputError(f"expected no options beyond those of PFFT, received {sorted(unknown)}")
     if backend not in BACKENDS:
         raise InputError(f"backend {backend!r} is not supported: expected one of {BACKENDS}")
-    if transforms:
-        raise InputError("transforms are not supported (cosine, sine or own serial transforms): "
-                         f"expected None, received them for axes {list(transforms)}")
+    if not isinstance(transforms, dict | None):
+        raise InputError(f"expected transforms to be a dict of pairs of functions by axes or None, received {transforms!r}")
     if planner_effort not in EFFORTS:
         raise InputError(f"expected planner_effort to be one of {list(EFFORTS)[1:]}, received "
                          f"{planner_effort!r}")
     if wait not in ("auto", *WAITS):
         raise InputError(f"expected wait to be one of {('auto', *WAITS)}, received {wait!r}")
-    if np.dtype(dtype).char in "gG":
-        raise InputError(f"dtype {np.dtype(dtype)} (long double) is not supported: expected one of "
-                         f"{', '.join(map(str, DTYPES))}")
+
+
+def has_pipeline(request, backend, transforms):
+    """Whether all local transforms are of the kinds that pipelines have."""
+    return (backend in ("fftw", "pyfftw") and request.dtype in DTYPES
+            and not any(group in (transforms or {}) for group in request.axes))
 
 
 def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
@@ -73,8 +85,9 @@ def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
     if shape is None:
         raise InputError("expected shape or darray, received neither")
     dtype = np.dtype(dtype)
-    if dtype not in DTYPES:
-        raise InputError(f"expected a dtype of {', '.join(map(str, DTYPES))}, received {dtype}")
+    if dtype.char not in "fdgFDG" or get_fftw_lib(dtype) is None:
+        raise InputError(f"expected a dtype of {', '.join(map(str, DTYPES))}, or of long double where FFTW's library "
+                         f"has it, received {dtype}")
     given, shape = shape, tuple(int(length) for length in shape)
     if len(shape) < 2 or min(shape) < 1 or shape != tuple(given):
         raise InputError(f"expected a shape of two or more positive integers, received {given!r}")

@@ -1,0 +1,30 @@
+"""FFTW's kinds and flags, as numbers."""
+
+FFTW_FORWARD, FFTW_BACKWARD = -1, 1
+FFTW_R2HC, FFTW_HC2R, FFTW_DHT = 0, 1, 2
+FFTW_REDFT00, FFTW_REDFT01, FFTW_REDFT10, FFTW_REDFT11 = 3, 4, 5, 6
+FFTW_RODFT00, FFTW_RODFT01, FFTW_RODFT10, FFTW_RODFT11 = 7, 8, 9, 10
+
+C2C_FORWARD, C2C_BACKWARD, R2C, C2R = -1, 1, -2, 2
+"""The kinds of Fourier transforms; beside them stand the real-to-real ones, FFTW_REDFT00 to FFTW_RODFT11."""
+
+FFTW_MEASURE = 0
+FFTW_DESTROY_INPUT = 1
+FFTW_UNALIGNED = 2
+FFTW_CONSERVE_MEMORY = 4
+FFTW_EXHAUSTIVE = 8
+FFTW_PRESERVE_INPUT = 16
+FFTW_PATIENT = 32
+FFTW_ESTIMATE = 64
+FFTW_WISDOM_ONLY = 2097152
+
+flag_dict = {name: value for name, value in globals().items() if name.startswith("FFTW_")}
+
+# Cosine and sine transforms by their usual numbers, and their inverses.
+dct_type = {1: FFTW_REDFT00, 2: FFTW_REDFT10, 3: FFTW_REDFT01, 4: FFTW_REDFT11}
+dst_type = {1: FFTW_RODFT00, 2: FFTW_RODFT10, 3: FFTW_RODFT01, 4: FFTW_RODFT11}
+idct_type = {1: FFTW_REDFT00, 2: FFTW_REDFT01, 3: FFTW_REDFT10, 4: FFTW_REDFT11}
+idst_type = {1: FFTW_RODFT00, 2: FFTW_RODFT01, 3: FFTW_RODFT10, 4: FFTW_RODFT11}
+
+__all__ = [name for name in globals() if name.startswith(("FFTW_", "C2", "R2"))] + [
+    "dct_type", "dst_type", "flag_dict", "idct_type", "idst_type"]

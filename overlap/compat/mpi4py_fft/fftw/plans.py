@@ -1,0 +1,227 @@
+"""`FFT`: one of FFTW's plans, on two arrays that it keeps."""
+
+import numpy as np
+import pyfftw
+
+from ....errors import InputError
+from .constants import (
+    C2C_BACKWARD,
+    C2C_FORWARD,
+    C2R,
+    FFTW_DESTROY_INPUT,
+    FFTW_ESTIMATE,
+    FFTW_EXHAUSTIVE,
+    FFTW_FORWARD,
+    FFTW_MEASURE,
+    FFTW_PATIENT,
+    FFTW_REDFT00,
+    FFTW_RODFT00,
+    FFTW_RODFT11,
+    FFTW_UNALIGNED,
+    FFTW_WISDOM_ONLY,
+    R2C,
+    flag_dict,
+)
+
+REAL_KINDS = {value: name for name, value in flag_dict.items()
+              if name.startswith(("FFTW_REDFT", "FFTW_RODFT"))}
+COMPLEX_SIDES = {C2C_FORWARD: (True, True), C2C_BACKWARD: (True, True), R2C: (False, True), C2R: (True, False)}
+PRECISIONS = {"F": "32", "D": "64", "G": "ld"}
+# FFTW preserves the input by itself wherever it can, and the memory it conserves is its own.
+FLAGS = (FFTW_DESTROY_INPUT, FFTW_UNALIGNED, FFTW_EXHAUSTIVE, FFTW_PATIENT, FFTW_ESTIMATE, FFTW_WISDOM_ONLY)
+
+_time_limit_s = None  # of planning; FFTW's own is as global
+
+
+def get_alignment(array):
+    """The largest power of two, 32 at most, by which an array's address can be divided."""
+    return next(n for n in (32, 16, 8, 4, 2, 1) if array.ctypes.data % n == 0)
+
+
+def aligned(shape, n=32, dtype=np.dtype("d"), fill=None):
+    """An array that begins at a multiple of `n` bytes; uninitialised, or filled with `fill`."""
+    array = pyfftw.empty_aligned(tuple(np.atleast_1d(shape)), np.dtype(dtype), n=n)
+    if fill is not None:
+        array[...] = fill
+    return array
+
+
+def aligned_like(z, fill=None):
+    """An array of the shape, type and alignment of another."""
+    return aligned(z.shape, get_alignment(z), z.dtype, fill)
+
+
+class FFT:
+    """A plan; call it.
+
+    Parameters
+    ----------
+    input_array, output_array : ndarray
+        The plan's own; planning may overwrite them.
+    axes : sequence of int
+        The last one is that along which real data have half the modes.
+    kind : int or sequence of int
+        C2C_FORWARD, C2C_BACKWARD, R2C or C2R; or for each of `axes` a kind of cosine or sine transform.
+    threads : int
+    flags : int or sequence of int
+    normalization : float
+        What results are multiplied by where a call asks for it.
+
+    Raises
+    ------
+    InputError
+        When FFTW has no such transform of such arrays.
+    """
+
+    def __init__(self, input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1,
+                 flags=FFTW_MEASURE, normalization=1.0):
+        self.input_array, self.output_array = input_array, output_array
+        self._scale = normalization
+        self._plan = None
+        kinds = [int(one) for one in np.atleast_1d(kind)]
+        is_complex = input_array.dtype.kind == "c", output_array.dtype.kind == "c"
+        if is_complex == COMPLEX_SIDES.get(kinds[0]):
+            direction = "FFTW_FORWARD" if kinds[0] in (C2C_FORWARD, R2C) else "FFTW_BACKWARD"
+        elif is_complex == (False, False) and REAL_KINDS.keys() >= {*kinds}:
+            direction = tuple(REAL_KINDS[one] for one in kinds)
+        else:
+            raise InputError(f"expected a complex, real-to-complex, cosine or sine transform, received kind {kind} "
+                             f"from {input_array.dtype} to {output_array.dtype} (FFTW_R2HC, FFTW_HC2R and "
+                             "FFTW_DHT are not supported)")
+        if 0 in input_array.shape or 0 in output_array.shape:
+            return
+        asked = int(np.bitwise_or.reduce(np.atleast_1d(flags)))
+        names = {value: name for name, value in flag_dict.items() if value in FLAGS}
+        given = [names[flag] for flag in FLAGS if asked & flag]
+        if not asked & (FFTW_ESTIMATE | FFTW_PATIENT | FFTW_EXHAUSTIVE):
+            given.append("FFTW_MEASURE")
+        try:
+            self._plan = pyfftw.FFTW(input_array, output_array, axes=tuple(map(int, axes)), direction=direction,
+                                     flags=tuple(given), threads=threads, planning_timelimit=_time_limit_s)
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise InputError(f"expected arrays and axes that FFTW can plan for, received {input_array.shape} "
+                             f"{input_array.dtype}, {output_array.shape} {output_array.dtype} and axes {axes}: "
+                             f"{error}") from None
+
+    def __call__(self, input_array=None, output_array=None, implicit=True, normalize=False, **unused):
+        """Transform.
+
+        Parameters
+        ----------
+        input_array, output_array : ndarray, optional
+            By default the plan's own.
+        implicit : bool
+            Work on the given arrays themselves where they lie as the plan's own do; the input may be
+            overwritten. Otherwise the input is copied, and the plan's own output holds the result as well.
+        normalize : bool
+            Multiply the result by `get_normalization`.
+
+        Returns
+        -------
+        ndarray
+            `output_array`, or the plan's own.
+        """
+        source = self.input_array if input_array is None else input_array
+        target = self.output_array if output_array is None else output_array
+        if self._plan is not None and not (implicit and self._execute_on(source, target)):
+            if input_array is not None:
+                self.input_array[...] = input_array
+            self._plan.execute()
+            if normalize:
+                self.output_array *= self._scale
+            if output_array is not None:
+                output_array[...] = self.output_array
+        elif normalize:
+            target *= self._scale
+        return target
+
+    def _execute_on(self, source, target):
+        """Transform some arrays where they lie, if the plan can."""
+        try:
+            self._plan.update_arrays(source, target)
+        except (TypeError, ValueError):
+            return False
+        try:
+            self._plan.execute()
+        finally:
+            self._plan.update_arrays(self.input_array, self.output_array)
+        return True
+
+    def update_arrays(self, input_array, output_array):
+        """Take other arrays, of the same shapes, strides, types and alignments, as the plan's own."""
+        if self._plan is not None:
+            try:
+                self._plan.update_arrays(input_array, output_array)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"expected arrays like the plan's own: {error}") from None
+        self.input_array, self.output_array = input_array, output_array
+
+    def get_normalization(self):
+        """What results are multiplied by where a call asks for it."""
+        return self._scale
+
+    def print_plan(self):
+        """Show what is known of the plan."""
+        print(self._plan)
+
+    def destroy(self):
+        """Let go of FFTW's plan."""
+        self._plan = None
+
+
+class Library:
+    """FFTW in one precision."""
+
+    FFT = FFT
+
+    def __init__(self, char):
+        self.char = char
+
+    @staticmethod
+    def alignment_of(array):
+        """What FFTW makes of an array's alignment: 0 is the best."""
+        return array.ctypes.data % pyfftw.simd_alignment
+
+
+fftlib = {char: Library(char) for char, name in PRECISIONS.items() if name in pyfftw._supported_types}
+"""FFTW by precision: "F", "D" and, where the library has it, "G", long double."""
+
+
+def get_fftw_lib(dtype):
+    """FFTW in the precision of `dtype`, or None."""
+    return fftlib.get(np.dtype(dtype).char.upper())
+
+
+def get_planned_FFT(input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1,
+                    flags=(FFTW_MEASURE,), normalization=1.0):
+    """The plan of a transform from one array to another; see `FFT`."""
+    if get_fftw_lib(input_array.dtype) is None:
+        raise InputError(f"expected an array of the types {', '.join(fftlib)} or real ones of their precision, "
+                         f"received {input_array.dtype}")
+    return FFT(input_array, output_array, axes, kind, threads, flags, normalization)
+
+
+def set_timelimit(limit):
+    """Seconds that planning of one transform may take, about; a negative number for no limit."""
+    global _time_limit_s
+    _time_limit_s = float(limit) if limit >= 0 else None
+
+
+def get_normalization(kind, shape, axes):
+    """One over the factor by which a transform and its inverse, both unscaled, multiply.
+
+    Parameters
+    ----------
+    kind : int or sequence of int
+        For all `axes`, or one per axis.
+    shape : sequence of int
+        The shape of the forward transform's input.
+    axes : sequence of int
+    """
+    kinds = np.broadcast_to(kind, len(axes))
+    factor = 1
+    for one, axis in zip(kinds, axes):
+        length = int(shape[axis])
+        factor *= (2 * (length - 1) if one == FFTW_REDFT00 else 2 * (length + 1) if one == FFTW_RODFT00
+                   else 2 * length if FFTW_REDFT00 < one <= FFTW_RODFT11 else length)
+    return 1 / factor

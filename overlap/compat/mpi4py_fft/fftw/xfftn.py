@@ -1,0 +1,134 @@
+"""Plans of the usual transforms: ``plan = rfftn(array, axes=axes); spectrum = plan()``.
+
+Each function here makes a plan and transforms nothing. `s` is looked at by `irfftn` and `hfftn` alone:
+the lengths of the output along `axes`.
+"""
+
+import numpy as np
+
+from ....errors import InputError
+from .constants import (
+    C2C_BACKWARD,
+    C2C_FORWARD,
+    C2R,
+    FFTW_MEASURE,
+    FFTW_PRESERVE_INPUT,
+    FFTW_REDFT00,
+    FFTW_REDFT01,
+    FFTW_REDFT10,
+    FFTW_REDFT11,
+    FFTW_RODFT00,
+    FFTW_RODFT01,
+    FFTW_RODFT10,
+    FFTW_RODFT11,
+    R2C,
+    dct_type,
+    dst_type,
+    idct_type,
+    idst_type,
+)
+from .plans import (
+    aligned,
+    aligned_like,
+    get_alignment,
+    get_normalization,
+    get_planned_FFT,
+)
+
+__all__ = ["aligned", "aligned_like", "dctn", "dstn", "fftn", "get_alignment", "get_normalization", "hfftn", "idctn",
+           "idstn", "ifftn", "ihfftn", "inverse", "irfftn", "rfftn"]
+
+
+def _check(array, kinds, name):
+    if array.dtype.char not in kinds:
+        raise InputError(f"expected {name} to be of a type among {', '.join(kinds)}, received {array.dtype}")
+
+
+def _output(input_array, shape, char, given):
+    """The output array: the one that is given, or one aligned as the input."""
+    if given is None:
+        return aligned(shape, get_alignment(input_array), np.dtype(char))
+    if given.shape != tuple(shape) or given.dtype.char != char:
+        raise InputError(f"expected output_array of shape {tuple(shape)} and dtype {np.dtype(char)}, received "
+                         f"{given.shape} and {given.dtype}")
+    return given
+
+
+def _complex(kind):
+    def plan(input_array, s=None, axes=(-1,), threads=1, flags=(FFTW_MEASURE,), output_array=None):
+        _check(input_array, "FDG", "input_array")
+        output_array = _output(input_array, input_array.shape, input_array.dtype.char, output_array)
+        scale = get_normalization(kind, input_array.shape, axes)
+        return get_planned_FFT(input_array, output_array, axes, kind, threads, flags, scale)
+    return plan
+
+
+def _to_modes():
+    def plan(input_array, s=None, axes=(-1,), threads=1, flags=(FFTW_MEASURE,), output_array=None):
+        _check(input_array, "fdg", "input_array")
+        shape = list(input_array.shape)
+        shape[axes[-1]] = shape[axes[-1]] // 2 + 1
+        output_array = _output(input_array, shape, input_array.dtype.char.upper(), output_array)
+        scale = get_normalization(R2C, input_array.shape, axes)
+        return get_planned_FFT(input_array, output_array, axes, R2C, threads, flags, scale)
+    return plan
+
+
+def _from_modes():
+    def plan(input_array, s=None, axes=(-1,), threads=1, flags=(FFTW_MEASURE,), output_array=None):
+        _check(input_array, "FDG", "input_array")
+        if FFTW_PRESERVE_INPUT in np.atleast_1d(flags):
+            raise InputError("expected flags without FFTW_PRESERVE_INPUT: a complex-to-real transform overwrites its input")
+        shape = list(input_array.shape)
+        if s is None:
+            shape[axes[-1]] = 2 * shape[axes[-1]] - 2
+        else:
+            for length, axis in zip(s, axes, strict=True):
+                shape[axis] = int(length)
+        if shape[axes[-1]] // 2 + 1 != input_array.shape[axes[-1]]:
+            raise InputError(f"expected s with half as many points as {2 * input_array.shape[axes[-1]] - 2} or one more "
+                             f"along axis {axes[-1]}, received {s}")
+        output_array = _output(input_array, shape, input_array.dtype.char.lower(), output_array)
+        scale = get_normalization(C2R, shape, axes)
+        return get_planned_FFT(input_array, output_array, axes, C2R, threads, flags, scale)
+    return plan
+
+
+def _real(kinds):
+    def plan(input_array, s=None, axes=(-1,), type=2, threads=1, flags=(FFTW_MEASURE,), output_array=None):
+        _check(input_array, "fdg", "input_array")
+        if type not in kinds:
+            raise InputError(f"expected type to be 1, 2, 3 or 4, received {type!r}")
+        output_array = _output(input_array, input_array.shape, input_array.dtype.char, output_array)
+        kind = [kinds[type]] * len(axes)
+        scale = get_normalization(kind, input_array.shape, axes)
+        return get_planned_FFT(input_array, output_array, axes, kind, threads, flags, scale)
+    return plan
+
+
+def _named(plan, name, what):
+    """A planning function with its name and a docstring."""
+    plan.__name__ = plan.__qualname__ = name
+    plan.__doc__ = (f"The plan of {what}; see `FFT`.\n\n    Parameters\n    ----------\n"
+                    "    input_array : ndarray\n        Planning may overwrite it.\n"
+                    "    s, axes, threads, flags, output_array\n        See the module.")
+    return plan
+
+
+fftn = _named(_complex(C2C_FORWARD), "fftn", "a complex forward transform")
+ifftn = _named(_complex(C2C_BACKWARD), "ifftn", "a complex backward transform")
+rfftn = _named(_to_modes(), "rfftn", "a real-to-complex transform")
+irfftn = _named(_from_modes(), "irfftn", "a complex-to-real transform")
+ihfftn = _named(_to_modes(), "ihfftn", "a transform to a spectrum of half the modes")
+hfftn = _named(_from_modes(), "hfftn", "a transform from a spectrum of half the modes")
+dctn = _named(_real(dct_type), "dctn", "cosine transforms of a `type` from 1 to 4")
+idctn = _named(_real(idct_type), "idctn", "the inverses of cosine transforms of a `type`")
+dstn = _named(_real(dst_type), "dstn", "sine transforms of a `type` from 1 to 4")
+idstn = _named(_real(idst_type), "idstn", "the inverses of sine transforms of a `type`")
+
+inverse = {
+    FFTW_RODFT11: FFTW_RODFT11, FFTW_REDFT11: FFTW_REDFT11, FFTW_RODFT01: FFTW_RODFT10,
+    FFTW_RODFT10: FFTW_RODFT01, FFTW_REDFT01: FFTW_REDFT10, FFTW_REDFT10: FFTW_REDFT01,
+    FFTW_RODFT00: FFTW_RODFT00, FFTW_REDFT00: FFTW_REDFT00, rfftn: irfftn, irfftn: rfftn, fftn: ifftn,
+    ifftn: fftn, dctn: idctn, idctn: dctn, dstn: idstn, idstn: dstn, hfftn: ihfftn, ihfftn: hfftn}
+"""The inverse of every kind of real-to-real transform and of every function here."""

@@ -1,0 +1,112 @@
+"""`HDF5File`: snapshots of distributed arrays in an HDF5 file.
+
+Where h5py is built with MPI all ranks write at once; otherwise rank 0 has the file open, and the others
+send it their parts. All ranks read for themselves. h5py is an extra.
+"""
+
+import numpy as np
+from mpi4py import MPI
+
+from ....arrays import part_of, parts_on_rank_0, together
+from ....errors import InputError
+from .file_base import FileBase
+
+COMM = MPI.COMM_WORLD  # as in mpi4py-fft: a file is made before any array is known
+
+
+class HDF5File(FileBase):
+    """An HDF5 file; making one is collective over all ranks of `MPI.COMM_WORLD`, and so are its methods.
+
+    An array is written to ``name/3D/step``, a part of it to ``name/2D/slice_4_slice/step``.
+
+    Parameters
+    ----------
+    h5name : str
+    domain : sequence, optional
+        As in `FileBase`; by default from 0 to 2 pi along every axis.
+    mode : {"a", "w", "r"}
+        Append, write or read.
+    kw
+        For `h5py.File`.
+
+    Raises
+    ------
+    RankError
+        On all ranks, when the file cannot be opened, or is read or written in vain.
+    """
+
+    def __init__(self, h5name, domain=None, mode="a", **kw):
+        super().__init__(h5name, domain)
+        self.open(mode, **kw)
+        self.close()
+
+    @staticmethod
+    def backend():
+        return "hdf5"
+
+    def open(self, mode="r+", **kw):
+        with together(COMM):
+            import h5py
+            if h5py.get_config().mpi:
+                self.f = h5py.File(self.filename, mode, driver="mpio", comm=COMM, **kw)
+            elif COMM.rank == 0:
+                self.f = h5py.File(self.filename, mode, **kw)
+
+    def write(self, step, fields, as_scalar=False):
+        self.open()
+        try:
+            super().write(step, fields, as_scalar)
+        finally:
+            self.close()
+
+    def read(self, u, name, step=0):
+        with together(COMM):
+            import h5py
+            with h5py.File(self.filename, "r") as file:
+                found = file[f"{name}/{u.dimensions}D/{step}"]
+                if found.shape != u.global_shape:
+                    raise InputError(f"expected {name!r} of shape {u.global_shape} in {self.filename!r}, "
+                                     f"received {found.shape}")
+                if u.size:
+                    u[...] = found[u.local_slice()]
+
+    def _write(self, name, field, index, step):
+        rank = field.rank
+        whole = index is None
+        wanted = (slice(None),) * rank + ((slice(None),) * field.dimensions if whole else tuple(index))
+        if len(wanted) != field.ndim or not any(isinstance(one, slice) for one in wanted):
+            raise InputError(f"expected a slice of {field.dimensions} indices, not integers alone, received {index!r}")
+        shape, here, there = part_of(wanted, field.global_shape, field.local_slice())
+        values = np.asarray(field)[np.ix_(*here)].reshape([len(one) for one in there])
+        box = tuple(slice(int(one[0]), int(one[-1]) + 1) if len(one) else slice(0, 0) for one in there)
+        kinds = ["slice" if isinstance(one, slice) else str(int(one)) for one in wanted[rank:]]
+        path = f"{name}/{kinds.count('slice')}D/" + ("" if whole else "_".join(kinds) + "/") + str(step)
+        if self.f is not None and self.f.driver == "mpio":
+            with together(COMM):
+                data = self._dataset(name, path, field, shape)
+                if values.size:
+                    data[box] = values
+            return
+        with together(COMM), parts_on_rank_0(COMM, values, box) as parts:
+            if parts is not None:
+                data = self._dataset(name, path, field, shape)
+                for place, part in parts:
+                    data[place] = part
+
+    def _dataset(self, name, path, field, shape):
+        """The dataset to write to; new ones come with the domain of their group."""
+        group = self.f.require_group(name)
+        found = {"shape": field.pencil.shape, "rank": field.rank}
+        for key, value in found.items():
+            if key not in group.attrs:
+                group.attrs[key] = value
+            if not np.array_equal(group.attrs[key], value):
+                raise InputError(f"expected arrays of {key} {group.attrs[key]} as {name!r}, received {value}")
+        domain = ((0, 2 * np.pi),) * field.dimensions if self.domain is None else self.domain
+        if len(domain) != field.dimensions:
+            raise InputError(f"expected a domain of {field.dimensions} axes, received {len(domain)}")
+        for axis, one in enumerate(domain):
+            where = f"{'mesh' if isinstance(one, np.ndarray) else 'domain'}/x{axis}"
+            if where not in group:
+                group[where] = np.squeeze(one) if isinstance(one, np.ndarray) else np.array(one, float)
+        return self.f.require_dataset(path, shape=tuple(shape), dtype=field.dtype, exact=True)

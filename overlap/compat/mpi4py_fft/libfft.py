@@ -1,0 +1,285 @@
+"""`FFT`: transforms of this rank's own arrays along some of their axes, by one of several libraries."""
+
+import functools
+from collections.abc import Sequence
+from importlib import import_module
+
+import numpy as np
+
+from ...errors import InputError
+from . import fftw
+
+BACKENDS = ("fftw", "pyfftw", "numpy", "scipy", "mkl_fft")
+PADDED = 1 + 1e-6  # smaller factors of padding mean none
+
+
+class FFT:
+    """A serial transform and its inverse.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Shape of the forward transform's input; of the finer grid, with padding.
+    axes : None, int or sequence of int
+        All by default. Real input has half the modes along the last one.
+    dtype : dtype
+        Type of the forward transform's input: "f", "d", "g" or "F", "D", "G".
+    padding : False, number or sequence of numbers
+        The factor by which the input's grid is finer than the result's: along the only axis, or one
+        number per axis of the array.
+    backend : {"fftw", "pyfftw", "numpy", "scipy", "mkl_fft"}
+    transforms : dict, optional
+        ``{axes: (forward, backward)}``: other transforms along these axes, as the backend has them.
+    planner_effort, overwrite_input, threads : optional
+        FFTW's: ``"FFTW_MEASURE"``, ``"FFTW_DESTROY_INPUT"``, 1.
+
+    Attributes
+    ----------
+    forward, backward : Serial
+        Forward divides by the number of points unless called with ``normalize=False``, backward only with
+        ``normalize=True``.
+    M : float
+        What that multiplies by.
+
+    Raises
+    ------
+    InputError
+    """
+
+    def __init__(self, shape, axes=None, dtype=float, padding=False, backend="fftw", transforms=None,
+                 **options):
+        self.shape = [int(length) for length in np.atleast_1d(shape)]
+        count = len(self.shape)
+        self.axes = [int(axis) for axis in np.atleast_1d(range(count) if axes is None else axes)]
+        if not self.axes or not all(-count <= axis < count for axis in self.axes):
+            raise InputError(f"expected axes from {-count} to {count - 1}, received {axes!r}")
+        self.axes = [axis % count for axis in self.axes]
+        self.dtype, self.backend, self.padding = np.dtype(dtype), backend, padding
+        if len({*self.axes}) < len(self.axes) or self.dtype.char not in "fdgFDG":
+            raise InputError(f"expected axes, each once, and a real or complex floating type, received {axes!r} and "
+                             f"{self.dtype}")
+        self.padding_factor = 1.0
+        if padding is not False and padding is not None:
+            self.padding_factor = float(padding[self.axes[-1]] if np.ndim(padding) else padding)
+        if backend not in PLANNERS:
+            raise InputError(f"backend {backend!r} is not supported: expected one of {BACKENDS}")
+        chosen = (transforms or {}).get(tuple(self.axes))
+        self.fwd, self.bck = PLANNERS[backend](tuple(self.shape), self.axes, self.dtype, chosen, options)
+        self.M = (self.fwd.get_normalization() if backend == "fftw" else
+                  1 / np.prod([float(self.shape[axis]) for axis in self.axes]))
+        source, modes = self.fwd.input_array, self.fwd.output_array
+        self.real_transform = source.dtype.kind == "f" and source.shape != modes.shape
+        if abs(self.padding_factor - 1) > 1e-8:
+            if len(self.axes) > 1:
+                raise InputError(f"expected one axis with padding, received axes {self.axes}")
+            modes = fftw.aligned(self._resolved_shape(), dtype=modes.dtype)
+        self.forward = Serial(self._forward, source, modes)
+        self.backward = Serial(self._backward, modes, source)
+
+    def _resolved_shape(self):
+        shape, axis = list(self.shape), self.axes[-1]
+        shape[axis] = int(np.round(shape[axis] / self.padding_factor))
+        if self.real_transform:
+            shape[axis] = shape[axis] // 2 + 1
+        return shape
+
+    def _forward(self, normalize=True, **options):
+        self.fwd(None, None, **options)
+        modes = self.forward.output_array
+        if modes is not self.fwd.output_array:
+            _truncate(self.fwd.output_array, modes, self.axes[-1], self.real_transform)
+        if normalize:
+            modes *= self.M
+
+    def _backward(self, normalize=False, **options):
+        modes = self.backward.input_array
+        if modes is not self.bck.input_array:
+            _pad(modes, self.bck.input_array, self.axes[-1], self.real_transform)
+        self.bck(None, None, **options)
+        if normalize:
+            self.backward.output_array *= self.M
+
+
+class MadeLater(Sequence):
+    """A sequence whose items are made when they are asked for, by one function each."""
+
+    def __init__(self, makers):
+        self._makers, self._made = makers, {}
+
+    def __len__(self):
+        return len(self._makers)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        number = range(len(self))[index]
+        if number not in self._made:
+            self._made[number] = self._makers[number]()
+        return self._made[number]
+
+
+class Serial:
+    """One direction of an `FFT`; call it.
+
+    Attributes
+    ----------
+    input_array, output_array : ndarray
+        Its own.
+    """
+
+    def __init__(self, execute, input_array, output_array):
+        self.xfftn = execute
+        self.input_array, self.output_array = input_array, output_array
+
+    def __call__(self, input_array=None, output_array=None, **options):
+        """Transform.
+
+        Parameters
+        ----------
+        input_array : array_like, optional
+            By default, its own.
+        output_array : ndarray, optional
+            Where to copy the result to.
+        normalize : bool, optional
+            Divide by the number of points.
+        """
+        if input_array is not None:
+            self.input_array[...] = input_array
+        self.xfftn(**options)
+        if output_array is None:
+            return self.output_array
+        output_array[...] = self.output_array
+        return output_array
+
+
+def _along(axis, part, ndim):
+    return tuple(part if one == axis else slice(None) for one in range(ndim))
+
+
+def _truncate(fine, modes, axis, half):
+    """The resolved modes; of an even number, the highest is the sum of both that stand for it."""
+    at = functools.partial(_along, axis, ndim=modes.ndim)
+    count = modes.shape[axis]
+    if half:
+        modes[...] = fine[at(slice(0, count))]
+        if count % 2 == 0:
+            modes[at(count - 1)] = 2 * modes[at(count - 1)].real
+        return
+    modes[...] = 0
+    modes[at(slice(0, count // 2 + 1))] = fine[at(slice(0, count // 2 + 1))]
+    if count > 1:
+        modes[at(slice(-(count // 2), None))] += fine[at(slice(-(count // 2), None))]
+
+
+def _pad(modes, fine, axis, half):
+    """The modes on the finer grid; of an even number, the highest is split between both that stand for it."""
+    at = functools.partial(_along, axis, ndim=modes.ndim)
+    count = modes.shape[axis]
+    fine[...] = 0
+    if half:
+        fine[at(slice(0, count))] = modes
+        if count % 2 == 0:
+            fine[at(count - 1)] = fine[at(count - 1)].real / 2
+        return
+    fine[at(slice(0, count // 2 + 1))] = modes[at(slice(0, count // 2 + 1))]
+    if count > 1:
+        fine[at(slice(-(count // 2), None))] = modes[at(slice(-(count // 2), None))]
+    if count % 2 == 0:
+        fine[at(count // 2)] *= 0.5
+        fine[at(-(count // 2))] *= 0.5
+
+
+# ---- backends: the plans of both directions, on the same two arrays ---------------------------
+
+def _plan_fftw(shape, axes, dtype, transforms, options):
+    given = {"planner_effort": "FFTW_MEASURE", "overwrite_input": "FFTW_DESTROY_INPUT", "threads": 1}
+    if not given.keys() >= options.keys():
+        raise InputError(f"expected no options but {', '.join(given)}, received {sorted(options)}")
+    given |= {name: value for name, value in options.items() if value is not None}
+    real = dtype.kind == "f"
+    forward, backward = transforms or ((fftw.rfftn, fftw.irfftn) if real else (fftw.fftn, fftw.ifftn))
+    effort, overwrite = (fftw.flag_dict[given[name]] for name in ("planner_effort", "overwrite_input"))
+    lengths = [shape[axis] for axis in axes]
+    source = fftw.aligned(shape, dtype=dtype)
+    fwd = forward(source, s=lengths, axes=axes, threads=given["threads"], flags=(effort, overwrite))
+    bck = backward(fwd.output_array, s=lengths, axes=axes, threads=given["threads"],
+                   flags=(effort,) if real else (effort, overwrite), output_array=source)
+    source[...] = 0
+    fwd.output_array[...] = 0
+    return fwd, bck
+
+
+def _plan_pyfftw(shape, axes, dtype, transforms, options):
+    from pyfftw import builders
+    real = dtype.kind == "f"
+    forward, backward = transforms or (
+        (builders.rfftn, builders.irfftn) if real else (builders.fftn, builders.ifftn))
+    given = {"avoid_copy": True, "overwrite_input": True, "auto_align_input": True, "auto_contiguous": True,
+             "threads": 1} | {name: value for name, value in options.items() if value is not None}
+    lengths = [shape[axis] for axis in axes]
+    source = fftw.aligned(shape, dtype=dtype)
+    fwd = forward(source, s=lengths, axes=axes, **given)
+    modes = fwd.output_array
+    if real:
+        del given["overwrite_input"]
+    bck = backward(modes, s=lengths, axes=axes, **given)
+    fwd.update_arrays(source, modes)
+    bck.update_arrays(modes, source)
+    source[...] = 0
+    modes[...] = 0
+    return fwd, _Call(lambda: bck(normalise_idft=False), modes, source)
+
+
+class _Call:
+    """A plan for what needs none: a function of its own two arrays."""
+
+    def __init__(self, execute, input_array, output_array):
+        self._execute, self.input_array, self.output_array = execute, input_array, output_array
+
+    def __call__(self, input_array=None, output_array=None):
+        self._execute()
+
+
+def _plan_functions(shape, axes, dtype, transforms, lengths_as):
+    """Plans of functions like numpy's: forward unscaled, backward divided by the number of points."""
+    forward, backward = transforms
+    options = {lengths_as: [shape[axis] for axis in axes], "axes": axes}
+    points = np.prod([float(shape[axis]) for axis in axes])
+    source = fftw.aligned(shape, dtype=dtype, fill=0)
+    found = forward(source, **options)
+    precise = dtype.char.upper() if found.dtype.kind == "c" else dtype.char.lower()
+    modes = fftw.aligned(found.shape, dtype=precise, fill=0)
+
+    def forth():
+        modes[...] = forward(source, **options)
+
+    def back():
+        values = backward(modes, **options)
+        source[...] = (values.real if source.dtype.kind == "f" else values) * points
+
+    return _Call(forth, source, modes), _Call(back, modes, source)
+
+
+def _plan_numpy(shape, axes, dtype, transforms, options):
+    real = dtype.kind == "f"
+    return _plan_functions(shape, axes, dtype, transforms or (
+        (np.fft.rfftn, np.fft.irfftn) if real else (np.fft.fftn, np.fft.ifftn)), "s")
+
+
+def _plan_scipy(shape, axes, dtype, transforms, options):
+    from scipy import fftpack
+    return _plan_functions(shape, axes, dtype, transforms or (fftpack.fftn, fftpack.ifftn), "shape")
+
+
+def _plan_mkl(shape, axes, dtype, transforms, options):
+    try:
+        library = import_module("mkl_fft.interfaces.numpy_fft")
+    except ImportError as error:
+        raise InputError(f"backend 'mkl_fft' is not supported here: {error}") from None
+    real = dtype.kind == "f"
+    return _plan_functions(shape, axes, dtype, transforms or (
+        (library.rfftn, library.irfftn) if real else (library.fftn, library.ifftn)), "s")
+
+
+PLANNERS = {"fftw": _plan_fftw, "pyfftw": _plan_pyfftw, "numpy": _plan_numpy, "scipy": _plan_scipy,
+            "mkl_fft": _plan_mkl}

@@ -1,0 +1,167 @@
+"""`PipelinedTransform`: one direction of a plan as a pipeline, with the face of a `Transform`."""
+
+import warnings
+
+import numpy as np
+
+from ...fft.engine.fftw import zeros
+from .transform import Transform
+
+
+class PipelinedTransform(Transform):
+    """One direction of a plan, its exchanges hidden behind its serial transforms; call it.
+
+    Attributes
+    ----------
+    input_array, output_array : ndarray
+        The plan's own local arrays, used where a call gives none. What is the input of one direction is
+        the output of the other; see `OwnArrays`.
+    input_pencil, output_pencil : Pencil
+    """
+
+    def __init__(self, volume, arrays, sides, pencils, scale, normalize):
+        self._volume, self._arrays, self._sides, self._pencil = volume, arrays, sides, pencils
+        self._scale, self._normalize = scale, normalize
+
+    @property
+    def input_array(self):
+        return self._arrays.used(self._sides[0])
+
+    @property
+    def output_array(self):
+        return self._arrays.used(self._sides[1])
+
+    def __call__(self, input_array=None, output_array=None, *, normalize=None, **unknown):
+        """Transform (collective).
+
+        Parameters
+        ----------
+        input_array : array_like, optional
+            The local part; unchanged. By default the plan's own.
+        output_array : ndarray, optional
+            Where to put the result. By default the plan's own, which the next call overwrites.
+        normalize : bool, optional
+            Divide by the number of points.
+
+        Returns
+        -------
+        ndarray
+            `output_array`, or the plan's own.
+        """
+        arrays, (source_side, target_side) = self._arrays, self._sides
+        source_spec, target_spec = self._volume.inputs[0], self._volume.outputs[0]
+        problem = self._problem(input_array, output_array, unknown)
+        # What does not fit as it is goes through the plan's own arrays.
+        source, target = input_array, output_array
+        if problem is None and input_array is not None and (
+                source_spec.problem(input_array, "input_array") is not None
+                or output_array is not None and np.may_share_memory(input_array, output_array)):
+            source = arrays.own(source_side)
+            try:
+                source[...] = input_array
+            except (TypeError, ValueError) as error:
+                problem = (f"expected input_array to fit a local shape of {source_spec.shape}: {error}")
+        if problem is not None:
+            self._volume.refuse(problem)
+        if source is None:
+            source = arrays.used(source_side)
+        if target is None:
+            target = arrays.result(target_side)
+        elif target.dtype != target_spec.dtype or np.may_share_memory(source, target):
+            target = arrays.own(target_side)
+        if np.may_share_memory(source, target):  # one of the user's is the plan's own
+            source = source.copy()
+        normalize = self._normalize if normalize is None else normalize
+        self._volume.scale = self._scale if normalize else 1.0
+        arrays.given(source_side, source)
+        self._volume(source, out=np.asarray(target))
+        arrays.given(target_side, target)
+        if output_array is None:
+            return target
+        if target is not output_array:
+            output_array[...] = target
+        return output_array
+
+    def _problem(self, input_array, output_array, unknown):
+        """What is wrong with a call's arguments, or None."""
+        shape = self._volume.outputs[0].shape
+        if unknown:
+            return f"expected no option but normalize, received {sorted(unknown)}"
+        if any(isinstance(array, np.ma.MaskedArray) for array in (input_array, output_array)):
+            return "expected arrays without masks, received a masked array"
+        if output_array is not None and not (isinstance(output_array, np.ndarray) and output_array.shape == shape
+                                             and output_array.flags.writeable):
+            return (f"expected output_array to be a writeable array of local shape {shape}, "
+                    f"received {type(output_array).__name__} of {np.shape(output_array)}")
+        return None
+
+    def describe(self):
+        """What was chosen and what it costs, as text."""
+        return self._volume.describe()
+
+    def release(self):
+        self._volume.release()
+        self._arrays.forget()
+
+
+class OwnArrays:
+    """The plan's own arrays, which hold what went in and came out last, whatever arrays a call was given.
+
+    A copy of either costs up to a tenth of a call, so who never asks for them does not pay for them: an
+    array that has been asked for is kept filled, and so is one of a young plan. Otherwise the plan only
+    remembers which array was given. If it is asked for after all, it takes what that holds by then, and
+    warns.
+
+    Parameters
+    ----------
+    specs : list of ArraySpec
+        The input's and the result's.
+    """
+
+    YOUNG = 6  # calls with an array of the user's
+
+    def __init__(self, specs):
+        self._specs = specs
+        self._own = [None, None]
+        self._last = [None, None]  # the user's array whose values are missing in the plan's own
+        self._asked = [False, False]
+        self._calls = [0, 0]
+
+    def own(self, side):
+        """The plan's own array, as it is."""
+        if self._own[side] is None:
+            spec = self._specs[side]
+            self._own[side] = zeros(spec.shape, spec.dtype)
+        return self._own[side]
+
+    def used(self, side):
+        """The plan's own array, for the user: with what it should hold, now and from now on."""
+        own, last = self.own(side), self._last[side]
+        self._asked[side] = True
+        if last is not None:
+            self._last[side] = None
+            own[...] = last
+            warnings.warn(
+                "the plan's own arrays had not been asked for and were no longer filled: this one takes what the array "
+                "that was given last holds now (ask for input_array and output_array once at the beginning to have "
+                "them filled by every call)", RuntimeWarning, stacklevel=3)
+        return own
+
+    def result(self, side):
+        """The plan's own array, about to be overwritten for the user."""
+        self._last[side] = None
+        return self.used(side)
+
+    def given(self, side, array):
+        """Note that what an array holds has gone in or come out."""
+        if self._own[side] is not None and np.may_share_memory(array, self._own[side]):
+            self._last[side] = None
+        elif self._asked[side] or self._calls[side] < self.YOUNG:
+            self._calls[side] += 1
+            self.own(side)[...] = array
+        else:
+            self._last[side] = array
+
+    def forget(self):
+        """Let go of arrays of the user's."""
+        self._last = [None, None]

@@ -1,0 +1,81 @@
+"""`Transform`: serial transforms with exchanges between them, one after the other."""
+
+from ...errors import InputError
+
+
+class Transform:
+    """One direction of any parallel transform; call it.
+
+    Parameters
+    ----------
+    xfftn : sequence of Serial
+        Serial transforms, such as ``FFT(...).forward``.
+    transfer : sequence of callable
+        Exchanges between them, such as ``Transfer(...).forward``.
+    pencil : sequence of Pencil
+        The pencils of the input and of the result.
+
+    Attributes
+    ----------
+    input_array, output_array : ndarray
+        The local arrays of the first serial transform and of the last one: the plan's own.
+    input_pencil, output_pencil : Pencil
+    """
+
+    def __init__(self, xfftn, transfer, pencil):
+        self._xfftn, self._transfer, self._pencil = tuple(xfftn), tuple(transfer), tuple(pencil)
+        if len(self._xfftn) != len(self._transfer) + 1 or len(self._pencil) != 2:
+            raise InputError("expected one serial transform more than exchanges, and two pencils, received "
+                             f"{len(self._xfftn)}, {len(self._transfer)} and {len(self._pencil)}")
+
+    @property
+    def input_array(self):
+        return self._xfftn[0].input_array
+
+    @property
+    def output_array(self):
+        return self._xfftn[-1].output_array
+
+    @property
+    def input_pencil(self):
+        return self._pencil[0]
+
+    @property
+    def output_pencil(self):
+        return self._pencil[1]
+
+    def __call__(self, input_array=None, output_array=None, **options):
+        """Transform (collective).
+
+        Parameters
+        ----------
+        input_array : array_like, optional
+            The local part; by default the plan's own array.
+        output_array : ndarray, optional
+            Where to copy the result to.
+        options
+            For every serial transform: ``normalize=False`` leaves out the division by the number of points,
+            which is the default forward, ``normalize=True`` makes it, backward.
+
+        Returns
+        -------
+        ndarray
+            `output_array`, or the plan's own.
+        """
+        if input_array is not None:
+            self.input_array[...] = input_array
+        for serial, exchange, following in zip(self._xfftn, self._transfer, self._xfftn[1:]):
+            serial(**options)
+            exchange(serial.output_array, following.input_array)
+        self._xfftn[-1](**options)
+        if output_array is None:
+            return self.output_array
+        output_array[...] = self.output_array
+        return output_array
+
+    def describe(self):
+        """What it is made of, as text."""
+        return f"{len(self._xfftn)} serial transform(s), with {len(self._transfer)} exchange(s) that nothing hides"
+
+    def release(self):
+        """Nothing: it holds no resources."""
