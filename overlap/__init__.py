@@ -27,7 +27,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       cli           the commands
 """
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
@@ -42,6 +42,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:  # what `__getattr__` finds at run time
+    __version__: str
     from .arrays import DistArray as DistArray
     from .fft import FFT2 as FFT2
     from .fft import FFT3 as FFT3
@@ -69,6 +70,8 @@ __all__ = [
 
 def _found_later(name: str) -> Any:
     """Import what needs MPI when it is first asked for: importing mpi4py starts MPI."""
+    if name == "__version__":
+        return metadata.version("overlap-mpi")
     if name not in _LAYER_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_LAYER_OF[name]}", __name__), name)

@@ -80,9 +80,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.chmod(name, mode)
         os.replace(name, target)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.remove(name)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, name):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
 
 

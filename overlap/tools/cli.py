@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import metadata
 
 from ..errors import InputError, LinksUnavailable
 from ..timing.simulate import WORKLOADS, Machine, Workload
@@ -20,7 +21,16 @@ from .bench import commands as bench
 from .bench.report import machine, packages, read
 from .bench.session import CommandError, environment, measure_machine, need
 from .bench.table import place, ranges, title
-from .predict import closed_forms, draw, strong_scaling, table, write_json
+from .predict import (
+    closed_forms,
+    draw,
+    draw_forms,
+    form_values,
+    strong_scaling,
+    table,
+    write_forms,
+    write_json,
+)
 from .scale import commands as scale
 
 _FAILURES = (CommandError, InputError, LinksUnavailable, launch.LaunchError, OSError)
@@ -95,22 +105,31 @@ def _split_command(argv):
     return argv[:at], argv[at + 1:]
 
 
+class _Version(argparse.Action):
+    """Look the version up only when it is asked for."""
+
+    def __call__(self, parser, namespace, values, option=None):
+        print(f"overlap {metadata.version('overlap-mpi')}")
+        parser.exit()
+
+
 # --- arguments ------------------------------------------------------------------------------------
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="overlap", description="Hides MPI communication behind computation.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
 
     info = add("info", _info, "say what is installed here and what works")
-    info.add_argument("--ranks", type=options.count, default=2)
-    info.add_argument("--measure", metavar="FILE.toml",
+    info.add_argument("--ranks", type=options.count, default=2, help="to start; default: 2")
+    info.add_argument("--measure", metavar="FILE.toml", type=options.output,
                       help="measure the machine for `overlap predict`, and write what was found")
     info.add_argument("--link", type=options.rate, help="measure shaped links of that rate")
 
     on_links = add("links", _links, "run a command as MPI ranks on shaped links: ... -- COMMAND")
-    on_links.add_argument("--hosts", type=options.count, default=2)
+    on_links.add_argument("--hosts", type=options.count, default=2, help="network namespaces; default: 2")
     on_links.add_argument("--ranks", type=options.count, help="in all; default: one per host")
     on_links.add_argument("--rate", type=options.rate, default="2gbit", help="of each host's link")
     on_links.add_argument("--burst", type=options.count, metavar="BYTES", default=links.BURST,
@@ -123,33 +142,35 @@ def make_parser() -> argparse.ArgumentParser:
                            "strong scaling: measure it here or on a cluster, and draw it"))
 
     drawn = add("trace", _trace, "summarise and draw a timeline written before", one_rank=True)
-    drawn.add_argument("file", metavar="FILE.json")
-    drawn.add_argument("--png", metavar="OUT", help="picture; the suffix chooses the format")
-    drawn.add_argument("--title", default="")
+    drawn.add_argument("file", metavar="FILE.json", help="written by `Trace.write_chrome`")
+    drawn.add_argument("--png", metavar="OUT", type=options.output, help="picture; the suffix chooses the format")
+    drawn.add_argument("--title", default="", help="of the picture")
 
     guess = add("predict", _predict, "what the timing model says, of times given or measured",
                 one_rank=True)
     guess.add_argument("report", nargs="?", metavar="REPORT.json", help="of bench, demo or scale")
-    guess.add_argument("--compute-s", type=float, metavar="C")
-    guess.add_argument("--communication-s", type=float, metavar="T")
-    guess.add_argument("--workers", type=options.count, default=1, metavar="N")
+    guess.add_argument("--compute-s", type=float, metavar="C", help="seconds of computing alone")
+    guess.add_argument("--communication-s", type=float, metavar="T", help="seconds of communication alone")
+    guess.add_argument("--workers", type=options.count, default=1, metavar="N",
+                       help="worker threads per rank; default: 1")
     guess.add_argument("--slices", type=options.count, metavar="S",
                        help="count pipeline fill and drain; slices of the workload")
     guess.add_argument("--workload", choices=WORKLOADS, help="simulate it on --machine")
     guess.add_argument("--machine", metavar="FILE.toml",
                        help="written by `overlap info --measure`, or by hand")
     guess.add_argument("--shape", nargs=2, type=options.count, default=(512, 512),
-                       metavar=("NY", "NX"))
-    guess.add_argument("--dtype", help="of real space; default: c16, and f8 for the operation")
+                       metavar=("NY", "NX"), help="of a plane; default: 512 512")
+    guess.add_argument("--dtype", type=options.dtype, help="of real space; default: c16, and f8 for the operation")
     guess.add_argument("--ranks", nargs="+", type=options.count, default=[2],
                        help="one number, or several for strong scaling")
-    guess.add_argument("--wait", choices=("off", "block", "poll"), default="poll")
-    guess.add_argument("--depth", type=options.count, default=16)
-    guess.add_argument("--in-flight", type=options.count)
+    guess.add_argument("--wait", choices=("off", "block", "poll"), default="poll",
+                       help="what the communicator does; default: poll")
+    guess.add_argument("--depth", type=options.count, default=16, help="slices in flight; default: 16")
+    guess.add_argument("--in-flight", type=options.count, help="exchanges under way at once")
     guess.add_argument("--chunk", type=options.count,
                        help="slices per message; default: the fastest")
-    guess.add_argument("--json", metavar="FILE", help="write the table there")
-    guess.add_argument("--png", metavar="FILE", help="draw it")
+    guess.add_argument("--json", metavar="FILE", type=options.output, help="write the table there")
+    guess.add_argument("--png", metavar="FILE", type=options.output, help="draw it")
     return parser
 
 
@@ -221,18 +242,26 @@ def _predict(given, parser):
     if times == (given.report is not None):
         parser.error("expected either --compute-s and --communication-s, or a report")
     if times:
-        try:
-            print("\n".join(closed_forms(given.compute_s, given.communication_s,
-                                        given.workers, given.slices)))
-        except ValueError as error:
-            parser.error(str(error))
-        return
-    for record in read(given.report)["cases"]:
-        items = math.ceil(record["slices"] / record["auto_choice"]["chunk"])
-        print(f"{title(record)}; {place(record)}")
-        print("\n".join("  " + line for line in closed_forms(
-            record["C_s"], record["T_s"], record["workers"], items,
-            measured={mode: record[f"{mode}_s"] for mode in ("off", "block", "poll")})))
+        cases = {"given": (given.compute_s, given.communication_s, given.workers, given.slices, None)}
+    else:
+        cases = {f"{title(record)}; {place(record)}": (
+            record["C_s"], record["T_s"], record["workers"],
+            math.ceil(record["slices"] / record["auto_choice"]["chunk"]),
+            {mode: record[f"{mode}_s"] for mode in ("off", "block", "poll")})
+            for record in read(given.report)["cases"]}
+    if given.png:
+        need("matplotlib")
+    try:
+        for name, case in cases.items():
+            indent = "" if times else "  "
+            print("\n".join([*([] if times else [name]), *(indent + line for line in closed_forms(*case))]))
+        values = {name: form_values(*case) for name, case in cases.items()}
+    except ValueError as error:
+        parser.error(str(error))
+    if given.json:
+        write_forms(values, given.json)
+    if given.png:
+        draw_forms(values, given.png)
 
 
 def _simulate(given, parser):

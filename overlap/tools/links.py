@@ -324,6 +324,8 @@ def _make_links(spec):
     try:
         from pyroute2 import IPRoute
     except ImportError as error:
+        if error.name != "pyroute2":  # it is here, and something that it needs is not
+            raise ImportError(f"pyroute2 cannot be imported: {error}") from None
         raise ImportError(f"pyroute2 is missing ({error}); pip install pyroute2") from None
 
     def shape(ip, index):

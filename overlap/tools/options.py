@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..fft.arguments import ORDERS
+from .. import files
+from ..fft.arguments import ORDERS, dtype_problem
 from . import launch, links
 
 
@@ -34,6 +35,20 @@ def count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected an integer >= 1, received {text}")
     return value
+
+
+def dtype(text: str) -> str:
+    """Check a data type of real space; it stays text."""
+    if problem := dtype_problem(text):
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
+def output(text: str) -> str:
+    """Check, before anything is measured, that a file can be written; its name stays text."""
+    if problem := files.unwritable(text):
+        raise argparse.ArgumentTypeError(f"cannot write {text}: {problem}")
+    return text
 
 
 def seconds(text: str) -> float:
@@ -95,4 +110,4 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """Add ``--workers``."""
-    parser.add_argument("--workers", type=count, default=1, help="worker threads per rank")
+    parser.add_argument("--workers", type=count, default=1, help="worker threads per rank; default: 1")

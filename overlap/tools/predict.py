@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from .. import files
 from ..errors import InputError
@@ -59,6 +60,40 @@ def closed_forms(C: float, T: float, workers: int, slices: int | None,
     lines.append(f"{'best speed-up, blocking: 2 - 1/N':34} {model.best_speedup(workers):10.2f} x, "
                  f"{where}")
     return lines
+
+
+def form_values(C: float, T: float, workers: int, slices: int | None,
+                measured: Mapping[str, float | None] | None = None) -> dict[str, Any]:
+    """The numbers that `closed_forms` shows, by name; times in seconds."""
+    fill = {} if slices is None else {"slices": slices}
+    return {
+        "compute_s": C, "communication_s": T, "workers": workers, "slices": slices,
+        "off_s": model.no_overlap_s(C, T), "block_s": model.block_s(C, T, workers, **fill),
+        "poll_s": model.poll_s(C, T, **fill, workers=workers) if fill else model.poll_s(C, T),
+        "best_speedup": (C + T) / max(C, T) if max(C, T) else 1.0,
+        "best_speedup_blocking": model.best_speedup(workers), "measured_s": dict(measured or {})}
+
+
+def write_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Write several cases' `form_values` to a file, whole or not at all."""
+    files.write(path, json.dumps([{"case": name, **case} for name, case in values.items()], indent=1) + "\n")
+
+
+def draw_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Draw several cases' `form_values` as bars, with what was measured beside them."""
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=(8, 1.2 + 1.3 * len(values)), layout="constrained")
+    for number, (name, case) in enumerate(values.items()):
+        axes = figure.add_subplot(len(values), 1, number + 1)
+        modes = "off", "block", "poll"
+        axes.barh(modes, [case[f"{mode}_s"] for mode in modes], height=0.6, label="model")
+        found = {mode: value for mode, value in case["measured_s"].items() if value is not None}
+        if found:
+            axes.plot(list(found.values()), list(found), "ko", label="measured")
+        axes.set_title(name, fontsize=9)
+        axes.set_xlabel("seconds")
+        axes.legend(fontsize=8)
+    picture.save(figure, path, dpi=110)
 
 
 # --- simulation -----------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 """The commands without ranks: arguments, records, tables, reports, predictions."""
 
+import argparse
 import builtins
 import json
 from dataclasses import replace
+from importlib import metadata
 
 import numpy as np
 import pytest
 
+import overlap
 from overlap.runtime.trace import Span
 from overlap.timing import model
 from overlap.tools import cli, launch, timeline
@@ -71,12 +74,52 @@ def record(case=None, **changes):
     (["tune"], "workload"),
     (["tune", "fft2", "--budget", "0"], "expected seconds > 0"),
     (["tune", "operation", "--dtype", "c16"], "expected one of f8, f4"),
+    (["bench", "fft2", "--dtype", "q8"], "expected one of c16, c8, f8, f4"),
+    (["predict", "--workload", "fft2", "--dtype", "q8"], "received 'q8'"),
+    (["bench", "fft2", "--json", "no/such/folder.json"], "cannot write no/such/folder.json: its folder"),
+    (["predict", "--compute-s", "1", "--communication-s", "1", "--png", "no/where.png"], "its folder does not"),
+    (["scale", "run", "fft2", "--json", "/dev/full"], "cannot write /dev/full"),
+    (["info", "--measure", "no/where.toml"], "cannot write no/where.toml"),
 ])
 def test_arguments_that_make_no_sense(argv, complaint, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(argv)
     assert stop.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out == f"overlap {overlap.__version__}\n"
+    assert overlap.__version__ == metadata.version("overlap-mpi")
+
+
+def test_every_option_has_a_help_text():
+    def without(parser, path=""):
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, command in action.choices.items():
+                    yield from without(command, f"{path} {name}")
+            elif not action.help:
+                yield path, action.option_strings or action.dest
+    assert list(without(cli.make_parser())) == []
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_predictions_of_every_form_are_written_and_drawn(measured, tmp_path, capsys):
+    argv = ["predict", "--compute-s", "2", "--communication-s", "1"]
+    if measured:
+        content = report.new_report(["overlap"])
+        content["cases"] = [record()]
+        report.write(content, tmp_path / "report.json")
+        argv = ["predict", str(tmp_path / "report.json")]
+    assert cli.main([*argv, "--json", str(tmp_path / "out.json"), "--png", str(tmp_path / "out.png")]) == 0
+    assert "max(C, T)" in capsys.readouterr().out
+    (case,) = json.loads((tmp_path / "out.json").read_text())
+    assert case["off_s"] == case["compute_s"] + case["communication_s"]
+    assert (case["measured_s"] != {}) == measured
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_commands_own_dashes_stay_its_own():

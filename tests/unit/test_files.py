@@ -204,3 +204,10 @@ def test_files_that_were_refused_are_closed(path):
             with pytest.raises(OSError):
                 files.read(bad, 1)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_full_disk_is_told_with_the_files_name(tmp_path):
+    path = tmp_path / "report.json"
+    with pytest.raises(OSError, match="No space left") as caught, files.replacing(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(path) in str(caught.value)

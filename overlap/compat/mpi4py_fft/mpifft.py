@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from ...arrays import Layout, subcomms
 from ...errors import InputError
+from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import complex_of
 from ...fft.engine.passage import Passage
@@ -105,8 +106,9 @@ class PFFT:
             problem = str(error)
         except (TypeError, ValueError, IndexError, OverflowError) as error:
             problem = f"expected the arguments of a PFFT, received some that fail: {error}"
-        workers = threads if isinstance(threads, int) and threads > 0 else 1
-        if workers != threads:
+        counts = integers((threads,))
+        workers = counts[0] if counts and counts[0] > 0 else 1
+        if counts != (workers,):
             problem = f"expected threads to be a positive integer, received {threads!r}"
         self._shared = Shared.of(parent)
         self._workers = workers

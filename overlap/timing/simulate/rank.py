@@ -12,10 +12,10 @@ charged for the share of time in which all cores were busy, to the step that end
 from functools import partial
 
 from ...runtime.agreement import weight
+from ...runtime.job import Job
 from ...runtime.requests import Operation
 from ...runtime.scheduler import Scheduler
 from ...runtime.waiting import Blocking, Inline, Polling
-from ...runtime.job import Job
 from ...runtime.workers import CoreTokens, ReadySteps
 from .clock import Queue, WakeEvent
 

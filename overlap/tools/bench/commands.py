@@ -30,7 +30,7 @@ def add_commands(add: options.Add) -> None:
     measured.add_argument("--peer", choices=("mpi4py-fft",), help="time it too")
     measured.add_argument("--reference", action="store_true",
                           help="time the C + OpenMP program too (in a checkout)")
-    measured.add_argument("--json", metavar="FILE", help="write the report there")
+    measured.add_argument("--json", metavar="FILE", type=options.output, help="write the report there")
     measured.add_argument("--rounds", type=options.count,
                           help="default: 9, 3 of fft3, 7 of nonlinear")
     measured.add_argument("--calls", type=options.count, help="that follow each other and are "
@@ -40,15 +40,15 @@ def add_commands(add: options.Add) -> None:
     tuned = add("tune", _tune, "search for the fastest settings of a job and keep them in a file")
     tuned.add_argument("--budget", type=options.seconds, default=30.0, metavar="S",
                        help="time to take")
-    tuned.add_argument("--file", metavar="FILE", help="the tuning file; default: what "
+    tuned.add_argument("--file", metavar="FILE", type=options.output, help="the tuning file; default: what "
                        f"OVERLAP_TUNING names, else {DEFAULT_FILE}")
 
     shown = add("demo", _demo, "see communication disappear on this machine")
-    shown.add_argument("--out", metavar="DIR", default="demo-report")
+    shown.add_argument("--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report")
     shown.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
     shown.add_argument("--rates", nargs="*", type=options.rate, default=["2gbit", "4gbit"],
                        help="of the shaped links; none: shared memory alone")
-    shown.add_argument("--rounds", type=options.count, default=5)
+    shown.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
 
     options.add_workload(measured, JOBS)
     options.add_workload(tuned, TUNABLE)
@@ -58,7 +58,7 @@ def add_commands(add: options.Add) -> None:
         options.add_size(command)
         options.add_limits(command)
         options.add_workers(command)
-        command.add_argument("--ranks", type=options.count, default=2)
+        command.add_argument("--ranks", type=options.count, default=2, help="MPI ranks; default: 2")
 
 
 # --- bench ----------------------------------------------------------------------------------------

@@ -27,19 +27,20 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
                       help="default: 1 to the number of cores; in a job, all of its ranks")
     here.add_argument("--workers", nargs="+", type=options.count, default=[1],
                       help="per rank")
-    here.add_argument("--json", metavar="FILE", default="scale.json", help="the report")
+    here.add_argument("--json", metavar="FILE", type=options.output, default="scale.json", help="the report")
     options.add_link(here)
     options.add_limits(here)
 
     there = add("submit", _submit, "write job scripts, one per number of nodes", one_rank=True)
-    there.add_argument("--scheduler", choices=SCHEDULERS, required=True)
+    there.add_argument("--scheduler", choices=SCHEDULERS, required=True, help="whose job script")
     there.add_argument("--mpi", choices=ENVIRONMENT, required=True, help="the MPI library")
-    there.add_argument("--nodes", nargs="+", type=options.count, required=True)
-    there.add_argument("--ranks-per-node", type=options.count, default=1)
-    there.add_argument("--cores-per-node", type=options.count, required=True)
+    there.add_argument("--nodes", nargs="+", type=options.count, required=True,
+                       help="one number, or several: a job for each")
+    there.add_argument("--ranks-per-node", type=options.count, default=1, help="default: 1")
+    there.add_argument("--cores-per-node", type=options.count, required=True, help="that a node has")
     there.add_argument("--dedicated-core", action="store_true",
                        help="leave one core of each rank to its communicator thread")
-    there.add_argument("--time", default="0:30:00", metavar="H:MM:SS")
+    there.add_argument("--time", default="0:30:00", metavar="H:MM:SS", help="limit of each job; default: 0:30:00")
     there.add_argument("--queue", help="partition, queue or resource group")
     there.add_argument("--account", help="account, project or group")
     there.add_argument("--setup", default="", metavar="LINES",
@@ -54,17 +55,18 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         options.add_size(command)
         command.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES),
                              help="off always is among them")
-        command.add_argument("--rounds", type=options.count, default=5)
+        command.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
         command.add_argument("--passes", type=options.count, default=1,
                              help="over the whole matrix")
 
     plain = add("template", _template, "print a scheduler's template, to be edited", one_rank=True)
-    plain.add_argument("scheduler", choices=SCHEDULERS)
+    plain.add_argument("scheduler", choices=SCHEDULERS, help="whose template")
 
     shown = add("report", _report, "merge reports; draw time, acceleration and gain against ranks",
                 one_rank=True)
-    shown.add_argument("files", nargs="+", metavar="FILE.json")
-    shown.add_argument("--out", metavar="DIR", default="scale-report")
+    shown.add_argument("files", nargs="+", metavar="FILE.json", help="reports of `overlap scale run`")
+    shown.add_argument("--out", metavar="DIR", default="scale-report",
+                       help="folder of table and figures; default: scale-report")
 
 
 def _case(given, parser):

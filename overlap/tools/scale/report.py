@@ -19,7 +19,6 @@ from ..bench.session import need
 from .figures import FIGURES, draw
 from .merge import caption, merge, panels
 
-
 # --- the table ------------------------------------------------------------------------------------
 
 def _ms(key):
