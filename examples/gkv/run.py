@@ -40,7 +40,8 @@ try:
     from fluxtube.diagnostics import Diagnostics, growth
     from fluxtube.solver import Solver
 except ModuleNotFoundError as missing:
-    sys.exit(f"run.py: expected {missing.name} to be installed: pip install 'overlap-mpi[gkv]'")
+    told = f"run.py: expected {missing.name} to be installed: pip install 'overlap-mpi[gkv]'"
+    sys.exit(told if MPI.COMM_WORLD.rank == 0 else 1)  # it is missing on all ranks
 
 
 class Divergence(RuntimeError):

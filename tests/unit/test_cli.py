@@ -13,7 +13,7 @@ import overlap
 from overlap.runtime.trace import Span
 from overlap.timing import model
 from overlap.tools import cli, launch, timeline
-from overlap.tools.bench import demo, jobs, report, table
+from overlap.tools.bench import demo, jobs, reference, report, table
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import case_record, warnings
 
@@ -120,6 +120,18 @@ def test_predictions_of_every_form_are_written_and_drawn(measured, tmp_path, cap
     assert case["off_s"] == case["compute_s"] + case["communication_s"]
     assert (case["measured_s"] != {}) == measured
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_c_program_is_found_in_the_checkout_that_one_is_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(reference, "__file__", str(tmp_path / "site-packages/overlap/tools/bench/reference.py"))
+    monkeypatch.chdir(tmp_path)
+    assert reference.find_program() is None
+    found = reference.reference(Case(workload="fft2", dtype="c16"), 2, None)
+    assert "no bench/reference/scan.py" in found["reference_skipped"]
+    program = tmp_path / reference.PROGRAM
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert reference.find_program() == program
 
 
 def test_a_commands_own_dashes_stay_its_own():

@@ -12,7 +12,13 @@ from typing import Any
 
 from .cases import Case
 
-SCAN = Path(__file__).resolve().parents[3] / "bench" / "reference" / "scan.py"
+PROGRAM = Path("bench", "reference", "scan.py")  # in a checkout
+
+
+def find_program() -> Path | None:
+    """The program in the checkout that this file is in or, where the package is installed, that one is in."""
+    tops = Path(__file__).resolve().parents[3], Path.cwd()
+    return next((top / PROGRAM for top in tops if (top / PROGRAM).is_file()), None)
 
 
 def reference(case: Case, ranks: int, link: str | None) -> dict[str, Any]:
@@ -34,10 +40,11 @@ def reference(case: Case, ranks: int, link: str | None) -> dict[str, Any]:
     expected = {"fft2": "c16", "operation": "f8"}.get(case.workload)
     if case.dtype != expected:
         return {"reference_skipped": f"it cannot do {case.workload} of dtype {case.dtype}"}
-    if not SCAN.exists():
-        return {"reference_skipped": f"it comes with a checkout of the sources, and {SCAN} "
-                "is not there"}
-    spec = importlib.util.spec_from_file_location("overlap_reference_scan", SCAN)
+    program = find_program()
+    if program is None:
+        return {"reference_skipped": f"it comes with a checkout of the sources, and there is no {PROGRAM} beside "
+                "this package or in the current folder"}
+    spec = importlib.util.spec_from_file_location("overlap_reference_scan", program)
     assert spec and spec.loader     # the file is there
     scan = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(scan)
