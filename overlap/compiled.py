@@ -44,7 +44,7 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     function : callable, optional
         Without it a decorator is returned.
     **options
-        Of `numba.njit`. Unless given otherwise, ``nogil=True`` and ``error_model="numpy"``: without the latter
+        As `numba.njit` takes them. Unless given otherwise, ``nogil=True`` and ``error_model="numpy"``: without the latter
         the checks of divisors keep loops from being vectorised.
 
     Returns

@@ -5,22 +5,12 @@ the watchdog prints what has waited and every thread's stack, and aborts the job
 `faulthandler` first, so that the process ends even where ``MPI_Abort`` itself blocks.
 """
 
-import faulthandler
-import os
-import socket
-import sys
 import threading
-import time
 from contextlib import contextmanager
 from time import perf_counter
 
-from mpi4py import MPI
-
+from ..abort import abort
 from ..errors import formatted
-
-ABORT_GRACE_S = 5.0
-PRINT_GRACE_S = 0.3  # for the launcher to forward what was printed, before it kills the job
-EXIT_STATUS = 75
 
 
 class Watchdog:
@@ -82,33 +72,6 @@ def _watch(deadlines, closed):
                     abort(f"{label} has not completed in {now - started:.1f} s "
                           f"({name}={limit_s:g}): some rank does not take part")
                 del label  # it keeps an operation's arrays alive
-
-
-def abort(reason):
-    """End the job: nothing can be agreed on with the other ranks any more."""
-    faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__)
-    report = (f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
-              f"All threads' stacks follow; the job is aborted.\n{_stacks()}")
-    sys.__stderr__.flush()
-    _write(sys.__stderr__.fileno(), report.encode(errors="backslashreplace"))
-    time.sleep(PRINT_GRACE_S)
-    MPI.COMM_WORLD.Abort(EXIT_STATUS)
-
-
-def _stacks():
-    """The stacks of all threads, as `faulthandler` prints them."""
-    try:
-        with open(os.memfd_create("stacks"), "w+b") as file:
-            faulthandler.dump_traceback(file=file, all_threads=True)
-            file.seek(0)
-            return file.read().decode(errors="replace")
-    except OSError as error:  # the stacks come when the grace has run out
-        return f"(no stacks: {error})\n"
-
-
-def _write(descriptor, data):
-    while data:
-        data = data[os.write(descriptor, data):]
 
 
 def abort_on(error):

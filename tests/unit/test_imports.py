@@ -22,11 +22,11 @@ APART = {"arrays": {"runtime"}}  # lower in the list, and still not to be import
 IMPORTERS = {
     "pyfftw": {"fft/engine/fftw.py", "compat"},
     "threadpoolctl": {"runtime/workers.py"},
-    "mpi4py": {"__main__.py", "runtime", "arrays/exchange.py", "fft/planning/tuning.py",
+    "mpi4py": {"__main__.py", "abort.py", "collectives", "runtime", "arrays/exchange.py", "fft/planning/tuning.py",
                "tools", "compat"},
     "mpi4py_fft": {"tools/bench/peer.py"},
     "greenlet": {"timing/simulate/clock.py"},
-    "numba": {"compiled.py", "fft/engine/planes.py"},
+    "numba": {"compiled.py", "collectives", "fft/engine/planes.py"},
 }
 LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
 

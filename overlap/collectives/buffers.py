@@ -1,0 +1,218 @@
+"""The collectives with arrays and scalars for arguments: what Python and other compiled code call.
+
+The first argument is the address of the state of a `Collectives`. Arrays are contiguous in C order, with any
+number of dimensions; on ranks where MPI ignores an array, None may stand for it. What is wrong with an argument
+is told by `attention.Attention`, on all ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+from numba.np.numpy_support import as_dtype
+
+from ..compiled import njit
+from . import node
+from .combine import OPERATIONS, OTHER_TYPE, code_of
+from .memory import load, store, words
+from .protocol import (
+    ALLGATHER,
+    ALLREDUCE,
+    BARRIER,
+    BCAST,
+    EXPECTED,
+    GATHER,
+    KERNELS,
+    LINE,
+    PREPARE,
+    RANK,
+    RECEIVED,
+    REDUCE,
+    REFUSED,
+    SCATTER,
+    SCRATCH,
+    SIZE,
+    ask,
+    signature,
+)
+
+# Why an argument is refused.
+NOT_CONTIGUOUS, READ_ONLY, OTHER_DTYPE, OTHER_SIZE, NO_ROOT, NO_OPERATION = range(6)
+
+
+def _code(value):
+    """The code of a scalar's type, or of an array's items; `OTHER_TYPE` where there are no reductions of it."""
+    raise NotImplementedError
+
+
+def _nbytes(value):
+    """Size of a scalar, or of an array; 0 of None."""
+    raise NotImplementedError
+
+
+def _place(state, value):
+    """Address of an array's first item; 0 of None."""
+    raise NotImplementedError
+
+
+def _place_to_write(state, value):
+    """The same of an array that can be written to."""
+    raise NotImplementedError
+
+
+def _dtype_of(kind):
+    if isinstance(kind, types.BaseTuple):
+        return np.dtype([("value", as_dtype(kind[0])), ("index", as_dtype(kind[1]))], align=True)
+    return as_dtype(kind.dtype if isinstance(kind, types.Array) else kind)
+
+
+@overload(_code)
+def _code_compiled(value):
+    found = None if isinstance(value, types.NoneType) else code_of(_dtype_of(value))
+    code = OTHER_TYPE if found is None else found
+    return lambda value: code
+
+
+@overload(_nbytes)
+def _nbytes_compiled(value):
+    if isinstance(value, types.Array):
+        return lambda value: value.size * value.itemsize
+    nbytes = 0 if isinstance(value, types.NoneType) else _dtype_of(value).itemsize
+    return lambda value: nbytes
+
+
+@overload(_place)
+def _place_compiled(state, value):
+    if isinstance(value, types.NoneType):
+        return lambda state, value: 0
+    if value.layout == "C":
+        return lambda state, value: types.int64(value.ctypes.data)
+    return lambda state, value: _refuse(state, NOT_CONTIGUOUS, 0, 0)
+
+
+@overload(_place_to_write)
+def _place_to_write_compiled(state, value):
+    if isinstance(value, types.NoneType) or value.mutable:
+        return lambda state, value: _place(state, value)
+    return lambda state, value: _refuse(state, READ_ONLY, 0, 0)
+
+
+@njit
+def _refuse(state, reason, expected, received):
+    state[EXPECTED] = expected
+    state[RECEIVED] = received
+    ask(state, REFUSED, reason)
+    return 0
+
+
+@njit
+def _kernel(state, code, op):
+    """Address of the kernel of an operation on a type."""
+    if code == OTHER_TYPE or op < 0 or op >= OPERATIONS:
+        _refuse(state, NO_OPERATION, code, op)
+    place = code * OPERATIONS + op
+    kernels = words(state[KERNELS])
+    if kernels[place] == 0:
+        ask(state, PREPARE, place)
+    return kernels[place]
+
+
+@njit
+def _check_root(state, root):
+    if root < 0 or root >= state[SIZE]:
+        _refuse(state, NO_ROOT, state[SIZE], root)
+
+
+@njit
+def _check_alike(state, expected, received, code, other):
+    if expected != received:
+        _refuse(state, OTHER_SIZE, expected, received)
+    if code != other:
+        _refuse(state, OTHER_DTYPE, code, other)
+
+
+@njit
+def Barrier(address):
+    """Wait until all ranks have called it."""
+    node.barrier(address, signature(BARRIER, 0, 0, 0, 0))
+
+
+@njit
+def Bcast(address, buf, root):
+    """Copy the root's array into those of all ranks."""
+    state = words(address)
+    _check_root(state, root)
+    nbytes = _nbytes(buf)
+    node.bcast(address, _place_to_write(state, buf), nbytes, root, signature(BCAST, 0, _code(buf), root, nbytes))
+
+
+@njit
+def Scatter(address, sendbuf, recvbuf, root):
+    """Copy piece i of the root's array into that of rank i."""
+    state = words(address)
+    _check_root(state, root)
+    nbytes, code = _nbytes(recvbuf), _code(recvbuf)
+    if state[RANK] == root:
+        _check_alike(state, nbytes * state[SIZE], _nbytes(sendbuf), code, _code(sendbuf))
+    node.scatter(address, _place(state, sendbuf), _place_to_write(state, recvbuf), nbytes, root,
+                 signature(SCATTER, 0, code, root, nbytes))
+
+
+@njit
+def Gather(address, sendbuf, recvbuf, root):
+    """Copy the arrays of all ranks into pieces of the root's, in the order of ranks."""
+    state = words(address)
+    _check_root(state, root)
+    nbytes, code = _nbytes(sendbuf), _code(sendbuf)
+    if state[RANK] == root:
+        _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
+    node.gather(address, _place(state, sendbuf), _place_to_write(state, recvbuf), nbytes, root,
+                signature(GATHER, 0, code, root, nbytes))
+
+
+@njit
+def Allgather(address, sendbuf, recvbuf):
+    """Copy the arrays of all ranks into pieces of every rank's, in the order of ranks."""
+    state = words(address)
+    nbytes, code = _nbytes(sendbuf), _code(sendbuf)
+    _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
+    node.allgather(address, _place(state, sendbuf), _place_to_write(state, recvbuf), nbytes,
+                   signature(ALLGATHER, 0, code, 0, nbytes))
+
+
+@njit
+def Reduce(address, sendbuf, recvbuf, op, root):
+    """Combine the arrays of all ranks, item by item, into the root's."""
+    state = words(address)
+    _check_root(state, root)
+    nbytes, code = _nbytes(sendbuf), _code(sendbuf)
+    if state[RANK] == root:
+        _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
+    kernel = _kernel(state, code, op)
+    node.reduce(address, _place(state, sendbuf), _place_to_write(state, recvbuf), sendbuf.size, nbytes, root, kernel,
+                signature(REDUCE, op, code, root, nbytes))
+
+
+@njit
+def Allreduce(address, sendbuf, recvbuf, op):
+    """Combine the arrays of all ranks, item by item, into every rank's."""
+    state = words(address)
+    nbytes, code = _nbytes(sendbuf), _code(sendbuf)
+    _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
+    kernel = _kernel(state, code, op)
+    node.allreduce(address, _place(state, sendbuf), _place_to_write(state, recvbuf), sendbuf.size, nbytes, kernel,
+                   signature(ALLREDUCE, op, code, 0, nbytes))
+
+
+@njit
+def allreduce(address, value, op):
+    """All ranks' numbers, or pairs (value, index), combined."""
+    state = words(address)
+    nbytes, code = _nbytes(value), _code(value)
+    kernel = _kernel(state, code, op)
+    send = state[SCRATCH]
+    result = send + LINE
+    store(send, value)
+    node.allreduce(address, send, result, 1, nbytes, kernel, signature(ALLREDUCE, op, code, 0, nbytes))
+    return load(result, value)

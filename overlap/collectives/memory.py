@@ -1,0 +1,135 @@
+"""Loads and stores by address, in compiled code: of flags, which order what is around them, and of payload.
+
+A compiler may move a plain load of a flag out of the loop that waits for it, and a processor other than an
+x86 may reorder plain stores. So flags are read by `load_acquire` (nothing after it is done before it) and
+written by `store_release` (everything before it is seen before it): LLVM's ``load atomic acquire`` and
+``store atomic release``, which are plain moves on x86, ``ldar`` and ``stlr`` on ARM. Payload needs nothing of
+the kind: a flag stands between its writer and every reader.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_WORD = ir.IntType(64)
+
+# From the C library: let another process have the processor.
+sched_yield = types.ExternalFunction("sched_yield", types.int32())
+# And the time of a clock, seconds and nanoseconds, to an address.
+clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
+
+
+def _pointer(builder, address, pointee):
+    return builder.inttoptr(address, ir.PointerType(pointee))
+
+
+@intrinsic
+def load_acquire(typingctx, address):
+    """The word at an address; what follows in the program is done after it."""
+    def codegen(context, builder, signature, arguments):
+        return builder.load_atomic(_pointer(builder, arguments[0], _WORD), "acquire", 8)
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def store_release(typingctx, address, value):
+    """Store a word; whoever reads it by `load_acquire` sees everything that was stored before it."""
+    def codegen(context, builder, signature, arguments):
+        builder.store_atomic(arguments[1], _pointer(builder, arguments[0], _WORD), "release", 8)
+        return context.get_dummy_value()
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def pause(typingctx):
+    """Tell the processor that this is a loop that waits."""
+    def codegen(context, builder, signature, arguments):
+        name, values = {"x86_64": ("llvm.x86.sse2.pause", ()),
+                        "aarch64": ("llvm.aarch64.hint", (ir.Constant(ir.IntType(32), 1),)),
+                        }.get(builder.module.triple.partition("-")[0], (None, ()))
+        if name:
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+        return context.get_dummy_value()
+    return types.void(), codegen
+
+
+@intrinsic
+def call_python(typingctx, function, first, second, mark, other_mark):
+    """Call a Python function at an address (its `id`) with two integers.
+
+    What it raises, or a signal handler meanwhile, is raised here. Before, 1 is stored at both marks.
+    """
+    def codegen(context, builder, signature, arguments):
+        python = context.get_python_api(builder)
+        gil = python.gil_ensure()
+        integers = [python.long_from_longlong(value) for value in arguments[1:3]]
+        result = python.call_function_objargs(builder.inttoptr(arguments[0], python.pyobj), integers)
+        raised = cgutils.is_null(builder, result)
+        with builder.if_else(raised) as (failed, returned):
+            with failed:
+                for address in arguments[3:]:
+                    builder.store(ir.Constant(_WORD, 1), _pointer(builder, address, _WORD))
+                for value in integers:
+                    python.decref(value)
+                python.gil_release(gil)
+                context.call_conv.return_exc(builder)
+            with returned:
+                for value in (result, *integers):
+                    python.decref(value)
+                python.gil_release(gil)
+        return context.get_dummy_value()
+    return types.void(*(types.int64,) * 5), codegen
+
+
+@intrinsic
+def copy(typingctx, target, source, nbytes):
+    """Copy bytes from address to address; they do not overlap."""
+    def codegen(context, builder, signature, arguments):
+        byte = ir.IntType(8)
+        cgutils.raw_memcpy(builder, *(_pointer(builder, address, byte) for address in arguments[:2]),
+                           arguments[2], 1)
+        return context.get_dummy_value()
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store(typingctx, address, value):
+    """Store a scalar."""
+    def codegen(context, builder, signature, arguments):
+        data = context.data_model_manager[signature.args[1]].as_data(builder, arguments[1])
+        builder.store(data, _pointer(builder, arguments[0], data.type), align=8)
+        return context.get_dummy_value()
+    return types.void(types.int64, value), codegen
+
+
+@intrinsic
+def load(typingctx, address, like):
+    """Load a scalar of the type of `like`."""
+    def codegen(context, builder, signature, arguments):
+        model = context.data_model_manager[signature.args[1]]
+        data = builder.load(_pointer(builder, arguments[0], model.get_data_type()), align=8)
+        return model.from_data(builder, data)
+    return like(types.int64, like), codegen
+
+
+@intrinsic
+def words(typingctx, address):
+    """The words at an address, as a pointer."""
+    def codegen(context, builder, signature, arguments):
+        return _pointer(builder, arguments[0], _WORD)
+    return types.CPointer(types.int64)(types.int64), codegen
+
+
+@intrinsic
+def call_kernel(typingctx, function, target, first, second, count):
+    """Call a kernel of `combine` at an address."""
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), (_WORD,) * 6)
+        unused = ir.Constant(_WORD, 0)
+        builder.call(_pointer(builder, arguments[0], kind), (*arguments[1:], unused, unused))
+        return context.get_dummy_value()
+    return types.void(*(types.int64,) * 5), codegen

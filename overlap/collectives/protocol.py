@@ -1,0 +1,200 @@
+"""Rounds, slots and flags: how ranks of one node pass data through a shared window.
+
+Every rank owns a *segment* of the window, which the others map. Only the owner writes to it:
+
+* ``done``: the number of the last round, that is, collective, that the owner has completed;
+* two *slots*, used alternately: the slot of round k is k modulo 2. A slot has a flag, the number of the
+  round whose payload it holds, and beside it what the collective is (`signature`); then small slots for
+  algorithms of several steps; then the payload. Up to `INLINE` bytes stand beside the flag, in its cache line.
+
+A rank *publishes* in round k: it waits until its slot is free, stores payload, then the flag, by a release. A
+reader waits for the flag, by acquires, and then reads. No message goes back unless somebody waits for it:
+
+* The slot that round k uses was last used in an earlier round `last`, k - 2 or before. It is free when all its
+  readers have completed `last`.
+* Who publishes in round k has completed round k - 1. So a collective in which every rank hears of every
+  other one (allreduce, allgather, barrier) tells everybody that round k - 1 is complete everywhere: by then
+  both slots but the current one are free, and such collectives, one after the other, never wait for a free slot.
+  Double buffering is enough.
+* Others (bcast, scatter, gather, reduce) do not tell that. There a writer looks at its readers' ``done``, as
+  the *credit* to write again, and remembers what it has seen.
+
+tests/unit/test_collectives_protocol.py runs these very functions on a model of the memory, in every order
+in which two and three ranks can run.
+
+The state of a rank is an array of words, private to it, of which compiled code is given the address.
+"""
+
+from __future__ import annotations
+
+from ..compiled import njit
+from .memory import (
+    call_python,
+    clock_gettime,
+    load,
+    load_acquire,
+    pause,
+    sched_yield,
+    store,
+    store_release,
+    words,
+)
+
+# Words of a rank's state.
+(RANK, SIZE, ROUND, COMPLETE, CAPACITY, POLLS, FLAT, ATTEND, KERNELS, EXPECTED, RECEIVED, NODES,
+ SCRATCH, BROKEN, SELF) = range(15)
+LAST = 15            # for each slot, the round in which this rank has written to it
+READER = 17          # and who has read it: a rank, or EVERYBODY
+SEEN = 19            # for each rank, a round that it is known to have completed; then the segments' addresses
+EVERYBODY = -1
+
+# A rank's segment, in bytes.
+LINE = 64
+DONE, FAILED, SLOTS = 0, 2 * LINE, 32 * LINE   # what FAILED has stands in `waiting`
+STEPS = 15                                      # small slots
+HEADER = (STEPS + 1) * LINE                     # the last one is the slot's own flag
+INLINE = LINE - 16
+
+# Why compiled code calls Python.
+WAITING, DIFFERENT, REFUSED, PREPARE, UNUSABLE = range(5)
+INTERVAL_NS = 5_000_000  # between two such calls of a rank that waits: yielding may take any time
+_MONOTONIC = 1           # of clock_gettime
+
+
+def segment_nbytes(capacity):
+    """Size of a rank's segment with slots for so many bytes, a multiple of a cache line."""
+    return SLOTS + 2 * (HEADER + capacity)
+
+
+@njit
+def ask(state, reason, detail):
+    """Call Python. If it raises, this rank takes no further part, and the ranks that wait for it can see that."""
+    call_python(state[ATTEND], reason, detail, state[SELF] + 8 * BROKEN, segment(state, state[RANK]) + FAILED)
+
+
+@njit
+def begin(state):
+    """Begin a round; returns its number."""
+    if state[BROKEN]:
+        ask(state, UNUSABLE, 0)
+    state[ROUND] += 1
+    return state[ROUND]
+
+
+@njit
+def segment(state, rank):
+    return state[SEEN + state[SIZE] + rank]
+
+
+@njit
+def slot(state, rank, number):
+    """Address of a rank's slot of a round."""
+    return segment(state, rank) + SLOTS + (number & 1) * (HEADER + state[CAPACITY]) + STEPS * LINE
+
+
+@njit
+def step_slot(state, rank, number, step):
+    """Address of the small slot for a step of a round."""
+    return slot(state, rank, number) - (step + 1) * LINE
+
+
+@njit
+def payload(address, nbytes):
+    """Where the payload of a slot stands."""
+    return address + 16 if nbytes <= INLINE else address + LINE
+
+
+# What ranks must agree on, in one word.
+BARRIER, BCAST, SCATTER, GATHER, ALLGATHER, REDUCE, ALLREDUCE = range(7)
+NAMES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "Allreduce")
+
+
+@njit
+def signature(kind, op, code, root, nbytes):
+    """Collective, operation, type, root and bytes."""
+    return kind | op << 4 | code << 8 | root << 16 | nbytes << 32
+
+
+@njit
+def wait(state, address, number, rank):
+    """Wait until the word at an address is a number or more; `rank` is who writes it."""
+    for _ in range(state[POLLS]):
+        if load_acquire(address) >= number:
+            return
+        pause()
+    asked = _clock_ns(state)
+    while load_acquire(address) < number:
+        sched_yield()
+        if _clock_ns(state) - asked > INTERVAL_NS:
+            ask(state, WAITING, rank)
+            asked = _clock_ns(state)
+
+
+@njit
+def _clock_ns(state):
+    place = state[SCRATCH] + 2 * LINE
+    clock_gettime(_MONOTONIC, place)
+    time = words(place)
+    return time[0] * 1_000_000_000 + time[1]
+
+
+@njit
+def claim(state, number, reader):
+    """Wait until this rank's slot of a round is free, to be read by `reader`; returns its address."""
+    place = number & 1
+    last = state[LAST + place]
+    if last > state[COMPLETE]:
+        _wait_for_readers(state, last, state[READER + place])
+    state[LAST + place] = number
+    state[READER + place] = reader
+    return slot(state, state[RANK], number)
+
+
+@njit
+def _wait_for_readers(state, last, reader):
+    for rank in range(state[SIZE]):
+        if rank != state[RANK] and (reader == EVERYBODY or rank == reader) and state[SEEN + rank] < last:
+            wait(state, segment(state, rank) + DONE, last, rank)
+            state[SEEN + rank] = last
+    if reader == EVERYBODY:
+        state[COMPLETE] = last
+
+
+@njit
+def publish(address, number, agreed):
+    """Let others read a slot, whose payload is there; `agreed` is the signature."""
+    store(address + 8, agreed)
+    store_release(address, number)
+
+
+@njit
+def await_slot(state, rank, address, number, agreed):
+    """Wait until a rank has published in a slot, and see that its collective is the same."""
+    wait(state, address, number, rank)
+    state[SEEN + rank] = number - 1
+    received = load(address + 8, agreed)
+    if received != agreed:
+        state[EXPECTED] = agreed
+        state[RECEIVED] = received
+        ask(state, DIFFERENT, rank)
+
+
+@njit
+def receive(state, rank, number, agreed):
+    """Wait until a rank has published in a round; returns the address of its slot."""
+    address = slot(state, rank, number)
+    await_slot(state, rank, address, number, agreed)
+    return address
+
+
+@njit
+def finish(state, number):
+    """End a round on this rank."""
+    store_release(segment(state, state[RANK]) + DONE, number)
+
+
+@njit
+def finish_everywhere(state, number):
+    """End a round in which this rank has heard of every other one: all have begun it."""
+    state[COMPLETE] = number - 1
+    finish(state, number)

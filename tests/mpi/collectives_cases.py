@@ -1,0 +1,344 @@
+"""Collectives by remote writes against MPI's own, which are the reference."""
+
+import os
+import random
+import signal
+import time
+
+import numba
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from overlap.collectives import Collectives, Op
+from overlap.collectives.combine import DTYPES, operations_of
+from overlap.errors import ClosedError, InputError, RankError
+
+NUMPY = {Op.SUM: np.add, Op.PROD: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum, Op.LAND: np.logical_and,
+         Op.LOR: np.logical_or, Op.LXOR: np.logical_xor, Op.BAND: np.bitwise_and, Op.BOR: np.bitwise_or,
+         Op.BXOR: np.bitwise_xor}
+
+
+def values(dtype, count, seed):
+    """Small whole numbers, whose sums and products are exact in every type."""
+    return np.random.default_rng(seed).integers(0, 3, count).astype(dtype)
+
+
+def _everything(fast, comm, count, root, seed):
+    """All seven, compared with MPI's."""
+    rank, size = comm.rank, comm.size
+    mine = values("f8", count, [seed, rank])
+    found, expected = np.zeros(count), np.zeros(count)
+    fast.Allreduce(mine, found)
+    comm.Allreduce(mine, expected)
+    assert (found == expected).all(), (found, expected)
+    found[:] = expected[:] = -1
+    fast.Reduce(mine, found if rank == root else None, root=root)
+    comm.Reduce(mine, expected if rank == root else None, root=root)
+    assert (found == expected).all()
+    found[:] = mine
+    fast.Bcast(found, root)
+    assert (found == values("f8", count, [seed, root])).all()
+    all_found, all_expected = np.zeros((size, count)), np.zeros((size, count))
+    comm.Allgather(mine, all_expected)
+    fast.Allgather(mine, all_found)
+    assert (all_found == all_expected).all()
+    all_found[:] = -1
+    fast.Gather(mine, all_found if rank == root else None, root)
+    assert (all_found == (all_expected if rank == root else -1)).all()
+    pieces = values("f8", size * count, [seed, root, 1]).reshape(size, count)
+    fast.Scatter(pieces if rank == root else None, found, root)
+    assert (found == pieces[rank]).all()
+    fast.Barrier()
+
+
+def all_seven(comm, counts, max_nbytes=2**16, flat=None):
+    """Every size with every root."""
+    with Collectives(comm, max_nbytes=max_nbytes) as fast:
+        if flat is not None:
+            _use_trees(fast, flat)
+        for seed, count in enumerate(counts):
+            for root in range(comm.size):
+                _everything(fast, comm, count, root, seed)
+
+
+def _use_trees(fast, flat):
+    from overlap.collectives import protocol
+    fast._window.state[protocol.FLAT] = flat
+
+
+def types_and_operations(comm):
+    """Every operation on every type, against NumPy."""
+    with Collectives(comm) as fast:
+        for code, dtype in enumerate(DTYPES):
+            for op in operations_of(code):
+                if dtype.names:
+                    _pairs(fast, comm, dtype, op)
+                    continue
+                mine = values(dtype, 5, [comm.rank, code])
+                found, everybodys = np.zeros(5, dtype), np.zeros((comm.size, 5), dtype)
+                fast.Allreduce(mine, found, op)
+                comm.Allgather(mine.view(np.uint8), everybodys.view(np.uint8))
+                expected = NUMPY[op].reduce(everybodys)
+                assert (found == expected).all(), (dtype, op, found, expected)
+
+
+def _pairs(fast, comm, dtype, op):
+    mine = np.zeros(4, dtype)
+    mine["value"] = values("i4", 4, [comm.rank, 9])
+    mine["index"] = comm.rank
+    found = np.zeros(4, dtype)
+    fast.Allreduce(mine, found, op)
+    everybodys = np.array(comm.allgather(mine["value"]))
+    best = (everybodys.argmax if op == Op.MAXLOC else everybodys.argmin)(0)
+    assert (found["index"] == best).all() and (found["value"] == everybodys[best, range(4)]).all()
+
+
+def scalars(comm):
+    rank, size = comm.rank, comm.size
+    with Collectives(comm) as fast:
+        for value, expected in ((1.5, 1.5 * size), (rank, size * (size - 1) // 2), (1j, 1j * size),
+                                (np.float32(0.5), np.float32(0.5 * size))):
+            found = fast.allreduce(value)
+            assert found == expected, (found, expected)
+        assert fast.allreduce(rank == 0, Op.LOR) is True
+        assert fast.allreduce(rank, MPI.MAX) == size - 1
+        assert fast.allreduce((float(-rank), rank), MPI.MAXLOC) == (0.0, 0)
+        assert fast.allreduce((2.0, rank), op=Op.MINLOC) == (2.0, 0)
+
+
+def the_same_to_the_last_bit(comm, flat):
+    """Sums of numbers that do not add up exactly; the order is that of the ranks."""
+    with Collectives(comm) as fast:
+        _use_trees(fast, flat)
+        for seed in range(20):
+            mine = np.random.default_rng([seed, comm.rank]).standard_normal(3)
+            found, everybodys = np.zeros(3), np.zeros((comm.size, 3))
+            time.sleep(random.random() * 1e-3)
+            fast.Allreduce(mine, found)
+            comm.Allgather(mine, everybodys)
+            expected = everybodys[0].copy()
+            for one in everybodys[1:]:
+                expected += one
+            if flat >= comm.size:
+                assert found.tobytes() == expected.tobytes()
+            assert len(set(comm.allgather(found.tobytes()))) == 1
+
+
+def many_rounds(comm, rounds, seed=0):
+    """Back to back, with changing data and collectives, and ranks that are late now and then."""
+    late, which = random.Random(comm.rank), random.Random(seed)
+    rank, size = comm.rank, comm.size
+    block, pieces = np.zeros(8), np.zeros((size, 8))
+    with Collectives(comm) as fast:
+        for number in range(rounds):
+            kind, root = which.randrange(7), which.randrange(size)
+            if late.random() < 0.002:
+                time.sleep(late.random() * 2e-3)
+            block[:] = 1000 * number + rank
+            if kind == 0:
+                assert fast.allreduce(number + rank) == size * number + size * (size - 1) // 2
+            elif kind == 1:
+                fast.Bcast(block, root)
+                assert (block == 1000 * number + root).all()
+            elif kind == 2:
+                fast.Allgather(block, pieces)
+                assert (pieces == 1000 * number + np.arange(size)[:, None]).all()
+            elif kind == 3:
+                fast.Gather(block, pieces, root)
+                assert rank != root or (pieces == 1000 * number + np.arange(size)[:, None]).all()
+            elif kind == 4:
+                pieces[:] = number + np.arange(size)[:, None]
+                fast.Scatter(pieces, block, root)
+                assert (block == number + rank).all()
+            elif kind == 5:
+                fast.Reduce(block, pieces[0], root=root)
+                assert rank != root or (pieces[0] == 1000 * number * size + size * (size - 1) // 2).all()
+            else:
+                fast.Barrier()
+
+
+@numba.njit(nogil=True)
+def _loop(fast, rounds, rank, size, block, pieces):
+    """The same for compiled code; returns the first round whose result is wrong, or -1."""
+    for number in range(rounds):
+        root = number * 7919 % size
+        block[:] = number + rank
+        if fast.allreduce(1.0 * number + rank) != size * number + size * (size - 1) / 2:
+            return number
+        fast.Allgather(block, pieces)
+        for other in range(size):
+            if pieces[other, 0] != number + other or pieces[other, -1] != number + other:
+                return number
+        fast.Bcast(block, root)
+        if block[0] != number + root or block[-1] != number + root:
+            return number
+        fast.Reduce(block, pieces[0], 3, root)
+        if rank == root and pieces[0, 0] != number + root:
+            return number
+        block[:] = number + rank
+        fast.Gather(block, pieces, root)
+        if rank == root and (pieces[0, 0] != number or pieces[size - 1, -1] != number + size - 1):
+            return number
+        for other in range(size):
+            pieces[other] = number - other
+        fast.Scatter(pieces, block, root)
+        if block[0] != number - rank:
+            return number
+        fast.Allreduce(block, pieces[0])
+        if pieces[0, -1] != size * number - size * (size - 1) / 2:
+            return number
+        fast.Barrier()
+    return -1
+
+
+def compiled_loop(comm, rounds):
+    with Collectives(comm) as fast:
+        found = _loop(fast, rounds, comm.rank, comm.size, np.zeros(33), np.zeros((comm.size, 33)))
+        assert found == -1, found
+
+
+def other_arguments(comm):
+    """In-place, other spellings, memory that is no ndarray, nothing at all."""
+    rank, size = comm.rank, comm.size
+    with Collectives(comm) as fast:
+        both = np.full(3, rank + 1)
+        fast.Allreduce(MPI.IN_PLACE, both, MPI.SUM)
+        assert (both == size * (size + 1) // 2).all()
+        everybodys = np.full((size, 2), -1.0)
+        everybodys[rank] = rank
+        fast.Allgather(MPI.IN_PLACE, everybodys)
+        assert (everybodys == np.arange(size)[:, None]).all()
+        data = bytearray([rank] * 3)
+        fast.Bcast(data, root=np.int64(size - 1))
+        assert data == bytearray([size - 1] * 3)
+        fast.Allreduce(np.zeros(0), np.zeros(0))
+        fast.Bcast(np.zeros((0, 3)))
+        volume = np.full((2, 3, 4), 1.0, np.float32)
+        total = np.empty_like(volume)
+        fast.Allreduce(volume, total)
+        assert (total == size).all()
+
+
+def many_instances(comm, count):
+    several = [Collectives(comm, max_nbytes=1024) for _ in range(count)]
+    for number, fast in enumerate(several):
+        assert fast.allreduce(number) == comm.size * number
+    for fast in several[::2]:
+        fast.free()
+    for number, fast in enumerate(several[1::2]):
+        assert fast.allreduce(number) == comm.size * number
+        fast.free()
+
+
+def freed(comm):
+    fast = Collectives(comm)
+    fast.free()
+    fast.free()
+    for call in (fast.Barrier, lambda: fast.allreduce(1.0), lambda: _once(fast)):
+        with pytest.raises(ClosedError, match="free"):
+            call()
+
+
+@numba.njit
+def _once(fast):
+    return fast.allreduce(1.0)
+
+
+def sub_communicators(comm):
+    half = comm.Split(comm.rank % 2, -comm.rank)
+    with Collectives(comm) as whole, Collectives(half) as fast:
+        for number in range(50):
+            assert fast.allreduce(1) == half.size
+            assert whole.allreduce(1) == comm.size
+            block = np.array([comm.rank])
+            fast.Bcast(block, half.size - 1)
+            assert block[0] == comm.rank % 2
+    half.Free()
+
+
+def bad_input(comm, case):
+    """One exception on all ranks, and the instance cannot be used any more."""
+    a, b = np.zeros(4), np.zeros(4)
+    last = comm.rank == comm.size - 1
+    fast = Collectives(comm)
+    calls = {
+        "size": (lambda: fast.Allreduce(a[:3] if last else a, b[:3] if last else b), "24 bytes"),
+        "type": (lambda: fast.Allreduce(a.astype(int) if last else a, b.astype(int) if last else b), "int64"),
+        "operation": (lambda: fast.Allreduce(a, b, Op.MAX if last else Op.SUM), "op=MAX"),
+        "collective": (lambda: fast.Barrier() if last else fast.Allreduce(a, b), "Barrier"),
+        "unlike": (lambda: fast.Allreduce(a, b[:2] if last else b), "32 bytes, received one of 16 bytes"),
+        "contiguous": (lambda: fast.Allreduce(np.zeros(8)[::2] if last else a, b), "contiguous"),
+        "read-only": (lambda: fast.Allreduce(a, _read_only() if last else b), "read-only"),
+        "no such operation": (lambda: fast.Allreduce(a, b, Op.BAND if last else Op.SUM), "received BAND"),
+        "an object": (lambda: fast.Allreduce(np.array([None]) if last else a, b), "numeric"),
+        "root": (lambda: fast.Gather(a, np.zeros(4 * comm.size), 9 if last else 0) or fast.Barrier(),
+                 "root from 0"),
+        "scalar": (lambda: fast.allreduce("1" if last else 1), "numeric"),
+    }
+    call, text = calls[case]
+    with pytest.raises(InputError, match=text):
+        call()
+    with pytest.raises(InputError):
+        fast.allreduce(1.0)
+    fast.free()
+
+
+def _read_only():
+    array = np.zeros(4)
+    array.flags.writeable = False
+    return array
+
+
+def bad_options(comm):
+    for options in ({"max_nbytes": 0}, {"max_nbytes": "1"}, {"deadline_s": -1}, {"max_nbytes": 10 + comm.rank}):
+        if comm.size > 1 or "max_nbytes" not in options or options["max_nbytes"] != 10:
+            with pytest.raises(InputError):
+                Collectives(comm, **options)
+    with pytest.raises(InputError, match="intracommunicator"):
+        Collectives(None)
+
+
+@numba.njit(nogil=True)
+def _loop_of_sums(fast, rounds):
+    for _ in range(rounds):
+        fast.allreduce(1.0)
+
+
+def interrupted(comm, compiled):
+    """Ctrl-C on the first rank; the others are told."""
+    fast = Collectives(comm)
+    fast.allreduce(1.0)
+    _loop_of_sums(fast, 1)
+    first = comm.bcast(os.getpid())
+    if comm.rank:
+        time.sleep(1.0)  # for the first one to wait
+        os.kill(first, signal.SIGINT)
+        time.sleep(0.2)
+        with pytest.raises(RankError, match="rank 0"):
+            for _ in range(3):
+                fast.allreduce(1.0)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            _loop_of_sums(fast, 10**9) if compiled else fast.allreduce(1.0)
+        with pytest.raises(RankError, match="rank 0"):
+            fast.Barrier()
+    fast.free()
+
+
+def never_comes(comm):
+    fast = Collectives(comm, deadline_s=0.5)
+    if comm.rank == 0:
+        time.sleep(30)
+    fast.Barrier()
+
+
+def several_nodes(comm):
+    """What MPI takes for nodes of their own."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    if node.size == 1:
+        with pytest.raises(InputError, match="share memory"):
+            Collectives(comm)
+    with Collectives(node) as fast:
+        assert fast.allreduce(1) == node.size
+    node.Free()

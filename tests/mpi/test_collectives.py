@@ -1,0 +1,88 @@
+"""Collectives by remote writes, on 1 to 8 ranks and two MPI libraries."""
+
+import jobs
+import pytest
+
+SIZES = [0, 1, 6, 7, 128, 1000, 20_000]
+SHORT = "collectives_cases:scalars,collectives_cases:other_arguments,collectives_cases:freed"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_all_seven_with_every_root(ranks):
+    jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": SIZES})
+
+
+def test_all_seven_on_eight_ranks():
+    jobs.run_job("collectives_cases:all_seven", 8, args={"counts": [1, 7]}, deadline_s=120)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_trees(ranks):
+    """What more ranks use than a test can start."""
+    jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": [1, 6, 7], "flat": 1})
+
+
+def test_messages_of_many_pieces():
+    jobs.run_job("collectives_cases:all_seven", 3, args={"counts": [1000, 131_072], "max_nbytes": 1000})
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_arguments(ranks):
+    jobs.run_job(SHORT, ranks)
+
+
+def test_types_and_operations():
+    jobs.run_job("collectives_cases:types_and_operations", 3, deadline_s=180)
+
+
+@pytest.mark.parametrize("ranks, flat", [(2, 8), (4, 8), (4, 1), (3, 1)])
+def test_the_same_to_the_last_bit(ranks, flat):
+    jobs.run_job("collectives_cases:the_same_to_the_last_bit", ranks, args={"flat": flat})
+
+
+@pytest.mark.parametrize("ranks, rounds", [(2, 100_000), (3, 5_000), (4, 3_000)])
+def test_rounds_back_to_back(ranks, rounds):
+    jobs.run_job("collectives_cases:many_rounds", ranks, args={"rounds": rounds}, deadline_s=120)
+
+
+@pytest.mark.parametrize("ranks, rounds", [(1, 100), (2, 100_000), (3, 2_000), (4, 2_000)])
+def test_rounds_in_compiled_code(ranks, rounds):
+    jobs.run_job("collectives_cases:compiled_loop", ranks, args={"rounds": rounds}, deadline_s=120)
+
+
+def test_many_instances():
+    jobs.run_job("collectives_cases:many_instances", 2, args={"count": 60})
+
+
+def test_sub_communicators():
+    jobs.run_job("collectives_cases:sub_communicators", 4)
+
+
+@pytest.mark.parametrize("case", ["size", "type", "operation", "collective", "unlike", "contiguous", "read-only",
+                                  "no such operation", "an object", "root", "scalar"])
+def test_bad_input_is_told_on_all_ranks(case):
+    jobs.run_job("collectives_cases:bad_input", 3, args={"case": case}, deadline_s=60)
+
+
+def test_bad_options():
+    jobs.run_job("collectives_cases:bad_options", 2)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_interrupt_ends_the_collective_on_all_ranks(compiled):
+    jobs.run_job("collectives_cases:interrupted", 2, args={"compiled": compiled})
+
+
+def test_a_rank_that_never_comes_ends_the_job():
+    result = jobs.run_job("collectives_cases:never_comes", 2, expect_failure=True, deadline_s=40)
+    assert "rank 0 of the node does not take part" in result.err and "Barrier" in result.err
+
+
+def test_ranks_that_share_no_memory_are_refused():
+    jobs.run_job("collectives_cases:several_nodes", 2, env={"MPIR_CVAR_NOLOCAL": "1"})
+
+
+def test_under_open_mpi(openmpi):
+    jobs.run_job("collectives_cases:all_seven", 3, mpi="openmpi", args={"counts": [1, 7, 9000]})
+    jobs.run_job(SHORT, 3, mpi="openmpi")
+    jobs.run_job("collectives_cases:compiled_loop", 2, mpi="openmpi", args={"rounds": 10_000})
