@@ -2,16 +2,14 @@
 
 from .distarray import DistArray
 from .distribution import Distribution, part_of
-from .exchange import Exchange, RemotePieces, mpi_type
+from .exchange import RemotePieces, mpi_type
 from .layout import Layout, box_shape, contiguous, offset
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
-from .slab import Slab
 from .stages import Stage, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, subcomms
 from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
 
-__all__ = ["DeferredBlocks", "DistArray", "Distribution", "Exchange", "Layout", "Message", "RemotePieces", "Slab",
-           "Stage", "Transpose", "TransposeBlocks", "block", "box_shape", "chunks", "complement",
+__all__ = ["DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "RemotePieces", "Stage", "Transpose", "TransposeBlocks", "block", "box_shape", "chunks", "complement",
            "contiguous", "coordinates", "intersect", "length_of", "mode_segments", "moved",
            "mpi_type", "offset", "part_of", "parts_on_rank_0", "stages", "subcomms", "together"]

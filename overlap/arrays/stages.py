@@ -41,7 +41,8 @@ def stages(route: list[Any], axes: Sequence[int], last: int | None = None,
         Groups of axes (tuples) to transform, with a `Transpose` or None between each two; all axes of a
         group are whole there. None puts an end to a stage where nothing is exchanged.
     axes : sequence of int
-        The axes along which a stage may be cut, the best ones first. Axis 0 is never transformed.
+        The axes along which a stage may be cut, the best ones first. Axis 0 is never transformed: stages
+        that are cut along it alone leave nothing to be done when they are complete.
     last : int, optional
         The axis that is transformed last of all: that of a real result.
     in_place : bool
@@ -62,7 +63,9 @@ def stages(route: list[Any], axes: Sequence[int], last: int | None = None,
             if along in pending or link is not None and along == link.split:
                 continue
             then = ()
-            if link is not None and along != link.joined:
+            if link is None and tuple(axes) == (0,):
+                then = group
+            elif link is not None and along != link.joined:
                 waits = {along, last} if along in group else {along}
                 then = tuple(axis for axis in group if axis not in waits)
             choices.append(Stage(pending, link, then, along))

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from math import isfinite, prod
 from typing import Any
 
@@ -36,7 +35,6 @@ from .plan import Plan, PlanComm
 from .planning.settings import Settings, settings_problem
 
 DEPTH = 8
-EXTRA = "pip install 'overlap-mpi[gkv]'"
 
 
 class Bracket(Plan):
@@ -220,8 +218,6 @@ def _disagreement(shapes: list[Any]) -> str | None:
 
 def _problem(sizes: tuple[int, ...] | None, shape: Any, spacing: Any, points: Any) -> str | None:
     """What is wrong with the arguments or the installation, or None."""
-    if find_spec("numba") is None:
-        return f"expected numba to be installed, found none: {EXTRA}"
     if sizes is None or len(sizes) != 4 or min(sizes) < 1 or sizes[3] % 2 == 0:
         return ("expected shape (slices, planes, nky, nkx) of positive integers with an odd nkx, "
                 f"received {shown(shape)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..arrays import RemotePieces, block, chunks, length_of
 from ..runtime import parallel, stagger, worker_index
 from .engine.fftw import zeros
-from .kernels import WorkersKernels
+from .engine.planes import Planes
 from .planning.search import choose
 from .transform import Transform
 
@@ -87,7 +87,6 @@ class BracketTransform(Transform):
 
     def __init__(self, comm, redistribution, spectrum, grid, requested):
         super().__init__(comm.runtime, spectrum.slices)
-        from .engine.planes import Planes  # numba comes with an extra
         self.inputs = self.outputs = (spectrum,)
         self.exchange_dtype = spectrum.dtype
         self.settings = requested
@@ -96,9 +95,9 @@ class BracketTransform(Transform):
         _, *modes = redistribution.shape
         spacing, points = grid
         share = length_of(redistribution.share)
-        self._planes = WorkersKernels(
-            (Planes(PAIRS, tuple(modes), spacing, points, redistribution.all_rows, requested.effort)
-             for _ in range(self.runtime.workers)), None)
+        self._planes = [
+            Planes(PAIRS, tuple(modes), spacing, points, redistribution.all_rows, requested.effort)
+            for _ in range(self.runtime.workers)]
         self._blocks = [slice(2 * part.start, min(2 * part.stop, share))
                         for part in chunks(-(-share // 2), PAIRS)]
         self.gradient = zeros((share, *points), complex)
@@ -176,9 +175,7 @@ class BracketTransform(Transform):
     def _bracket(self, part, source, target):
         kernels = self._planes[worker_index()]
         kernels.load(source)
-        for pair, planes in _pairs(part):
-            kernels.transform(pair)
-            kernels.bracket(pair, self.gradient[planes])
+        kernels.brackets(self.gradient[part])
         kernels.store(target)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..arrays import Slab
+from ..arrays import Layout, Transpose
 from .arguments import (
     NORMS,
     arrays_nbytes,
@@ -26,14 +26,20 @@ from .arguments import (
 from .array_layout import ArrayLayout, slab_problem
 from .array_spec import ArraySpec
 from .engine.fftw import complex_of
+from .engine.plane_blocks import PlaneBlocks
+from .engine.stage import Direction
+from .engine.staged import StagedTransform
+from .engine.sweep import axes_of
 from .function import Function, fine_points
-from .kernels import Kernels, WorkersKernels, block_rows
 from .plan import FourierPlan, PlanComm, records
-from .plane_transforms import Backward, Forward
 from .planning.search import adopt, choose
 from .planning.settings import Settings, settings_problem
 from .planning.tuning import Tuning, path_of
 from .pointwise import Pointwise
+from .volume import Planes
+
+Y, X = 1, 2  # axes of a batch of planes
+BLOCKS = ("rows", "planes")
 
 
 class FFT2(FourierPlan):
@@ -119,17 +125,43 @@ class FFT2(FourierPlan):
         *batch, ny, nx = self._shape
         points = float(ny * nx)
         self._scale_forward, self._scale_backward = points ** -power, points ** (power - 1.0)
-        self._slab = self._make_slab(ny, nx)
+        size = self.comm.size
+        self._here = Layout((None, 0 if size > 1 else None, None), (size,))
+        self._there = Layout((None, None, 0 if size > 1 else None), (size,))
         self.real, self.spectrum = self._specs(batch)
-        self._kernels: weakref.WeakValueDictionary[tuple, WorkersKernels] = (
+        self._staged: weakref.WeakValueDictionary[tuple, StagedTransform | PlaneBlocks] = (
             weakref.WeakValueDictionary())  # all that are in use
-        kernels = self._kernels_for(self._slab)
-        self.forward = Forward(self.runtime, self._slab, kernels, self.real, self.spectrum,
-                               self._scale_forward)
-        self.backward = Backward(self.runtime, self._slab, kernels, self.spectrum, self.real,
-                                 self._scale_backward)
+        self._comms = (self.runtime.comm,)
+        self.forward = self._transform(True, self.real, self.spectrum, self._scale_forward)
+        self.backward = self._transform(False, self.spectrum, self.real, self._scale_backward)
         self._add("forward", self.forward)
         self._add("backward", self.backward)
+
+    def _transform(self, forward, source, target, scale):
+        make = self._staged_of(forward, (*self._shape[-2:],), source.slices)
+        return Planes(self.runtime, self._comms, make(self._requested.effort), source, target, scale,
+                      make)
+
+    def _staged_of(self, forward, fine, planes, reused=False):
+        """A function of FFTW's effort: the staged transform of so many planes of a grid."""
+        axes = axes_of((Y, X), self._shape[-2:], fine, self._dtype)
+        over = Transpose(Y, X) if forward else Transpose(X, Y)
+        first, then = ((X,), (Y,)) if forward else ((Y,), (X,))
+        route = [first, over if self.comm.size > 1 else None, then]
+
+        def make(effort):
+            key = forward, fine, planes, reused, effort
+            found = self._staged.get(key)
+            if found is None:
+                with self._tuning.planning():
+                    found = self._staged[key] = StagedTransform(
+                        route, self._here if forward else self._there, axes, planes,
+                        [axes[axis].length(not forward) for axis in (Y, X)], (self.comm.rank,),
+                        self._dtype if forward else complex_of(self._dtype),
+                        Direction(forward, effort, Y if self._transposed else None, by_index=True),
+                        self.runtime.workers, joined=None, reused=reused)
+            return found
+        return make
 
     def wavenumbers(self) -> tuple[np.ndarray, np.ndarray]:
         """Mode numbers of this rank's part of the spectrum.
@@ -142,7 +174,7 @@ class FFT2(FourierPlan):
         ny, nx = self._shape[-2:]
         ky = np.fft.fftfreq(ny, 1 / ny)
         kx = np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx)
-        kx = kx[self._slab.columns[self._slab.rank]]
+        kx = kx[self._there.local_slice((1, ny, len(kx)), (self.comm.rank,))[X]]
         return (ky[None, :], kx[:, None]) if self._transposed else (ky[:, None], kx[None, :])
 
     def _title(self) -> str:
@@ -156,12 +188,11 @@ class FFT2(FourierPlan):
 
     def _before_tuning(self) -> None:
         self._tuning.forget()
-        self._kernels.clear()  # what is measured must be what FFTW knows, and keeps
+        self._staged.clear()  # what is measured must be what FFTW knows, and keeps
 
     def _after_tuning(self, tuned: dict[str, Any]) -> None:
-        slabs = [transform.slab for transform in tuned.values()]
-        self._tuning.keep(tuned, tuple((slab.my_rows, slab.my_columns) for slab in slabs))
-        self._kernels.clear()  # made anew, as a later plan will
+        self._tuning.keep(tuned, (self.real.shape[-2:], self.spectrum.shape[-2:]))
+        self._staged.clear()  # made anew, as a later plan will
 
     def _add(self, name, transform):
         """Plan a new transform, from the tuning file if that knows it."""
@@ -177,7 +208,7 @@ class FFT2(FourierPlan):
 
     def pointwise(self, function: Callable[..., Any] | None = None, *, inputs: int | None = None,
                   outputs: int = 1, shared: int = 0,
-                  dealias: str | tuple[int, int] | None = None) -> Any:
+                  dealias: str | tuple[int, int] | None = None, blocks: str = "rows") -> Any:
         """Make a function of real-space fields act on spectral fields, as one pipeline.
 
         A decorator, with or without arguments. Each slice's inputs are transformed to real space,
@@ -203,6 +234,10 @@ class FFT2(FourierPlan):
             resolved fields are exact in the resolved modes; only those are exchanged. Or the points
             ``(ny, nx)`` themselves, where others are faster. The Nyquist modes of even n count as not
             resolved: they are dropped.
+        blocks : {"rows", "planes"}
+            ``"planes"``: the function is given all rows of this rank at once. That is what functions
+            need that look at other points than the one they compute; others are faster on a few
+            rows, which stay in the cache.
 
         Returns
         -------
@@ -211,53 +246,62 @@ class FFT2(FourierPlan):
         """
         if function is None:
             return lambda function: self.pointwise(
-                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
+                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias,
+                blocks=blocks)
         self._check_in_use()
         with self._adding("making a function of real-space fields"):
             ny, nx = self._shape[-2:]
             function = Function(function, inputs, outputs, shared, dealias, (ny, nx))
-            self.runtime.preflight(function.problem, **function.agreed)
-            slab = self._slab
-            if dealias is not None:
-                slab = self._make_slab(*fine_points((ny, nx), dealias))
-            transform = Pointwise(
-                self.runtime, slab, self._kernels_for(slab), self.spectrum, self._specs(())[1],
-                self._dtype, function, self._scale_backward,
-                self._scale_forward * ny * nx / (slab.my * slab.mx))
+            self.runtime.preflight(function.problem or choice_problem(blocks=(blocks, BLOCKS)),
+                                   **function.agreed, blocks=blocks)
+            fine = (ny, nx) if dealias is None else tuple(fine_points((ny, nx), dealias))
+            transform = self._pointwise(function, fine, blocks == "planes")
             self._add(f"pointwise: {function.inputs - function.shared} input(s), "
                       f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
                       transform)
             return transform
 
-    def _specs(self, batch):
-        """The array specs of real space and of the spectrum, for some batch axes."""
-        slab = self._slab
-        plane = slab.ny, slab.nx
-        half = slab.ny, slab.columns_all
-        columns = slab.columns[slab.rank]
-        spectral = complex_of(self._dtype)
-        if self._transposed:
-            spectrum = ArraySpec(self.comm, batch, half[::-1], {-2: columns}, spectral,
-                                 natural=False)
-        else:
-            spectrum = ArraySpec(self.comm, batch, half, {-1: columns}, spectral)
-        real = ArraySpec(self.comm, batch, plane, {-2: slab.rows[slab.rank]}, self._dtype)
-        return real, spectrum
-
-    def _make_slab(self, my, mx):
+    def _pointwise(self, function, fine, whole):
+        """The transform of a function on a grid of so many points."""
         ny, nx = self._shape[-2:]
-        return Slab(ny, nx, self._dtype.kind == "f", self.comm.size, self.comm.rank, my, mx)
+        scales = self._scale_backward, self._scale_forward * ny * nx / (fine[0] * fine[1])
+        slices, effort = max(1, self.real.slices), self._requested.effort
+        back, forth = (self._staged_of(forward, fine, slices * count, reused=True) for forward, count in (
+            (False, function.inputs), (True, function.outputs)))
+        counts = function.inputs, function.outputs
+        axes = axes_of((Y, X), (ny, nx), fine, self._dtype)
 
-    def _kernels_for(self, slab):
-        """A function of effort and rows per block (None: the fastest), as `Transform` wants it."""
-        def kernels(effort, rows):
-            rows = rows or block_rows(slab, self._dtype, effort)
-            key = slab.my, slab.mx, effort, rows
-            found = self._kernels.get(key)
+        def blocks(effort):
+            key = function, effort
+            found = self._staged.get(key)
             if found is None:
                 with self._tuning.planning():
-                    found = self._kernels[key] = WorkersKernels(
-                        (Kernels(slab, self._dtype, self._transposed, rows, effort)
-                         for _ in range(self.runtime.workers)), rows)
+                    found = self._staged[key] = PlaneBlocks(
+                        back(effort).stages[0], forth(effort).stages[0], axes, counts, scales, effort,
+                        self.runtime.workers, whole)
             return found
-        return kernels
+
+        shared, share = self._specs(())[1], None
+        if function.shared:
+            rows = self._here.local_slice((1, *fine), (self.comm.rank,))[Y]
+            real = ArraySpec(self.comm, (function.shared,), fine, {-2: rows}, self._dtype)
+            spectra = ArraySpec(self.comm, (function.shared,), shared.global_shape, {
+                -2 if self._transposed else -1: shared.local_slice[-2 if self._transposed else -1]},
+                shared.dtype, natural=shared.natural)
+            make = self._staged_of(False, fine, function.shared)
+            share = Planes(self.runtime, self._comms, make(effort), spectra, real, scales[0], make)
+        return Pointwise(self.runtime.comm, function, blocks, effort, (self.spectrum, shared), share)
+
+    def _specs(self, batch):
+        """The array specs of real space and of the spectrum, for some batch axes."""
+        ny, nx = self._shape[-2:]
+        columns = nx // 2 + 1 if self._dtype.kind == "f" else nx
+        rank = (self.comm.rank,)
+        rows = self._here.local_slice((1, ny, nx), rank)[Y]
+        mine = self._there.local_slice((1, ny, columns), rank)[X]
+        spectral = complex_of(self._dtype)
+        if self._transposed:
+            spectrum = ArraySpec(self.comm, batch, (columns, ny), {-2: mine}, spectral, natural=False)
+        else:
+            spectrum = ArraySpec(self.comm, batch, (ny, columns), {-1: mine}, spectral)
+        return ArraySpec(self.comm, batch, (ny, nx), {-2: rows}, self._dtype), spectrum

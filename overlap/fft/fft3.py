@@ -23,8 +23,9 @@ from .arguments import (
 from .array_layout import ArrayLayout, volume_problem
 from .array_spec import ArraySpec
 from .engine.fftw import complex_of
-from .engine.passage import Passage
-from .engine.sweep import Axis
+from .engine.stage import Direction
+from .engine.staged import StagedTransform
+from .engine.sweep import axes_of
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, records
 from .planning.grids import near_grids
@@ -113,14 +114,14 @@ class FFT3(FourierPlan):
         self._here = Layout((None, q, p, None), self.grid)
         self._there = self._here if self._layout.restore else Layout((None, None, q, p), self.grid)
         *batch, nz, ny, nx = self._shape
-        self._axes = _axes((nz, ny, nx), self._dtype, self._layout.dealias)
+        self._axes = axes_of((Z, Y, X), (nz, ny, nx), fine_points((nz, ny, nx), self._layout.dealias), self._dtype)
         self.real, self.spectrum = self._specs(batch)
         fields = self.real.slices
         self.forward = Volume(
-            self.runtime, self._comms, self._passage(True, self._axes, fields), self.real,
+            self.runtime, self._comms, self._staged(True, self._axes, fields), self.real,
             self.spectrum, self._scale(True, self._axes))
         self.backward = Volume(
-            self.runtime, self._comms, self._passage(False, self._axes, fields), self.spectrum,
+            self.runtime, self._comms, self._staged(False, self._axes, fields), self.spectrum,
             self.real, self._scale(False, self._axes))
         self._add("forward", self.forward)
         self._add("backward", self.backward)
@@ -195,12 +196,12 @@ class FFT3(FourierPlan):
             self.runtime.preflight(function.problem, **function.agreed)
             axes = self._axes
             if dealias is not None:
-                axes = _axes(self._shape[-3:], self._dtype, dealias)
+                axes = axes_of((Z, Y, X), self._shape[-3:], fine_points(self._shape[-3:], dealias), self._dtype)
             fine = tuple(axes[axis].length(False) for axis in (Z, Y, X))
             transform = VolumePointwise(
                 self.runtime, self._comms, function,
-                self._passage(False, axes, max(function.inputs, shared), False, True),
-                self._passage(True, axes, outputs, False), self.spectrum, self._specs(())[1],
+                self._staged(False, axes, max(function.inputs, shared), False, True),
+                self._staged(True, axes, outputs, False), self.spectrum, self._specs(())[1],
                 self._here.local_shape((1, *fine), self._coordinates), self._dtype,
                 self._scale(False, axes), self._scale(True, axes))
             self._add(f"pointwise: {function.inputs - function.shared} input(s), "
@@ -235,15 +236,15 @@ class FFT3(FourierPlan):
         fine = float(np.prod([axes[axis].fine for axis in (Z, Y, X)], dtype=object))
         return points ** -self._power * points / fine
 
-    def _passage(self, forward, axes, batch, joined=True, reused=False):
+    def _staged(self, forward, axes, batch, joined=True, reused=False):
         shape = [axes[axis].length(not forward) for axis in (Z, Y, X)]
         real = self._dtype.kind == "f"
-        return Passage(
+        return StagedTransform(
             _route(self.grid, real, forward, self._layout.restore),
             self._here if forward else self._there, axes, batch, shape, self._coordinates,
-            self._dtype if forward else complex_of(self._dtype), forward,
-            Z if self._transposed else None, self.runtime.workers, self._requested.effort, joined,
-            reused)
+            self._dtype if forward else complex_of(self._dtype),
+            Direction(forward, self._requested.effort, Z if self._transposed else None),
+            self.runtime.workers, joined, reused)
 
     def _specs(self, batch):
         """The array specs of real space and of the spectrum, for some batch axes."""
@@ -258,13 +259,6 @@ class FFT3(FourierPlan):
                  if layout.splits[axis] is not None}
         return ArraySpec(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
                     natural=natural)
-
-
-def _axes(points, dtype, dealias):
-    """The axes to transform, of a resolved grid."""
-    fine = fine_points(points, dealias)
-    return {axis: Axis(n, m, axis == X and dtype.kind == "f")
-            for axis, n, m in zip((Z, Y, X), points, fine)}
 
 
 def _route(grid, real, forward, restore):

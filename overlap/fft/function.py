@@ -8,6 +8,9 @@ import numpy as np
 from .arguments import integers
 
 
+SPECIAL = ("out", "index", "rows")  # parameters that are no fields
+
+
 def fine_points(points, dealias):
     """Points of the real-space grid, per direction; see `FFT2.pointwise`."""
     if dealias is None:
@@ -35,7 +38,7 @@ class Function:
     ----------
     function : callable
         Returns its results, or has a parameter ``out`` and fills them (what it returns all the same, other
-        than ``out``, are its results); may have a parameter ``index``.
+        than ``out``, are its results); may have parameters ``index`` and ``rows``.
     inputs : int or None
         By default the function's positional parameters.
     outputs, shared : int
@@ -56,7 +59,7 @@ class Function:
     def __init__(self, function, inputs, outputs, shared, dealias, points):
         parameters = inspect.signature(function).parameters
         if inputs is None:
-            inputs = sum(name not in ("out", "index") and parameter.default is parameter.empty
+            inputs = sum(name not in SPECIAL and parameter.default is parameter.empty
                          for name, parameter in parameters.items())
         counts = integers((inputs, outputs, shared))
         if counts is not None:
@@ -76,9 +79,19 @@ class Function:
         self.outputs, self.shared = outputs, shared
         self.takes_out = "out" in parameters
         self._takes_index = "index" in parameters
-        self._function = function
+        self._takes_rows = "rows" in parameters
+        # Whether all of its arguments are planes, results last.
+        self.simple = not (self._takes_index or self._takes_rows) and (
+            not self.takes_out or list(parameters)[-1] == "out")
+        self.function = function
 
-    def __call__(self, fields, shared, results, batch, number):
+    def fill(self, results, *args):
+        """Call it and have its results in `results`; `args` as of a call."""
+        for place, result in zip(results, self(args[0], args[1], results, *args[2:])):
+            if place is not result:
+                np.copyto(place, result)  # refuses complex numbers for real ones
+
+    def __call__(self, fields, shared, results, batch, number, rows=None):
         """The results for one slice.
 
         Parameters
@@ -88,6 +101,8 @@ class Function:
             What a function with ``out`` fills.
         batch : tuple of int
             Shape of the batch, in which the slice has this `number`.
+        rows : slice, optional
+            Which of this rank's rows these are.
 
         Returns
         -------
@@ -99,13 +114,15 @@ class Function:
         if self._takes_index:
             index = np.unravel_index(number, batch) if batch else ()
             options["index"] = int(index[0]) if len(index) == 1 else tuple(map(int, index))
-        returned = self._function(*fields, *map(_read_only, shared), **options)
+        if self._takes_rows:
+            options["rows"] = rows
+        returned = self.function(*fields, *map(_read_only, shared), **options)
         if self.takes_out and (returned is None or returned is options["out"]):
             return results
         results = returned if isinstance(returned, tuple) else (returned,)
         if len(results) != self.outputs or any(
                 np.shape(result) != fields[0].shape for result in results):
-            kind = "plane" if fields[0].ndim == 2 else "field"
+            kind = "block" if fields[0].ndim == 2 else "field"
             raise ValueError(
                 f"expected the function to return {self.outputs} {kind}(s) of shape "
                 f"{fields[0].shape}{', or nothing' if self.takes_out else ''}, received {len(results)} of "

@@ -1,111 +1,142 @@
-"""`Pointwise`: spectral fields to real space, the user's function, and back, as one pipeline."""
+"""`Pointwise`: spectral planes to real space, the user's function, and back, as one pipeline.
 
-from ..arrays import Exchange, length_of
-from ..runtime import worker_index
-from .array_spec import ArraySpec
-from .engine.fftw import empty, zeros
-from .engine.legs import BackwardLeg, ForwardLeg
-from .plane_transforms import Backward, PlaneTransform, SlotBuffers
+Between its two exchanges a slice is worked on block by block (see `engine.plane_blocks`): a block stays in the
+cache from the last FFTs on the way to real space to the first ones on the way back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import length_of, mpi_type
+from .engine.compiled_function import compiled
+from .engine.fftw import zeros
+from .engine.program import ASIDE, SOURCE, View
+from .engine.staged import Buffers, Located
+from .transform import Transform
+from .volume import contiguous_targets, natural_view
 
 
-class Pointwise(PlaneTransform):
-    """A function of real-space fields, made to act on spectral ones; see `FFT2.pointwise`."""
+class SlotBuffers:
+    """One slot: what is sent of the inputs is free again when the results are received."""
 
-    def __init__(self, runtime, slab, kernels, spectrum, shared_spectrum, dtype, function,
-                 scale_backward, scale_forward):
-        super().__init__(runtime, slab, kernels, spectrum.slices)
-        inputs, outputs, shared = function.inputs, function.outputs, function.shared
-        self.inputs = (spectrum,) * inputs + (shared_spectrum,) * shared
-        self.outputs = (spectrum,) * outputs
+    def __init__(self, rows, fields, results, shared):
+        self.back, self.forth = Buffers(rows, fields), Buffers(results, rows)
+        self.middle = Buffers(results, fields)
+        self.middle.bases[ASIDE] = Located(rows).address
+        self.middle.bases[SOURCE] = Located(shared).address
+
+
+class Pointwise(Transform):
+    """A function of real-space planes, made to act on spectral ones; see `FFT2.pointwise`.
+
+    Parameters
+    ----------
+    comm : AsyncComm
+    function : Function
+    make : callable
+        ``make(effort)`` gives the `PlaneBlocks` with an effort of FFTW's planning.
+    effort : str or None
+        That which was requested.
+    spectra : (ArraySpec, ArraySpec)
+        Those of an input or output, and of a shared field.
+    share : Planes or None
+        The transform of the shared fields to real space.
+    """
+
+    def __init__(self, comm, function, make, effort, spectra, share):
+        spectrum, shared = spectra
+        super().__init__(comm.runtime, spectrum.slices)
+        self.inputs = (spectrum,) * function.inputs + (shared,) * function.shared
+        self.outputs = (spectrum,) * function.outputs
         self.exchange_dtype = spectrum.dtype
-        self._own = inputs
-        self._function = function
+        self._comm, self._function, self._make, self._share = comm, function, make, share
+        self._kernels = make(effort)
         self._batch = spectrum.global_shape[:-2]
-        self._scale_backward = scale_backward
-        self._scale_forward = scale_forward
-        plane = length_of(slab.rows[slab.rank]), slab.mx
-        # Each worker's real-space planes of the slice it works on.
-        self._fields = [[empty(plane, dtype) for _ in range(inputs)]
-                        for _ in range(runtime.workers)]
-        self._results = [[empty(plane, dtype) for _ in range(outputs if function.takes_out else 0)]
-                         for _ in range(runtime.workers)]
-        self._shared = [zeros(plane, dtype) for _ in range(shared)]
-        self._share = None
-        if shared:
-            real = ArraySpec(spectrum.comm, (shared,), (slab.my, slab.mx), {-2: slab.rows[slab.rank]},
-                        dtype)
-            self._share = Backward(runtime, slab, kernels, shared_spectrum, real, scale_backward)
+        rows, nx = self._kernels.back.target_shape[1:]
+        dtype = self._kernels.back.target_dtype
+        self._shared = (zeros((0, rows, nx), dtype) if share is None else
+                        np.asarray(share.outputs[0].empty()))
+        self._seen = self._shared.view()  # by the function
+        self._seen.flags.writeable = False
+        self._shared_view = View.of(SOURCE, self._shared)
+        self._compiled = compiled(function, self._kernels.places(
+            function.shared, self._shared.strides[0]))
 
     def release(self):
         super().release()
-        self._fields = self._results = self._shared = None
+        self._shared = self._seen = self._make = None
         if self._share is not None:
             self._share.release()
 
+    def kernels_of(self, settings):
+        return self._make(settings.effort)
+
     def configure(self, settings, slices=None):
         super().configure(settings, slices)
-        if self._shared:
+        if self._share is not None:
             self._share.configure(settings)
             self.nbytes_in_flight += self._share.nbytes_in_flight
 
-    def exchanges(self, slices):
-        return tuple(Exchange(self.slab, slices * fields, self.exchange_dtype)
-                     for fields in (self._own, len(self.outputs)))
+    def nbytes_per_slice(self):
+        return sum(sum(message.counts_sent) for message in self._kernels.messages(1)
+                   ) * self.exchange_dtype.itemsize
 
-    def buffer_lengths(self, back, forth):
-        # What is sent first is free again when the results are received: one buffer for both.
-        return (max(back.by_rows.size, forth.by_rows.size), back.by_columns.size,
-                forth.by_columns.size)
+    def make_slots(self, depth, sizes):
+        back, forth = self._kernels.messages(max(sizes))
+        lengths = (max(back.send_size, forth.receive_size), back.receive_size, forth.send_size)
+        return [SlotBuffers(*buffers, self._shared) for buffers in self._allocate(depth, lengths)]
 
-    def make_slot(self, exchanges, rows, fields, results):
-        slot, rank = SlotBuffers(), self.slab.rank
-        slot.back = {size: BackwardLeg(back, rows, fields, rank)
-                     for size, (back, _) in exchanges.items()}
-        slot.forth = {size: ForwardLeg(forth, results, rows, rank)
-                      for size, (_, forth) in exchanges.items()}
-        slot.direct = None
-        if 1 in exchanges and len(self.outputs) == 1:
-            slot.direct = ForwardLeg(exchanges[1][1], results, None, rank)
-        return slot
+    def run_planes(self, inputs, outputs, what="whole"):
+        with contiguous_targets(outputs, self.outputs) as targets:
+            super().run_planes(inputs, targets, what)
 
     def prepare(self, inputs, outputs):
-        if self._shared:
-            fields = [planes[0] for planes in inputs[self._own:]]
-            self._share.run_planes([fields], [self._shared])
-        columns = self._kernels[0].columns_forward
-        in_place = all([columns.in_place(planes) for planes in outputs])
-        return inputs[:self._own], outputs, in_place
+        own = self._function.inputs
+        if self._share is not None:
+            self._share.run_planes([np.stack([planes[0] for planes in inputs[own:]])],
+                                   [self._shared])
+        return ([Located(natural_view(*one)) for one in zip(inputs[:own], self.inputs)],
+                [Located(natural_view(*one)) for one in zip(outputs, self.outputs)])
 
-    async def run(self, part, slot, compute, comm, inputs, outputs, in_place):
-        count = length_of(part)
-        slices = range(part.start, part.stop)
-        back, forth = slot.back[count], slot.forth[count]
-        if count == 1 and slot.direct is not None and in_place and self.outputs[0].natural:
-            forth = slot.direct
-            forth.aim(outputs[0][part.start], self.slab.rows[self.slab.rank])
+    async def run(self, part, slot, compute, comm, inputs, outputs):
+        kernels = self._kernels
+        messages = kernels.messages(length_of(part))
         if compute:
-            kernels = self.kernels
-            for plane, (z, field) in enumerate((z, field) for z in slices for field in inputs):
-                back.load(kernels, plane, field[z])
-        if comm is not None:
-            await back.exchanged(comm)
+            for number, field in enumerate(inputs):
+                kernels.pack(slot, part, number, field)
+        if comm is not None and kernels.back.dimension is not None:
+            await self.exchanged(messages[0], slot.back)
         if compute:
-            kernels, fields = self.kernels, self._fields[worker_index()]
-            for j, z in enumerate(slices):
-                for i, field in enumerate(fields):
-                    back.store(kernels, j * len(fields) + i, field, self._scale_backward)
-                for i, result in enumerate(self._apply(fields, z)):
-                    forth.load(kernels, j * len(outputs) + i, result, self._scale_forward)
-        if comm is not None:
-            await forth.exchanged(comm)
+            self._apply(slot, part)
+        if comm is not None and kernels.forth.dimension is not None:
+            await self.exchanged(messages[1], slot.forth)
         if compute:
-            kernels = self.kernels
-            for plane, (z, result) in enumerate((z, result) for z in slices for result in outputs):
-                forth.store(kernels, plane, result[z], in_place)
+            for number, result in enumerate(outputs):
+                kernels.unpack(slot, part, number, result)
 
-    def _apply(self, fields, z):
-        """Call the user's function for slice `z`; returns its result planes."""
-        if self.planning:  # the function may not bear zeros, or may count its calls
-            return [fields[0] * fields[-1]] * len(self.outputs)
-        results = self._results[worker_index()]
-        return self._function(fields, self._shared, results, self._batch, z)
+    def exchanged(self, message, buffers):
+        """The awaitable exchange of a message."""
+        kind = mpi_type(self.exchange_dtype)
+        return self._comm.Alltoallv(
+            [buffers.send, message.counts_sent, message.starts_sent, kind],
+            [buffers.receive, message.counts_received, message.starts_received, kind])
+
+    def _apply(self, slot, part):
+        """Call the user's function for all blocks of some slices."""
+        kernels, count = self._kernels, length_of(part)
+        if self._compiled is not None and not self.planning:
+            kernels.apply(slot, count, self._compiled.address, self._shared_view)
+            self._compiled.check()
+            return
+        for number, z in enumerate(range(part.start, part.stop)):
+            for block, rows in enumerate(kernels.rows):
+                kernels.to_real(slot, count, number, block)
+                fields, results = kernels.planes(rows)
+                if self.planning:  # the function may not bear zeros, or may count its calls
+                    for result in results:
+                        np.multiply(fields[0], fields[-1], out=result)
+                else:
+                    self._function.fill(results, fields, list(self._seen[:, rows]), self._batch, z,
+                                        rows)
+                kernels.to_modes(slot, count, number, block)

@@ -11,7 +11,6 @@ the other ranks wait for, if a sweep fails) and measures T; without the exchange
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +99,7 @@ class Transform:
         raise NotImplementedError
 
     def kernels_of(self, settings):
-        """What computes with `settings`, of all workers; its attribute `rows` is as of `Settings`."""
+        """What computes with `settings`, for all workers."""
         raise NotImplementedError
 
     def nbytes_per_slice(self):
@@ -144,10 +143,6 @@ class Transform:
         self._pipelines = {"whole": pipeline(True, comm, settings.wait),
                            "compute": pipeline(True, None, alone),
                            "exchange": pipeline(False, comm, "off")}
-
-    def pinned(self, settings: Settings) -> Settings:
-        """The settings with nothing left for a later plan to find by timing."""
-        return replace(settings, rows=self.kernels_of(settings).rows)
 
     def _allocate(self, depth, lengths):
         """Buffers of some lengths for every slot, all in one block of memory."""

@@ -1,8 +1,8 @@
 """`VolumePointwise`: spectral fields to real space, the user's function, and back, as one pipeline.
 
-For every entry of the batch there are the tasks of its inputs' passage, one slice for the function,
-and the tasks of its outputs' passage. The function waits for all slices before its own, and the way
-back for the function; the next entry's inputs wait for neither until they store (see `passage`: what
+For every entry of the batch there are the tasks of its inputs' transform, one slice for the function,
+and the tasks of its outputs' transform. The function waits for all slices before its own, and the way
+back for the function; the next entry's inputs wait for neither until they store (see `schedule`: what
 a slice does after its operation comes after all that earlier slices do before theirs).
 """
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from ..runtime import take_turn, wait_for_slices
 from .engine.fftw import zeros
-from .engine.passage import Task
+from .engine.schedule import Task
+from .engine.staged import Located
 from .volume import Fields, natural_view
 
 
@@ -57,11 +58,10 @@ class VolumePointwise(Fields):
         self._shared = [zeros(local, dtype) for _ in range(function.shared)]
         self._results = [zeros(local, dtype) for _ in range(
             function.outputs if function.takes_out else 0)]
-        self._returned = self._given[:1] * function.outputs  # what the function made last
 
     def release(self):
         super().release()
-        self._given = self._shared = self._results = self._returned = None
+        self._given = self._shared = self._results = None
         self._back = self._forth = None
 
     def configure(self, settings, entries=None):
@@ -82,7 +82,7 @@ class VolumePointwise(Fields):
             add("forth", entry, self._forth.tasks(chunk, function.outputs))
         self.make_pipelines(steps)
 
-    def passages(self):
+    def staged_transforms(self):
         return self._back, self._forth
 
     def describe(self):
@@ -97,27 +97,30 @@ class VolumePointwise(Fields):
         own = self._function.inputs
         fields, shared = [[natural_view(array, side) for array, side in zip(*pair)] for pair in (
             (inputs[:own], self.inputs[:own]), (inputs[own:], self.inputs[own:]))]
-        return fields, shared, [natural_view(*pair) for pair in zip(outputs, self.outputs)]
+        results = [natural_view(*pair) for pair in zip(outputs, self.outputs)]
+        entries = [slice(number, number + 1) for number in range(len(results[0]))]
+        back = [self._back.arrays([field[entry] for field in fields], self._given)
+                for entry in entries]
+        forth = [self._forth.arrays(self._given[:1] * len(results),  # until there are results
+                                    [result[entry] for result in results]) for entry in entries]
+        return self._back.arrays(shared, self._shared), back, forth
 
-    async def run(self, step, slot, compute, comm, inputs, shared, outputs):
-        entry, first, task = slice(step.entry, step.entry + 1), step.first, step.task
+    async def run(self, step, slot, compute, comm, shared, back, forth):
+        entry, first, task, comms = step.entry, step.first, step.task, comm and self._comms
         if step.stage == "share":
-            await self.travel(self._back, task, slot, compute, comm, shared, self._shared,
-                              self._scale_backward, first)
+            await self._back.run(task, slot, shared, compute, comms, self._scale_backward, first)
         elif step.stage == "back":
-            await self.travel(self._back, task, slot, compute, comm,
-                              [field[entry] for field in inputs], self._given,
-                              self._scale_backward, first, start=0 if step.entry else first)
+            await self._back.run(task, slot, back[entry], compute, comms, self._scale_backward,
+                                 first, start=0 if entry else first)
         elif step.stage == "apply":
             if compute:
                 await wait_for_slices(first)
-                self._returned[:] = self._apply(step.entry)
+                forth[entry][0][:] = map(Located, self._apply(entry))
             if comm is not None:
                 await take_turn()
         else:
-            await self.travel(self._forth, task, slot, compute, comm,
-                              self._returned, [result[entry] for result in outputs],
-                              self._scale_forward, first, start=first)
+            await self._forth.run(task, slot, forth[entry], compute, comms, self._scale_forward,
+                                  first, start=first)
 
     def _apply(self, entry):
         """Call the user's function for one entry; returns its results."""
@@ -127,4 +130,6 @@ class VolumePointwise(Fields):
         else:
             results = self._function(fields, shared, [result[0] for result in self._results],
                                      self._batch, entry)
-        return [np.asarray(result)[None] for result in results]
+        # Of the type that the compiled code reads; complex numbers for real ones are refused.
+        return [np.asarray(result).astype(self._given[0].dtype, casting="same_kind", copy=False)[None]
+                for result in results]

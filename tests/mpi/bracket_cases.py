@@ -178,7 +178,7 @@ def failure(comm, mode):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected = bracket(mine)
-        with failing(Planes, "bracket", lambda number, *_: number == 1) if (
+        with failing(Planes, "brackets", lambda number, *_: number == 1) if (
                 comm.rank == last) else nothing_fails():
             with pytest.raises(overlap.SliceError, match="Boom"):
                 bracket(mine)

@@ -16,10 +16,7 @@ from fft2_cases import (
 )
 
 import overlap
-from overlap.arrays.exchange import Exchange
-from overlap.fft.engine import kernels
-from overlap.fft.engine.fftw import InPlace
-from overlap.fft.engine.kernels import ColumnSweep, RowSweep
+from overlap.fft.engine.staged import StagedTransform
 from overlap.runtime.requests import Operation
 
 # ---- bad input -------------------------------------------------------------------------------
@@ -212,35 +209,18 @@ def nothing_fails():
     yield {"raised": 0}
 
 
-def _sites(transform, inputs, outputs, z):
+def _sites(transform, z):
     """Places in which a transform can fail at slice `z`, as context managers by name."""
-    forward = transform.inputs[0].dtype.kind == "f" or type(transform).__name__ == "Forward"
+    def at(number, staged, task, *_):
+        return task.part.start <= z < task.part.stop
 
-    def reads(number, sweep, source, *_):
-        return np.shares_memory(source, inputs[z])
-
-    def into(number, sweep, source, target, *_):
-        return np.shares_memory(target, outputs[z])
-
-    def loads(number, sweep, work, source):
-        return np.shares_memory(source, inputs[z])
-
-    def late(number, *_):
-        return number == z
-
-    if forward:
-        yield "pack", lambda: failing(RowSweep, "forward", reads), True
-        yield "unpack", lambda: failing(ColumnSweep, "forward", into), True
-    else:
-        yield "pack", lambda: failing(ColumnSweep, "backward_in", loads), True
-        yield "unpack", lambda: failing(RowSweep, "backward", into), True
-    yield "FFT along x", lambda: failing(kernels, "copy", late), False  # into or out of its scratch
-    yield "FFT along y", lambda: failing(InPlace, "execute", late), False
-    yield "exchange", lambda: failing(
-        Exchange, "forward" if forward else "backward", late), False
+    for name in ("pack", "unpack", "exchanged") if transform.runtime.comm.size > 1 else ("pack",):
+        yield name, lambda name=name: failing(StagedTransform, name, at), name != "exchanged"
+    if transform.runtime.comm.size == 1:
+        return
     calls = {"off": "call", "block": "call", "poll": "start"}
     yield "MPI call", lambda: failing(
-        Operation, calls[transform.settings.wait], late), False
+        Operation, calls[transform.settings.wait], lambda number, *_: number == z), False
 
 
 def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
@@ -257,10 +237,10 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
         reached = set()
         for transform, given, expected in ((plan.forward, real, spectrum),
                                            (plan.backward, spectrum, back)):
-            names = [site[0] for site in _sites(transform, given, expected, 0)]
+            names = [site[0] for site in _sites(transform, 0)]
             for number, z, origin in product(range(len(names)), (0, 3, 6), range(comm.size)):
                 out = np.empty_like(np.asarray(expected))
-                name, inject, exact = list(_sites(transform, given, out, z))[number]
+                name, inject, exact = list(_sites(transform, z))[number]
                 label = f"{name} of {type(transform).__name__}, slice {z}, rank {origin}"
                 with (inject() if comm.rank == origin else nothing_fails()) as state:
                     error = raised(overlap.SliceError, transform, given, out=out)
@@ -272,7 +252,7 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
                     assert error.slice == str(z), (label, error.slice)
                 reached.add(name)
                 assert same_bits(transform(given, out=out), expected), label
-        assert reached == {"pack", "unpack", "FFT along x", "FFT along y", "exchange", "MPI call"}
+        assert reached == ({"pack", "unpack", "exchanged", "MPI call"} if comm.size > 1 else {"pack"})
 
 
 def injected_in_chunks(comm, mode, workers=2):
@@ -284,8 +264,8 @@ def injected_in_chunks(comm, mode, workers=2):
         real = np.array(u[plan.real.local_slice])
         spectrum = np.array(plan.forward(real))
         for z, origin in product((0, 5, 10), range(comm.size)):
-            with (failing(RowSweep, "forward", lambda number, sweep, source, *_: np.shares_memory(
-                    source, real[z])) if comm.rank == origin else nothing_fails()):
+            with (failing(StagedTransform, "pack", lambda number, staged, task, *_: (
+                    task.part.start <= z < task.part.stop)) if comm.rank == origin else nothing_fails()):
                 error = raised(overlap.SliceError, plan.forward, real)
             same_everywhere(comm, str(error))
             first, _, last = error.slice.partition("-")

@@ -36,11 +36,16 @@ def memory(comm, mode, dtype="c16", order="natural"):
             tracemalloc.stop()
             assert grown < slack + 2048 * slices, (type(transform), grown)
             assert f"{transform.nbytes_in_flight / 2**20:.1f} MiB in flight" in plan.describe()
-            points = [np.prod(spec.shape[-2:], dtype=int) for spec in (plan.real, plan.spectrum)]
-            columns = plan.spectrum.global_shape[-1 if order == "natural" else -2]
-            sent = points[0] // shape[-1] * columns
-            lines = (max(1, -(-2 * length * plan.spectrum.dtype.itemsize // 64))
-                     for length in (sent, points[1]))
+            rows = plan.real.shape[-2]
+            columns, mine = (spec[-1 if order == "natural" else -2] for spec in (
+                plan.spectrum.global_shape, plan.spectrum.shape))
+            own, by_columns, by_rows = rows * mine, rows * columns, shape[-2] * mine
+            # What stays goes straight to where it can be transformed in place.
+            kept = own if (order == "natural" if transform is plan.forward else
+                           plan.real.dtype.kind == "c") else 0
+            lengths = ((by_columns - own, by_rows - kept) if transform is plan.forward else
+                       (by_rows - own, by_columns - kept))
+            lines = (max(1, -(-2 * length * plan.spectrum.dtype.itemsize // 64)) for length in lengths)
             slot = 64 * sum(lines)  # each buffer begins with a cache line
             assert transform.settings.depth <= 4
             assert transform.nbytes_in_flight == transform.settings.depth * slot

@@ -18,9 +18,7 @@ from fft2_cases import (
 import overlap
 from overlap.arrays import mode_segments
 from overlap.fft import fft3
-from overlap.fft.engine import flights
-from overlap.fft.engine import passage as passages
-from overlap.fft.engine.sweep import Sweep
+from overlap.fft.engine import stage, staged
 from overlap.runtime.requests import Operation
 
 AXES = (-3, -2, -1)
@@ -29,12 +27,12 @@ AXES = (-3, -2, -1)
 @contextmanager
 def small_units():
     """Small arrays have several units."""
-    before = flights.UNIT_NBYTES
-    flights.UNIT_NBYTES = passages.UNIT_NBYTES = 2**16
+    before = stage.UNIT_NBYTES
+    stage.UNIT_NBYTES = staged.UNIT_NBYTES = 2**16
     try:
         yield
     finally:
-        flights.UNIT_NBYTES = passages.UNIT_NBYTES = before
+        stage.UNIT_NBYTES = staged.UNIT_NBYTES = before
 
 
 # ---- truth -----------------------------------------------------------------------------------
@@ -152,29 +150,41 @@ def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, wait, de
 
 @small_units()
 def every_step(comm, shape, dtype, grid):
-    """What each leg leaves in its target, against the whole."""
+    """What each stage leaves in its target, against the whole."""
     u = random(np.random.default_rng(1), shape, dtype)
     spectrum = random(np.random.default_rng(2), forward_truth(u, shape).shape, COMPLEX[dtype])
     with overlap.FFT3(comm, shape, dtype, layout={"grid": grid},
                       settings={"wait": "poll", "chunk": 1, "depth": 3}) as plan:
         for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
-            passage = transform.passages()[0]
+            way, = transform.staged_transforms()
             seen = []
-            original = passage.rest
-            # Before the rest is made, which may be in the same memory.
-            passage.rest = lambda field, targets: (seen.extend(
-                np.array(passage._target(leg, field, targets)) for leg in passage.legs),
-                original(field, targets))[1]
+            original = way.complete
+
+            async def complete(source, target, way=way, original=original, seen=seen):
+                # Before the rest is made, which may be in the same memory.
+                seen.extend(np.array(array.array) for array, in arrays[1:-1])
+                await original(source, target)
+
+            arrays_of = way.arrays
+            arrays = []
+
+            def watched(*args, arrays_of=arrays_of, arrays=arrays):
+                arrays[:] = arrays_of(*args)
+                return list(arrays)
+
+            way.arrays, way.complete = watched, complete
             transform(np.array(given[transform.inputs[0].local_slice]))
-            del passage.rest
+            del way.arrays, way.complete
+            if not seen:  # nothing had to wait
+                seen.extend(np.array(array.array) for array, in arrays[1:-1])
             whole = wide(given)[None]
-            assert len(seen) == len(passage.legs)
-            for leg, found in zip(passage.legs, seen):
-                way = leg._way
-                for axis in (*way.first, *way.then):
+            assert len(seen) == len(way.stages)
+            for one, found in zip(way.stages, seen):
+                steps = one._steps
+                for axis in (*steps.first, *steps.then):
                     whole = _along(whole, axis, dtype, side, shape)
-                where = leg.layout.local_slice(whole.shape, passage.coordinates)
-                whole_scale = transform.scale if leg is passage.legs[0] else 1.0
+                where = one.layout.local_slice(whole.shape, way.coordinates)
+                whole_scale = transform.scale if one is way.stages[0] else 1.0
                 whole = whole * whole_scale
                 np.testing.assert_allclose(found, whole[where], rtol=0,
                                            atol=1e-12 * np.abs(whole).max())
@@ -291,28 +301,28 @@ def delays(comm, shape, dtype, grid, mode, late):
     """Ranks that compute at random speeds issue the same operations in the order of the tasks."""
     rng = np.random.default_rng(comm.rank)
     u = random(np.random.default_rng(6), shape, dtype)
-    original = Sweep.__call__
+    original = staged.execute
     with overlap.FFT3(comm, shape, dtype, layout={"grid": grid},
                       settings={"wait": "off", "effort": "estimate"}) as plan:
         real = np.array(u[plan.real.local_slice])
         truth = plan.forward(real)
         back = plan.backward(truth)
 
-    def slow(self, *args):
+    def slow(*args):
         if rng.random() < 0.3:
             time.sleep(0.003 * rng.random())
-        return original(self, *args)
+        return original(*args)
 
     with overlap.Runtime(comm, workers=2) as rt:
         for depth, chunk in ((1, 1), (2, 1), (5, 1), (7, 2)):
             with overlap.FFT3(rt, shape, dtype, layout={"grid": grid},
                               settings={"wait": mode, "depth": depth, "chunk": chunk, "late": late,
                                         "effort": "estimate"}) as plan:
-                assert any(task.phase == "late" for task in plan.forward._parts) == bool(late)
+                assert any(task.kind == "late" for task in plan.forward._parts) == bool(late)
                 for transform, given, expected in ((plan.forward, real, truth),
                                                    (plan.backward, truth, back)):
                     issued = []
-                    Sweep.__call__ = slow
+                    staged.execute = slow
                     start = Operation.start, Operation.call
                     Operation.start, Operation.call = (
                         lambda self, method=method: (issued.append(self.comm), method(self))[1]
@@ -320,14 +330,14 @@ def delays(comm, shape, dtype, grid, mode, late):
                     try:
                         result = transform(given)
                     finally:
-                        Sweep.__call__ = original
+                        staged.execute = original
                         Operation.start, Operation.call = start
                     assert same_bits(result, expected)
-                    comms, legs = transform._comms, transform.passages()[0].legs
-                    assert issued == [comms[legs[task.leg].crossing.dimension]
+                    comms, stages = transform._comms, transform.staged_transforms()[0].stages
+                    assert issued == [comms[stages[task.stage].dimension]
                                       for task in transform._parts
-                                      if legs[task.leg].crossing.dimension is not None
-                                      and task.phase != "pause"]
+                                      if stages[task.stage].dimension is not None
+                                      and task.kind != "turn"]
 
 
 @small_units()

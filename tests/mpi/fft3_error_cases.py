@@ -9,16 +9,14 @@ from fft2_error_cases import failing, grouped, nothing_fails
 from fft3_cases import assert_close, forward_truth, small_units
 
 import overlap
-from overlap.fft.engine import passage as passages
-from overlap.fft.engine import tail
-from overlap.fft.engine.flights import UnitsFlight
+from overlap.fft.engine.staged import StagedTransform
 from overlap.runtime.requests import Operation
 
 # ---- errors ----------------------------------------------------------------------------------
 
 @small_units()
 def injected(comm, mode, grid, dtype, shape, late, workers=1):
-    """A failure at each site, leg and rank is told on all; then all is right again."""
+    """A failure at each site, stage and rank is told on all; then all is right again."""
     u = random(np.random.default_rng(9), shape, dtype)
     with overlap.Runtime(comm, workers=workers) as rt, \
             overlap.FFT3(rt, shape, dtype,
@@ -31,15 +29,15 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
         back = plan.backward(spectrum)
         for transform, given, expected in ((plan.forward, real, spectrum),
                                            (plan.backward, spectrum, back)):
-            legs = len(transform.passages()[0].legs)
+            stages = len(transform.staged_transforms()[0].stages)
             reached = set()
-            sites = "load", "store", "exchanged", "MPI", "rest", "stow", "late"
-            for site, leg, origin in product(sites, range(legs), range(comm.size)):
+            sites = "pack", "unpack", "exchanged", "MPI", "complete", "set_aside", "late"
+            for site, stage, origin in product(sites, range(stages), range(comm.size)):
                 out = np.empty_like(np.asarray(expected))
-                label = f"{site}, leg {leg}, rank {origin}"
+                label = f"{site}, stage {stage}, rank {origin}"
                 with ExitStack() as stack:
                     if comm.rank == origin:
-                        state = stack.enter_context(_failing(transform, site, leg))
+                        state = stack.enter_context(_failing(transform, site, stage))
                     else:
                         state = stack.enter_context(nothing_fails())
                     error = None
@@ -52,40 +50,41 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
                 assert (error is not None) == bool(failed), label
                 if failed:
                     assert error.rank == origin and "Boom" in error.summary, (label, str(error))
-                    reached.add((site, leg))
+                    reached.add((site, stage))
                 assert same_bits(transform(given, out=out), expected), label
-            assert len(reached) >= 4 * legs, reached
-            was_late = any(task.phase == "late" for task in transform._parts)
+            assert len(reached) >= 4 * stages, reached
+            was_late = any(task.kind == "late" for task in transform._parts)
             assert was_late == (late > 0 and transform is plan.forward)
-            assert was_late == ({"stow", "late"} <= {site for site, _ in reached})
+            assert was_late == ({"set_aside", "late"} <= {site for site, _ in reached})
 
 
-def _failing(transform, site, leg):
-    """Make the task in the middle of a leg fail at some site, once."""
-    parts = [task.part for task in transform._parts if task.leg == leg and not task.phase]
+def _failing(transform, site, stage):
+    """Make the task in the middle of a stage fail at some site, once."""
+    tasks = [task for task in transform._parts if task.stage == stage and task.kind == "units"]
 
-    def middle(flight):
-        return (flight._leg is transform.passages()[0].legs[leg]
-                and flight._units == flight._leg.units(parts[len(parts) // 2]))
+    def middle(number, staged, task, *_):
+        return task is tasks[len(tasks) // 2]
 
     if site == "MPI":
         name = "start" if transform.settings.wait == "poll" else "call"
-        comms = {id(transform._comms[one.crossing.dimension]) for one in transform.passages()[0].legs
-                 if one.crossing.dimension is not None}
+        comms = {id(transform._comms[one.dimension])
+                 for one in transform.staged_transforms()[0].stages if one.dimension is not None}
         state = {"seen": set()}
 
         def when(number, operation):
             state["seen"].add(id(operation.comm))
-            return number >= 1 and len(state["seen"]) >= min(leg + 1, len(comms))
+            return number >= 1 and len(state["seen"]) >= min(stage + 1, len(comms))
 
         return failing(Operation, name, when)
-    if site == "rest":
-        return failing(passages.Passage, "rest", lambda number, *_: True)
-    if site == "stow":
-        return failing(tail.Tail, "stow", lambda number, *_: True)
+    if site == "complete":
+        return failing(StagedTransform, "complete", lambda number, *_: True)
+    if site == "set_aside":
+        return failing(StagedTransform, "pack",
+                       lambda number, staged, task, *_: task.set_aside is not None)
     if site == "late":
-        return failing(tail._Late, "store", lambda number, *_: number == 1)
-    return failing(UnitsFlight, site, lambda number, flight, *_: middle(flight))
+        return failing(StagedTransform, "unpack",
+                       lambda number, staged, task, *_: task.kind == "late")
+    return failing(StagedTransform, site, middle)
 
 
 BAD_ARGUMENTS = (

@@ -9,8 +9,8 @@ from fft2_error_cases import Boom, failing, nothing_fails
 from pointwise_cases import local, spectra
 
 import overlap
-from overlap.arrays.exchange import Exchange
-from overlap.fft.engine.kernels import ColumnSweep, RowSweep
+from overlap.fft.engine.plane_blocks import PlaneBlocks
+from overlap.fft.engine.staged import StagedTransform
 from overlap.fft.pointwise import Pointwise
 from overlap.fft.volume_pointwise import VolumePointwise
 
@@ -168,11 +168,15 @@ def injected(comm, mode, dealias="3/2"):
         flat = np.array(fields[0][1])
         acting = plan.pointwise(lambda u, v, w: u * v * w, shared=1, dealias=dealias)
         expected = acting(*fields, flat)
-        sites = [(ColumnSweep, "backward_in", 2), (RowSweep, "backward", 2),
-                 (RowSweep, "forward", 1), (ColumnSweep, "forward", 1),
-                 (Exchange, "backward", 1), (Exchange, "forward", 1)]
+        sites = [(PlaneBlocks, "pack", 2), (PlaneBlocks, "to_real", 1), (PlaneBlocks, "to_modes", 1),
+                 (PlaneBlocks, "unpack", 1), (Pointwise, "exchanged", 2),
+                 (StagedTransform, "pack", 0), (StagedTransform, "unpack", 0),
+                 (StagedTransform, "exchanged", 0)]  # the last ones of the shared field
+        if comm.size == 1:
+            sites = [site for site in sites if site[1] != "exchanged"
+                     and site[:2] != (StagedTransform, "unpack")]
         for (owner, name, per_slice), origin in product(sites, range(comm.size)):
-            shared = 0 if name == "forward" else 1  # calls for the shared field come first
+            shared = 0
             for place in (0, shared, shared + per_slice * 3):
                 label = f"{owner}.{name}, call {place}, rank {origin}"
                 with (failing(owner, name, lambda number, *_: number == place)

@@ -13,7 +13,6 @@ from overlap.arrays import (
     length_of,
     mode_segments,
 )
-from overlap.arrays.slab import Slab
 
 quick = settings(deadline=None, max_examples=200, database=None)
 lengths = st.integers(1, 40)
@@ -109,22 +108,6 @@ def test_intersections_add_up_to_the_whole(resolved, more, half, parts):
                          range(fine.start, fine.stop))
     assert pairs == list(zip(indices(pair[0] for pair in segments),
                              indices(pair[1] for pair in segments)))
-
-
-@quick
-@given(lengths, lengths, st.booleans(), st.integers(1, 5), st.booleans())
-def test_slabs_of_all_ranks_tile_the_plane(ny, nx, real, size, padded):
-    my, mx = (-(-3 * ny // 2), -(-3 * nx // 2)) if padded else (ny, nx)
-    slabs = [Slab(ny, nx, real, size, rank, my, mx) for rank in range(size)]
-    for slab in slabs:
-        assert slab.padded == padded
-        assert (slab.rows, slab.columns) == (slabs[0].rows, slabs[0].columns)
-        assert slab.columns_all == (nx // 2 + 1 if real else nx)
-        assert slab.fine_columns == (mx // 2 + 1 if real else mx)
-    assert indices(slabs[0].rows) == list(range(my))
-    assert indices(slabs[0].columns) == list(range(slabs[0].columns_all))
-    assert sum(slab.my_rows for slab in slabs) == my
-    assert sum(slab.my_columns for slab in slabs) == slabs[0].columns_all
 
 
 @pytest.mark.parametrize("n", range(1, 40))

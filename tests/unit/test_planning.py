@@ -58,10 +58,7 @@ class Transform:
         self.tried.append(settings)
 
     def kernels_of(self, settings):
-        return SimpleNamespace(rows=32)
-
-    def pinned(self, settings):
-        return replace(settings, rows=32)
+        return SimpleNamespace()
 
     def trial_arrays(self, count):
         assert 1 <= count * self.units <= self.slices
@@ -230,7 +227,6 @@ def test_tuning_finds_what_planning_does_not_try(kind, favourite):
     tune.tune(transform, 600.0, lambda *step: heard.append(step))
     for name, value in favourite.items():
         assert getattr(transform.settings, name) == value, transform.settings
-    assert transform.settings.rows == 32  # pinned: nothing is left to a later plan's timing
     lead = sum(getattr(before, name) != value for name, value in favourite.items())
     assert transform.tuned.gain == pytest.approx(0.9**-lead)
     assert transform.tuned.default == str(before)
@@ -283,21 +279,20 @@ def test_an_effort_that_loses_is_forgotten(monkeypatch):
 
 
 def test_settings_found_before_give_way_to_requests():
-    found = replace(FULL, effort="patient", rows=16)
+    found = replace(FULL, effort="patient")
     for request_, expected in (
             (Settings(), found),
             (Settings("poll"), found),
             (Settings(depth=2), replace(found, depth=2, in_flight=2)),
             (Settings(in_flight=1), replace(found, in_flight=1)),
-            (Settings(effort="estimate"), replace(found, effort="estimate", rows=None)),
-            (Settings(effort="estimate", rows=8), replace(found, effort="estimate", rows=8)),
+            (Settings(effort="estimate"), replace(found, effort="estimate")),
             (Settings(late=0.5), replace(found, late=0.5))):
         transform = Transform(cost=None, **PLANES)
         adopt(transform, request_, found)
         assert transform.settings == expected, request_
     transform = Transform(cost=None, **PLANES)
     adopt(transform, Settings("off"), found)
-    assert transform.settings == Settings("off", 1, 8, 1, 8, "patient", 16, 0.0)
+    assert transform.settings == Settings("off", 1, 8, 1, 8, "patient", 0.0)
 
 
 def test_the_median_decides_not_one_lucky_run():

@@ -19,7 +19,7 @@ from overlap.fft.planning.settings import settings_problem
 from overlap.fft.planning.trials import winner
 from overlap.fft.planning.tune import budget_problem
 
-SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", rows=32, late=0.0)
+SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", late=0.0)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
 PLAN = {"kind": "FFT2", "shape": [4, 8, 8], "dtype": "float64", "ranks": 2}
 MACHINE = {"cpu": "a processor", "cores": 2, "mpi": "MPI 1.0"}
@@ -146,7 +146,7 @@ def test_plans_and_machines_hold_nothing_deep(tmp_path):
 @pytest.mark.parametrize("change", [
     {"wait": "hope"}, {"wait": "auto"}, {"depth": 0}, {"depth": None}, {"chunk": 1.5},
     {"in_flight": True}, {"polls": -8}, {"polls": 10**4000}, {"effort": "none"}, {"effort": []},
-    {"rows": 0}, {"rows": "all"}, {"late": 2}, {"late": 10**400}, {"gain": "much"}, {"gain": 0.0},
+    {"late": 2}, {"late": 10**400}, {"gain": "much"}, {"gain": 0.0},
     {"gain": 10**400}, {"default": 3}, {"tried": None}, {"tried": 1.5}])
 def test_settings_that_make_no_sense_are_refused(tmp_path, change):
     path = tmp_path / "tuning.json"
@@ -306,7 +306,7 @@ def test_settings_print_what_differs_from_the_default():
     ({"wait": "hope"}, "expected wait to be one of ('auto', 'off', 'block', 'poll')"),
     ({"wait": None}, "expected wait"), ({"wait": ["off"]}, "expected wait"),
     ({"depth": 0}, "expected depth to be a positive integer below 2**31, or None"), ({"chunk": 1.5}, "chunk"),
-    ({"in_flight": True}, "in_flight"), ({"polls": "8"}, "polls"), ({"rows": -1}, "rows"),
+    ({"in_flight": True}, "in_flight"), ({"polls": "8"}, "polls"),
     ({"effort": "none"}, "expected effort to be one of"), ({"late": 1.5}, "expected late"),
     ({"late": float("nan")}, "late"), ({"late": True}, "late"), ({"late": "half"}, "late")])
 def test_bad_requests_are_named(change, words):

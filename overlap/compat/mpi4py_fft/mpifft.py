@@ -2,7 +2,7 @@
 
 A plan is a tuple of layouts with local FFTs in between: groups of axes, transformed from the last
 group to the first, and before each group an exchange, if need be, that makes its last axis whole by
-splitting that of the group before. This is what `overlap.fft.engine.passage` runs for `FFT3`; here the route
+splitting that of the group before. This is what `overlap.fft.engine.staged` runs for `FFT3`; here the route
 (see `route`) follows from any axes on any grid. Where that has no local transform (cosines and sines,
 other libraries, long double), serial transforms and exchanges follow each other, as in mpi4py-fft: a `Transform`.
 """
@@ -17,7 +17,8 @@ from ...errors import InputError
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import complex_of
-from ...fft.engine.passage import Passage
+from ...fft.engine.stage import Direction
+from ...fft.engine.staged import StagedTransform
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
 from ...fft.volume import Volume
@@ -182,11 +183,11 @@ class PFFT:
         volumes = []
         for forward in (True, False):
             source, target = specs[::1 if forward else -1]
-            passage = Passage(
+            staged = StagedTransform(
                 for_stages(route, real, forward), layouts[not forward], request.transformed, 1,
-                source.global_shape, coordinates, source.dtype, forward, None, runtime.workers,
-                effort)
-            volumes.append(Volume(runtime, comms, passage, source, target, 1.0))
+                source.global_shape, coordinates, source.dtype, Direction(forward, effort),
+                runtime.workers)
+            volumes.append(Volume(runtime, comms, staged, source, target, 1.0))
             choose(volumes[-1], Settings(wait))
         points = np.prod([float(each.fine) for each in request.transformed.values()])
         arrays = OwnArrays(specs)

@@ -30,7 +30,7 @@ class Request:
     dims : tuple of int
         Ranks along every axis.
     transformed : dict
-        The `Axis` of every transformed axis, counted from 1: axis 0 is a passage's batch.
+        The `Axis` of every transformed axis, counted from 1: axis 0 is a staged transform's batch.
     """
 
     fine: tuple

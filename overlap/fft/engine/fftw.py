@@ -1,8 +1,4 @@
-"""Local FFTs through FFTW: the only module that knows pyfftw.
-
-Every transform is one-dimensional, unnormalised and batched. FFTW's plans are made once, by the
-thread that makes the plan; executing them releases the GIL.
-"""
+"""FFTW's memory, wisdom and bare speed: the only module that knows pyfftw."""
 
 from contextlib import contextmanager
 from time import perf_counter
@@ -10,12 +6,12 @@ from time import perf_counter
 import numpy as np
 import pyfftw
 
-from ...arrays import block, length_of
 
 ALIGNMENT = 64  # of what we allocate
 HUGE_PAGE_NBYTES = 2**21
 REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirement
 
+COLUMNS = 64  # of a strided transform at once: FFTW finds as good a plan for them as for all
 PATIENCE_POINTS = 4096  # strided transforms of larger planes: a patient plan is up to twice as fast
 
 
@@ -55,104 +51,13 @@ def strided_effort(effort, points):
     return effort or ("patient" if points >= PATIENCE_POINTS else "measure")
 
 
-def _flags(effort, keep=False):
-    effort = effort or "measure"
-    return (f"FFTW_{effort.upper()}", *(() if keep else ("FFTW_DESTROY_INPUT",)))
-
-
-def plan(source, target, axis, forward, effort, keep=False):
-    """FFTW's plan for one axis of `source` into `target`; without `keep`, `source` is lost."""
-    return pyfftw.FFTW(source, target, axes=(axis,), flags=_flags(effort, keep),
-                       direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
+def _flags(effort):
+    return f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT"
 
 
 def fast_length(length):
     """The next length that FFTW is fast at: small prime factors only."""
     return pyfftw.next_fast_len(length)
-
-
-class Scratch:
-    """A transform of one small block, on arrays of its own that stay in the cache.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the physical (real-space) side of the block.
-    axis : int
-    dtype : dtype
-        Type of the physical side: complex, or real for r2c (forward) and c2r (backward).
-    forward : bool
-    effort : str
-
-    Attributes
-    ----------
-    physical, spectral : ndarray
-        Either side; the same array for complex transforms. The input is destroyed.
-    execute : callable
-    """
-
-    def __init__(self, shape, axis, dtype, forward, effort):
-        dtype = np.dtype(dtype)
-        self.physical = empty(shape, dtype)
-        if dtype.kind == "c":
-            self.spectral = self.physical
-        else:
-            half = list(shape)
-            half[axis] = shape[axis] // 2 + 1
-            self.spectral = empty(half, complex_of(dtype))
-        self.execute = _nothing
-        if self.physical.size:
-            source, target = (self.physical, self.spectral) if forward else (self.spectral, self.physical)
-            self._plan = pyfftw.FFTW(
-                source, target, axes=(axis,), flags=_flags(effort),
-                direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
-            self.execute = self._plan.execute
-        self.physical[...] = 0
-        self.spectral[...] = 0
-
-
-class InPlace:
-    """A complex transform, in place, of any contiguous plane of one shape.
-
-    Along the first, strided axis the plane is taken in blocks of columns, for which FFTW finds as good
-    a plan as for all columns at once, in less time.
-    """
-
-    COLUMNS = 64
-
-    def __init__(self, shape, axis, dtype, forward, effort):
-        self._blocks = []
-        if not np.prod(shape):
-            return
-        plane = barely_aligned(shape, dtype)
-        count = max(1, round(shape[1] / self.COLUMNS)) if axis == 0 else 1
-        made = {}
-        for pairs in block(-(-shape[1] // 2), count):
-            # Of even starts: an odd one is less aligned than FFTW requires in single precision.
-            columns = slice(2 * pairs.start, min(2 * pairs.stop, shape[1]))
-            width = length_of(columns)
-            if width not in made:
-                part = plane[:, :width]
-                made[width] = pyfftw.FFTW(
-                    part, part, axes=(axis,), flags=_flags(effort),
-                    direction="FFTW_FORWARD" if forward else "FFTW_BACKWARD")
-            self._blocks.append((columns, made[width]))
-
-    def execute(self, plane):
-        """Transform `plane`, C-contiguous and aligned (`fits`)."""
-        for columns, plan in self._blocks:
-            part = plane[:, columns]
-            plan.update_arrays(part, part)
-            plan.execute()
-
-
-def fits(planes):
-    """Whether `InPlace` can work on every plane of a three-dimensional array."""
-    # Strides, not flags: numpy calls an axis of length one contiguous whatever its stride.
-    itemsize = planes.itemsize
-    return (planes.strides[1:] == (planes.shape[2] * itemsize, itemsize)
-            and planes.ctypes.data % REQUIRED_ALIGNMENT == 0
-            and planes.strides[0] % REQUIRED_ALIGNMENT == 0)
 
 
 def complex_of(dtype):
@@ -207,8 +112,8 @@ def sweep_seconds(shape, axes, dtype, rounds=5):
             axis - (source.ndim - source[where].ndim) for axis in axes), flags=_flags(effort))
 
     if 0 in axes:
-        wheres = [(Ellipsis, slice(start, min(start + InPlace.COLUMNS, width)))
-                  for start in range(0, width, InPlace.COLUMNS)]
+        wheres = [(Ellipsis, slice(start, min(start + COLUMNS, width)))
+                  for start in range(0, width, COLUMNS)]
     else:
         wheres = [(index,) for index in range(shape[0])]
     ways = [planned(Ellipsis)], [planned(*where) for where in wheres]
@@ -282,7 +187,3 @@ def _precision(dtype):
 def fftw_version():
     """Version of FFTW, as text."""
     return pyfftw.fftw_version
-
-
-def _nothing():
-    """Transform nothing: FFTW has no plans for empty arrays."""

@@ -1,18 +1,21 @@
 """One worker's part of `Bracket`: from modes of whole planes to modes of their brackets.
 
-The only module that knows numba: three loops between FFTs that NumPy would take in twenty passes,
-which cost as much as the FFTs. They run without the GIL, and are compiled once per machine.
+The loops between the FFTs would take NumPy twenty passes, which cost as much as the FFTs. Loops and FFTs of
+a block run without the GIL, in one call.
 
 M and K are the largest ky and kx in units of their spacing. What the FFTs read and do not write (out of
 place) keeps its zeros: the padding of the 2/3 rule is written once.
 """
 
-from numba import njit
+import numpy as np
 
-from .fftw import plan as fftw_plan
+from ...compiled import njit
+from .execute import call
 from .fftw import zeros
+from .lines import LineTransform
 
-compiled = njit(nogil=True, cache=True, fastmath={"contract"})
+compiled = njit(fastmath={"contract"})
+BEFORE = 2  # FFTs of a pair before its brackets are taken; the others come after
 
 
 class Planes:
@@ -47,18 +50,22 @@ class Planes:
         lines = self._gradients[0]  # free again once the brackets are taken
 
         def planned(source, target, axis, forward):
-            return fftw_plan(source, target, axis, forward, effort, keep=True).execute
+            plan = LineTransform(source, target, axis, forward, effort, keep=True)
+            self._plans.append(plan)
+            return [plan.function, plan.plan,
+                    *(array.__array_interface__["data"][0] for array in (source, target))]
 
-        self._to_columns = [
-            planned(self._modes[2 * pair:2 * pair + 2], self._columns[:, :2 * nky - 1], 2, False)
-            for pair in range(pairs)]
-        self._to_gradients = planned(self._columns, self._gradients, 1, False)
-        self._to_lines = planned(self._brackets, lines, 0, True)
         ends = [(slice(0, nky), slice(0, nky))]
         if nky > 1:
             ends.append((slice(ny - nky + 1, ny), slice(nky, None)))
-        self._to_spectra = [[planned(lines[here], self._spectra[pair, there], 1, True)
-                             for here, there in ends] for pair in range(pairs)]
+        self._plans = []
+        gradients = planned(self._columns, self._gradients, 1, False)
+        lines_forward = planned(self._brackets, lines, 0, True)
+        self._calls = np.array([[
+            planned(self._modes[2 * pair:2 * pair + 2], self._columns[:, :2 * nky - 1], 2, False),
+            gradients, lines_forward,
+            *(planned(lines[here], self._spectra[pair, there], 1, True) for here, there in ends)]
+            for pair in range(pairs)], np.int64)
 
     def load(self, pieces):
         """Take the modes of some planes, at most a block.
@@ -83,24 +90,19 @@ class Planes:
         ndarray of complex
             ``(2, ny, nx)``; overwritten by the next call.
         """
-        self._to_columns[pair]()
-        self._to_gradients()
+        _execute(self._calls[pair, :BEFORE])
         return self._gradients
 
-    def bracket(self, pair, advecting):
-        """Bring the brackets of the fields that were transformed last to Fourier space.
+    def brackets(self, advecting):
+        """Bring the brackets of all planes that were loaded to Fourier space.
 
         Parameters
         ----------
-        pair : int
         advecting : ndarray of complex
-            a_x + i a_y of the pair, ``(2, ny, nx)``, or ``(1, ny, nx)`` of a single plane.
+            a_x + i a_y of these planes, C-contiguous ``(planes, ny, nx)``.
         """
-        _multiply(advecting.reshape(len(advecting), -1), self._gradients.reshape(2, -1),
-                  self._brackets.reshape(-1))
-        self._to_lines()
-        for execute in self._to_spectra[pair]:
-            execute()
+        _brackets(self._calls, advecting.reshape(len(advecting), -1),
+                  self._gradients.reshape(2, -1), self._brackets.reshape(-1))
 
     def store(self, pieces):
         """Write the modes of the brackets of the planes, as in `load`."""
@@ -144,6 +146,23 @@ def _multiply(advecting, gradients, brackets):
         a, f = advecting[0, x], gradients[0, x]
         b, g = advecting[1, x], gradients[1, x]
         brackets[x] = complex(a.real * f.imag - a.imag * f.real, b.real * g.imag - b.imag * g.real)
+
+
+@compiled
+def _execute(calls):
+    """Execute some FFTs: function, plan, source, target."""
+    for number in range(len(calls)):
+        call(calls[number, 0], calls[number, 1], calls[number, 2], calls[number, 3])
+
+
+@compiled
+def _brackets(calls, advecting, gradients, brackets):
+    """All pairs of a block, each from its modes to those of its brackets."""
+    planes = len(advecting)
+    for pair in range((planes + 1) // 2):
+        _execute(calls[pair, :BEFORE])
+        _multiply(advecting[2 * pair:min(2 * pair + 2, planes)], gradients, brackets)
+        _execute(calls[pair, BEFORE:])
 
 
 @compiled

@@ -1,11 +1,12 @@
 """Sweeps: FFTs along some axes of a box of any dimension, block by block where it is hot.
 
-A `Sweep` loads a block into scratch memory that stays in the cache, transforms it there along one
-axis after the other, and stores it where it goes: into the pieces of a message, or an array. An
-`InPlaceSweep` transforms a whole contiguous array along one axis where it is.
+A `Sweep` loads a block into scratch memory that stays in the cache, transforms it there along one axis
+after the other, and stores it where it goes: into the pieces of a message, or an array. A `SweepInPlace`
+gathers what it is given in an array and transforms it there. Both are recipes: they write what is to be
+done into a `Program`.
 
-Blocks and their FFTW plans depend on the box alone: its result has the same bits in every mode,
-depth and chunk. Sweeps belong to one worker.
+Blocks and their FFTW plans depend on the box alone: its result has the same bits in every mode, depth
+and chunk, and on every worker.
 """
 
 from copy import copy as copy_of
@@ -16,18 +17,19 @@ import numpy as np
 
 from ...arrays import block, chunks, complement, intersect, length_of, mode_segments
 from .fftw import (
+    ALIGNMENT,
+    COLUMNS,
     REQUIRED_ALIGNMENT,
     barely_aligned,
     complex_of,
     empty,
-    plan,
     strided_effort,
 )
-from .kernels import copy
+from .lines import LineTransform
+from .program import SCRATCH, View, strides_of
 
 BLOCK_NBYTES = 256 * 1024
 NARROWEST = 4  # points of a block along the array's last axis, if that is not transformed
-COLUMNS = 128
 
 
 @dataclass(frozen=True)
@@ -67,27 +69,44 @@ class Axis:
             found[0] = kept, kept
         return found
 
-    def fold(self, modes):
+    def fold(self, program, modes):
         """Add the twin of mode ``points // 2`` to it, in modes of the fine grid along axis 0."""
-        nyquist = modes[self.points // 2]
+        nyquist = _one(modes, self.points // 2)
         if self.real:
-            nyquist.imag = 0
-            nyquist *= 2
+            program.zero(nyquist.imag)
+            program.copy(nyquist, nyquist, 2.0)
         else:
-            nyquist += modes[self.fine - self.points // 2]
+            program.add(nyquist, _one(modes, self.fine - self.points // 2))
 
-    def unfold(self, modes):
+    def unfold(self, program, modes):
         """The transpose of `fold`, halved."""
-        nyquist = modes[self.points // 2]
-        nyquist *= 0.5
+        nyquist = _one(modes, self.points // 2)
+        program.copy(nyquist, nyquist, 0.5)
         if self.real:
-            nyquist.imag = 0
+            program.zero(nyquist.imag)
         else:
-            modes[self.fine - self.points // 2] = nyquist
+            program.copy(_one(modes, self.fine - self.points // 2), nyquist)
 
     @property
     def fine_modes(self):
         return self.fine // 2 + 1 if self.real else self.fine
+
+
+def _one(modes, index):
+    return modes[index:index + 1]
+
+
+def axes_of(axes, points, fine, dtype):
+    """The `Axis` of every transformed axis, the last of which is real if the data are.
+
+    Parameters
+    ----------
+    axes, points, fine : sequence of int
+    dtype : dtype
+        Type in real space.
+    """
+    return {axis: Axis(n, m, axis == axes[-1] and np.dtype(dtype).kind == "f")
+            for axis, n, m in zip(axes, points, fine)}
 
 
 class Sweep:
@@ -110,17 +129,26 @@ class Sweep:
         FFTW planning effort.
     turned : int or None
         The axis that the views of the spectral side have last in memory, if not the last one.
+    after : int or None
+        All of it is one block, in scratch memory that begins after so many bytes.
+
+    Attributes
+    ----------
+    scratch_nbytes : int
+        Scratch memory that it needs, with what comes before.
+    count : int
+        Number of blocks.
     """
 
     def __init__(self, shape, axes, lines, dtype, forward, sources, targets, effort,
-                 turned=None):
+                 turned=None, after=None):
         used = {axis: lines[axis] for axis in axes}
         itemsize = complex_of(dtype).itemsize
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
             [line.fine for line in used.values()], dtype=int)))))
         cuts = [None] * len(shape)
         for axis in reversed(range(len(shape))):
-            if axis in used:
+            if axis in used or after is not None:
                 cuts[axis] = [slice(0, shape[axis])]
                 continue
             least = NARROWEST if axis == len(shape) - 1 else 1
@@ -132,35 +160,49 @@ class Sweep:
         for ranges in product(*cuts) if axes else ():
             key = tuple(map(length_of, ranges))
             if key not in made:
-                made[key] = _Transformed(key, used, dtype, forward, effort, turned)
+                made[key] = _Transformed(key, used, dtype, forward, effort, turned, after or 0)
             self._parts.append((made[key], ranges, used, forward))
+        self.scratch_nbytes = max((one.nbytes for one in made.values()), default=0)
         self._sources = sources
         self._set_targets(targets)
 
     def _set_targets(self, targets):
-        self.blocks = [_Block(*part, self._sources, targets) for part in self._parts]
+        self._blocks = [_Block(*part, self._sources, targets) for part in self._parts]
         self._moves = [] if self._parts else [
             (i, here, j, there)
             for (i, source), (j, target) in product(enumerate(self._sources), enumerate(targets))
             for here, there in _common(source, target)]
 
+    @property
+    def count(self):
+        return len(self._blocks)
+
     def retargeted(self, targets):
-        """The same sweep, with the same scratch memory and plans, to other views."""
+        """The same sweep, with the same plans, to other views."""
         other = copy_of(self)
         other._set_targets(targets)
         return other
 
-    @staticmethod
-    def views(array):
-        """What the blocks are called with, for one array."""
-        return [array]
-
-    def __call__(self, sources, targets, scale=1.0):
-        """Transform from the views `sources` to the views `targets`."""
+    def write(self, program, sources, targets, scale=1.0, blocks=slice(None)):
+        """Write what it does from the views `sources` to the views `targets`, by default all blocks."""
         for i, here, j, there in self._moves:
-            copy(targets[j][there], sources[i][here], scale)
-        for one in self.blocks:
-            one(sources, targets, scale)
+            program.copy(targets[j][there], sources[i][here], scale)
+        for one in self._blocks[blocks]:
+            one.load(program, sources, scale)
+            one.transform(program)
+            one.store(program, targets)
+
+    def write_to(self, program, sources, physical):
+        """Write its only block backward, with a result that stays in scratch memory."""
+        for one in self._blocks:
+            one.load(program, sources, 1.0, physical)
+            one.transform(program, physical)
+
+    def write_from(self, program, physical, targets, scale):
+        """Write its only block forward, of what is in scratch memory; that is lost."""
+        for one in self._blocks:
+            one.transform(program, physical)
+            one.store(program, targets, scale, physical)
 
 
 def _common(source, target):
@@ -176,7 +218,7 @@ def _common(source, target):
 
 
 class _Block:
-    """A part of a sweep's box: what it copies into its scratch memory, and out of it."""
+    """A part of a sweep's box: what it copies into scratch memory, and out of it."""
 
     def __init__(self, transformed, ranges, lines, forward, sources, targets):
         self._transformed = transformed
@@ -199,15 +241,20 @@ class _Block:
                         beyond[other] = [(full, full)]
                 self._gaps += [(i, where) for i, where, _ in _pairs(targets, beyond)]
 
-    def __call__(self, sources, targets, scale):
-        transformed = self._transformed
+    def load(self, program, sources, scale, physical=None):
+        source, _ = self._transformed.ends(physical)
         for i, where, inside in self._loads:
-            copy(transformed.source[inside], sources[i][where], scale)
-        transformed.execute()
+            program.copy(source[inside], sources[i][where], scale)
+
+    def transform(self, program, physical=None):
+        self._transformed.write(program, *self._transformed.ends(physical))
+
+    def store(self, program, targets, scale=1.0, physical=None):
+        _, target = self._transformed.ends(physical)
         for i, where, inside in self._stores:
-            np.copyto(targets[i][where], transformed.target[inside])
+            program.copy(targets[i][where], target[inside], scale)
         for i, where in self._gaps:
-            targets[i][where] = 0
+            program.zero(targets[i][where])
 
 
 def _pairs(views, mapping):
@@ -220,35 +267,42 @@ def _pairs(views, mapping):
 
 
 class _Transformed:
-    """Scratch memory of one block, and its transform.
+    """A block in scratch memory, and its transform.
 
     Modes that a finer grid has and the resolved one has not are neither transformed along the other
     axes nor, going backward, ever anything but zero.
     """
 
-    def __init__(self, shape, lines, dtype, forward, effort, turned):
+    def __init__(self, shape, lines, dtype, forward, effort, turned, after):
         spectral = list(shape)
         fine = list(shape)
         for axis, line in lines.items():
             spectral[axis], fine[axis] = line.fine_modes, line.fine
         dtype = complex_of(dtype)
-        modes = empty(spectral, dtype)
+        itemsize = dtype.itemsize
         real_axis = next((axis for axis, line in lines.items() if line.real), None)
         apart = real_axis  # the axis whose FFT is out of place
+        modes = View(SCRATCH, tuple(spectral), strides_of(spectral, itemsize), dtype, after)
+        physical = modes
+        beyond = after + -(-modes.size * itemsize // ALIGNMENT) * ALIGNMENT
         if list(lines) == [turned] and real_axis is None and spectral == fine:
-            # FFTW turns a block that is hot far faster than numpy copies it with strides.
+            # FFTW turns a block that is hot far faster than it could be copied with strides.
             apart = turned
-            modes = np.moveaxis(empty([*fine[:apart], *fine[apart + 1:], fine[apart]], dtype), -1,
-                                apart)
-        physical = modes if apart is None else empty(
-            fine, dtype if real_axis is None else modes.real.dtype)
-        self.source, self.target = (physical, modes) if forward else (modes, physical)
+            order = [*fine[:apart], *fine[apart + 1:], fine[apart]]
+            modes = View(SCRATCH, tuple(order), strides_of(order, itemsize), dtype, beyond
+                         ).moved_axis(-1, apart)
+        elif apart is not None:
+            real = np.dtype(f"f{itemsize // 2}")
+            physical = View(SCRATCH, tuple(fine), strides_of(fine, real.itemsize), real, beyond)
+        self._modes, self._physical, self._apart = modes, physical, apart
+        self.nbytes = beyond + (0 if apart is None else physical.size * physical.dtype.itemsize)
         self._plans, self._gaps = [], []
-        self._folds = [(line.fold if forward else line.unfold, np.moveaxis(modes, axis, 0))
+        self._folds = [(line.fold if forward else line.unfold, axis)
                        for axis, line in lines.items() if line.nyquist == "split"]
         self._forward = forward
         if 0 in spectral:
             return
+        memory = empty(self.nbytes, np.uint8)
         axes = list(lines)
         for position, axis in enumerate(axes):
             bounds = [[slice(None)]] * len(shape)
@@ -258,33 +312,50 @@ class _Transformed:
             strided = axis != len(shape) - 1
             pains = strided_effort(effort, modes.size) if strided else effort
             for where in product(*bounds):
-                ends = [physical[where], modes[where]] if axis == apart else [modes[where]] * 2
-                self._plans.append(plan(*(ends if forward else ends[::-1]), axis, forward, pains))
+                source, target = (end[where].array(memory) for end in self._ends_of(
+                    axis == apart, modes, physical))
+                plan = LineTransform(source, target, axis, forward, pains)
+                self._plans.append((plan, axis == apart, where))
         for axis, line in () if forward else lines.items():
             for gap in complement([pair[1] for pair in line.segments], line.fine_modes):
                 where = [slice(None)] * len(shape)
                 where[axis] = gap
                 self._gaps.append(tuple(where))
-        modes[...] = 0
-        physical[...] = 0
 
-    def execute(self):
+    def _ends_of(self, apart, modes, physical):
+        """What an FFT reads and writes: out of place, or in place."""
+        if not apart:
+            return modes, modes
+        return (physical, modes) if self._forward else (modes, physical)
+
+    def ends(self, physical=None):
+        """Where what goes in lies, and what comes out; `physical`: the real-space side, if elsewhere."""
+        modes = self._modes
+        if physical is None:
+            physical = self._physical
+        elif self._apart is None:
+            modes = physical
+        return (physical, modes) if self._forward else (modes, physical)
+
+    def write(self, program, source, target):
+        modes, physical = (target, source) if self._forward else (source, target)
         for where in self._gaps:
-            self.source[where] = 0
+            program.zero(modes[where])
         if not self._forward:
-            self._fold()
-        for one in self._plans:
-            one.execute()
+            self._write_folds(program, modes)
+        for plan, apart, where in self._plans:
+            source, target = self._ends_of(apart, modes, physical)
+            program.transform(plan, target[where], source[where])
         if self._forward:
-            self._fold()
+            self._write_folds(program, modes)
 
-    def _fold(self):
-        for fold, modes in self._folds:
-            fold(modes)
+    def _write_folds(self, program, modes):
+        for fold, axis in self._folds:
+            fold(program, modes.moved_axis(axis, 0))
 
 
-class InPlaceSweep:
-    """FFTs along one axis of a contiguous, aligned complex array, where it is.
+class SweepInPlace:
+    """FFTs along one axis of a contiguous, aligned complex array, where what goes in is gathered first.
 
     Parameters
     ----------
@@ -292,61 +363,71 @@ class InPlaceSweep:
     axis : int
     dtype, forward, effort
         As of `Sweep`.
+    sources : list of tuple of slice, optional
+        Which part of the array is taken from where: a box for every view; by default all is there.
     cuts : list of slice, optional
         Ranges of the axes after `axis`, taken as one, in which blocks shall begin and end.
 
     Attributes
     ----------
-    blocks : list of callable
     groups : list of slice
         The blocks of each of `cuts`.
-    aligned : bool
-        Whether FFTW's plans fit all blocks; if not, the sweep can't be used.
+    scratch_nbytes : int
+    count : int
     """
 
-    def __init__(self, shape, axis, dtype, forward, effort, cuts=None):
+    scratch_nbytes = 0
+
+    def __init__(self, shape, axis, dtype, forward, effort, sources=(), cuts=None):
         inner = int(np.prod(shape[axis + 1:], dtype=int))
         outer = int(np.prod(shape[:axis], dtype=int))
-        self.groups = []
+        self.groups, self._sources, self._blocks = [], sources, []
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
+        self._shape = (1, outer, length) if inner == 1 else (outer, length, inner)
+        wheres = []
         if inner == 1:
-            self._shape = (1, outer, length)
             size = 2 * max(1, BLOCK_NBYTES // (2 * length * itemsize))
-            wheres = [(0, rows) for rows in _runs(slice(0, outer), size)]
-        else:
-            self._shape = (outer, length, inner)
-            wheres = []
-            for cut in cuts or [slice(0, inner)]:
-                first = len(wheres)
-                wheres += [(i, slice(None), columns) for i in range(outer)
-                           for columns in _even_runs(cut, COLUMNS)]
-                self.groups.append(slice(first, len(wheres)))
-        self.aligned = (outer == 1 or length * inner * itemsize % REQUIRED_ALIGNMENT == 0) and all(
-            cut.start * itemsize % REQUIRED_ALIGNMENT == 0 for cut in cuts or ())
-        memory = barely_aligned(self._shape[1:], dtype) if self.aligned and 0 not in shape else None
+            wheres = [(slice(0, 1), rows) for rows in _runs(slice(0, outer), size)]
+        for cut in (cuts or [slice(0, inner)]) if inner > 1 else ():
+            first = len(wheres)
+            wheres += [(slice(i, i + 1), slice(0, length), columns) for i in range(outer)
+                       for columns in _even_runs(cut, COLUMNS)]
+            self.groups.append(slice(first, len(wheres)))
+        if 0 in shape:
+            return
+        memory = barely_aligned(self._shape[1:], dtype)
         made = {}
-        self.blocks = []
-        for where in wheres if memory is not None else ():
-            block = memory[where[1:]]
-            if block.shape not in made:
+        for where in wheres:
+            part = memory[where[1:]]
+            if part.shape not in made:
                 pains = effort if inner == 1 else strided_effort(effort, length * inner)
-                made[block.shape] = plan(block, block, int(inner == 1), forward, pains)
-            self.blocks.append(_InPlaceBlock(made[block.shape], where))
+                made[part.shape] = LineTransform(part, part, int(inner == 1), forward, pains)
+            self._blocks.append((made[part.shape], where))
 
-    def views(self, array):
-        """What the blocks are called with, for one array."""
-        return [array.reshape(self._shape)]
+    @staticmethod
+    def suits(shape, axis, dtype, cuts=()):
+        """Whether all blocks begin as aligned as FFTW requires, if the array does."""
+        itemsize = np.dtype(dtype).itemsize
+        outer = int(np.prod(shape[:axis], dtype=int))
+        inner = int(np.prod(shape[axis:], dtype=int))
+        return (outer == 1 or inner * itemsize % REQUIRED_ALIGNMENT == 0) and all(
+            cut.start * itemsize % REQUIRED_ALIGNMENT == 0 for cut in cuts)
 
+    @property
+    def count(self):
+        return len(self._blocks)
 
-class _InPlaceBlock:
-    def __init__(self, plan, where):
-        self._plan = plan
-        self._where = where
-
-    def __call__(self, sources, targets, scale):
-        block = targets[0][self._where]
-        self._plan.update_arrays(block, block)
-        self._plan.execute()
+    def write(self, program, sources, targets, scale=1.0, blocks=slice(None)):
+        """Write what it does from the views `sources` to the view of its array, ``targets[0]``."""
+        target, = targets
+        for box, source in zip(self._sources, sources):
+            if source is not None:  # else it is there
+                program.copy(target[box], source, scale)
+        if 0 in target.shape:
+            return
+        flat = target.reshaped(self._shape)
+        for plan, where in self._blocks[blocks]:
+            program.transform(plan, flat[where], flat[where])
 
 
 def _even_runs(part, size):

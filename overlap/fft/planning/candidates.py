@@ -42,9 +42,6 @@ class Tunable(Protocol):
     def kernels_of(self, settings: Settings) -> object:
         """What is expensive to make for settings, and kept by whoever holds it."""
 
-    def pinned(self, settings: Settings) -> Settings:
-        """The settings with nothing left for a later plan to find by timing."""
-
     def trial_arrays(self, count: int) -> tuple[list, list]:
         """Inputs and outputs of so much of the batch."""
 

@@ -43,11 +43,8 @@ def adopt(transform: Tunable, requested: Settings, settings: Settings) -> None:
     transform.requested = requested
     if requested.wait not in ("auto", settings.wait):
         settings = replace(transform.candidates(transform, requested).default(),
-                           effort=settings.effort, rows=settings.rows)
-    given = requested.given()
-    if given.get("effort", settings.effort) != settings.effort:
-        given.setdefault("rows", None)  # they were the best for the other effort
-    settings = replace(settings, **given)
+                           effort=settings.effort)
+    settings = replace(settings, **requested.given())
     depth = 1 if settings.wait == "off" else settings.depth or DEPTH
     transform.configure(replace(
         settings, depth=depth, in_flight=min(settings.in_flight or depth, depth)))

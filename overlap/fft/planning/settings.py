@@ -15,7 +15,7 @@ from ...runtime import POLLS_PER_EXCHANGE
 from ...runtime.arguments import WAITS
 
 EFFORTS = ("estimate", "measure", "patient")  # of FFTW's planning, by increasing price
-COUNTS = ("depth", "chunk", "in_flight", "polls", "rows")  # the fields that are positive integers
+COUNTS = ("depth", "chunk", "in_flight", "polls")  # the fields that are positive integers
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,6 @@ class Settings:
         FFTW's planning effort. None, also of settings that were chosen: "patient" for the strided
         transforms where it pays, which takes one or two seconds per size and process, and "measure"
         elsewhere.
-    rows : int, optional
-        Rows per block of an `FFT2`'s sweep along x. None, also of settings that were chosen: the
-        fastest of a few.
     late : float, optional
         Share, 0 to 1, of an `FFT3`'s last field whose exchange waits until all is transformed that it
         needs, so that little is left to do when it ends. This takes work memory, and means nothing
@@ -55,7 +52,6 @@ class Settings:
     in_flight: int | None = None
     polls: int | None = None
     effort: str | None = None
-    rows: int | None = None
     late: float | None = None
 
     def __post_init__(self):
@@ -99,7 +95,7 @@ def settings_problem(settings: object, complete: bool = False) -> str | None:
         A request: all of its fields may be left open.
     complete : bool
         These are settings to run with, as planning or a tuning file hands them over: only `effort`
-        and `rows` may be None.
+        may be None.
     """
     if not isinstance(settings, Settings):
         return f"expected settings to be a Settings, received {settings!r}"
@@ -110,7 +106,7 @@ def settings_problem(settings: object, complete: bool = False) -> str | None:
             return f"expected {name} to be one of {allowed}, received {value!r}"
     for name in COUNTS:
         value = getattr(settings, name)
-        if value is None and not (complete and name != "rows"):
+        if value is None and not complete:
             continue
         if type(value) is not int or not 1 <= value < 2**31:
             return (f"expected {name} to be a positive integer below 2**31"

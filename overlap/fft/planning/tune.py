@@ -60,7 +60,7 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
         else:
             default, gain, transform.trials = candidates.default(), 1.0, ()
             chosen = default
-        chosen = control.bcast(transform.pinned(chosen))
+        chosen = control.bcast(chosen)
     transform.tuned = Tuned(str(default), gain, len(transform.trials))
     transform.configure(chosen)
 

@@ -1,0 +1,130 @@
+"""A user's function that numba compiled, as a part of the compiled loop over blocks of planes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numba import carray, types
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
+
+from .execute import pointer
+
+
+@dataclass(frozen=True)
+class BlockPlaces:
+    """Where the planes of a block lie, in real space.
+
+    Attributes
+    ----------
+    inputs, outputs, shared : int
+        Planes of the block, inputs first, and planes that all slices share.
+    nx : int
+        Points of a row; rows are contiguous.
+    step, shared_step : int
+        Bytes from a plane to the next one: of the block, of the shared planes.
+    dtype : numpy.dtype
+    """
+
+    inputs: int
+    outputs: int
+    shared: int
+    nx: int
+    step: int
+    shared_step: int
+    dtype: np.dtype
+
+
+class CompiledFunction:
+    """A function of planes for the compiled loop.
+
+    Attributes
+    ----------
+    address : int
+        Address of a C function of a number of rows, the address of the shared planes' first of these rows,
+        and that of the block.
+    """
+
+    def __init__(self, function: Any, takes_out: bool, places: BlockPlaces) -> None:
+        self._name = function.__name__
+        self._failed = np.zeros(1, np.int64)
+        self._callback = _callback(function, takes_out, places,
+                                   self._failed.__array_interface__["data"][0])
+        self.address: int = self._callback.address
+
+    def check(self) -> None:
+        """Raise if the function has raised: no exception leaves a C function."""
+        if self._failed[0]:
+            self._failed[0] = 0
+            raise RuntimeError(
+                f"expected {self._name} to return arrays of its arguments' shape, received an exception "
+                f"from compiled code; {self._name}.py_func, uncompiled, tells which")
+
+
+def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
+    """The function for the compiled loop; None if it must be called from Python."""
+    if not isinstance(function.function, Dispatcher) or not function.simple:
+        return None
+    try:
+        return CompiledFunction(function.function, function.takes_out, places)
+    except NumbaError:  # it takes, or returns, what only Python code can
+        return None
+
+
+def _planes(count, step, kind):
+    """A compiled function that gives some planes at an address, as a tuple of arrays."""
+    if count == 0:
+        return numba.njit(lambda address, shape: ())
+    fewer, offset = _planes(count - 1, step, kind), (count - 1) * step
+    return numba.njit(lambda address, shape: fewer(address, shape) + (
+        carray(pointer(address + offset), shape, kind),))
+
+
+def _callback(function, takes_out, places, failed):
+    kind = numba.from_dtype(places.dtype)
+    fields = _planes(places.inputs, places.step, kind)
+    shared = _planes(places.shared, places.shared_step, kind)
+    results = _planes(places.outputs, places.step, kind)
+    after, nx, outputs, single = (places.inputs * places.step, places.nx, places.outputs,
+                                  places.outputs == 1)
+
+    @numba.njit
+    def copied(made, returned):  # by hand: numba takes seconds to compile an assignment of arrays
+        if made.shape != returned.shape:
+            raise ValueError("shape")
+        for row in range(made.shape[0]):
+            for column in range(made.shape[1]):
+                made[row, column] = returned[row, column]
+
+    if takes_out and single:
+        @numba.njit
+        def fill(given, made):
+            function(*(given + (made[0],)))
+    elif takes_out:
+        @numba.njit
+        def fill(given, made):
+            function(*(given + (made,)))
+    elif single:
+        @numba.njit
+        def fill(given, made):
+            copied(made[0], function(*given))
+    else:
+        @numba.njit
+        def fill(given, made):
+            returned = function(*given)
+            for number in range(outputs):
+                copied(made[number], returned[number])
+
+    @numba.cfunc(types.void(types.int64, types.int64, types.int64))
+    def call(rows, shared_address, block_address):
+        shape = (rows, nx)
+        given = fields(block_address, shape) + shared(shared_address, shape)
+        try:
+            fill(given, results(block_address + after, shape))
+        except Exception:
+            carray(pointer(failed), 1, types.int64)[0] = 1
+
+    return call

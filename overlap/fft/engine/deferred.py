@@ -1,0 +1,97 @@
+"""Deferred tiles: units of a last stage that are exchanged late, every message complete.
+
+They are put aside where they are sent from: in memory of their own, message by message. What stays on the
+rank goes straight to the target.
+"""
+
+from dataclasses import replace
+
+from ...arrays import DeferredBlocks, chunks, length_of, moved
+from .fftw import zeros
+from .program import ASIDE, RECEIVE
+from .stage import Message, replaced, starts_of, write_unpacking
+
+MOST_MESSAGES = 16  # what is put aside is copied to every one of them
+
+
+class DeferredTiles:
+    """Late messages of a stage, which is cut along the axis that its exchange joins.
+
+    Parameters
+    ----------
+    stage : Stage
+    done : int
+        Units that are not exchanged late.
+    units : int
+        How many there are along the axis that the exchange splits.
+    chunk : int
+        How many of these go into a message; more, where there would be many messages.
+    dtype : dtype
+
+    Attributes
+    ----------
+    parts : list of slice
+        Units of every message.
+    memory : ndarray
+        What is put aside.
+    address : int
+        Where that memory begins.
+    receive_size : int
+        Elements received of one message, at most.
+    """
+
+    def __init__(self, stage, done, units, chunk, dtype):
+        blocks = stage.blocks
+        remainder = DeferredBlocks(blocks, done, units)
+        self.parts = chunks(remainder.units, max(chunk, -(-remainder.units // MOST_MESSAGES)))
+        messages = [Message(remainder.message(part), blocks.rank, stage.target_shape, True, False)
+                    for part in self.parts]
+        sizes = [message.send_size for message in messages]
+        self.receive_size = max(message.receive_size for message in messages)
+        self.memory = zeros(sum(sizes), dtype)
+        self.address = self.memory.__array_interface__["data"][0]
+        self._stage, self._dtype = stage, dtype
+        self._messages, self._pieces, boxes = {}, [], []
+        for part, message, start in zip(self.parts, messages, starts_of(sizes)):
+            self._messages[part.start] = message, self.memory[start:start + message.send_size]
+            pieces = [replace(piece, offset=piece.offset + start * dtype.itemsize)
+                      for piece in message.pieces_sent(ASIDE, dtype)]
+            for rank, (piece, box) in enumerate(zip(pieces, message.sent)):
+                if rank != blocks.rank:
+                    self._pieces.append(piece)
+                    boxes.append(box)
+        self._row = blocks.unit(done).start
+        self._own, self._sweeps = {}, {}
+        along = blocks.along
+        for number in range(done, blocks.units):
+            message = blocks.message(slice(number, number + 1))
+            self._own[number] = message.received[blocks.rank]
+            length = length_of(blocks.unit(number))
+            if length == 0 or length in self._sweeps:
+                continue
+            unit = slice(0, length)
+            tiles = [replaced(box, along, unit) for box in (message.sent[blocks.rank], *boxes)]
+            self._sweeps[length] = stage.first[length].retargeted(tiles)
+
+    def message(self, part):
+        """The message of some late units, and the memory that it is sent from."""
+        return self._messages[part.start]
+
+    def set_aside(self, program, part, source, target, scale):
+        """Write the first FFTs of some units, whose results are put aside."""
+        blocks = self._stage.blocks
+        where = (slice(None),) * blocks.along
+        for number in range(part.start, part.stop):
+            here = blocks.unit(number)
+            if length_of(here):
+                there = (*where, moved(here, -self._row))
+                self._sweeps[length_of(here)].write(
+                    program, [source[(*where, here)]],
+                    [target[self._own[number]], *(piece[there] for piece in self._pieces)], scale)
+
+    def unpack(self, program, part, target):
+        """Write the storing of what was received of a late message."""
+        message, _ = self.message(part)
+        pieces = message.pieces_received(RECEIVE, self._dtype)
+        pieces[self._stage.blocks.rank] = None
+        write_unpacking(program, message, pieces, target)

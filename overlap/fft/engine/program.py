@@ -1,0 +1,262 @@
+"""Programs: what a sweep does with memory, written down once and executed many times without the GIL.
+
+A `View` is an array that is not there yet: shape, strides and type, and where it begins after the start of
+a base. Bases (a source, a target, a message, scratch memory, ...) are given as addresses when a program is
+executed (`execute.execute`). So a program serves every field, slot and worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from . import execute as codes
+from .lines import LineTransform
+
+AXES = 4  # of an instruction
+BASES = 6
+SOURCE, TARGET, SEND, RECEIVE, SCRATCH, ASIDE = range(BASES)  # their numbers
+
+
+@dataclass(frozen=True)
+class View:
+    """An array after the start of a base.
+
+    Attributes
+    ----------
+    base : int
+        Number of the base.
+    shape, strides : tuple of int
+        Strides in bytes.
+    dtype : numpy.dtype
+    offset : int
+        Bytes from the start of the base.
+    step : int
+        Bytes by which it moves on with every turn of a repetition.
+    """
+
+    base: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    offset: int = 0
+    step: int = 0
+
+    @classmethod
+    def of(cls, base: int, array: np.ndarray) -> View:
+        """That of an array with which the base begins."""
+        return cls(base, array.shape, array.strides, array.dtype)
+
+    @classmethod
+    def contiguous(cls, base: int, shape: tuple[int, ...], dtype: np.dtype, first: int = 0) -> View:
+        """A C-contiguous one, `first` elements after the start of the base."""
+        return cls(base, tuple(shape), strides_of(shape, dtype.itemsize), dtype,
+                   first * dtype.itemsize)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=int))
+
+    def __getitem__(self, where) -> View:
+        """The part that slices select, one per axis from the first one on."""
+        where = where if isinstance(where, tuple) else (where,)
+        shape, offset = list(self.shape), self.offset
+        for axis, part in enumerate(where):
+            start, stop, _ = part.indices(self.shape[axis])
+            shape[axis] = max(0, stop - start)
+            offset += start * self.strides[axis]
+        return replace(self, shape=tuple(shape), offset=offset)
+
+    def moved_axis(self, axis: int, to: int) -> View:
+        """The same with an axis at another place, as `numpy.moveaxis` has it."""
+        order = list(range(len(self.shape)))
+        order.insert(to % len(order), order.pop(axis))
+        return replace(self, shape=tuple(self.shape[i] for i in order),
+                       strides=tuple(self.strides[i] for i in order))
+
+    def reshaped(self, shape: tuple[int, ...]) -> View:
+        """The same, C-contiguous, with another shape."""
+        expected = strides_of(self.shape, self.dtype.itemsize)
+        if not all(length == 1 or here == there for length, here, there in zip(
+                self.shape, self.strides, expected)):
+            raise ValueError(f"expected a contiguous view, received {self}")
+        return replace(self, shape=tuple(shape), strides=strides_of(shape, self.dtype.itemsize))
+
+    def array(self, memory: np.ndarray) -> np.ndarray:
+        """The view as an array, in a base of bytes that is there."""
+        return np.ndarray(self.shape, self.dtype, memory, self.offset, self.strides)
+
+    @property
+    def imag(self) -> View:
+        """The imaginary part."""
+        part = np.dtype(f"f{self.dtype.itemsize // 2}")
+        return replace(self, dtype=part, offset=self.offset + part.itemsize)
+
+    def stepping(self, axis: int, by: int) -> View:
+        """The same, moving on by so many indices of an axis with every turn."""
+        return replace(self, step=by * self.strides[axis])
+
+
+class Program:
+    """Instructions to be executed one after the other; `code` is for `execute.execute`."""
+
+    def __init__(self) -> None:
+        self._lines: list[list[int]] = []
+        self._transforms: set[LineTransform] = set()  # to be kept as long as their addresses
+
+    @property
+    def code(self) -> np.ndarray:
+        """The instructions, ``(instructions, WIDTH)``."""
+        return np.array(self._lines, np.int64).reshape(-1, codes.WIDTH)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def copy(self, target: View, source: View, scale: float = 1.0) -> None:
+        """Copy an array, times a number."""
+        for shape, sources, targets in _instructions(target, source):
+            line = self._line(codes.COPY, source, target, sources[0], targets[0])
+            run = sources[1][-1] == targets[1][-1] == source.dtype.itemsize or shape[-1] == 1
+            self._lay(line, shape, sources[1], targets[1], source.dtype, run)
+            if scale != 1.0:
+                line[codes.SCALE] = int(np.float64(scale).view(np.int64))
+                line[codes.PRECISION] = _precision(source.dtype)
+
+    def zero(self, target: View) -> None:
+        """Set an array to zero."""
+        for shape, _, targets in _instructions(target, target):
+            line = self._line(codes.ZERO, target, target, 0, targets[0])
+            run = targets[1][-1] == target.dtype.itemsize or shape[-1] == 1
+            self._lay(line, shape, targets[1], targets[1], target.dtype, run)
+
+    def add(self, target: View, source: View) -> None:
+        """Add an array to another."""
+        for shape, sources, targets in _instructions(target, source):
+            line = self._line(codes.ADD, source, target, sources[0], targets[0])
+            self._lay(line, shape, sources[1], targets[1], source.dtype, False)
+            line[codes.PRECISION] = _precision(source.dtype)
+
+    def transform(self, transform: LineTransform, target: View, source: View) -> None:
+        """Execute an FFT plan from one array to another, or in place."""
+        self._transforms.add(transform)
+        self.call(transform.function, transform.plan, target, source)
+
+    def call(self, function: int, argument: int, target: View, source: View) -> None:
+        """Call a C function of an argument and two addresses; who writes it keeps it alive."""
+        line = self._line(codes.CALL, source, target, 0, 0)
+        line[codes.FUNCTION], line[codes.ARGUMENT] = function, argument
+
+    def repeat(self, body: Program, count: int, still: int | None = None) -> None:
+        """Repeat a program; its views move on by their steps, but for those of the base `still`."""
+        for line in body._lines if still is not None else ():
+            if line[codes.SOURCE] == still:
+                line[codes.SOURCE_STEP] = 0
+            if line[codes.TARGET] == still:
+                line[codes.TARGET_STEP] = 0
+        if not len(body) or not count:
+            return
+        if count > 1:
+            line = [0] * codes.WIDTH
+            line[codes.OPERATION], line[codes.COUNT], line[codes.BODY] = (
+                codes.REPEAT, count, len(body))
+            self._lines.append(line)
+        self._lines += body._lines
+        self._transforms |= body._transforms
+
+    def _line(self, operation, source, target, further, away):
+        line = [0] * codes.WIDTH
+        line[codes.OPERATION] = operation
+        line[codes.SOURCE:codes.TARGET_STEP + 1] = (
+            source.base, source.offset + further, source.step,
+            target.base, target.offset + away, target.step)
+        self._lines.append(line)
+        return line
+
+    @staticmethod
+    def _lay(line, shape, sources, targets, dtype, run):
+        """Fill in lengths and strides."""
+        line[codes.LENGTHS:codes.LENGTHS + AXES] = shape
+        line[codes.SOURCE_STRIDES:codes.SOURCE_STRIDES + AXES] = sources
+        line[codes.TARGET_STRIDES:codes.TARGET_STRIDES + AXES] = targets
+        if run:
+            line[codes.LENGTHS + AXES - 1] *= dtype.itemsize
+        else:
+            line[codes.ELEMENT] = dtype.itemsize
+
+
+class Codes:
+    """Programs that were written down, by the strides of their arrays and by what they do."""
+
+    KEPT = 8  # kinds of arrays
+
+    def __init__(self) -> None:
+        self._known: dict[tuple, dict[tuple, np.ndarray]] = {}
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()
+
+    def find(self, arrays: tuple, key: tuple, write: Callable[..., None], *args: Any) -> np.ndarray:
+        """The code for some kind of arrays and key; ``write(program, *args)`` writes it the first time."""
+        known = self._known.get(arrays)
+        if known is None:
+            if len(self._known) >= self.KEPT:
+                self._known.pop(next(iter(self._known)), None)
+            known = self._known[arrays] = {}
+        code = known.get(key)
+        if code is None:
+            program = Program()
+            write(program, *args)
+            code = known[key] = program.code
+        return code
+
+
+def strides_of(shape, itemsize):
+    """Strides of a C-contiguous array, in bytes."""
+    strides = [itemsize]
+    for length in reversed(shape[1:]):
+        strides.append(strides[-1] * length)
+    return tuple(reversed(strides[:len(shape)]))
+
+
+def _precision(dtype):
+    return dtype.itemsize if dtype.kind == "f" else dtype.itemsize // 2
+
+
+def _instructions(target, source):
+    """What the instructions for two arrays of one shape have to visit, of four axes each.
+
+    Yields
+    ------
+    shape : list of int
+    sources, targets : (int, list of int)
+        Offset in the array, and strides.
+    """
+    if target.shape != source.shape or target.dtype != source.dtype:
+        raise ValueError(f"expected views of one shape and type, received {target} and {source}")
+    if 0 in target.shape:
+        return
+    axes = [axis for axis in zip(target.shape, source.strides, target.strides) if axis[0] > 1]
+    axes.sort(key=lambda axis: (axis[2], axis[1]), reverse=True)
+    merged: list[tuple[int, int, int]] = []
+    for length, here, there in axes:
+        if merged and merged[-1][1:] == (length * here, length * there):
+            merged[-1] = merged[-1][0] * length, here, there
+        else:
+            merged.append((length, here, there))
+    if len(merged) > 2 and merged[-1][1] > target.dtype.itemsize:
+        # The innermost axis of the source comes next to that of the target: the two are copied by tiles.
+        nearest = min(range(len(merged) - 1), key=lambda place: merged[place][1])
+        merged.insert(len(merged) - 1, merged.pop(nearest))
+    merged = [(1, 0, 0)] * (AXES - len(merged)) + merged
+    outer, inner = merged[:-AXES], merged[-AXES:]
+    for index in np.ndindex(*(axis[0] for axis in outer)):
+        here = sum(i * axis[1] for i, axis in zip(index, outer))
+        there = sum(i * axis[2] for i, axis in zip(index, outer))
+        yield ([axis[0] for axis in inner], (here, [axis[1] for axis in inner]),
+               (there, [axis[2] for axis in inner]))
+

@@ -1,0 +1,338 @@
+"""One stage of a staged transform on one rank: its messages, and what is done before and after each.
+
+A stage goes from one array to another (see `overlap.arrays.stages`), cut into units; some units at a time
+travel in one message. What is done with a message's units, `pack` before the exchange and `unpack` after it,
+are two programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ...arrays import TransposeBlocks, box_shape, contiguous, length_of, offset
+from .fftw import REQUIRED_ALIGNMENT, complex_of
+from .program import RECEIVE, SEND, Program, View
+from .sweep import BLOCK_NBYTES, Sweep, SweepInPlace
+
+UNIT_NBYTES = 256 * 1024
+NARROWEST_UNIT = 16  # points, along the array's last axis
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What all stages of a transform have in common.
+
+    Attributes
+    ----------
+    forward : bool
+    effort : str or None
+        FFTW planning effort.
+    turned : int or None
+        The axis that the first source (backward) or the last target (forward) has last in memory, if not
+        the last one.
+    by_index : bool
+        A unit is one index of the axis that is cut.
+    """
+
+    forward: bool
+    effort: str | None
+    turned: int | None = None
+    by_index: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage stores.
+
+    Attributes
+    ----------
+    number : int
+        0: the user's array; others: work memory, odd and even ones in turn.
+    early : bool
+        It may be written to before the exchange.
+    natural : bool
+        It is C-contiguous, and aligned.
+    """
+
+    number: int
+    early: bool
+    natural: bool
+
+
+class Stage:
+    """One stage on this rank.
+
+    Parameters
+    ----------
+    steps : overlap.arrays.stages.Stage
+        What it exchanges and transforms.
+    place : Place
+        Where it stores.
+    layout : Layout
+        Layout of its source.
+    lines : dict
+        The `Axis` of every transformed axis.
+    shape : tuple of int
+        Global shape of its source.
+    coordinates : tuple of int
+    dtype : dtype
+        Type of its source.
+    direction : Direction
+    units : int, optional
+        Into how many it is cut; by default units of a size that stays in the cache.
+    """
+
+    def __init__(self, steps, place, layout, lines, shape, coordinates, dtype, direction, units=None):
+        self.place = place
+        self._steps = steps
+        forward, effort = direction.forward, direction.effort
+        spectral = self.dtype = complex_of(dtype)
+        crossed = transformed(shape, steps.first, lines, forward)
+        if units is None:
+            longest = max(map(length_of, layout.parts(crossed, steps.along)))
+            least = NARROWEST_UNIT if steps.along == len(shape) - 1 else 1
+            units = longest if direction.by_index else max(1, min(
+                longest // least, -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)))
+        self.blocks = TransposeBlocks(layout, steps.transpose, crossed, coordinates, steps.along, units)
+        self.layout = layout if steps.transpose is None else layout.transposed(steps.transpose)
+        self.shape = transformed(crossed, steps.then, lines, forward)
+        self.source_shape = layout.local_shape(shape, coordinates)
+        self.source_dtype = np.dtype(dtype)
+        self.target_shape = self.layout.local_shape(self.shape, coordinates)
+        real = any(lines[axis].real for axis in steps.then)
+        self.target_dtype = np.dtype(f"f{spectral.itemsize // 2}") if real else spectral
+        # Whether the last FFTs can be made in the target, where what was received is gathered.
+        self._in_target = place.natural and len(steps.then) == 1 and all(
+            not lines[axis].real and lines[axis].fine == lines[axis].points
+            for axis in steps.then) and SweepInPlace.suits(
+                self.target_shape, steps.then[0], spectral) and self._units_suit()
+        # What need not wait in the slot until the exchange is over, goes straight to the target.
+        self.straight = place.early and (not steps.then or self._in_target)
+        self.direct = self.straight and place.natural
+        self._messages: dict[tuple[int, int], Message] = {}
+        self.first, self.then = {}, {}  # sweeps by the length of a unit
+        for number in range(self.blocks.units):
+            length = length_of(self.blocks.unit(number))
+            if length and length not in self.first:
+                self._make_sweeps(number, length, lines, forward, effort, direction.turned)
+
+    def _units_suit(self):
+        """Whether every unit of the target is contiguous, and begins as aligned as FFTW requires."""
+        along = self._steps.along
+        inner = points(self.target_shape[along + 1:])
+        return (points(self.target_shape[:along]) == 1
+                and inner * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0)
+
+    def _make_sweeps(self, number, length, lines, forward, effort, turned):
+        steps, message = self._steps, self.blocks.message(slice(number, number + 1))
+
+        def unit(shape):
+            return replaced(tuple(slice(0, count) for count in shape), steps.along, slice(0, length))
+
+        tiles = [replaced(box, steps.along, slice(0, length)) for box in message.sent]
+        pieces = [replaced(box, steps.along, slice(0, length)) for box in message.received]
+        source, target = unit(self.source_shape), unit(self.target_shape)
+        if self._gathers(source, lines):
+            self.first[length] = SweepInPlace(
+                box_shape(source), steps.first[0], self.source_dtype, forward, effort, [source])
+        else:
+            self.first[length] = Sweep(
+                box_shape(source), steps.first, lines, self.source_dtype, forward, [source], tiles,
+                effort, None if forward else turned)
+        if self._in_target:
+            self.then[length] = SweepInPlace(
+                box_shape(target), steps.then[0], self.dtype, forward, effort, pieces)
+        elif steps.then:
+            self.then[length] = Sweep(
+                box_shape(unit(self.blocks.after)), steps.then, lines, self.dtype, forward,
+                pieces, [target], effort, turned if forward else None)
+
+    def _gathers(self, source, lines):
+        """Whether the first FFTs of a unit are made where it is stored: alone, and small."""
+        first = self._steps.first
+        return (self.blocks.size == 1 and self.straight and self.place.natural and len(first) == 1
+                and self.source_dtype.kind == "c"
+                and lines[first[0]].fine == lines[first[0]].points
+                and points(box_shape(source)) * self.dtype.itemsize <= BLOCK_NBYTES
+                and SweepInPlace.suits(box_shape(source), first[0], self.dtype)
+                and self._units_suit())
+
+    def __str__(self):
+        return f"{self._steps}, {self.blocks.units} units"
+
+    @property
+    def dimension(self):
+        """The dimension of the process grid over which it exchanges, or None."""
+        return self.blocks.dimension
+
+    @property
+    def scratch_nbytes(self):
+        """Scratch memory that its programs need."""
+        return max((sweep.scratch_nbytes for sweeps in (self.first, self.then)
+                    for sweep in sweeps.values()), default=0)
+
+    def message(self, part):
+        """The message of some units."""
+        key = part.start, part.stop
+        if key not in self._messages:
+            self._messages[key] = Message(self.blocks.message(part), self.blocks.rank,
+                                          self.target_shape, self.straight, self.direct)
+        return self._messages[key]
+
+    def runs(self, part):
+        """Runs of units of one length: how many, their range in the local arrays, in the message.
+
+        The ranges are those of the first unit.
+        """
+        ranges = [self.blocks.unit(number) for number in range(part.start, part.stop)]
+        start, found = ranges[0].start, []
+        for one in ranges:
+            length = length_of(one)
+            if found and length_of(found[-1][1]) == length:
+                found[-1][0] += 1
+            elif length:
+                found.append([1, one, slice(one.start - start, one.stop - start)])
+        return found
+
+    def pack(self, program, part, source, target, scale):
+        """Write the first FFTs of some units, which fill the message.
+
+        Parameters
+        ----------
+        program : Program
+        part : slice
+        source, target : View
+        scale : float
+        """
+        message, along = self.message(part), self._steps.along
+        pieces = message.pieces_sent(SEND, self.dtype)
+        pieces[self.blocks.rank] = self._own(message, target)
+        for count, here, there in self.runs(part):
+            self._write(program, self.first[length_of(here)], along, count,
+                        [(source, here)], [(piece, there) for piece in pieces], scale)
+
+    def unpack(self, program, part, target):
+        """Write the storing of what was received, and the other FFTs."""
+        message = self.message(part)
+        pieces = message.pieces_received(RECEIVE, self.dtype)
+        if self.straight:
+            pieces[self.blocks.rank] = None
+        if not self.then:
+            write_unpacking(program, message, pieces, target)
+            return
+        for count, here, there in self.runs(part):
+            sources = [] if message.direct else [(piece, there) for piece in pieces]
+            self._write(program, self.then[length_of(here)], self._steps.along, count, sources,
+                        [(target, here)])
+
+    def local(self, program, count, source, target, scale):
+        """Write all that is done with some units of one index, one after the other; nothing is exchanged."""
+        body, unit = Program(), slice(0, 1)
+        self.pack(body, unit, source, target, scale)
+        self.unpack(body, unit, target)
+        program.repeat(body, count, still=RECEIVE)
+
+    def _own(self, message, target):
+        """Where the piece goes that stays on the rank."""
+        rank = self.blocks.rank
+        if self.straight:
+            return target[message.received[rank]]
+        return message.pieces_received(RECEIVE, self.dtype)[rank]
+
+    def pieces_to_send(self, units, kept):
+        """The pieces of a message of the first units; this rank's own, of base `kept`, as it is received."""
+        message, rank = self.message(slice(0, units)), self.blocks.rank
+        pieces = message.pieces_sent(SEND, self.dtype)
+        pieces[rank] = message.pieces_received(kept, self.dtype)[rank]
+        return pieces
+
+    def pieces_received(self, units):
+        """The pieces of a message of the first units as they are received."""
+        return self.message(slice(0, units)).pieces_received(RECEIVE, self.dtype)
+
+    @staticmethod
+    def _write(program, sweep, along, count, sources, targets, scale=1.0):
+        """Write a sweep of one unit, as often as there are such units."""
+        def unit(view, part):
+            if view is None:
+                return None
+            return view[(*(slice(None),) * along, part)].stepping(along, length_of(part))
+
+        body = Program()
+        sweep.write(body, [unit(*one) for one in sources], [unit(*one) for one in targets], scale)
+        program.repeat(body, count)
+
+
+class Message:
+    """Where the pieces of a message lie in a slot's buffers, or in the target."""
+
+    def __init__(self, boxes, rank, target_shape, straight, direct):
+        self.sent, self.received = boxes.sent, boxes.received
+        self.shapes_sent = [box_shape(box) for box in boxes.sent]
+        self.shapes_received = [box_shape(box) for box in boxes.received]
+        sent = [points(shape) for shape in self.shapes_sent]
+        received = [points(shape) for shape in self.shapes_received]
+        sent[rank] = 0
+        if straight:
+            received[rank] = 0
+        self.counts_sent = sent
+        self.starts_sent = starts_of(sent)
+        self.send_size = sum(sent)
+        self.starts_received = starts_of(received)
+        self.direct = direct and all(
+            contiguous(box, target_shape) for number, box in enumerate(boxes.received)
+            if number != rank)
+        if self.direct:
+            self.starts_received = [offset(box, target_shape) for box in boxes.received]
+        self.receive_size = 0 if self.direct else sum(received)
+        self.counts_received = received[:rank] + [0] + received[rank + 1:]
+
+    def pieces_sent(self, base, dtype):
+        """The pieces as views of what is sent."""
+        return [View.contiguous(base, shape, dtype, start)
+                for start, shape in zip(self.starts_sent, self.shapes_sent)]
+
+    def pieces_received(self, base, dtype):
+        """The pieces as views of what is received."""
+        return [View.contiguous(base, shape, dtype, start)
+                for start, shape in zip(self.starts_received, self.shapes_received)]
+
+
+def write_unpacking(program, message, pieces, target):
+    """Copy what was received, and not straight into the target, to where it belongs."""
+    if message.direct:
+        return
+    for piece, box in zip(pieces, message.received):
+        if piece is not None:
+            program.copy(target[box], piece)
+
+
+def points(shape):
+    """Elements of an array of `shape`."""
+    return prod(shape)
+
+
+def starts_of(counts):
+    """Where each piece starts, one after the other."""
+    return [sum(counts[:number]) for number in range(len(counts))]
+
+
+def replaced(box, axis, part):
+    """The box with another range along one axis."""
+    return (*box[:axis], part, *box[axis + 1:])
+
+
+def transformed(shape, axes, lines, forward):
+    """Global shape when some axes have been transformed."""
+    shape = list(shape)
+    for axis in axes:
+        shape[axis] = lines[axis].length(forward)
+    return tuple(shape)
+
+
+def largest_nbytes(layout, shape, dtype):
+    """Size of the largest local array: that of the first rank in every dimension."""
+    return points(layout.local_shape(shape, (0,) * len(layout.grid))) * dtype.itemsize

@@ -1,0 +1,425 @@
+"""Staged transforms: the way of fields through local FFTs and exchanges, cut into tasks for a pipeline.
+
+A staged transform is a list of stages (see `overlap.arrays.stages`), each from one array to another:
+
+    pack      of every unit: its first FFTs, from the source into the pieces of a message
+    exchange
+    unpack    of every unit: its other FFTs, from the pieces received into the target
+
+and, when all units of the last stage have come, the axes that waited for that (the rest). Sources and
+targets are the user's arrays, or work memory in between. The piece that stays on the rank goes
+straight to the target where nothing has to be done with it on the way, and so does what is received where
+it lies there in one piece. The order of the tasks, and what each one waits for, is in `schedule`.
+
+What waits for all units is hidden behind the next field's exchanges, but the last field's is not.
+So a share of its units may be exchanged late: cut along the axis that the exchange splits, so that
+every late task can complete what it receives. Until then they are set aside (see `deferred`)
+when their first FFTs are made: by the tasks before, one after the other, whose messages keep the
+link busy meanwhile. The late ones follow when these have packed; a task between the two tells that by its
+turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...arrays import block, chunks, length_of, moved, mpi_type, stages
+from ...runtime import parallel, take_turn, wait_for_slices, worker_index
+from .deferred import DeferredTiles
+from .execute import execute
+from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
+from .program import ASIDE, BASES, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, Codes, View
+from .schedule import Task, in_order, streamed
+from .stage import (
+    UNIT_NBYTES,
+    Place,
+    Stage,
+    largest_nbytes,
+    points,
+    transformed,
+)
+from .sweep import Sweep, SweepInPlace
+
+PARTS = 16  # of the rest, at most, for several workers
+
+
+class Located:
+    """An array with its address."""
+
+    __slots__ = ("address", "array", "flat")
+
+    def __init__(self, array):
+        self.array = array
+        self.address = array.__array_interface__["data"][0]
+        self.flat = array.reshape(-1) if array.flags.c_contiguous else None
+
+
+class Buffers:
+    """One slot's buffers: the remote pieces of a message, and what is received of one.
+
+    Attributes
+    ----------
+    bases : ndarray of int64
+        Addresses for programs; those of the buffers, and room for others.
+    """
+
+    def __init__(self, send, receive):
+        self.send, self.receive = send, receive
+        self.bases = np.zeros(BASES, np.int64)
+        self.bases[SEND], self.bases[RECEIVE] = (
+            buffer.__array_interface__["data"][0] for buffer in (send, receive))
+
+
+class StagedTransform:
+    """The stages of a transform on one rank, and the work memory between them.
+
+    Arrays have one axis for the batch, axis 0, and then those of a field. A small field's stages are
+    cut along the batch: then all of it counts as one field.
+
+    Parameters
+    ----------
+    route : list
+        As of `overlap.arrays.stages`, for axes counted with the batch's.
+    layout : Layout
+        Layout of the source.
+    lines : dict
+        The `Axis` of every transformed axis.
+    batch : int
+    shape : tuple of int
+        Global shape of the source, without the batch.
+    coordinates : tuple of int
+        The rank's, in the layout's grid.
+    dtype : dtype
+        Type of the source.
+    direction : Direction
+    workers : int
+    joined : bool or None
+        Small fields are taken together; None: fields are, whatever their size.
+    reused : bool
+        The same targets serve again and again: nothing is written there early.
+    """
+
+    def __init__(self, route, layout, lines, batch, shape, coordinates, dtype, direction,
+                 workers, joined=True, reused=False):
+        forward, turned = direction.forward, direction.turned
+        natural = turned is None or not forward  # the target can hold what is not complete yet
+        spectral = complex_of(dtype)
+        real = next((axis for axis, line in lines.items() if line.real), None)
+        nbytes = largest_nbytes(layout, (1, *shape), spectral)
+        whole = joined is None or batch > 1 and joined and nbytes <= UNIT_NBYTES
+        self._whole = whole
+        self._relocates = direction.by_index  # what is done with some units, is done with any others
+        self.coordinates = coordinates
+        self.fields = 1 if whole else batch
+        self._buffers = min(2, self.fields)
+        shape = (batch if whole else 1, *shape)
+        ways, rest = stages(route, (0,) if whole else range(1, len(shape)),
+                            None if forward else real, natural and forward)
+        # The rest is made in the target, if that can hold what is not complete yet.
+        able = natural and (forward or real is None) and all(
+            lines[axis].fine == lines[axis].points for axis in rest)
+        self._holds = bool(rest) and not able
+        # The second stage has the units of the first one: nothing that it joins is cut there.
+        self._streams = (len(ways) == 2 and ways[0].along == ways[1].along and not self._holds and (
+            ways[0].transpose is None or ways[0].transpose.joined != ways[0].along))
+        self.stages: list[Stage] = []
+        for number, way in enumerate(ways):
+            # Targets are the user's array (place 0), or work memory; with more than one work array
+            # on the way, every other one lies where the user's will be, if it fits there.
+            at = len(ways) - 1 - number + self._holds
+            place = Place(at, not reused and (
+                at == 0 or self.fields <= self._buffers and len(ways) <= 2), natural or at > 0)
+            own = replace(direction, turned=turned if (
+                at == 0 if forward else number == 0) else None)
+            self.stages.append(Stage(
+                way, place, layout, lines, shape, coordinates, dtype, own,
+                self.stages[0].blocks.units if self._streams and number else None))
+            layout, shape, dtype = self.stages[-1].layout, self.stages[-1].shape, spectral
+        self.dtype = spectral
+        self.mpi_type = mpi_type(spectral)
+        self._rest_axes = rest
+        self._alone = self._relocates and self.stages[0].dimension is None
+        self._make_rest(layout, shape, ways[-1], lines, direction, able, whole)
+        itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
+        local = layout.local_shape(shape, coordinates)
+        room = points(transformed(local, rest, lines, forward)) * itemsize if natural else 0
+        sizes = [max((points(stage.target_shape) for stage in self.stages
+                      if stage.place.number and stage.place.number % 2 == odd), default=0)
+                 for odd in (0, 1)]
+        self._borrows = 0 < sizes[0] * spectral.itemsize <= room
+        line = ALIGNMENT // spectral.itemsize
+        sizes = [-(-size // line) * line for size in sizes]
+        self._work = [zeros((self._buffers, 0 if self._borrows and not odd else size), spectral)
+                      for odd, size in enumerate(sizes)]
+        nbytes = max([stage.scratch_nbytes for stage in self.stages]
+                     + [0 if self._rest is None else self._rest.scratch_nbytes])
+        self._scratch = [Located(zeros(nbytes, np.uint8)) for _ in range(workers)]
+        self._deferred: DeferredTiles | None = None
+        self._codes = Codes()
+        self.units = sum(stage.blocks.units for stage in self.stages)  # of one field
+
+    def _make_rest(self, layout, shape, way, lines, direction, able, whole):
+        """Make the sweep of the axes that wait for all units of the last stage."""
+        self._rest, self._late_count = None, 0
+        rest, spectral, stage = self._rest_axes, self.dtype, self.stages[-1]
+        local = layout.local_shape(shape, self.coordinates)
+        cuts = None
+        if able and len(rest) == 1 and not whole and way.transpose is not None and (
+                way.along == way.transpose.joined == rest[0] and not way.then):
+            # Units along the split axis, of this rank's part of it.
+            split, (axis,) = way.transpose.split, rest
+            # Alike on all ranks; rows of odd length are less aligned than FFTW requires.
+            if split == axis + 1 and (spectral.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
+                longest = max(map(length_of, layout.parts(shape, split)))
+                self._late_count = max(1, min(longest, -(-largest_nbytes(layout, shape, spectral)
+                                                         // UNIT_NBYTES)))
+                inner = points(local[split + 1:])
+                cuts = [slice(part.start * inner, part.stop * inner)
+                        for part in block(local[split], self._late_count)]
+        if rest:
+            alone = self.fields == 1 or points(local) * spectral.itemsize % REQUIRED_ALIGNMENT == 0
+            if able and len(rest) == 1 and alone and SweepInPlace.suits(
+                    local, rest[0], spectral, cuts or ()):
+                self._rest = SweepInPlace(local, rest[0], spectral, direction.forward,
+                                          direction.effort, cuts=cuts)
+            else:
+                there = transformed(local, rest, lines, direction.forward)
+                self._rest = Sweep(local, rest, lines, spectral, direction.forward, [_whole(local)],
+                                   [_whole(there)], direction.effort,
+                                   direction.turned if direction.forward else None)
+        self.can_be_late = cuts is not None and stage.straight and not self._streams
+
+    @property
+    def nbytes(self):
+        """Bytes of work memory."""
+        aside = 0 if self._deferred is None else self._deferred.memory.nbytes
+        return aside + sum(work.nbytes for work in self._work)
+
+    def tasks(self, chunk, fields=None, late=0.0):
+        """The slices of the pipeline, of at most `chunk` units each; by default for all fields.
+
+        Where units are indices of the batch, `fields` is the number of these. With `late`, that share of
+        the last field is exchanged late, if that `can_be_late`.
+        """
+        if self._relocates:
+            return [Task(0, 0, part, kind="indices") for part in chunks(
+                self.units if fields is None else fields, chunk)]
+        fields = self.fields if fields is None else fields
+        units = [stage.blocks.units for stage in self.stages]
+        tasks = (streamed(units[0], fields, chunk) if self._streams else
+                 in_order(units, fields, chunk, self._buffers, self._holds))
+        self._deferred = None
+        self._codes.clear()
+        if not late or not self.can_be_late or not tasks:
+            return tasks
+        last = len(self.stages) - 1
+        own = [number for number, task in enumerate(tasks)
+               if task.field == tasks[-1].field and task.stage == last]
+        count = max(1, len(own) - round(late * len(own)))
+        if count == len(own):
+            return tasks
+        turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
+        done = tasks[turn].part.start
+        self._deferred = DeferredTiles(stage, done, self._late_count, chunk, self.dtype)
+        setting_aside = own[min(1, count - 1):count]  # not the first: its message is waited for
+        for number, share in zip(setting_aside, block(stage.blocks.units - done,
+                                                      len(setting_aside))):
+            tasks[number] = replace(tasks[number], set_aside=moved(share, done))
+        tasks[turn:] = [Task(field, last, slice(done, done), kind="turn")]
+        return tasks + [Task(field, last, part, range(turn, turn + 1), range(turn), kind="late")
+                        for part in self._deferred.parts]
+
+    def messages(self, chunk):
+        """All messages of one field that are not late; of those that are alike, one."""
+        if self._relocates:
+            return [self.stages[0].message(slice(0, min(chunk, self.units)))] if self.units else []
+        return [stage.message(part) for stage in self.stages
+                for part in chunks(stage.blocks.units, chunk)]
+
+    def message_nbytes(self):
+        """Bytes that leave this rank in a message of one index of the batch."""
+        counts = sum(sum(message.counts_sent) for message in self.messages(1))
+        return counts * self.dtype.itemsize
+
+    def buffer_lengths(self, chunk):
+        """Elements of a slot's buffers, as of the last `tasks`: sent, and received."""
+        messages = self.messages(chunk)
+        late = 0 if self._deferred is None else self._deferred.receive_size
+        return (max((message.send_size for message in messages), default=0),
+                max([late, *(message.receive_size for message in messages)]))
+
+    # ---- running ---------------------------------------------------------------------------------
+
+    def split(self, array):
+        """The fields of a local batch, in natural order: what `arrays` expects."""
+        if self._whole:
+            return [array]
+        return [array[number:number + 1] for number in range(len(array))]
+
+    def arrays(self, sources, targets):
+        """Where the fields of a call lie, as `run` wants it.
+
+        Parameters
+        ----------
+        sources, targets : list of ndarray
+            The rank's part of every field, before and after.
+
+        Returns
+        -------
+        list of list of Located
+            What every stage reads, and what is there in the end, for every field.
+        """
+        found = [list(map(Located, targets))]
+        for stage in reversed(self.stages):
+            found.append([self._stored(stage, field, target)
+                          for field, target in enumerate(found[0])])
+        return [list(map(Located, sources)), *found[:0:-1], found[0]]
+
+    def _stored(self, stage, field, target):
+        """Where a stage stores one field."""
+        number, shape = stage.place.number, stage.target_shape
+        if number == 0:
+            return target
+        if number % 2 == 0 and self._borrows:
+            memory = target.array.reshape(-1).view(np.uint8)
+            work = memory[:points(shape) * self.dtype.itemsize].view(self.dtype)
+        else:
+            work = self._work[number % 2][field % self._buffers][:points(shape)]
+        return Located(work.reshape(shape))
+
+    async def run(self, task, slot, arrays, compute, comms, scale, first=0, start=0):
+        """Run one task.
+
+        Parameters
+        ----------
+        task : Task
+        slot : Buffers
+        arrays : list
+            From `arrays`.
+        compute : bool
+            False: the exchange alone.
+        comms : sequence of AsyncComm or None
+            One per dimension of the grid; None: no exchange.
+        scale : float
+            What the source is multiplied with.
+        first : int
+            The slice of the pipeline that is the first task.
+        start : int
+            The transform starts when so many slices have ended; its source may be filled until then.
+        """
+        stage, field = self.stages[task.stage], task.field
+        if compute and task.pack_after:
+            await _ended(task.pack_after, first)
+        elif compute and start:
+            await wait_for_slices(start)
+        source, target = arrays[task.stage][field], arrays[task.stage + 1][field]
+        if compute and task.kind in ("units", "indices"):
+            self.pack(task, slot, source, target, scale if task.stage == 0 else 1.0)
+        if comms is not None and not self._alone:
+            if stage.dimension is None or task.kind == "turn":
+                await take_turn()
+            else:
+                await self.exchanged(task, stage, slot, target, comms[stage.dimension])
+        if compute and task.kind != "turn" and not self._alone:
+            if task.unpack_after:
+                await _ended(task.unpack_after, first)
+            self.unpack(task, slot, source, target)
+            if task.rest_after is not None and self._rest is not None:
+                await _ended(task.rest_after, first)
+                await self.complete(target, arrays[-1][field])
+
+    def pack(self, task, slot, source, target, scale):
+        """What a task does before its exchange; all, where there is none."""
+        self._execute("local" if self._alone else "pack", task, slot, source, target, scale)
+
+    def unpack(self, task, slot, source, target):
+        """What a task does after its exchange."""
+        self._execute("unpack", task, slot, source, target, 1.0)
+
+    def exchanged(self, task, stage, slot, target, comm):
+        """The awaitable exchange of a task."""
+        if task.kind == "late":
+            message, send = self._deferred.message(task.part)
+        else:
+            message, send = stage.message(self._standard(task)), slot.send
+        receive = slot.receive
+        if message.direct:
+            receive = target.flat
+            if self._relocates:
+                receive = receive[task.part.start * points(stage.target_shape[1:]):]
+        return comm.Alltoallv(
+            [send, message.counts_sent, message.starts_sent, self.mpi_type],
+            [receive, message.counts_received, message.starts_received, self.mpi_type])
+
+    def _execute(self, what, task, slot, source, target, scale):
+        key = (what, length_of(task.part)) if self._relocates else (what, *task.key)
+        code = self._code(key, source, target, scale, self._write, what, task)
+        bases, first = slot.bases, task.part.start if self._relocates else 0
+        bases[SOURCE] = source.address + first * source.array.strides[0]
+        bases[TARGET] = target.address + first * target.array.strides[0]
+        bases[SCRATCH] = self._scratch[worker_index()].address
+        if task.set_aside is not None:
+            bases[ASIDE] = self._deferred.address
+        execute(code, bases)
+
+    def _write(self, program, source, target, scale, what, task):
+        stage, part = self.stages[task.stage], self._standard(task)
+        if what == "local":
+            stage.local(program, length_of(part), source, target, scale)
+        elif what == "pack":
+            if task.set_aside is not None:
+                self._deferred.set_aside(program, task.set_aside, source, target, scale)
+            stage.pack(program, part, source, target, scale)
+        elif task.kind == "late":
+            self._deferred.unpack(program, task.part, target)
+            groups = self._rest.groups[task.part]
+            self._write_rest(program, source, target, scale,
+                             slice(groups[0].start, groups[-1].stop))
+        else:
+            stage.unpack(program, part, target)
+
+    def _standard(self, task):
+        """The units for which what a task does is written down."""
+        return slice(0, length_of(task.part)) if self._relocates else task.part
+
+    async def complete(self, source, target):
+        """Make the rest of a field."""
+        """Transform the axes that waited for all units."""
+        def complete(part):
+            code = self._code(("rest", part.start), source, target, 1.0, self._write_rest, part)
+            bases = np.zeros(BASES, np.int64)
+            bases[SOURCE], bases[TARGET] = source.address, target.address
+            bases[SCRATCH] = self._scratch[worker_index()].address
+            execute(code, bases)
+
+        parts = block(self._rest.count, min(self._rest.count, PARTS))
+        if len(self._scratch) == 1:
+            for part in parts:
+                complete(part)
+        else:
+            await parallel(complete, parts)
+
+    def _write_rest(self, program, source, target, scale, blocks):
+        self._rest.write(program, [source], [target], scale, blocks)
+
+    def _code(self, key, source, target, scale, write, *args):
+        return self._codes.find((source.array.strides, target.array.strides, scale), key, write,
+                                View.of(SOURCE, source.array), View.of(TARGET, target.array),
+                                scale, *args)
+
+    def describe(self):
+        """The way, as text."""
+        return "; ".join(map(str, self.stages)) + (
+            f"; then axes {self._rest_axes}" if self._rest_axes else "")
+
+
+def _ended(tasks, first):
+    """Wait until some tasks have ended, of those that begin with slice `first`."""
+    return wait_for_slices(first + tasks.stop, first + tasks.start)
+
+
+def _whole(shape):
+    return tuple(slice(0, length) for length in shape)
+
