@@ -49,6 +49,12 @@ def test_navier_stokes_is_the_same_on_any_number_of_ranks(tmp_path):
     assert len(answers[0]) == 2 and answers == answers[:1] * 3
 
 
+def test_conjugate_gradients():
+    """The last of three ranks has fewer rows of its own."""
+    result = run("conjugate_gradients.py", 3, "200", "9")
+    assert result.out.startswith("200 rows, 1744 entries, 3 ranks: 15 iterations, ")
+
+
 @pytest.mark.parametrize("overlap", ["off", "block", "poll"])
 def test_navier_stokes_with_overlap(overlap):
     run("navier_stokes_2d.py", 2, *SMALL, "--picture", "", "--wait", overlap, "--workers", "2")
