@@ -1,71 +1,91 @@
-"""What the runtime itself costs, on one rank: slices, awaits and plan calls without any work.
+"""What the runtime itself costs: calls of a pipeline, slices of a long job, calls of a plan.
 
-    python bench/overhead.py [--slices 1000] [--rounds 9] [--quick]
+    python bench/overhead.py [--ranks 2] [--rounds 15] [--calls 300] [--slices 2000] [--json FILE] [--quick]
 
-For each way to wait, with and without a trace: the time per slice that awaits nothing; per await
-(slices of two awaits less slices of one; beside it the bare MPI call); per call of a plan (`FFT2`
-of a single 4 x 4 slice). Everything is timed in every round, in an order rotated from round to
-round: medians over the rounds (range), in microseconds.
+Starts its own ranks, each pinned to a core. For each way to wait, beside the bare MPI call of the same
+kind (blocking for ``off`` and ``block``, nonblocking and hot for ``poll``), in microseconds:
+
+* ``call_us``: one call of a pipeline of one slice that awaits one `Alltoall` of 16 bytes, with a skeleton
+  and without one (then every call learns what it awaits);
+* ``short_us``: one call of eight such slices;
+* ``slice_us``: one slice with one await in a job of many;
+* ``plan_us``: one forward transform of an `FFT2` of a single 4 x 4 plane per rank.
+
+Everything is timed in every round, in an order rotated from round to round: medians over the rounds (range)
+of the slowest rank. With ``--json`` a list ``cases``, one entry for each way to wait and kind.
 """
 
 import argparse
+import json
+import os
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-import numpy as np
-from mpi4py import MPI
-
-import overlap
+from overlap.tools import launch
 
 WAITS = ("off", "block", "poll")
+SHORT = 8  # slices of a short job
 
 
-def rotated_rounds(functions, rounds):
-    """Seconds of each function in each round, {name: list}; a first round does not count."""
+# ---- on the ranks --------------------------------------------------------------------------------
+
+def rotated_rounds(comm, functions, rounds):
+    """Seconds of each function in each round, {name: list}, of the slowest rank; one more warms up."""
     seconds = {name: [] for name in functions}
     names = list(functions)
     for number in range(rounds + 1):
         first = number % len(names)
         for name in names[first:] + names[:first]:
+            comm.Barrier()
             started_s = perf_counter()
             functions[name]()
+            took_s = perf_counter() - started_s
             if number:
-                seconds[name].append(perf_counter() - started_s)
+                seconds[name].append(max(comm.allgather(took_s)))
     return seconds
 
 
-def bare(comm, wait, slices):
-    """The MPI calls of `slices` awaits, and nothing else."""
-    send, receive = np.zeros(1), np.zeros(1)
+def bare(comm, wait, calls):
+    """The MPI calls of so many awaits, and nothing else."""
+    import numpy as np
+    send, receive = np.zeros((2, 2))
 
     def run():
-        for _ in range(slices):
+        for _ in range(calls):
             if wait == "poll":
-                comm.Ialltoall(send, receive).Wait()
+                request = comm.Ialltoall(send, receive)
+                while not request.Test():
+                    pass
             else:
                 comm.Alltoall(send, receive)
     return run
 
 
-def pipeline(runtime, awaits, slices):
-    """So many slices of so many awaits."""
-    send, receive = np.zeros(1), np.zeros(1)
+def pipeline(runtime, wait, calls, slices, learned=False):
+    """So many calls of a pipeline of so many slices, each with one exchange of 16 bytes."""
+    import numpy as np
+    send, receive = np.zeros((2, 2 * runtime.comm.size // 2))
 
     async def program(z):
-        for _ in range(awaits):
-            await runtime.comm.Alltoall(send, receive)
+        await runtime.comm.Alltoall(send, receive)
 
-    async def skeleton(z):
-        await program(z)
+    run = runtime.pipelined(program, skeleton=None if learned else program, wait=wait)
+    keys = range(slices)
 
-    run = runtime.pipelined(program, skeleton=skeleton)
-    return lambda: run(range(slices))
+    def repeated():
+        for _ in range(calls):
+            run(keys)
+    return repeated
 
 
 def plan_calls(runtime, stack, wait, calls):
     """So many calls of a plan that has next to nothing to do."""
-    plan = stack.enter_context(overlap.FFT2(runtime, (1, 4, 4),
+    import overlap
+    size = 4 * runtime.comm.size
+    plan = stack.enter_context(overlap.FFT2(runtime, (1, size, size),
                                             settings={"wait": wait, "depth": 1, "chunk": 1,
                                                       "in_flight": 1, "effort": "estimate"}))
     field, spectrum = plan.real.empty(), plan.spectrum.empty()
@@ -77,68 +97,95 @@ def plan_calls(runtime, stack, wait, calls):
     return run
 
 
-def measure(slices, rounds):
-    """Microseconds by (wait, traced) and what was timed, a list with one value per round."""
-    functions, traces = {}, []
+def measure(options):
+    """The cases: dictionaries of the figures' names and values, medians and ranges."""
+    import mpi4py
+    mpi4py.rc.thread_level = options.level
+    from mpi4py import MPI
+
+    import overlap
+    comm = MPI.COMM_WORLD.Dup()
+    calls, slices = options.calls, options.slices
+    functions, per = {}, {}
+
+    def add(key, function, count):
+        functions[key], per[key] = function, count
+
     with ExitStack() as stack:
         for wait in WAITS:
-            functions[wait, "bare"] = bare(MPI.COMM_SELF, wait, slices)
-            for traced in (False, True):
-                runtime = stack.enter_context(overlap.Runtime(
-                    MPI.COMM_SELF, wait=wait, depth=16, trace=traced or None))
-                timed = {awaits: pipeline(runtime, awaits, slices) for awaits in range(3)}
-                timed["call"] = plan_calls(runtime, stack, wait, max(1, slices // 10))
-                for name, run in timed.items():
-                    functions[wait, traced, name] = run
-                if traced:
-                    traces.append(runtime.trace)
-                    for name in timed:
-                        functions[wait, traced, name] = _then_clear(timed[name], runtime.trace)
-        seconds = rotated_rounds(functions, rounds)
-    calls = max(1, slices // 10)
-    found = {}
+            runtime = stack.enter_context(overlap.Runtime(comm, wait=wait, depth=16))
+            add((wait, "bare_us"), bare(comm, wait, calls), calls)
+            add((wait, "call_us"), pipeline(runtime, wait, calls, 1), calls)
+            add((wait, "learned_call_us"), pipeline(runtime, wait, calls, 1, True), calls)
+            few = max(1, calls // SHORT)
+            add((wait, "short_us"), pipeline(runtime, wait, few, SHORT), few)
+            add((wait, "slice_us"), pipeline(runtime, wait, 1, slices), slices)
+            add((wait, "plan_us"), plan_calls(runtime, stack, wait, few), few)
+        seconds = rotated_rounds(comm, functions, options.rounds)
+    comm.Free()
+    cases = []
     for wait in WAITS:
-        found[wait, "bare"] = [1e6 * s / slices for s in seconds[wait, "bare"]]
-        for traced in (False, True):
-            here = {name: seconds[wait, traced, name] for name in (0, 1, 2, "call")}
-            found[wait, traced, "slice"] = [1e6 * s / slices for s in here[0]]
-            found[wait, traced, "await"] = [1e6 * (two - one) / slices
-                                            for one, two in zip(here[1], here[2])]
-            found[wait, traced, "call"] = [1e6 * s / calls for s in here["call"]]
-    return found
+        case = {"wait": wait, "ranks": comm_size(MPI), "thread_level": options.level}
+        for (way, name), found in seconds.items():
+            if way == wait:
+                us = [1e6 * s / per[way, name] for s in found]
+                case[name] = round(median(us), 2)
+                case[f"{name[:-3]}_range_us"] = [round(min(us), 2), round(max(us), 2)]
+        cases.append(case)
+    if MPI.COMM_WORLD.rank == 0:
+        launch.tell({"cases": cases, "library": MPI.Get_library_version().split("\n")[0].strip()})
 
 
-def _then_clear(run, trace):
-    def traced():
-        run()
-        trace.clear()
-    return traced
+def comm_size(MPI):
+    return MPI.COMM_WORLD.size
 
 
-def _text(values):
-    return f"{median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+# ---- here ----------------------------------------------------------------------------------------
+
+NAMES = {"call_us": "call", "learned_call_us": "call, learned", "short_us": f"call of {SHORT}",
+         "slice_us": "slice", "plan_us": "plan call", "bare_us": "bare MPI call"}
+
+
+def table(cases, rounds):
+    """The cases as text."""
+    first = cases[0]
+    lines = [f"microseconds, median of {rounds} rounds (range); {first['ranks']} ranks, 1 worker, "
+             f"thread level {first['thread_level']}",
+             f"{'wait':6}" + "".join(f" {name:>22}" for name in NAMES.values())]
+    for case in cases:
+        cells = ["{:.1f} ({:.1f}-{:.1f})".format(case[key], *case[f"{key[:-3]}_range_us"])
+                 for key in NAMES]
+        lines.append(f"{case['wait']:6}" + "".join(f" {cell:>22}" for cell in cells))
+    return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--slices", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--slices", type=int, default=2000)
+    parser.add_argument("--level", choices=("serialized", "multiple"), default="serialized",
+                        help="MPI's thread level")
+    parser.add_argument("--json", metavar="FILE", type=Path)
     parser.add_argument("--quick", action="store_true", help="only to see it work")
     options = parser.parse_args()
     if options.quick:
-        options.slices, options.rounds = 20, 2
-    found = measure(options.slices, options.rounds)
-    print(f"microseconds, median of {options.rounds} rounds (range); 1 rank, 1 worker")
-    heads = ("slice", "await", "plan call")
-    print(f"{'wait':6} {'trace':5} " + " ".join(f"{head:>22}" for head in heads)
-          + f" {'bare MPI call':>18}")
-    for wait in WAITS:
-        for traced in (False, True):
-            cells = [_text(found[wait, traced, name]) for name in ("slice", "await", "call")]
-            print(f"{wait:6} {'on' if traced else 'off':5} "
-                  + " ".join(f"{cell:>22}" for cell in cells)
-                  + (f" {_text(found[wait, 'bare']):>18}" if not traced else ""))
+        options.rounds, options.calls, options.slices = 2, 16, 20
+    if launch.under_mpi():
+        measure(options)
+        return 0
+    found = []
+    status = launch.run_ranks([sys.executable, os.path.abspath(__file__), *sys.argv[1:]],
+                              ranks=options.ranks, on_line=launch.listening(found.append))
+    if status or not found:
+        return status or 1
+    record = found[0]
+    print(table(record["cases"], options.rounds))
+    if options.json:
+        options.json.write_text(json.dumps(record | {"rounds": options.rounds}, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

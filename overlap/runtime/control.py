@@ -25,8 +25,7 @@ import os
 import pickle
 import threading
 import weakref
-import zlib
-from numbers import Complex, Integral, Number, Real
+from array import array
 from time import perf_counter
 from typing import Any
 
@@ -38,6 +37,7 @@ from .exclusive import Exclusive
 from .interrupts import held_error
 from .requests import AsyncComm
 from .watchdog import Watchdog
+from .wishes import Wish, disagreement
 
 MANY, MOST = 500, 1500  # communicators of runtimes that are open; MPI has about 2,000
 _open = 0
@@ -87,6 +87,7 @@ class Control:
         self.size = self.comm.size
         _count(1)
         self._identity = None
+        self._header = array("q", (0, 0, 0))
 
     # ---- agreement ---------------------------------------------------------------------------
 
@@ -115,32 +116,37 @@ class Control:
             that is none (`KeyboardInterrupt`, `SystemExit`) or that a signal handler raised is
             raised there itself.
         """
-        wish = {"call": call}
+        try:
+            wish = Wish(call, agreed)
+        except Exception as problem:
+            wish = Wish(call)
+            error = error or InputError(
+                "expected values that can be written as text, received one for which this fails: "
+                f"{formatted(problem)[0]}")
+        self.meet_for(wish, error, entry)
+
+    def meet_for(self, wish: Wish, error: BaseException | None = None, entry: bool = False) -> None:
+        """As `meet`, for a `Wish` that was made before: of a call that is made again and again."""
         if error is None:
             error = held_error()
-        if error is None:
-            try:
-                wish |= {name: canonical(value) for name, value in (agreed or {}).items()}
-            except Exception as problem:
-                error = InputError("expected values that can be written as text, received one for "
-                                   f"which this fails: {formatted(problem)[0]}")
-        signature = zlib.crc32(repr(wish).encode("utf-8", "backslashreplace"))
-        header = np.array([error is None, signature, -signature], dtype=np.int64)
+        call, header = wish.call, self._header
         with self.exclusive.used(call):
             self.check_idle()
             self._meetings += 1
+            header[0], header[1], header[2] = error is None, wish.signature, -wish.signature
             try:
                 with self.watchdog.watching(call, entry):
                     self.comm.Allreduce(MPI.IN_PLACE, header, MPI.MIN)
-                if header[0] and header[1] == -header[2]:
+                well, agreed = header[0], header[1] == -header[2]
+                if well and agreed:
                     return
                 with self.watchdog.watching(f"the report of what failed in {call}"):
-                    found = self.comm.allgather(wish if header[0] else _report(error))
+                    found = self.comm.allgather(wish.values if well else _report(error))
             except MPI.Exception as broken:
                 self.mark(broken)
                 raise
-        if header[0]:
-            raise self.mark(InputError(_disagreement(found)))
+        if well:
+            raise self.mark(InputError(disagreement(found)))
         common = self.mark(_common_error(found))
         if error is None:
             raise common
@@ -211,11 +217,11 @@ class Control:
             return collective(data)
 
     def _reduced(self, call, operation, value):
-        array = np.array(value)
-        self.meet(call, {"shape": array.shape, "dtype": array.dtype.str})
+        values = np.array(value)
+        self.meet(call, {"shape": values.shape, "dtype": values.dtype.str})
         with self.exclusive.used(call), self.watchdog.watching(call):
-            self.comm.Allreduce(MPI.IN_PLACE, array, operation)
-        return array if isinstance(value, np.ndarray) else type(value)(array[()])
+            self.comm.Allreduce(MPI.IN_PLACE, values, operation)
+        return values if isinstance(value, np.ndarray) else type(value)(values[()])
 
     def ranks_of(self, comm: object) -> tuple[int, ...] | None:
         """The ranks here of the ranks of `comm`, a tuple; None if it is none or has others too."""
@@ -319,41 +325,6 @@ def _count(change):
         _open += change
 
 
-def canonical(value: Any) -> str:
-    """A value as text, the same for values that compare equal, and for lists and tuples."""
-    if value is None or type(value) is int:
-        return repr(value)
-    if isinstance(value, str):
-        return str.__repr__(value)
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, (bool, np.bool_)):
-        return repr(bool(value))
-    if isinstance(value, Number):
-        return _canonical_number(value)
-    if isinstance(value, (list, tuple)):
-        parts = ", ".join(map(canonical, value))
-        return f"({parts},)" if len(value) == 1 else f"({parts})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(sorted(
-            f"{canonical(key)}: {canonical(part)}" for key, part in value.items())) + "}"
-    if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(map(canonical, value))) + "}"
-    return repr(value)
-
-
-def _canonical_number(value):
-    if isinstance(value, Integral):
-        return repr(int(value))
-    if isinstance(value, Real):
-        value = float(value)
-        return repr(int(value)) if value.is_integer() else repr(value)
-    if isinstance(value, Complex):
-        value = complex(value)
-        return _canonical_number(value.real) if value.imag == 0 else repr(value)
-    return repr(value)
-
-
 def _report(error):
     """What other ranks must know of a failure; None if there is none."""
     if error is None:
@@ -371,17 +342,3 @@ def _common_error(reports):
         if kind == "failure":
             return RankError(rank, summary, traceback_text)
     return InputError("; ".join(f"rank {rank}: {text}" for rank, (_, text, _) in reports.items()))
-
-
-def _disagreement(wishes):
-    """Name what differs between the ranks, rank by rank."""
-    calls = [wish["call"] for wish in wishes]
-    if any(call != calls[0] for call in calls):
-        wishes = [{"call": call} for call in calls]
-    lines = []
-    for name in dict.fromkeys(name for wish in wishes for name in wish):
-        values = [wish.get(name, "nothing") for wish in wishes]
-        if any(value != values[0] for value in values):
-            lines.append(f"{name}: expected the same on all ranks, received " + ", ".join(
-                f"{value} (rank {rank})" for rank, value in enumerate(values)))
-    return "; ".join(lines)

@@ -9,7 +9,7 @@ handler that does not raise notices nothing. Python runs handlers on the main th
 threads there is nothing to do.
 """
 
-import threading
+from threading import get_ident, main_thread
 
 # The functions that `signal` wraps: without its enumerations they take 50 ns instead of 1 us.
 from _signal import NSIG, SIGKILL, SIGSTOP, getsignal  # type: ignore[import-not-found]
@@ -30,18 +30,23 @@ class _Held:
     def __init__(self):
         self.error = None
         self._depth = 0
-        self._handlers = {}
+        self._handlers = {}  # those that are wrapped
+        self._found = []  # all handlers as the last call found them,
+        self._callable = []  # and those of them that can raise: (number, handler)
         self._job = None
         self._wrapper = self._handle  # one object, to be known again
 
     def __enter__(self):
         if self._depth == 0:
             try:
-                for number in _NUMBERS:
-                    handler = getsignal(number)
-                    if callable(handler):
-                        self._handlers[number] = handler
-                        set_handler(number, self._wrapper)
+                found = list(map(getsignal, _NUMBERS))
+                if found != self._found:
+                    self._callable = [(number, handler) for number, handler in zip(_NUMBERS, found)
+                                      if callable(handler)]
+                    self._found = found
+                for number, handler in self._callable:
+                    self._handlers[number] = handler
+                    set_handler(number, self._wrapper)
             except BaseException:  # a handler that was not wrapped yet: nothing has begun
                 self._restore()
                 self.error = None
@@ -108,7 +113,7 @@ _nothing = _Nothing()
 
 def held_signals():
     """The signals of the calling thread, to be held in a ``with`` block."""
-    return _held if threading.get_ident() == threading.main_thread().ident else _nothing
+    return _held if get_ident() == main_thread().ident else _nothing
 
 
 def held_error():

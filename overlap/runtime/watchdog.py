@@ -6,7 +6,6 @@ the watchdog prints what has waited and every thread's stack, and aborts the job
 """
 
 import threading
-from contextlib import contextmanager
 from time import perf_counter
 
 from ..abort import abort
@@ -50,15 +49,24 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
-    @contextmanager
     def watching(self, label, entry=False):
-        """Watch what is done meanwhile."""
-        watched = self.entries if entry else self.outstanding
-        watched[label] = perf_counter()
-        try:
-            yield
-        finally:
-            del watched[label]
+        """Watch what is done meanwhile: a ``with`` block."""
+        return _Watched(self.entries if entry else self.outstanding, label)
+
+
+class _Watched:
+    """The time in which something is under way."""
+
+    __slots__ = ("_watched", "_label")
+
+    def __init__(self, watched, label):
+        self._watched, self._label = watched, label
+
+    def __enter__(self):
+        self._watched[self._label] = perf_counter()
+
+    def __exit__(self, *exc_info):
+        del self._watched[self._label]
 
 
 def _watch(deadlines, closed):

@@ -1,0 +1,83 @@
+"""What ranks want to do together: as values that can be compared, and as a checksum."""
+
+from __future__ import annotations
+
+import zlib
+from numbers import Complex, Integral, Number, Real
+from typing import Any
+
+import numpy as np
+
+
+class Wish:
+    """What a rank is about to do together with the others, and a checksum of it.
+
+    Parameters
+    ----------
+    call : str
+    agreed : dict, optional
+        As of `Control.meet`.
+
+    Attributes
+    ----------
+    values : dict
+        The call and the values, as text.
+    signature : int
+    """
+
+    __slots__ = ("call", "values", "signature")
+
+    def __init__(self, call: str, agreed: dict[str, Any] | None = None) -> None:
+        self.call = call
+        self.values = {"call": call} | {
+            name: canonical(value) for name, value in (agreed or {}).items()}
+        self.signature = zlib.crc32(repr(self.values).encode("utf-8", "backslashreplace"))
+
+
+def canonical(value: Any) -> str:
+    """A value as text, the same for values that compare equal, and for lists and tuples."""
+    if value is None or type(value) is int:
+        return repr(value)
+    if isinstance(value, str):
+        return str.__repr__(value)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (bool, np.bool_)):
+        return repr(bool(value))
+    if isinstance(value, Number):
+        return _canonical_number(value)
+    if isinstance(value, (list, tuple)):
+        parts = ", ".join(map(canonical, value))
+        return f"({parts},)" if len(value) == 1 else f"({parts})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(sorted(
+            f"{canonical(key)}: {canonical(part)}" for key, part in value.items())) + "}"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(canonical, value))) + "}"
+    return repr(value)
+
+
+def _canonical_number(value):
+    if isinstance(value, Integral):
+        return repr(int(value))
+    if isinstance(value, Real):
+        value = float(value)
+        return repr(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, Complex):
+        value = complex(value)
+        return _canonical_number(value.real) if value.imag == 0 else repr(value)
+    return repr(value)
+
+
+def disagreement(wishes):
+    """Name what differs between the ranks, rank by rank."""
+    calls = [wish["call"] for wish in wishes]
+    if any(call != calls[0] for call in calls):
+        wishes = [{"call": call} for call in calls]
+    lines = []
+    for name in dict.fromkeys(name for wish in wishes for name in wish):
+        values = [wish.get(name, "nothing") for wish in wishes]
+        if any(value != values[0] for value in values):
+            lines.append(f"{name}: expected the same on all ranks, received " + ", ".join(
+                f"{value} (rank {rank})" for rank, value in enumerate(values)))
+    return "; ".join(lines)
