@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import marshal
 import zlib
+from array import array
+from functools import cache
 
-import numpy as np
 from mpi4py import MPI
 
 _WORD = (1 << 64) - 1
 
 
+@cache
 def weight(rank: int, size: int) -> int:
     """A rank's weight; over all ranks they add up to 0 modulo 2**64, over some of them they do not."""
     return (_mixed(rank + 1, size) - _mixed(rank, size)) & _WORD
@@ -54,9 +56,8 @@ class Agreements:
     def __init__(self, control, waiting):
         self.unmatched = 0
         self.messages = self._messages = False
+        self.waiting = waiting
         self._control = control
-        self._waiting = waiting
-        self._weight = weight(control.rank, control.size)
         self._issued = {}  # communicator -> what its ranks must share, since the last agreement
         self._under_way = None
 
@@ -77,10 +78,14 @@ class Agreements:
 
     def start(self, failed):
         """Begin to tell the others; `ended` has the answer."""
-        issued, self._issued = self._issued, {}
-        sums = np.array([failed, self._checksum(issued), self._messages], dtype=np.uint64)
+        sums = self.summands(failed)
         request = self._control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
-        self._under_way = request, sums, issued
+        self._under_way = request, sums, self._issued
+        self._issued = {}
+
+    def summands(self, failed):
+        """What this rank has to tell since the last time; the sums of all ranks are for `judged`."""
+        return array("Q", (failed, self._checksum(self._issued), self._messages))
 
     def ended(self):
         """The last agreement that was started; None if all is well, or none is under way.
@@ -95,8 +100,22 @@ class Agreements:
             return None
         request, sums, issued = self._under_way
         self._under_way = None
-        self._waiting.wait(request, "agreement of all ranks")
+        self.waiting.wait(request, "agreement of all ranks")
         self.messages = bool(sums[2])
+        return self._judged(sums, issued)
+
+    def at_once(self, failed):
+        """Tell the others and wait for the answer: as of `ended`."""
+        sums = self.summands(failed)
+        self.waiting.reduced(self._control, sums, MPI.SUM)
+        return self.judged(sums)
+
+    def judged(self, sums):
+        """What the sums of all ranks' `summands` say: as of `ended`."""
+        issued, self._issued = self._issued, {}
+        return self._judged(sums, issued)
+
+    def _judged(self, sums, issued):
         if sums[1]:
             return self._difference(issued)
         return "" if sums[0] else None
@@ -113,23 +132,23 @@ class Agreements:
         if well and hasattr(item, "shared"):
             shared, comm_weight = item.shared(), item.comm.weight
             text = f"{item.name} on communicator {item.comm.number}"
-        sums = self.sum([not well, self._weight * zlib.crc32(f"{text} {learned}".encode())
+        own_weight = weight(self._control.rank, self._control.size)
+        sums = self.sum([not well, own_weight * zlib.crc32(f"{text} {learned}".encode())
                          + comm_weight * _crc(shared, 0)])
         if sums[0]:
             return ""
         if not sums[1]:
             return None
-        with self._waiting.watched("the report of what differs between the ranks"):
+        with self.waiting.watched("the report of what differs between the ranks"):
             found = self._control.allgather(
                 text if shared is None else f"{text} {_terms(shared)}")
         return _different(found)
 
     def sum(self, values):
         """Sums over the ranks of a few integers, modulo 2**64."""
-        sums = np.array([value & _WORD for value in map(int, values)], dtype=np.uint64)
-        self._waiting.wait(self._control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM),
-                           "agreement of all ranks")
-        return [int(value) for value in sums]
+        sums = array("Q", [int(value) & _WORD for value in values])
+        self.waiting.reduced(self._control, sums, MPI.SUM)
+        return sums
 
     def _checksum(self, issued):
         return sum(comm.weight * _crc(shared, comm.number)
@@ -137,7 +156,7 @@ class Agreements:
 
     def _difference(self, issued):
         """The first operation that differs between the ranks of a communicator."""
-        with self._waiting.watched("the report of what differs between the ranks"):
+        with self.waiting.watched("the report of what differs between the ranks"):
             everyone = self._control.Get_group()
             found = self._control.allgather(
                 {(comm.number, comm.first_of(everyone)): shared

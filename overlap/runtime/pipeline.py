@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,10 +12,14 @@ import numpy as np
 
 from ..errors import InputError, formatted
 from .interrupts import held_signals
-from .job import AGREE
+from .wishes import Wish
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+
+SHORT_S = 500e-6  # a call that takes less may be faster without threads, and is noise to a trial
+TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
+WISHES = 8  # numbers of slices whose header is kept
 
 SliceProgram = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -73,6 +78,8 @@ class Pipeline:
         self._has_buffers = buffers is not None
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
+        self._calls = _Calls()
+        self._wishes: dict[tuple[int, str], Wish] = {}  # of calls that agree on nothing more
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
         self._trial: dict[str, list[float]] | None = (
             {way: [] for way in ways} if options.wait == "auto" else None)
@@ -112,47 +119,109 @@ class Pipeline:
         control = runtime.control
         with held_signals(), control.exclusive.used(self._call):
             control.check_idle()
-            wait = self._next_wait()
-            options = replace(self._options, wait=wait)
             keys, error = _listed(slices)
+            count = len(keys)
+            wait = self._next_wait(count)
+            one_thread = self._calls.in_one_thread(count, wait)
             if problem is not None:
                 error = InputError(problem)
-            job: tuple[Any, ...] = ()
-            try:
-                job = runtime._job(keys, self._bound(self._program, args, kwargs),
-                                   self._bound(self._skeleton, args, kwargs),
-                                   self.slots, options)
-            except Exception as failure:
-                error = error or failure
-            runtime.enter(self._call, {"slices": len(keys), "depth": options.depth, "wait": wait,
-                                       "in_flight": options.in_flight, "polls": options.polls,
-                                       **(agree if isinstance(agree, dict) else {"agree": agree})},
-                          self._error or error)
+            error = self._error or error
+            make_job = partial(self._job, keys, wait, one_thread, args, kwargs)
+            straight = count == 1 and callable(self._skeleton) and runtime.trace is None
+            if not (straight or error):
+                try:
+                    job, waiting = make_job()
+                except Exception as failure:
+                    error = failure
+            self._meet(count, wait, agree, error)
             started = perf_counter()
-            runtime._run(*job)
-            if self._trial is not None and keys:
-                self._judge(wait, (perf_counter() - started) / len(keys))
+            if straight:
+                runtime._run_one(keys[0], partial(self._slice(self._program, args, kwargs), keys[0],
+                                                  self.slots[0]), wait == "poll", make_job)
+            else:
+                runtime._run(job, waiting, one_thread)
+            took_s = perf_counter() - started
+            self._calls.took(count, wait, one_thread, took_s)
+            if self._trial is not None and count > 1:
+                self._judge(wait, count, took_s / count)
 
-    def _bound(self, function, args, kwargs):
-        if function is None or function == AGREE:  # in a skeleton's place
-            return function
+    def _meet(self, count, wait, agree, error):
+        """Meet all ranks at the header of a call."""
+        runtime = self._runtime
+        wish = self._wishes.get((count, wait)) if agree is None else None
+        if wish is not None:
+            runtime.control.meet_for(wish, error, entry=not runtime._together)
+            return
+        options = self._options
+        agreed = {"slices": count, "depth": options.depth, "wait": wait, "in_flight": options.in_flight,
+                  "polls": options.polls, **(agree if isinstance(agree, dict) else {"agree": agree})}
+        runtime.enter(self._call, agreed, error)
+        if agree is None and len(self._wishes) < WISHES:
+            self._wishes[count, wait] = Wish(self._call, agreed)
+
+    def _job(self, keys, wait, one_thread, args, kwargs):
+        skeleton = self._skeleton
+        return self._runtime._job(
+            keys, self._slice(self._program, args, kwargs),
+            self._slice(skeleton, args, kwargs) if callable(skeleton) else skeleton,
+            self.slots, replace(self._options, wait=wait), one_thread)
+
+    def _slice(self, function, args, kwargs):
+        """What makes a slice's coroutine of its key and its slot's buffers."""
         if self._has_buffers:
             return lambda key, buffers: function(key, buffers, *args, **kwargs)
         return lambda key, buffers: function(key, *args, **kwargs)
 
-    def _next_wait(self):
+    def _next_wait(self, count):
         if self._trial is None:
             return self.wait
+        if count == 1:
+            return "off"  # nothing to hide it behind
         return min(self._trial, key=lambda wait: len(self._trial[wait]))
 
-    def _judge(self, wait, seconds_per_slice):
-        """After two calls every way, all ranks keep the way whose better call was the fastest."""
+    def _judge(self, wait, count, seconds_per_slice):
+        """After some calls every way, all ranks keep the way whose best call was the fastest."""
         self._trial[wait].append(seconds_per_slice)
-        if all(len(seconds) == 2 for seconds in self._trial.values()):
-            best = np.array([min(seconds) for seconds in self._trial.values()])
-            best = self._runtime.control.maximum(best)
+        calls = {len(seconds) for seconds in self._trial.values()}
+        if calls not in ({TRIALS}, {SHORT_TRIALS}):
+            return
+        best = np.array([min(seconds) for seconds in self._trial.values()])
+        best = self._runtime.control.maximum(best)
+        if calls == {SHORT_TRIALS} or best.min() * count > SHORT_S:
             self.wait = list(self._trial)[int(np.argmin(best))]
             self._trial = None
+
+
+class _Calls:
+    """What the last calls of one pipeline have taken on this rank: is a call worth waking threads?
+
+    To run a job in the calling thread, or on the communicator and the workers, is each rank's own choice:
+    the MPI calls are the same.
+    """
+
+    def __init__(self):
+        self._count = None  # slices
+        self._best_s = {}  # (wait, in one thread) -> seconds
+
+    def in_one_thread(self, count, wait):
+        """Whether the next call needs no threads."""
+        if wait == "off" or count <= 1:
+            return True
+        if count != self._count:
+            self._count = count
+            self._best_s.clear()
+        threads_s, alone_s = (self._best_s.get((wait, alone), 0.0) for alone in (False, True))
+        return 0 < threads_s < SHORT_S and alone_s < threads_s
+
+    def took(self, count, wait, one_thread, seconds):
+        """A call has ended well."""
+        if count != self._count:
+            return
+        if one_thread and seconds > 2 * SHORT_S:
+            self._best_s.clear()  # the calls have become longer
+        else:
+            which = wait, one_thread
+            self._best_s[which] = min(seconds, self._best_s.get(which, seconds))
 
 
 def _listed(slices: Iterable[Any]) -> tuple[list[Any], Exception | None]:

@@ -23,6 +23,7 @@ from .job import Job
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
 from .requests import AsyncComm
 from .scheduler import Scheduler
+from .straight import StraightPath
 from .threads import Threads
 from .trace import Trace
 from .waiting import POLLS_PER_EXCHANGE
@@ -282,31 +283,60 @@ class Runtime:
         """Raise `ClosedError` after `close`."""
         self.control.check_open()
 
-    def _job(self, slices, program, skeleton, slots, options):
-        """A `Job`, its way to wait, whether threads run it; nothing of this is collective."""
-        pool = self._threads.pool(options.wait)
-        job = Job(slices, program, skeleton, slots, options.depth, pool, self.trace)
-        waiting = self._scheduler.waiting(
-            options.wait, job, pool, options.in_flight, options.polls)
-        return job, waiting, pool is not None
+    def _job(self, slices, program, skeleton, slots, options, one_thread):
+        """A `Job` and its way to wait; nothing of this is collective."""
+        workers = None
+        if not one_thread:
+            workers = self._threads.pool(options.wait)
+        elif len(slices) == 1 and options.wait != "off" and self.workers > 1:
+            workers = self._threads.pool("poll")  # for the parts of a `parallel`
+        job = Job(slices, program, skeleton, slots, options.depth, workers, self.trace)
+        return job, self._scheduler.waiting(
+            options.wait, job, workers, options.in_flight, options.polls, one_thread)
 
-    def _run(self, job, waiting, threaded):
+    def _run(self, job, waiting, one_thread):
         """Run one job to its end; raises what all ranks agreed on."""
+        runner = self._scheduler if one_thread else self._threads
+        with self._running(job):
+            error = runner.run(job, waiting)
+        if error is not None:
+            self._raise(error, job)
+
+    def _run_one(self, key, program, polls, make_job):
+        """As `_run`, for a job of one slice whose operations are known."""
+        path = StraightPath(self._scheduler, key, polls, make_job)
+        with self._running(path):
+            error = path.run(program)
+        if error is not None:
+            self._raise(error, path.job)
+
+    def _running(self, job):
+        """The time in which a job runs and signals fail it: a ``with`` block."""
+        return _Running(self.control, job)
+
+    def _raise(self, error, job):
         signals, control = held_signals(), self.control
-        before = signals.fail(job)
-        control.running = True
-        try:
-            error = (self._threads if threaded else self._scheduler).run(job, waiting)
-        finally:
-            control.running = False
-            signals.fail(before)
-        if error is None:
-            return
         cause = job.failure and job.failure.error
         control.mark(error)
         if isinstance(cause, KeyboardInterrupt) or cause is not None and cause is signals.error:
             raise control.mark(cause) from error
         raise error from cause
+
+
+class _Running:
+    __slots__ = ("_before", "_control", "_job", "_signals")
+
+    def __init__(self, control, job):
+        self._control, self._job = control, job
+
+    def __enter__(self):
+        self._signals = held_signals()
+        self._before = self._signals.fail(self._job)
+        self._control.running = True
+
+    def __exit__(self, *exc_info):
+        self._control.running = False
+        self._signals.fail(self._before)
 
 
 def _dropped(control, threads, watchdog):

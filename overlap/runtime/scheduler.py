@@ -24,6 +24,8 @@ on all ranks before any rank waits for it. If a rank fails in that time, all sto
 from __future__ import annotations
 
 import pickle
+from array import array
+from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
@@ -32,10 +34,29 @@ from ..errors import CommunicatorsExhausted, SliceError
 from .agreement import Agreements
 from .requests import TakeTurn
 from .slots import AT_BARRIER, END, FAILED
-from .waiting import Blocking, Inline, NotIssued, Polling
+from .waiting import Blocking, Inline, NotIssued, Polling, PollingInline
 
 COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
 _left_behind = 0
+
+
+@dataclass
+class Begun:
+    """What has been done of a job before the scheduler goes on with it.
+
+    Attributes
+    ----------
+    agreements : Agreements
+        They know what was issued.
+    issued : int
+        How many operations and turns that is.
+    sums : array, optional
+        The job's last agreement: nothing is left to issue.
+    """
+
+    agreements: Agreements
+    issued: int = 0
+    sums: array | None = None
 
 
 class Scheduler:
@@ -62,43 +83,55 @@ class Scheduler:
         self._exhausted = None  # why no job can be run any more
         self._job = self._waiting = self._agreements = None
 
-    def waiting(self, wait, job, workers, in_flight, polls):
+    def waiting(self, wait, job, workers, in_flight, polls, one_thread=False):
         """The way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``."""
-        if wait == "off":
-            return Inline(job, self.outstanding, None)
-        if wait == "block":
-            return Blocking(job, self.outstanding, workers)
-        return Polling(job, self.outstanding, workers, in_flight, polls)
+        if wait == "poll":
+            kind = PollingInline if one_thread else Polling
+            return kind(job, self.outstanding, workers, in_flight, polls)
+        kind = Inline if one_thread or wait == "off" else Blocking
+        return kind(job, self.outstanding, workers)
 
-    def run(self, job, waiting):
-        """Issue all operations of `job`; returns the error of all ranks, or None."""
+    def run(self, job, waiting, begun=None):
+        """Issue all operations of `job`; returns the error of all ranks, or None.
+
+        Parameters
+        ----------
+        job : Job
+        waiting : the way to wait
+        begun : Begun, optional
+            What has been done of the job's only slice; see `StraightPath`.
+        """
         if self._exhausted is not None:
             job.release()
             return CommunicatorsExhausted(self._exhausted)
+        begun = begun or Begun(Agreements(self.control, waiting))
         self._job = job
         self._waiting = waiting
-        self._agreements = Agreements(self.control, waiting)
+        self._agreements = begun.agreements
+        self._agreements.waiting = waiting
         self._ending = False  # no slice begins any more, on any rank
         self._dirty = False  # something is left on the communicators
         self._abandoned = [request for request in self._abandoned if not _is_over(request)]
         try:
+            if begun.sums is not None:
+                return self._outcome(self._agreements.judged(begun.sums))
             for slot in job.slots:
                 waiting.resume(slot)
-            if not self._issue_all():
+            if not self._issue_all(begun.issued):
                 self._cut()
-            return self._outcome()
+            self._all_well()  # the last agreement may still be under way
+            return self._outcome(self._agreements.at_once(job.failure is not None))
         finally:
             job.release()
             self._job = self._waiting = self._agreements = None
 
     # ---- the rotation ------------------------------------------------------------------------
 
-    def _issue_all(self):
+    def _issue_all(self, issued):
         """The rotation. False if the ranks agreed to stop at once."""
         job, waiting = self._job, self._waiting
         rotation = list(job.slots)
         parked = []
-        issued = 0
         stopping = False  # all ranks know of a failure
         while rotation or parked:
             if not rotation:  # the last slot has arrived at the barrier
@@ -263,12 +296,9 @@ class Scheduler:
         self._dirty = True
         self._abandoned += self._waiting.abandon()
 
-    def _outcome(self):
+    def _outcome(self, problem):
         """The same error on all ranks, or None if the job has ended well on all."""
         job, rank, size = self._job, self.control.rank, self.control.size
-        self._all_well()  # the last agreement may still be under way
-        self._agreements.start(job.failure is not None)
-        problem = self._agreements.ended()
         if problem is None:
             return None
         if problem:
@@ -307,8 +337,7 @@ class Scheduler:
 
     def _least(self, value):
         least = np.array([value], dtype=np.int64)
-        self._waiting.wait(self.control.Iallreduce(MPI.IN_PLACE, least, MPI.MIN),
-                           "agreement of all ranks")
+        self._waiting.reduced(self.control, least, MPI.MIN)
         return int(least[0])
 
 

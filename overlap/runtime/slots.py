@@ -82,6 +82,15 @@ class Slot:
         """Where its next item comes in the issue order."""
         return self.taken * self._job.depth + self.index
 
+    def go_on(self, coroutine, awaited, error):
+        """Go on with a slice that has begun elsewhere: in the place of the slot's first one."""
+        ordinal, key = self._waiting.popleft()
+        self.current = run = SliceRun(key, ordinal)
+        run.coroutine = coroutine
+        run.awaited = self.taken = awaited
+        run.begun = awaited > 0
+        run.error = error
+
     def release_barrier(self):
         """All slots are at the barrier: the parked slices go on, in their order."""
         self._waiting, self._parked = self._parked, self._waiting

@@ -351,6 +351,9 @@ class Agreements(Comm):
     def Iallreduce(self, _, values, op=None):
         return self._join(("agreement", len(values), op.handle), None, values, None)[0]
 
+    def Allreduce(self, _, values, op=None):
+        self._join(("agreement", len(values), op.handle, "blocking"), None, values, None)[0].Wait()
+
     def allgather(self, value):
         ticket, meeting = self._join(("allgather",), None, (self.rank, value), None)
         ticket.Wait()

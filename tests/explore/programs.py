@@ -35,6 +35,7 @@ class Call:
     buffers: bool
     steps: list
     shown: bool = True  # the slices' keys have a text
+    alone: tuple = ()  # ranks that wake no threads for it
     faults: list = field(default_factory=list)
 
 
@@ -93,6 +94,7 @@ def draw_call(random, ranks):
     buffers = random.random() < 0.5 and not (barrier and slices > depth)
     call = Call(wait, depth, random.choice((1, 2, 3, depth)), skeleton, buffers, table)
     call.shown = random.random() < 0.8
+    call.alone = tuple(rank for rank in range(ranks) if random.random() < 0.3)
     if fails and slices:
         call.faults = [draw_fault(random, call, ranks) for _ in range(random.choice((1, 1, 2)))]
     return call

@@ -193,11 +193,14 @@ class Rank:
 
     def _call(self, index, call):
         runtime, network, number = self.world.runtime, self.network, self.number
-        if call.wait != "off" and self.pool is None:
-            self._start_threads()
-        pool = self.pool if call.wait != "off" else None
-        if pool is not None:
-            pool.core_tokens = self.tokens if call.wait == "block" else None
+        one = len(call.steps) == 1
+        alone = one or call.wait == "off" or number in call.alone
+        pool = None
+        if call.wait != "off" and (not alone or one and self.world.plan.workers > 1):
+            if self.pool is None:
+                self._start_threads()
+            pool = self.pool
+            pool.core_tokens = self.tokens if call.wait == "block" and not alone else None
         network.cores[number] = self.world.plan.workers if call.wait == "block" else NO_LIMIT
         network.limits[number] = call.in_flight if call.wait == "poll" else 1
         self.log, self.ended, self.arrived, self.living = [], set(), {}, [0]
@@ -205,14 +208,27 @@ class Rank:
         self.kept.append([0])
         resources = [set() if call.buffers else None for _ in range(call.depth)]
         handle = self.source.latest
-        self.job = runtime.job.Job(
-            [Key(number, call.shown) for number in range(len(call.steps))], self._program(index, call),
-            self._skeleton(index, call) if call.skeleton is True else call.skeleton or None,
-            resources, call.depth, pool, None)
-        self._arm(index, call)
-        waiting = self.scheduler.waiting(call.wait, self.job, pool, call.in_flight, 8)
+        keys = [Key(number, call.shown) for number in range(len(call.steps))]
+        program = self._program(index, call)
+
+        def make_job():
+            job = runtime.job.Job(
+                keys, program,
+                self._skeleton(index, call) if call.skeleton is True else call.skeleton or None,
+                resources, call.depth, pool, None)
+            return job, self.scheduler.waiting(call.wait, job, pool, call.in_flight, 8, alone)
+
         before = len(network.issued[number])
-        error = self.scheduler.run(self.job, waiting)
+        if one and call.skeleton is True:
+            self.job = runtime.straight.StraightPath(
+                self.scheduler, keys[0], call.wait == "poll", make_job)
+            self._arm(index, call)
+            error = self.job.run(partial(program, keys[0], resources[0]))
+        else:
+            self.job, waiting = make_job()
+            self._arm(index, call)
+            error = self.scheduler.run(self.job, waiting)
+            del waiting
         self.issued.append([identity[1:] if identity else None
                             for _, identity in network.issued[number][before:]])
         self.outcomes.append(error and (
@@ -221,7 +237,7 @@ class Rank:
             network.violated(f"rank {number}: the outcome is {error!r}")
         self._check_call(index, call, error, handle)
         network.testsome.pop(number, None)
-        self.job = waiting = None
+        self.job = make_job = program = None
         if len(self.outcomes) == min(len(rank.outcomes) for rank in self.world.ranks):
             self.world.check(index)
 
@@ -306,16 +322,20 @@ class Rank:
         elif kind == "wait":
             await requests.wait_for_slices(request[2], request[1])
             missing = set(range(request[1], request[2])) - self.ended
-            if missing and not self.job.stopping:
+            if missing and not self._stopping():
                 self.network.violated(f"rank {self.number}: slice {number} did not wait for "
                                       f"slices {missing}")
+
+    def _stopping(self):
+        job = getattr(self.job, "job", self.job)  # of a `StraightPath`, if it was left
+        return job.stopping
 
     async def _barrier(self, call, number, step):
         place = sum(entry == ("barrier",) for entry in call.steps[number][:step])
         self.arrived.setdefault(place, set()).add(number)
         await self.world.runtime.requests.barrier()
         missing = set(range(len(call.steps))) - self.arrived[place] - self.ended
-        if missing and not self.job.stopping:
+        if missing and not self._stopping():
             self.network.violated(f"rank {self.number}: slice {number} passed a barrier before "
                                   f"slices {missing} came")
 
@@ -333,7 +353,7 @@ class Rank:
             done.append(place)
 
         await self.world.runtime.requests.parallel(part, range(count))
-        if sorted(done) != list(range(count)) and not self.job.stopping:
+        if sorted(done) != list(range(count)) and not self._stopping():
             self.network.violated(f"rank {self.number}: slice {number} went on with parts {done} "
                                   f"of {count}")
 

@@ -15,6 +15,7 @@ from greenlet import getcurrent, greenlet
 
 IDLE_TIMERS = 400  # so many timers in a row that change nothing: nothing will ever change
 NEVER = 1 << 60
+LOOK_S = 20e-6  # the clock goes on at least that far when somebody waits
 GAPS = (8, 30, 100, 400, NEVER)  # mean number of statements from one preemption to the next
 
 schedule = None  # the one that runs
@@ -253,6 +254,12 @@ class Lock:
         self._held = False
         self._waiting = deque()
 
+    @classmethod
+    def held(cls):
+        lock = cls()
+        lock._held = True
+        return lock
+
     def acquire(self, blocking=True, timeout=-1):
         while self._held:
             if not blocking:
@@ -260,7 +267,7 @@ class Lock:
             sleeper = _Sleeper()
             self._waiting.append(sleeper)
             if timeout >= 0:
-                schedule.later(timeout, sleeper)
+                schedule.later(max(timeout, LOOK_S), sleeper)
             schedule.suspend()
             if sleeper.state == sleeper.LATE:
                 return False
@@ -349,6 +356,10 @@ current_thread = getcurrent
 
 def perf_counter():
     return schedule.now_s
+
+
+def sleep(seconds):
+    Lock.held().acquire(timeout=seconds)
 
 
 def get_ident():
