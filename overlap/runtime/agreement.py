@@ -15,6 +15,8 @@ from functools import cache
 
 from mpi4py import MPI
 
+from .operations import Operation, Start
+
 _WORD = (1 << 64) - 1
 
 
@@ -129,9 +131,12 @@ class Agreements:
             As of `ended`.
         """
         shared, text, comm_weight = None, str(item), 0
-        if well and hasattr(item, "shared"):
-            shared, comm_weight = item.shared(), item.comm.weight
-            text = f"{item.name} on communicator {item.comm.number}"
+        operation = item.operation if isinstance(item, Start) else item
+        if well and isinstance(operation, Operation):
+            shared, comm_weight = operation.shared(), operation.comm.weight
+            text = f"{operation.name} on communicator {operation.comm.number}"
+            if operation is not item:
+                text = f"the start of {text}"
         own_weight = weight(self._control.rank, self._control.size)
         sums = self.sum([not well, own_weight * zlib.crc32(f"{text} {learned}".encode())
                          + comm_weight * _crc(shared, 0)])

@@ -7,7 +7,7 @@ one, could not be drained, so it fails as soon as it shows, whether anything els
 
 from __future__ import annotations
 
-from .requests import Operation
+from .operations import Operation, Pending, Start
 
 
 class Recorded:
@@ -28,8 +28,14 @@ class Recorded:
         requests = self.requests
 
         async def skeleton(key, resources):
+            started = []
             for request in requests:
-                await (request.on_scratch() if isinstance(request, Operation) else request)
+                if isinstance(request, Start):
+                    started.append(await Start(request.operation.on_scratch()))
+                elif isinstance(request, Pending):
+                    await started[request.number]
+                else:
+                    await (request.on_scratch() if isinstance(request, Operation) else request)
 
         return skeleton
 
@@ -40,10 +46,8 @@ class Recorded:
         if request is expected:
             return None
         if type(request) is type(expected):
-            if not isinstance(request, Operation):
-                return None
             try:
-                if expected.alike(request):
+                if _alike(expected, request):
                     return None
             except Exception as error:  # MPI would refuse it as well
                 return error
@@ -58,7 +62,18 @@ class Recorded:
         return [(run, error) for run, error in found if error is not None]
 
 
+def _alike(expected, request):
+    """Whether two requests of the same type are the same."""
+    if isinstance(request, Start):
+        return expected.operation.alike(request.operation)
+    if isinstance(request, Pending):
+        return expected.number == request.number
+    return not isinstance(request, Operation) or expected.alike(request)
+
+
 def _described(request):
     if request is None:
         return "the end of the slice"
+    if isinstance(request, Start):
+        return f"the start of {request.operation.described()}"
     return request.described() if isinstance(request, Operation) else str(request)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import InputError, formatted
+from ..errors import InputError, formatted, repr_of
 from .interrupts import held_signals
 from .wishes import Wish
 
@@ -168,9 +168,15 @@ class Pipeline:
 
     def _slice(self, function, args, kwargs):
         """What makes a slice's coroutine of its key and its slot's buffers."""
-        if self._has_buffers:
-            return lambda key, buffers: function(key, buffers, *args, **kwargs)
-        return lambda key, buffers: function(key, *args, **kwargs)
+        def coroutine(key, buffers):
+            made = (function(key, buffers, *args, **kwargs) if self._has_buffers
+                    else function(key, *args, **kwargs))
+            if not hasattr(made, "send"):
+                raise TypeError(f"expected {self._name} to be a coroutine function (`async def`), received "
+                                f"one that returned {repr_of(made)}")
+            return made
+
+        return coroutine
 
     def _next_wait(self, count):
         if self._trial is None:

@@ -3,6 +3,7 @@
 A slice program is a coroutine. Every `await` in it hands one request to the runtime:
 
 * `Operation`: an MPI call, made by the communicator on one of the runtime's communicators;
+* `Start`: the start of one, which gives a `Pending` to be awaited later (both in `operations`);
 * `Barrier`: wait until every slice of this rank has arrived (or ended);
 * `Parallel`: split a heavy step of one slice over idle workers;
 * `WaitForSlices`: wait until the first slices of the call have ended;
@@ -14,93 +15,23 @@ returns the `Operation` to await.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from functools import partial
-from itertools import starmap
+from collections.abc import Callable, Iterable
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 
 from . import signatures
 from .agreement import weight
+from .operations import Operation, Persistent, Request, Start
 
 # Calls with a nonblocking twin of the same arguments: ``Name`` and ``Iname``.
 CALLS = tuple(signatures.PARAMETERS)
+# Calls that can be handed to MPI once: ``Name_init``.
+PERSISTENT = tuple(name for name in CALLS if hasattr(MPI.Comm, f"{name}_init"))
 
 
-class _Request:
-    """Anything a slice program can await."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[_Request, None, None]:
-        return (yield self)
-
-
-class Operation(_Request):
-    """One MPI call of a slice program, not yet made.
-
-    Attributes
-    ----------
-    made : list
-        What the call has returned, as soon as it has: an exception that comes after, a signal handler's
-        for one, must not have the call made twice.
-    """
-
-    __slots__ = ("comm", "name", "args", "kwargs", "made")
-
-    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...],
-                 kwargs: dict[str, Any]) -> None:
-        self.comm = comm
-        self.name = name
-        self.args = args
-        self.kwargs = kwargs
-        self.made: list[Any] = []
-
-    def call(self) -> None:
-        """Make the blocking call."""
-        self._make(self.name)
-
-    def start(self) -> MPI.Request:
-        """Start the nonblocking twin; returns the `MPI.Request`."""
-        self._make("I" + self.name.lower())
-        return self.made[0]
-
-    def _make(self, name):
-        function = getattr(self.comm._handle, name)
-        if self.kwargs:
-            function = partial(function, **self.kwargs)
-        # `extend` calls the function from C and keeps its result before any Python code can run.
-        self.made.extend(starmap(function, (self.args,)))
-
-    terms = signatures.terms
-    alike = signatures.alike
-    shared = signatures.shared
-    described = signatures.described
-    sent = signatures.sent
-
-    def on_scratch(self) -> Operation:
-        """Make the same operation on buffers of its own, so that it moves no user's data."""
-        return Operation(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
-
-    def __str__(self) -> str:
-        return f"{self.name} on communicator {self.comm.number}"
-
-
-def _copied(argument):
-    """Copy the arrays inside an mpi4py buffer argument; leave counts, types and ranks alone."""
-    if isinstance(argument, np.ndarray):
-        return np.array(argument)
-    if isinstance(argument, (list, tuple)):
-        return type(argument)(_copied(part) for part in argument)
-    if isinstance(argument, dict):
-        return {key: _copied(part) for key, part in argument.items()}
-    return argument
-
-
-class Barrier(_Request):
+class Barrier(Request):
     """All slices of this rank have arrived here, or have ended."""
 
     __slots__ = ()
@@ -119,7 +50,7 @@ def barrier() -> Barrier:
     return Barrier()
 
 
-class Parallel(_Request):
+class Parallel(Request):
     """Calls of one function on several parts, made by whichever workers are idle."""
 
     __slots__ = ("function", "parts")
@@ -139,7 +70,7 @@ def parallel(function: Callable[[Any], object], parts: Iterable[Any]) -> Paralle
     return Parallel(function, parts)
 
 
-class WaitForSlices(_Request):
+class WaitForSlices(Request):
     """Slices `start` to `stop` - 1 of the call have ended on this rank."""
 
     __slots__ = ("stop", "start")
@@ -171,7 +102,7 @@ def wait_for_slices(stop: int, start: int = 0) -> WaitForSlices:
     return WaitForSlices(stop, start)
 
 
-class TakeTurn(_Request):
+class TakeTurn(Request):
     """The slice's place in the issue order, with nothing to issue."""
 
     __slots__ = ()
@@ -228,6 +159,7 @@ class AsyncComm:
         self._wrap = wrap
         self.weight = weight(source.rank, source.size)
         self.number = number
+        self._persistent: list[Persistent] = []
         self._handle: Any = None
         self.renew()
 
@@ -251,9 +183,14 @@ class AsyncComm:
         self._handle.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self._handle.rank
         self.size = self._handle.size
+        for request in self._persistent:
+            request.renew()
 
     def free(self) -> None:
-        """Free the duplicate, and the source if it was made here (collective)."""
+        """Free the persistent requests, the duplicate, and the source if it was made here (collective)."""
+        for request in self._persistent:
+            request.free()
+        self._persistent.clear()
         self._handle.Free()
         if self.owns_source:
             self._source.Free()
@@ -275,14 +212,40 @@ class AsyncComm:
         return self._wrap(lambda: self._source.Split(color, key))
 
 
+    def _kept(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Persistent:
+        """Make a persistent request: outside of pipelines, by the calling thread."""
+        self.runtime.control.check_idle()
+        request = Persistent(self, name, args, kwargs)
+        self._persistent.append(request)
+        return request
+
+
 def _awaitable(name):
     def method(self, *args, **kwargs):
         return Operation(self, name, args, kwargs)
-    method.__name__ = name
-    method.__qualname__ = f"AsyncComm.{name}"
     method.__doc__ = f"Awaitable `MPI.Comm.{name}`, same arguments."
-    return method
+    return name, method
 
 
-for _name in CALLS:
-    setattr(AsyncComm, _name, _awaitable(_name))
+def _startable(name):
+    def method(self, *args, **kwargs):
+        return Start(Operation(self, name, args, kwargs))
+    method.__doc__ = (f"`MPI.Comm.I{name.lower()}`, same arguments: await it to start it, "
+                      "and what that gives to wait for it.")
+    return "I" + name.lower(), method
+
+
+def _keepable(name):
+    def method(self, *args, **kwargs):
+        return self._kept(name, args, kwargs)
+    method.__doc__ = (f"`MPI.Comm.{name}_init`, same arguments: a request that slices can await again and "
+                      "again; outside of pipelines, by all ranks of the communicator if it is a collective. "
+                      "Freed with the communicator.")
+    return f"{name}_init", method
+
+
+for _makes, _names in ((_awaitable, CALLS), (_startable, CALLS), (_keepable, PERSISTENT)):
+    for _name, _method in map(_makes, _names):
+        _method.__name__ = _name
+        _method.__qualname__ = f"AsyncComm.{_name}"
+        setattr(AsyncComm, _name, _method)

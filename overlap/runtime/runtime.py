@@ -21,13 +21,13 @@ from .control import Control
 from .interrupts import held_signals
 from .job import Job
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
+from .polling import POLLS_PER_EXCHANGE
 from .requests import AsyncComm
 from .scheduler import Scheduler
 from .straight import StraightPath
 from .threads import Threads
 from .trace import Trace
-from .waiting import POLLS_PER_EXCHANGE
-from .watchdog import Watchdog
+from .watchdog import Watchdog, abort_on
 from .workers import single_threaded_pools
 
 
@@ -297,7 +297,7 @@ class Runtime:
     def _run(self, job, waiting, one_thread):
         """Run one job to its end; raises what all ranks agreed on."""
         runner = self._scheduler if one_thread else self._threads
-        with self._running(job):
+        with _Running(self.control, job, one_thread):
             error = runner.run(job, waiting)
         if error is not None:
             self._raise(error, job)
@@ -305,14 +305,10 @@ class Runtime:
     def _run_one(self, key, program, polls, make_job):
         """As `_run`, for a job of one slice whose operations are known."""
         path = StraightPath(self._scheduler, key, polls, make_job)
-        with self._running(path):
+        with _Running(self.control, path, True):
             error = path.run(program)
         if error is not None:
             self._raise(error, path.job)
-
-    def _running(self, job):
-        """The time in which a job runs and signals fail it: a ``with`` block."""
-        return _Running(self.control, job)
 
     def _raise(self, error, job):
         signals, control = held_signals(), self.control
@@ -324,19 +320,23 @@ class Runtime:
 
 
 class _Running:
-    __slots__ = ("_before", "_control", "_job", "_signals")
+    """The time in which a job runs: signals fail it, and nobody else may talk."""
 
-    def __init__(self, control, job):
-        self._control, self._job = control, job
+    __slots__ = ("_before", "_control", "_job", "_one_thread", "_signals")
+
+    def __init__(self, control, job, one_thread):
+        self._control, self._job, self._one_thread = control, job, one_thread
 
     def __enter__(self):
         self._signals = held_signals()
         self._before = self._signals.fail(self._job)
         self._control.running = True
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, kind, error, traceback):
         self._control.running = False
         self._signals.fail(self._before)
+        if error is not None and self._one_thread:  # the other ranks go on
+            abort_on(error)
 
 
 def _dropped(control, threads, watchdog):

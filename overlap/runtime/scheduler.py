@@ -32,9 +32,11 @@ from mpi4py import MPI
 
 from ..errors import CommunicatorsExhausted, SliceError
 from .agreement import Agreements
+from .operations import Pending, Start
+from .polling import Polling, PollingInline
 from .requests import TakeTurn
 from .slots import AT_BARRIER, END, FAILED
-from .waiting import Blocking, Inline, NotIssued, Polling, PollingInline
+from .waiting import Blocking, Inline, NotIssued
 
 COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
 _left_behind = 0
@@ -166,6 +168,8 @@ class Scheduler:
                         job.stop(closing=self._ending)
         if stopping and self._agreements.sum([self._agreements.unmatched])[0]:
             self._leave_behind()
+        if waiting.forgotten():
+            self._leave_behind()
         waiting.finish()
         return True
 
@@ -236,14 +240,22 @@ class Scheduler:
     def _issue(self, slot, operation):
         """Issue one operation; False if, while learning, it did not start on all ranks."""
         job, waiting = self._job, self._waiting
-        if isinstance(operation, TakeTurn):
+        kind = type(operation)
+        if kind is TakeTurn:
             waiting.completed(slot)
+            return True
+        if kind is Pending:
+            waiting.wait_pending(slot, operation)
             return True
         if job.skeleton is None:
             return self._start_together(slot, operation)
         while True:
             try:
-                waiting.issue(slot, operation)
+                if type(operation) is Start:
+                    waiting.start(slot, operation.operation)
+                    operation = operation.operation
+                else:
+                    waiting.issue(slot, operation)
                 break
             except NotIssued as refusal:
                 # The others issue it: so must this rank, on buffers from the skeleton.
@@ -256,7 +268,12 @@ class Scheduler:
     def _start_together(self, slot, operation):
         """While learning: start an operation; False if it did not start on all ranks."""
         job, waiting = self._job, self._waiting
-        waiting.make_room()
+        adopt = waiting.adopt
+        if type(operation) is Start:
+            operation, adopt = operation.operation, waiting.adopt_pending
+        else:
+            waiting.make_room()
+        waiting.wait_unused(operation)
         operation.made = []
         error = None
         try:
@@ -273,7 +290,7 @@ class Scheduler:
                 self._dirty = True
             return False
         self._agreements.note(operation)
-        waiting.adopt(slot, operation, made[0])
+        adopt(slot, operation, made[0])
         return True
 
     # ---- the end -----------------------------------------------------------------------------
@@ -285,6 +302,8 @@ class Scheduler:
         job.stop(closing=True)
         waiting.stopped = True
         if self._agreements.sum([self._agreements.unmatched])[0]:
+            self._leave_behind()
+        if waiting.forgotten():
             self._leave_behind()
         waiting.finish()
         waiting.quiet()

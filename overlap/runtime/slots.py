@@ -20,7 +20,8 @@ from collections import deque
 from time import perf_counter
 
 from ..errors import repr_of, text_of
-from .requests import Barrier, Parallel, WaitForSlices, _Request
+from .operations import Pending, Start, not_awaited, steps
+from .requests import Barrier, Parallel, Request, WaitForSlices
 
 END = "end of the slices"  # posted when a slot has no slice left
 AT_BARRIER = "barrier()"  # posted when all slices left in a slot wait at a barrier
@@ -30,7 +31,8 @@ FAILED = "a failed slice"  # posted when a slice failed before the runtime knew 
 class SliceRun:
     """One slice's coroutine, and how far it has come."""
 
-    __slots__ = ("key", "ordinal", "coroutine", "awaited", "begun", "draining", "error", "ended")
+    __slots__ = ("answer", "awaited", "begun", "coroutine", "draining", "ended", "error", "key", "ordinal",
+                 "pending")
 
     def __init__(self, key, ordinal):
         self.key = key
@@ -40,6 +42,8 @@ class SliceRun:
         self.begun = False  # the communicator thread has taken the first of its operations or turns
         self.draining = False
         self.error = None  # to be raised from the await, at the next step
+        self.pending = []  # what it has started, in this order
+        self.answer = None  # what its await gives
         self.ended = False
 
 
@@ -170,10 +174,13 @@ class Slot:
         trace = job.trace
         started = perf_counter() if trace is not None else 0.0
         request = None
+        steps.running, steps.dropped = True, None
         try:
             if run.coroutine is None:
                 run.coroutine = job.coroutine(run.key, self.resources)
-            request = run.coroutine.send(None)
+            answer, run.answer = run.answer, None
+            request = run.coroutine.send(answer)
+            answer = None
             ended = False
         except StopIteration:
             ended = True
@@ -183,6 +190,7 @@ class Slot:
             job.fail(run.key, error)
             return self._drain(run)
         finally:
+            steps.running = False
             if trace is not None and not run.draining:
                 job.traced(f"slice {text_of(run.key)}", started)
         problem = self._problem(run, request, ended)
@@ -191,12 +199,24 @@ class Slot:
             return self._drain(run)
         if not ended and not isinstance(request, (Parallel, WaitForSlices)):
             run.awaited += 1
+            if type(request) is Pending:
+                request.waited = True
         return request
 
     def _problem(self, run, request, ended):
         """Why the slice cannot go on with this request, or end; None if it can."""
         kind = type(request)
-        if not ended and not issubclass(kind, _Request):
+        if not run.draining:
+            if steps.dropped is not None:
+                return not_awaited(steps.dropped)
+            left = [str(one.operation) for one in run.pending if not one.waited] if ended else ()
+            if left:
+                return RuntimeError("expected a slice to await all that it has started, received its end "
+                                    f"with {', '.join(left)} pending")
+            if kind is Pending and (request.waited or request not in run.pending):
+                return RuntimeError("expected a slice to await what it has started itself, once, "
+                                    f"received {request}")
+        if not ended and not issubclass(kind, Request):
             return TypeError(
                 "a slice program can await the runtime's own calls only: "
                 "expected comm.Alltoall(...), barrier(), parallel(...), wait_for_slices(...) or "
@@ -225,7 +245,8 @@ class Slot:
             skeleton = self._job.skeleton
             if skeleton is None:
                 return FAILED
-            run.coroutine = _skip(skeleton(run.key, self.resources), run.awaited)
+            run.answer = None
+            run.coroutine = _skip(skeleton(run.key, self.resources), run.awaited, run.pending)
             run.draining = True
         return self._step(run)
 
@@ -243,19 +264,24 @@ def _close(run, job):
     run.error = None
 
 
-def _skip(coroutine, count):
-    """Iterate over what a skeleton posts, without the first `count`."""
+def _skip(coroutine, count, pending):
+    """Iterate over what a skeleton posts, without the first `count`; what they started is `pending`."""
+    answer, started = None, 0
     try:
         while True:
             try:
-                request = coroutine.send(None)
+                request = coroutine.send(answer)
             except StopIteration:
                 return
+            answer = None
             if isinstance(request, (Parallel, WaitForSlices)):
                 continue
             if count == 0:
-                yield request
+                answer = yield request
             else:
                 count -= 1
+                if isinstance(request, Start):
+                    answer = pending[started]
+                    started += 1
     finally:
         coroutine.close()

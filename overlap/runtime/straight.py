@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .agreement import Agreements
-from .requests import Operation, TakeTurn
+from .operations import Operation, Persistent, not_awaited, steps
+from .requests import TakeTurn
 from .scheduler import Begun, Scheduler
 from .waiting import Label, NotIssued, made, wait_for
 
 if TYPE_CHECKING:
     from .job import Job
-    from .waiting import _Waiting
+    from .waiting import Waiting
+
+
+_STRAIGHT = frozenset((Operation, Persistent, TakeTurn))
 
 
 class StraightPath:
@@ -43,7 +47,7 @@ class StraightPath:
     __slots__ = ("_agreements", "_failure", "_job", "_key", "_polls", "_scheduler", "job")
 
     def __init__(self, scheduler: Scheduler, key: Any, polls: bool,
-                 job: Callable[[], tuple[Job, _Waiting]]) -> None:
+                 job: Callable[[], tuple[Job, Waiting]]) -> None:
         self._scheduler = scheduler
         self._key = key
         self._polls = polls
@@ -64,36 +68,45 @@ class StraightPath:
         scheduler, agreements = self._scheduler, self._agreements
         most = scheduler.agree_every - 1  # from there on the scheduler agrees in between
         issued = 0
-        coroutine = None
+        coroutine = request = raised = error = None
+        steps.dropped = None
         try:
             coroutine = program()
             send = coroutine.send
             while True:
-                request = send(None)
+                steps.running = True
+                try:
+                    request = send(None)
+                finally:
+                    steps.running = False
                 kind = type(request)
-                if issued == most or self._failure is not None or (
-                        kind is not Operation and kind is not TakeTurn):
-                    return self._leave(coroutine, issued, request)
-                if kind is Operation:
+                if (kind not in _STRAIGHT or issued == most or self._failure is not None
+                        or steps.dropped is not None):
+                    break
+                if kind is not TakeTurn:
                     try:
                         error = self._issued(request)
                     except NotIssued as refusal:  # the others still wait for it
-                        return self._leave(coroutine, issued, error=refusal.__cause__)
+                        error = refusal.__cause__
+                        break
                     agreements.note(request)
-                    if error is not None:
-                        return self._leave(coroutine, issued + 1, error=error)
                 issued += 1
+                request = None
+                if error is not None:
+                    break
         except StopIteration:
-            pass
-        except BaseException as error:
-            return self._leave(coroutine, issued, raised=error)
-        if self._failure is not None:
-            return self._leave(coroutine, issued, raised=StopIteration())
-        sums = agreements.summands(False)
-        self._reduce(sums)
-        if not (sums[0] or sums[1]):
-            return None
-        return self._leave(None, issued, sums=sums)
+            raised = StopIteration()  # that of the coroutine would keep this frame alive
+        except BaseException as failure:
+            raised = failure
+        if steps.dropped is not None:
+            error = not_awaited(steps.dropped)
+        if error is None and self._failure is None and isinstance(raised, StopIteration):
+            sums = agreements.summands(False)
+            self._reduce(sums)
+            if not (sums[0] or sums[1]):
+                return None
+            return self._leave(Begun(agreements, issued, sums))
+        return self._leave(Begun(agreements, issued), coroutine, request, raised, error)
 
     def _issued(self, operation):
         """Make one MPI call; see `made`."""
@@ -125,33 +138,30 @@ class StraightPath:
         finally:
             del outstanding[label]
 
-    def _leave(self, coroutine, issued, request=None, *, raised=None, error=None, sums=None):
+    def _leave(self, begun, coroutine=None, request=None, raised=None, error=None):
         """Have the scheduler go on.
 
         Parameters
         ----------
+        begun : Begun
         coroutine : coroutine
             The slice.
-        issued : int
-            Its operations and turns so far.
         request : Request, optional
             What it awaits now.
         raised : BaseException, optional
             What it has raised.
         error : BaseException, optional
-            What its last operation is to raise.
-        sums : array, optional
-            Nothing is left to do: the last agreement.
+            What its last await is to raise.
         """
         job, waiting = self._job()
-        if sums is None:
-            job.slots[0].go_on(_Resumed(coroutine, request, raised), issued, error)
         self.job = job
+        if begun.sums is None:
+            job.slots[0].go_on(_Resumed(coroutine, request, raised), begun.issued, error)
         if error is not None:
             job.fail(self._key, error)
         if self._failure is not None:
             job.fail(*self._failure)
-        return self._scheduler.run(job, waiting, Begun(self._agreements, issued, sums))
+        return self._scheduler.run(job, waiting, begun)
 
 
 class _Resumed:

@@ -1,7 +1,7 @@
-"""The three ways to wait, on a communicator thread and without one.
+"""The ways to wait, on a communicator thread and without one.
 
-`Blocking` makes the blocking call and holds a core token meanwhile, `Polling` keeps several nonblocking
-calls in flight and sleeps between polls. `Inline` and `PollingInline` make the same MPI calls in the calling
+`Blocking` makes the blocking call and holds a core token meanwhile; `Polling` (in `polling`) keeps several
+nonblocking calls in flight and sleeps between polls. `Inline` and `PollingInline` make the same MPI calls in the calling
 thread, which also runs the slices' steps: for ``wait="off"``, and for jobs too short to wake a thread for.
 Which thread it is, each rank decides by itself.
 """
@@ -12,12 +12,12 @@ from time import perf_counter
 from mpi4py import MPI
 
 from ..errors import text_of
+from .operations import Pending, Persistent
 from .signatures import is_receive, is_send
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
 HOT_S = 150e-6  # exchanges that take less are polled for without sleep, if no step runs meanwhile
-POLLS_PER_EXCHANGE = 8  # by default
 EVERY = object()  # in a slot's place: the communicator thread waits until no slot runs
 
 # Raised by a blocking call before anything was sent; any other error class comes after.
@@ -52,7 +52,7 @@ class NotIssued(Exception):
     """MPI was not asked for an operation, or has refused its arguments; the cause says why."""
 
 
-class _Waiting:
+class Waiting:
     """What the ways to wait share.
 
     `outstanding` maps what MPI has not finished to its start. ``_awaited`` is the slot whose item the
@@ -73,6 +73,7 @@ class _Waiting:
         self._awaited = None
         self._wake_event = self.WakeEvent()
         self._requests = []  # in flight
+        self._pending = []  # what slices have started and not waited for yet
         job.posted = self.posted
         job.resume = self.resume
 
@@ -139,12 +140,73 @@ class _Waiting:
     def make_room(self):
         """Wait until one more operation may be started."""
 
+    def wait_unused(self, operation):
+        """Wait until an operation is not under way: a persistent one may be, for another slice."""
+        if type(operation) is Persistent:
+            for pending in tuple(self._pending):
+                if pending.operation is operation:
+                    self._finish(pending)
+
+    def start(self, slot, operation):
+        """Start an operation that is awaited later; `NotIssued` as of `made`."""
+        self.wait_unused(operation)
+        error = made(operation, operation.start)
+        if not operation.made:
+            self.completed(slot, error)
+            return
+        request, operation.made = operation.made[0], []
+        if error is not None:
+            self._job.fail(slot.current.key, error)
+        self.adopt_pending(slot, operation, request)
+
+    def adopt_pending(self, slot, operation, request):
+        """Take over an operation that has been started, to be awaited later; its slice goes on."""
+        run = slot.current
+        pending = run.answer = Pending(operation, len(run.pending))
+        pending.request = request
+        run.pending.append(pending)
+        self._pending.append(pending)
+        self.completed(slot)
+
+    def wait_pending(self, slot, pending):
+        """A slice awaits what it has started."""
+        self._finish(pending)
+        self.completed(slot, pending.error)
+
+    def _finish(self, pending):
+        """Wait until what a slice has started is over."""
+        if not pending.done:
+            try:
+                self.wait(pending.request, str(pending))
+            except MPI.Exception as failure:
+                pending.error = failure
+            self._over(pending)
+
+    def _over(self, pending):
+        pending.done, pending.request = True, None
+        self._pending.remove(pending)
+
+    def forgotten(self):
+        """Whether messages are under way that no slice waits for, and that may never meet their other half."""
+        return any(is_receive(pending.operation) or is_send(pending.operation)
+                   for pending in self._pending if not pending.waited)
+
     def finish(self):
         """Wait until nothing is in flight."""
+        for pending in tuple(self._pending):
+            self._finish(pending)
 
     def abandon(self):
         """Give up what is in flight and may never end; returns the requests of it that go on."""
-        return []
+        left = []
+        for pending in tuple(self._pending):
+            if is_receive(pending.operation):
+                pending.request.Cancel()  # then it ends
+            elif is_send(pending.operation):
+                left.append(pending.request)  # it reads its buffer only, and keeps it alive
+                self._over(pending)
+        self.finish()
+        return left
 
     def reduced(self, comm, values, op):
         """Reduce an array over all ranks, in place: the library's own agreements."""
@@ -183,7 +245,7 @@ class _Watched:
         self._waiting._end(self._label)
 
 
-class _OneThread(_Waiting):
+class OneThread(Waiting):
     """Steps run on the thread that talks to MPI, when it has nothing else to do."""
 
     def __init__(self, job, outstanding, workers, *options):
@@ -207,7 +269,7 @@ class _OneThread(_Waiting):
         pass
 
 
-class Inline(_OneThread):
+class Inline(OneThread):
     """`off`: steps and blocking calls one after another on the calling thread."""
 
     def _look(self):
@@ -224,7 +286,7 @@ class Inline(_OneThread):
             request.Wait()
 
 
-class Blocking(_Waiting):
+class Blocking(Waiting):
     """The blocking MPI call, as in the GKV document; it takes one of the workers' core tokens."""
 
     def issue(self, slot, operation):
@@ -239,133 +301,6 @@ class Blocking(_Waiting):
     def reduced(self, comm, values, op):
         with self._workers.core_tokens:
             super().reduced(comm, values, op)
-
-
-class Polling(_Waiting):
-    """Nonblocking calls, several in flight, and sleep in between: the core is given back.
-
-    The sleep follows the exchanges: a `polls`-th of the time between two completions, so that
-    looking costs little and a finished exchange waits little, between 20 and 500 us. Exchanges shorter
-    than a sleep are polled for without any, while no step of this rank runs.
-    """
-
-    test_some = staticmethod(MPI.Request.Testsome)
-    hot_s = HOT_S
-
-    def __init__(self, job, outstanding, workers, limit, polls=POLLS_PER_EXCHANGE):
-        super().__init__(job, outstanding, workers)
-        self._limit = limit
-        self._polls = polls
-        self._in_flight = []  # (slot, label), in the order of `_requests`
-        self._sleep_s = SHORTEST_SLEEP_S
-        self._interval_s = 0.0  # between the last completions
-        self._last_completion = None
-
-    def make_room(self):
-        while len(self._requests) >= self._limit:
-            self._look()
-
-    def issue(self, slot, operation):
-        self.make_room()
-        error = made(operation, operation.start)
-        if not operation.made:
-            self.completed(slot, error)
-            return
-        request, operation.made = operation.made[0], []
-        if error is not None:
-            self._job.fail(slot.current.key, error)
-        self.adopt(slot, operation, request)
-
-    def adopt(self, slot, operation, request):
-        label = Label(operation, slot.current.key)
-        self._begin(label)
-        if not self._requests:
-            self._last_completion = self.clock()
-        self._in_flight.append((slot, label))
-        self._requests.append(request)
-
-    def wait(self, request, label):
-        with self.watched(label):
-            wait_for(request, self._wake_event.sleep, 0.0 if self._job.running else self.hot_s,
-                     self.clock)
-
-    def reduced(self, comm, values, op):
-        self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), "agreement of all ranks")
-
-    def finish(self):
-        while self._requests:
-            self._look()
-
-    def abandon(self):
-        left = []
-        for place, (_, label) in enumerate(self._in_flight):
-            request = self._requests[place]
-            if is_receive(label.operation):
-                request.Cancel()  # then it ends
-            elif is_send(label.operation):
-                left.append(place)  # it reads its buffer only, and keeps it alive
-        requests = [self._requests[place] for place in left]
-        for place in reversed(left):
-            self._end(self._in_flight[place][1])
-            del self._in_flight[place], self._requests[place]
-        self.finish()
-        return requests
-
-    def _look(self):
-        """Collect what has completed; if nothing has, sleep until the next look or item."""
-        if not self._requests:
-            self._wake_event.sleep()
-        elif not self._collected():
-            self._pause(self._job.running)
-
-    def _pause(self, busy):
-        """Until the next look: no time at all while exchanges are short and nothing else is to do."""
-        hot = (not busy and self._interval_s < self.hot_s
-               and self.clock() - self._last_completion < self.hot_s)
-        self._wake_event.sleep(0.0 if hot else self._sleep_s)
-
-    def _collected(self):
-        """Collect what has completed; False if nothing has."""
-        done, error = self._done()
-        if not done:
-            return False
-        now = self.clock()
-        interval = (now - self._last_completion) / len(done)
-        self._last_completion, self._interval_s = now, interval
-        self._sleep_s = min(max(interval / self._polls, 0.5 * self._sleep_s,
-                                SHORTEST_SLEEP_S), 2 * self._sleep_s, LONGEST_SLEEP_S)
-        finished = [self._in_flight[place] for place in done]
-        for place in sorted(done, reverse=True):
-            del self._in_flight[place], self._requests[place]
-        for slot, label in finished:
-            self._end(label)
-            self.completed(slot, error)
-        return True
-
-    def _done(self):
-        """Places of the requests that have completed, and what MPI says is wrong with them, or None."""
-        try:
-            return self.test_some(self._requests), None
-        except MPI.Exception as failure:
-            # MPI does not tell which has completed well and which has not: what it took is lost.
-            done = [place for place, request in enumerate(self._requests)
-                    if request == MPI.REQUEST_NULL]
-            if not done:  # the error is of none in particular
-                self._job.fail(None, failure)
-            return done, failure
-
-
-class PollingInline(_OneThread, Polling):
-    """`Polling` on the calling thread: it looks between steps, and hot for a while before it sleeps."""
-
-    def _look(self):
-        """Collect what has completed; if nothing has, run a step; if none is ready, look again or sleep."""
-        if self._requests and self._collected() or self._advance():
-            return
-        if not self._requests:
-            self._wake_event.sleep()  # workers have the parts of a slice
-        else:
-            self._pause(False)
 
 
 def wait_for(request, sleep, hot_s=HOT_S, clock=perf_counter):

@@ -31,13 +31,13 @@ DEFECTS = {
         ("scheduler", "for slot in visited:",
          "for slot in sorted(visited, key=lambda slot: slot.item is None):"),),
     "draining leaves out one operation": (
-        ("slots", "self.resources), run.awaited)", "self.resources), run.awaited + 1)"),),
+        ("slots", "run.awaited, run.pending)", "run.awaited + 1, run.pending)"),),
     "draining leaves out the operation that did not start": (
         ("scheduler", "        run.awaited -= 1\n", ""),),
     "an error that Testsome reports is dropped": (
-        ("waiting", "return done, failure", "return done, None"),),
+        ("polling", "return done, failure", "return done, None"),),
     "an error of Testsome that belongs to no request is dropped": (
-        ("waiting", "                self._job.fail(None, failure)\n", "                pass\n"),),
+        ("polling", "                self._job.fail(None, failure)\n", "                pass\n"),),
     "a barrier lets slices pass before the last one has come": (
         ("scheduler", """\
             if not rotation:  # the last slot has arrived at the barrier
@@ -66,8 +66,7 @@ DEFECTS = {
     "a program is learned from a slice that has not ended": (
         ("scheduler", "slot.index == 0 and job.first_ended", "slot.index == 0 and slot.taken"),),
     "one operation too many is in flight": (
-        ("waiting", "while len(self._requests) >= self._limit:",
-         "while len(self._requests) > self._limit:"),),
+        ("polling", "- len(self._pending) >= self._limit:", "- len(self._pending) > self._limit:"),),
     "a rank that failed does not wait for the agreement": (
         ("scheduler", "if self._all_well():", "if job.failure is None and self._all_well():"),),
     "a rank that failed begins no slice": (
@@ -83,7 +82,7 @@ DEFECTS = {
     "slots are closed while workers have them": (
         ("scheduler", "        waiting.quiet()\n", "        pass\n"),),
     "an agreement under way when learning fails is dropped": (
-        ("scheduler", "        self._all_well()  #", "        #"),),
+        ("scheduler", "            self._all_well()  #", "            #"),),
 }
 
 RARE = {"slots are closed while workers have them"}  # takes thousands of schedules

@@ -107,6 +107,8 @@ class _Points(ast.NodeTransformer):
         self._inside = False  # a function
 
     def _function(self, node):
+        if node.name == "__del__":  # runs at any moment, and must not give way
+            return node
         outside, self._inside = self._inside, True
         node = self.generic_visit(node)
         self._inside = outside

@@ -16,7 +16,7 @@ from overlap.errors import CommunicatorsExhausted
 from overlap.runtime import barrier, parallel, take_turn, wait_for_slices
 from overlap.runtime.job import Job
 from overlap.runtime.requests import Operation
-from overlap.runtime.waiting import Polling
+from overlap.runtime.polling import Polling
 
 # ---- waits, single issues, what is kept ------------------------------------------------------
 

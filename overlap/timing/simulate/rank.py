@@ -15,9 +15,10 @@ import numpy as np
 
 from ...runtime.agreement import weight
 from ...runtime.job import Job
+from ...runtime.polling import Polling
 from ...runtime.requests import Operation
 from ...runtime.scheduler import Scheduler
-from ...runtime.waiting import Blocking, Inline, Polling
+from ...runtime.waiting import Blocking, Inline
 from ...runtime.workers import CoreTokens, ReadySteps
 from .clock import Queue, WakeEvent
 

@@ -1,0 +1,255 @@
+"""MPI calls as awaits: an operation, one that is started now and awaited later, one that is kept.
+
+    await comm.Alltoall(a, b)              # start it, and go on when it has completed
+    pending = await comm.Ialltoall(a, b)   # start it and go on at once
+    ...
+    await pending                          # go on when it has completed
+
+Each of these awaits has its place in the issue order. A slice that ends with one pending has failed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from functools import partial
+from itertools import starmap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from . import signatures
+
+if TYPE_CHECKING:
+    from .requests import AsyncComm
+
+
+class _Steps(threading.local):
+    """The step of a slice that this thread runs.
+
+    Attributes
+    ----------
+    running : bool
+    dropped : str or None
+        The first request that the step has made and let go of without awaiting it.
+    """
+
+    running = False
+    dropped = None
+
+
+steps = _Steps()
+
+
+class Request:
+    """Anything a slice program can await."""
+
+    __slots__ = ("awaited",)
+
+    awaited: bool
+
+    def __await__(self) -> Generator[Request, Any, Any]:
+        self.awaited = True
+        return (yield self)
+
+    def __del__(self) -> None:
+        if steps.running and steps.dropped is None and not getattr(self, "awaited", False):
+            steps.dropped = str(self)
+
+
+def not_awaited(dropped: str) -> RuntimeError:
+    """What is wrong with a step that has made a request and not awaited it."""
+    return RuntimeError(f"expected `await` before every call, received {dropped} that was never awaited")
+
+
+class Operation(Request):
+    """One MPI call of a slice program, not yet made.
+
+    Attributes
+    ----------
+    made : list
+        What the call has returned, as soon as it has: an exception that comes after, a signal handler's
+        for one, must not have the call made twice.
+    """
+
+    __slots__ = ("comm", "name", "args", "kwargs", "made")
+
+    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> None:
+        self.comm = comm
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+        self.made: list[Any] = []
+
+    def call(self) -> None:
+        """Make the blocking call."""
+        self._make(self.name)
+
+    def start(self) -> MPI.Request:
+        """Start the nonblocking twin; returns the `MPI.Request`."""
+        self._make("I" + self.name.lower())
+        return self.made[0]
+
+    def _make(self, name):
+        function = getattr(self.comm._handle, name)
+        if self.kwargs:
+            function = partial(function, **self.kwargs)
+        # `extend` calls the function from C and keeps its result before any Python code can run.
+        self.made.extend(starmap(function, (self.args,)))
+
+    terms = signatures.terms
+    alike = signatures.alike
+    shared = signatures.shared
+    described = signatures.described
+    sent = signatures.sent
+
+    def on_scratch(self) -> Operation:
+        """Make the same operation on buffers of its own, so that it moves no user's data."""
+        return Operation(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
+
+    def __str__(self) -> str:
+        return f"{self.name} on communicator {self.comm.number}"
+
+
+def _copied(argument):
+    """Copy the arrays inside an mpi4py buffer argument; leave counts, types and ranks alone."""
+    if isinstance(argument, np.ndarray):
+        return np.array(argument)
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(_copied(part) for part in argument)
+    if isinstance(argument, dict):
+        return {key: _copied(part) for key, part in argument.items()}
+    return argument
+
+
+class Start(Request):
+    """Start an operation and go on at once, with a `Pending` to be awaited later."""
+
+    __slots__ = ("operation",)
+
+    def __init__(self, operation: Operation) -> None:
+        operation.awaited = True
+        self.operation = operation
+
+    def __str__(self) -> str:
+        return f"the start of {self.operation}"
+
+
+class Pending(Request):
+    """An operation that has been started: ``await`` it before the slice ends.
+
+    Attributes
+    ----------
+    operation : Operation
+    number : int
+        Its place among those that its slice has started.
+    done : bool
+        MPI has completed it.
+    error : BaseException or None
+        What MPI, or its start, has raised.
+    request : MPI.Request or None
+        Where the communicator waits for it itself.
+    slot : Slot or None
+        Who waits for it.
+    waited : bool
+        Its slice has awaited it.
+    """
+
+    __slots__ = ("done", "error", "number", "operation", "request", "slot", "waited")
+
+    def __init__(self, operation: Operation, number: int) -> None:
+        self.operation = operation
+        self.number = number
+        self.done = False
+        self.error: BaseException | None = None
+        self.request: Any = None
+        self.slot: Any = None
+        self.waited = False
+
+    def __del__(self) -> None:
+        """The end of its slice tells, should it not have been awaited."""
+
+    def __str__(self) -> str:
+        return f"{self.operation}, which was started"
+
+
+class Persistent(Operation):
+    """An operation whose arguments are handed to MPI once: ``await`` it as often as you like.
+
+    Made by ``comm.Send_init`` and the like outside of slice programs. It belongs to one slice at a time.
+    """
+
+    __slots__ = ("request",)
+
+    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> None:
+        super().__init__(comm, name, args, kwargs)
+        self.awaited = True  # to make one, and not to use it, is no mistake
+        self.request: Any = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Hand the arguments to MPI, for the communicator as it is now."""
+        self.request = getattr(self.comm._handle, self.name + "_init")(*self.args, **self.kwargs)
+
+    def free(self) -> None:
+        """Free MPI's request."""
+        if self.request is not None and self.request != MPI.REQUEST_NULL:
+            self.request.Free()
+        self.request = None
+
+    def call(self) -> None:
+        self.start().Wait()
+
+    def start(self) -> Any:
+        # As `_make`: the call and the note that it was made are one.
+        self.made.extend(starmap(_started, ((self.request,),)))
+        return self.request
+
+    def on_scratch(self) -> Operation:
+        """Itself: a persistent collective matches no other kind."""
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.name}_init on communicator {self.comm.number}"
+
+
+def _started(request):
+    request.Start()
+    return request
+
+
+def start(operation: Operation) -> Start:
+    """Start an operation now, to be awaited later: ``pending = await start(request)``.
+
+    Parameters
+    ----------
+    operation : Operation
+        Such as ``comm.Allreduce(a, b)``, for which ``comm.Iallreduce(a, b)`` is the same; or a persistent
+        request.
+
+    Returns
+    -------
+    Start
+        Await it to have the operation started in its turn; gives the `Pending`.
+    """
+    if not isinstance(operation, Operation):
+        raise TypeError("expected an operation such as comm.Allreduce(a, b), received "
+                        f"{type(operation).__name__}")
+    return Start(operation)
+
+
+async def all_of(*operations: Operation) -> None:
+    """Start several operations, those that receive first, and wait for all: ``await all_of(a, b)``.
+
+    Parameters
+    ----------
+    operations : Operation
+        Calls of communicators, or persistent requests.
+    """
+    started = [start(operation) for operation in operations]
+    started.sort(key=lambda one: one.operation.name != "Recv")
+    for pending in [await one for one in started]:
+        await pending

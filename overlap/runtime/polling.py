@@ -1,0 +1,187 @@
+"""Waiting without spinning: nonblocking calls, several in flight, and sleep between polls."""
+
+from mpi4py import MPI
+
+from .operations import Pending, Persistent
+from .signatures import is_receive, is_send
+from .waiting import (
+    HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Label, OneThread, Waiting, made, wait_for)
+
+POLLS_PER_EXCHANGE = 8  # by default
+
+
+class Polling(Waiting):
+    """Nonblocking calls, several in flight, and sleep in between: the core is given back.
+
+    The sleep follows the exchanges: a `polls`-th of the time between two completions, so that
+    looking costs little and a finished exchange waits little, between 20 and 500 us. Exchanges shorter
+    than a sleep are polled for without any, while no step of this rank runs.
+    """
+
+    test_some = staticmethod(MPI.Request.Testsome)
+    hot_s = HOT_S
+
+    def __init__(self, job, outstanding, workers, limit, polls=POLLS_PER_EXCHANGE):
+        super().__init__(job, outstanding, workers)
+        self._limit = limit
+        self._polls = polls
+        self._in_flight = []  # (slot, label), in the order of `_requests`
+        self._sleep_s = SHORTEST_SLEEP_S
+        self._interval_s = 0.0  # between the last completions
+        self._last_completion = None
+
+    def make_room(self):
+        # What is awaited later does not count: its other half may be what there must be room for.
+        while len(self._requests) - len(self._pending) >= self._limit:
+            self._look()
+
+    def wait_unused(self, operation):
+        if type(operation) is Persistent:
+            while any(label.operation is operation for _, label in self._in_flight):
+                self._look()
+
+    def issue(self, slot, operation):
+        self.make_room()
+        self.wait_unused(operation)
+        error = made(operation, operation.start)
+        if not operation.made:
+            self.completed(slot, error)
+            return
+        request, operation.made = operation.made[0], []
+        if error is not None:
+            self._job.fail(slot.current.key, error)
+        self.adopt(slot, operation, request)
+
+    def adopt(self, slot, operation, request):
+        label = Label(operation, slot.current.key)
+        self._begin(label)
+        self._fly(slot, label, request)
+
+    def _fly(self, owner, label, request):
+        if not self._requests:
+            self._last_completion = self.clock()
+        self._in_flight.append((owner, label))
+        self._requests.append(request)
+
+    def adopt_pending(self, slot, operation, request):
+        run = slot.current
+        pending = run.answer = Pending(operation, len(run.pending))
+        run.pending.append(pending)
+        self._pending.append(pending)
+        self._fly(pending, Label(operation, run.key), request)
+        self.completed(slot)
+
+    def wait_pending(self, slot, pending):
+        if pending.done:
+            self.completed(slot, pending.error)
+            return
+        pending.slot = slot
+        self._pending.remove(pending)
+        for owner, label in self._in_flight:
+            if owner is pending:
+                self._begin(label)  # the deadline counts from here
+
+    def wait(self, request, label):
+        with self.watched(label):
+            wait_for(request, self._wake_event.sleep, 0.0 if self._job.running else self.hot_s,
+                     self.clock)
+
+    def reduced(self, comm, values, op):
+        self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), "agreement of all ranks")
+
+    def finish(self):
+        while self._requests:
+            self._look()
+
+    def abandon(self):
+        left = []
+        for place, (_, label) in enumerate(self._in_flight):
+            if is_receive(label.operation):
+                self._requests[place].Cancel()  # then it ends
+            elif is_send(label.operation):
+                left.append(place)  # it reads its buffer only, and keeps it alive
+        requests = [self._requests[place] for place in left]
+        for place in reversed(left):
+            owner, label = self._in_flight[place]
+            if owner in self._pending:
+                self._pending.remove(owner)
+            else:
+                self._end(label)
+            del self._in_flight[place], self._requests[place]
+        self.finish()
+        return requests
+
+    def _look(self):
+        """Collect what has completed; if nothing has, sleep until the next look or item."""
+        if not self._requests:
+            self._wake_event.sleep()
+        elif not self._collected():
+            self._pause(self._job.running)
+
+    def _pause(self, busy):
+        """Until the next look: no time at all while exchanges are short and nothing else is to do."""
+        hot = (not busy and self._interval_s < self.hot_s
+               and self.clock() - self._last_completion < self.hot_s)
+        self._wake_event.sleep(0.0 if hot else self._sleep_s)
+
+    def _collected(self):
+        """Collect what has completed; False if nothing has."""
+        done, error = self._done()
+        if not done:
+            return False
+        now = self.clock()
+        interval = (now - self._last_completion) / len(done)
+        self._last_completion, self._interval_s = now, interval
+        self._sleep_s = min(max(interval / self._polls, 0.5 * self._sleep_s,
+                                SHORTEST_SLEEP_S), 2 * self._sleep_s, LONGEST_SLEEP_S)
+        finished = [self._in_flight[place] for place in done]
+        for place in sorted(done, reverse=True):
+            del self._in_flight[place], self._requests[place]
+        for owner, label in finished:
+            if type(owner) is not Pending:
+                self._end(label)
+                self.completed(owner, error)
+                continue
+            owner.done, owner.error = True, error
+            if owner.slot is None:
+                self._pending.remove(owner)
+            else:
+                self._end(label)
+                slot, owner.slot = owner.slot, None
+                self.completed(slot, error)
+        return True
+
+    def _done(self):
+        """Places of the requests that have completed, and what MPI says is wrong with them, or None."""
+        try:
+            return self.test_some(self._requests), None
+        except MPI.Exception as failure:
+            # MPI does not tell which has completed well and which has not: what it took is lost.
+            done = [place for place, request in enumerate(self._requests)
+                    if request == MPI.REQUEST_NULL
+                    or type(self._in_flight[place][1].operation) is Persistent and request.Test()]
+            if not done:  # the error is of none in particular
+                self._job.fail(None, failure)
+            return done, failure
+
+
+class PollingInline(OneThread, Polling):
+    """`Polling` on the calling thread: it looks between steps, and hot for a while before it sleeps."""
+
+    def _advance(self):
+        """As of `OneThread`; the deadline does not count the time of a step."""
+        watched = [label for _, label in self._in_flight if self._outstanding.pop(label, None) is not None]
+        try:
+            return super()._advance()
+        finally:
+            now = self.clock()
+            self._outstanding.update((label, now) for label in watched)
+
+    def _look(self):
+        """Collect what has completed; if nothing has, run a step; if none is ready, look again or sleep."""
+        if self._requests and self._collected() or self._advance():
+            return
+        if not self._requests:
+            self._wake_event.sleep()  # workers have the parts of a slice
+        else:
+            self._pause(False)

@@ -1,0 +1,17 @@
+"""Operations that are started now and awaited later, persistent ones, and awaits that were forgotten."""
+
+import jobs
+import pytest
+
+CASES = ("started", "messages", "persistent", "failing_with_one_pending", "forgotten")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_on_ranks(case, ranks):
+    jobs.run_job(f"started_cases:{case}", ranks, deadline_s=90)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_pending_at_the_end(ranks):
+    jobs.run_job("started_cases:pending_at_the_end", ranks, deadline_s=90, fresh=True)
