@@ -4,7 +4,10 @@
     mpiexec -n 4 python examples/quickstart.py
 """
 
+import mpi4py
 import numpy as np
+
+mpi4py.rc.thread_level = "serialized"  # enough for overlap; the default, multiple, costs MPICH latency
 from mpi4py import MPI
 
 import overlap

@@ -28,7 +28,10 @@ import os
 from math import inf
 from time import perf_counter
 
+import mpi4py
 import numpy as np
+
+mpi4py.rc.thread_level = "serialized"  # enough for overlap; the default, multiple, costs MPICH latency
 from mpi4py import MPI
 
 import overlap

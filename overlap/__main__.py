@@ -10,6 +10,7 @@ def main() -> int:
     """Run the command of this process's arguments; returns its exit status."""
     from .tools import launch, signals
     os.environ.update(signals.UCX_SETTINGS)     # before anything loads an MPI library
+    os.environ.setdefault(*launch.THREAD_LEVEL)
     import mpi4py
     if not launch.under_mpi():
         mpi4py.rc.initialize = False  # it starts ranks, or needs none: a login node may allow no MPI

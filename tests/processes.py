@@ -12,6 +12,8 @@ from pathlib import Path
 
 import rank
 
+from overlap.tools import launch
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 MARK = "OVERLAP_TEST_JOB"
 GRACE_S = 5.0       # for processes to vanish after their launcher
@@ -42,7 +44,7 @@ def start(ranks, mpi, folder, env, arguments):
     launcher, mpi_environ = launcher_command(mpi)
     environ = {name: value for name, value in os.environ.items()
                if not name.startswith(_LAUNCHER_VARIABLES)}
-    environ |= mpi_environ | env
+    environ |= dict([launch.THREAD_LEVEL]) | mpi_environ | env
     environ["PYTHONPATH"] = os.pathsep.join(
         [str(REPOSITORY / "tests" / "mpi"), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [*launcher, "-n", str(ranks), sys.executable, "-W", "error", "-X", "faulthandler",

@@ -29,7 +29,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
+import mpi4py
 import numpy as np
+
+mpi4py.rc.thread_level = "serialized"  # enough for overlap; the default, multiple, costs MPICH latency
 from mpi4py import MPI
 
 from overlap.files import replacing, write

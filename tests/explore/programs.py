@@ -22,8 +22,8 @@ class Call:
     skeleton : bool or "agree"
         Given; or learned; or nothing is learned and all is agreed on.
     steps : list of list of tuple
-        Per slice: ("op", name, argument), ("turn",), ("barrier",), ("parallel", parts),
-        ("wait", start, stop) or ("compute",).
+        Per slice: ("op", name, argument), ("start", name, argument), ("finish", number) of what was
+        started as such, ("turn",), ("barrier",), ("parallel", parts), ("wait", start, stop) or ("compute",).
     faults : list of tuple
         (kind, rank, slice, step): see `FAULTS`.
     """
@@ -73,7 +73,7 @@ def draw_call(random, ranks):
     fails = random.random() < 0.45
     skeleton = random.choice((True, True, True, False, False, "agree"))
     uneven = random.random() < (0.5 if skeleton else 0.15)
-    features = [name for name in ("turn", "barrier", "parallel", "wait") if random.random() < 0.3]
+    features = [name for name in ("turn", "barrier", "parallel", "wait", "start") if random.random() < 0.3]
     if not uneven:
         one = draw_slice(random, ranks, features)
         table = [list(one) for _ in range(slices)]
@@ -105,21 +105,24 @@ def draw_slice(random, ranks, features):
     steps = []
     for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
         kind = random.choice(("op", "op", "op", *features))
-        if kind == "op":
+        if kind in ("op", "start"):
             if random.random() < 0.2:
-                steps.append(("op", "Sendrecv", random.randrange(ranks)))
+                steps.append((kind, "Sendrecv", random.randrange(ranks)))
             else:
-                steps.append(("op", random.choice(COLLECTIVES), 0))
+                steps.append((kind, random.choice(COLLECTIVES), 0))
         elif kind == "parallel":
             steps.append(("parallel", random.choice((0, 1, 2, 3))))
         elif kind != "wait":
             steps.append((kind,))
+    for number in range(sum(step[0] == "start" for step in steps)):
+        starts = [place for place, step in enumerate(steps) if step[0] == "start"]
+        steps.insert(random.randint(starts[number] + 1, len(steps)), ("finish", number))
     return steps
 
 
 def varied(random, step, ranks):
     """The same step with another root or partner, if it has one."""
-    if step[0] != "op":
+    if step[0] not in ("op", "start"):
         return step
     argument = random.randrange(ranks)
     return (*step[:2], argument) if step[1] in ("Bcast", "Gather", "Sendrecv") else step
@@ -133,7 +136,7 @@ def draw_fault(random, call, ranks):
         kind = "compute"
     if kind in ("argument", "type", "network", "after"):
         places = [place for place, step in enumerate(call.steps[number])
-                  if step[0] == "op" and step[1] != "Barrier"]
+                  if step[0] in ("op", "start") and step[1] != "Barrier"]
     elif kind == "parallel":
         places = [place for place, step in enumerate(call.steps[number])
                   if step[0] == "parallel" and step[1]]
@@ -188,7 +191,7 @@ class Expected:
                 if slot.item == "barrier":
                     parked.append(slot)
                     continue
-                if slot.item[0] == "op":
+                if slot.item[0] in ("op", "start"):
                     self.issued.append(slot.at)
                 slot.item = None
                 number, step = slot.at
@@ -213,7 +216,7 @@ class Expected:
                 continue
             request = self._steps[number][step]
             kind = request[0]
-            if kind in ("op", "turn"):
+            if kind in ("op", "start", "finish", "turn"):
                 slot.item = request
                 return True
             if kind == "barrier":
@@ -230,7 +233,7 @@ class Expected:
 
 def _awaited(steps):
     """What must be the same in every slice if it is to be learned."""
-    return tuple(step for step in steps if step[0] in ("op", "turn", "barrier"))
+    return tuple(step for step in steps if step[0] in ("op", "start", "finish", "turn", "barrier"))
 
 
 class _Slot:

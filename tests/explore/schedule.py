@@ -202,7 +202,8 @@ class Rank:
             pool = self.pool
             pool.core_tokens = self.tokens if call.wait == "block" and not alone else None
         network.cores[number] = self.world.plan.workers if call.wait == "block" else NO_LIMIT
-        network.limits[number] = call.in_flight if call.wait == "poll" else 1
+        starts = max((sum(step[0] == "start" for step in steps) for steps in call.steps), default=0)
+        network.limits[number] = starts * call.depth + (call.in_flight if call.wait == "poll" else 1)
         self.log, self.ended, self.arrived, self.living = [], set(), {}, [0]
         self.logs.append(self.log)
         self.kept.append([0])
@@ -280,10 +281,10 @@ class Rank:
                 if occupants:
                     network.violated(f"slices {occupants} and {number} in one slot")
                 occupants.add(number)
-            steps = table[number]
+            steps, started = table[number], []
             for step, request in enumerate(steps):
                 self._compute(number, step)
-                await self._request(index, call, number, step, request)
+                await self._request(index, call, number, step, request, started)
             self._compute(number, len(steps))
             if occupants is not None:
                 occupants.discard(number)
@@ -308,11 +309,16 @@ class Rank:
             network.fire(fault)
             raise Unspeakable
 
-    async def _request(self, index, call, number, step, request):
+    async def _request(self, index, call, number, step, request, started):
         requests = self.world.runtime.requests
         kind = request[0]
         if kind == "op":
             await self._operation((index, number, step), request, True)
+        elif kind == "start":
+            started.append(await self.world.runtime.operations.start(
+                self._operation((index, number, step), request, True)))
+        elif kind == "finish":
+            await started[request[1]]
         elif kind == "turn":
             await requests.take_turn()
         elif kind == "barrier":
@@ -379,11 +385,16 @@ class Rank:
         requests = self.world.runtime.requests
 
         async def skeleton(key, occupants):
-            number = key.number
+            number, started = key.number, []
             for step, request in enumerate(call.steps[number]):
                 kind = request[0]
                 if kind == "op":
                     await self._operation((index, number, step), request, False)
+                elif kind == "start":
+                    started.append(await self.world.runtime.operations.start(
+                        self._operation((index, number, step), request, False)))
+                elif kind == "finish":
+                    await started[request[1]]
                 elif kind == "turn":
                     await requests.take_turn()
                 elif kind == "barrier":

@@ -50,7 +50,7 @@ def load(edits=()):
     try:
         sys.modules[f"{root}.errors"] = errors
         names = {name: importlib.import_module(f"{root}.runtime.{name}")
-                 for name in ("requests", "slots", "job", "waiting", "workers", "scheduler",
+                 for name in ("operations", "requests", "slots", "job", "waiting", "workers", "scheduler",
                               "straight")}
     finally:
         sys.meta_path.remove(finder)
