@@ -220,7 +220,7 @@ class Stage:
         pieces = message.pieces_received(RECEIVE, self.dtype)
         if self.straight:
             pieces[self.blocks.rank] = None
-        if not self.then:
+        if not self._steps.then:
             write_unpacking(program, message, pieces, target)
             return
         for count, here, there in self.runs(part):

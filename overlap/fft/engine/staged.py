@@ -394,7 +394,7 @@ class StagedTransform:
             bases[SCRATCH] = self._scratch[worker_index()].address
             execute(code, bases)
 
-        parts = block(self._rest.count, min(self._rest.count, PARTS))
+        parts = block(self._rest.count, max(1, min(self._rest.count, PARTS)))
         if len(self._scratch) == 1:
             for part in parts:
                 complete(part)
