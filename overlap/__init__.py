@@ -52,17 +52,20 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .fft import Bracket as Bracket
     from .fft import Settings as Settings
     from .runtime import Runtime as Runtime
+    from .runtime import all_of as all_of
     from .runtime import barrier as barrier
     from .runtime import parallel as parallel
     from .runtime import stagger as stagger
+    from .runtime import start as start
     from .runtime import take_turn as take_turn
     from .runtime import wait_for_slices as wait_for_slices
     from .runtime import worker_index as worker_index
 
 _LAYER_OF = {"ArrayLayout": "fft", "Bracket": "fft", "DistArray": "arrays", "FFT2": "fft",
              "FFT3": "fft", "Runtime": "runtime", "Settings": "fft",
-             "wait_for_slices": "runtime", "barrier": "runtime", "parallel": "runtime",
-             "stagger": "runtime", "take_turn": "runtime", "worker_index": "runtime"}
+             "all_of": "runtime", "barrier": "runtime", "parallel": "runtime", "stagger": "runtime",
+             "start": "runtime", "take_turn": "runtime", "wait_for_slices": "runtime",
+             "worker_index": "runtime"}
 
 __all__ = [
     "ClosedError", "CommunicatorsExhausted", "InputError", "LinksUnavailable", "OverlapError", "RankError",

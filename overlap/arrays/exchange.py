@@ -8,7 +8,6 @@ import numpy as np
 from mpi4py.util import dtlib
 
 
-
 def mpi_type(dtype: Any) -> Any:
     """MPI's datatype of a numpy dtype."""
     return dtlib.from_numpy_dtype(dtype)

@@ -22,10 +22,10 @@ from .arguments import (
 )
 from .array_layout import ArrayLayout, volume_problem
 from .array_spec import ArraySpec
+from .engine.axis import axes_of
 from .engine.fftw import complex_of
 from .engine.stage import Direction
 from .engine.staged import StagedTransform
-from .engine.sweep import axes_of
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, records
 from .planning.grids import near_grids

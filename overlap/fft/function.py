@@ -7,7 +7,6 @@ import numpy as np
 
 from .arguments import integers
 
-
 SPECIAL = ("out", "index", "rows")  # parameters that are no fields
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import length_of, mpi_type
+from .engine.buffers import Buffers, Located
 from .engine.compiled_function import compiled
 from .engine.fftw import zeros
 from .engine.program import ASIDE, SOURCE, View
-from .engine.staged import Buffers, Located
 from .transform import Transform
 from .volume import contiguous_targets, natural_view
 

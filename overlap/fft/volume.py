@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from .engine.buffers import Buffers
 from .engine.fftw import REQUIRED_ALIGNMENT, zeros
-from .engine.staged import Buffers
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .transform import Transform
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..runtime import take_turn, wait_for_slices
+from .engine.buffers import Located
 from .engine.fftw import zeros
 from .engine.schedule import Task
-from .engine.staged import Located
 from .volume import Fields, natural_view
 
 

@@ -36,7 +36,7 @@ class _Steps(threading.local):
     """
 
     running = False
-    dropped = None
+    dropped: str | None = None
 
 
 steps = _Steps()

@@ -91,7 +91,7 @@ class Runtime:
             raise ThreadLevelError(
                 "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "
                 f"({MPI.THREAD_SERIALIZED}), received {MPI.Query_thread()}; set "
-                "mpi4py.rc.thread_level = 'multiple' before importing mpi4py.MPI")
+                "mpi4py.rc.thread_level = 'serialized' before importing mpi4py.MPI")
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise InputError("expected an mpi4py.MPI.Intracomm that has not been freed, received "
                              f"{comm!r}")

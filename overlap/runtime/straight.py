@@ -68,7 +68,8 @@ class StraightPath:
         scheduler, agreements = self._scheduler, self._agreements
         most = scheduler.agree_every - 1  # from there on the scheduler agrees in between
         issued = 0
-        coroutine = request = raised = error = None
+        coroutine = request = error = None
+        raised: BaseException | None = None
         steps.dropped = None
         try:
             coroutine = program()

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.arrays import Layout, Transpose
+from overlap.fft.engine.axis import axes_of
+from overlap.fft.engine.buffers import Buffers
 from overlap.fft.engine.execute import execute
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import SOURCE, TARGET, Program, View
 from overlap.fft.engine.stage import Direction
-from overlap.fft.engine.staged import Buffers, StagedTransform
-from overlap.fft.engine.sweep import axes_of
+from overlap.fft.engine.staged import StagedTransform
 
 Y, X = 1, 2
 DTYPES = ("f4", "f8", "c8", "c16")

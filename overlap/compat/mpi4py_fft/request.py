@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...fft.arguments import DTYPES
-from ...fft.engine.sweep import Axis
+from ...fft.engine.axis import Axis
 from ...runtime.arguments import WAITS
 from .fftw import get_fftw_lib
 from .libfft import BACKENDS, PADDED

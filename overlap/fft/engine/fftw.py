@@ -6,7 +6,6 @@ from time import perf_counter
 import numpy as np
 import pyfftw
 
-
 ALIGNMENT = 64  # of what we allocate
 HUGE_PAGE_NBYTES = 2**21
 REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirement

@@ -27,10 +27,11 @@ import numpy as np
 
 from ...arrays import block, chunks, length_of, moved, mpi_type, stages
 from ...runtime import parallel, take_turn, wait_for_slices, worker_index
+from .buffers import Located
 from .deferred import DeferredTiles
 from .execute import execute
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
-from .program import ASIDE, BASES, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, Codes, View
+from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, View
 from .schedule import Task, in_order, streamed
 from .stage import (
     UNIT_NBYTES,
@@ -43,33 +44,6 @@ from .stage import (
 from .sweep import Sweep, SweepInPlace
 
 PARTS = 16  # of the rest, at most, for several workers
-
-
-class Located:
-    """An array with its address."""
-
-    __slots__ = ("address", "array", "flat")
-
-    def __init__(self, array):
-        self.array = array
-        self.address = array.__array_interface__["data"][0]
-        self.flat = array.reshape(-1) if array.flags.c_contiguous else None
-
-
-class Buffers:
-    """One slot's buffers: the remote pieces of a message, and what is received of one.
-
-    Attributes
-    ----------
-    bases : ndarray of int64
-        Addresses for programs; those of the buffers, and room for others.
-    """
-
-    def __init__(self, send, receive):
-        self.send, self.receive = send, receive
-        self.bases = np.zeros(BASES, np.int64)
-        self.bases[SEND], self.bases[RECEIVE] = (
-            buffer.__array_interface__["data"][0] for buffer in (send, receive))
 
 
 class StagedTransform:

@@ -10,12 +10,11 @@ and chunk, and on every worker.
 """
 
 from copy import copy as copy_of
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from ...arrays import block, chunks, complement, intersect, length_of, mode_segments
+from ...arrays import block, chunks, complement, intersect, length_of
 from .fftw import (
     ALIGNMENT,
     COLUMNS,
@@ -30,83 +29,6 @@ from .program import SCRATCH, View, strides_of
 
 BLOCK_NBYTES = 256 * 1024
 NARROWEST = 4  # points of a block along the array's last axis, if that is not transformed
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One transformed axis.
-
-    Attributes
-    ----------
-    points : int
-        Points of the resolved grid.
-    fine : int
-        Points of the grid in real space, `points` or more.
-    real : bool
-        Data are real before the forward transform: half the modes.
-    nyquist : {"drop", "keep", "split"}
-        What becomes of mode ``points // 2`` on a finer grid. "split": there it stands for itself and
-        its negative twin, half of it for each; sweeps of such a line transform no other axis.
-    """
-
-    points: int
-    fine: int
-    real: bool = False
-    nyquist: str = "drop"
-
-    def length(self, spectral):
-        """Length of the axis in an array."""
-        if not spectral:
-            return self.fine
-        return self.points // 2 + 1 if self.real else self.points
-
-    @property
-    def segments(self):
-        """Pairs of ranges with the same modes: in an array, and after the FFT of the fine grid."""
-        found = mode_segments(self.points, self.fine, half=self.real)
-        if self.nyquist != "drop":
-            kept = slice(0, self.points // 2 + 1)
-            found[0] = kept, kept
-        return found
-
-    def fold(self, program, modes):
-        """Add the twin of mode ``points // 2`` to it, in modes of the fine grid along axis 0."""
-        nyquist = _one(modes, self.points // 2)
-        if self.real:
-            program.zero(nyquist.imag)
-            program.copy(nyquist, nyquist, 2.0)
-        else:
-            program.add(nyquist, _one(modes, self.fine - self.points // 2))
-
-    def unfold(self, program, modes):
-        """The transpose of `fold`, halved."""
-        nyquist = _one(modes, self.points // 2)
-        program.copy(nyquist, nyquist, 0.5)
-        if self.real:
-            program.zero(nyquist.imag)
-        else:
-            program.copy(_one(modes, self.fine - self.points // 2), nyquist)
-
-    @property
-    def fine_modes(self):
-        return self.fine // 2 + 1 if self.real else self.fine
-
-
-def _one(modes, index):
-    return modes[index:index + 1]
-
-
-def axes_of(axes, points, fine, dtype):
-    """The `Axis` of every transformed axis, the last of which is real if the data are.
-
-    Parameters
-    ----------
-    axes, points, fine : sequence of int
-    dtype : dtype
-        Type in real space.
-    """
-    return {axis: Axis(n, m, axis == axes[-1] and np.dtype(dtype).kind == "f")
-            for axis, n, m in zip(axes, points, fine)}
 
 
 class Sweep:

@@ -1,0 +1,32 @@
+"""Where programs find their data: arrays with their addresses, and the buffers of a slot."""
+
+import numpy as np
+
+from .program import BASES, RECEIVE, SEND
+
+
+class Located:
+    """An array with its address."""
+
+    __slots__ = ("address", "array", "flat")
+
+    def __init__(self, array):
+        self.array = array
+        self.address = array.__array_interface__["data"][0]
+        self.flat = array.reshape(-1) if array.flags.c_contiguous else None
+
+
+class Buffers:
+    """One slot's buffers: the remote pieces of a message, and what is received of one.
+
+    Attributes
+    ----------
+    bases : ndarray of int64
+        Addresses for programs; those of the buffers, and room for others.
+    """
+
+    def __init__(self, send, receive):
+        self.send, self.receive = send, receive
+        self.bases = np.zeros(BASES, np.int64)
+        self.bases[SEND], self.bases[RECEIVE] = (
+            buffer.__array_interface__["data"][0] for buffer in (send, receive))
