@@ -154,7 +154,7 @@ class Stage:
         """Whether the first FFTs of a unit are made where it is stored: alone, and small."""
         first = self._steps.first
         return (self.blocks.size == 1 and self.straight and self.place.natural and len(first) == 1
-                and self.source_dtype.kind == "c"
+                and not lines[first[0]].real
                 and lines[first[0]].fine == lines[first[0]].points
                 and points(box_shape(source)) * self.dtype.itemsize <= BLOCK_NBYTES
                 and SweepInPlace.suits(box_shape(source), first[0], self.dtype)

@@ -184,8 +184,9 @@ class StagedTransform:
         units = [stage.blocks.units for stage in self.stages]
         tasks = (streamed(units[0], fields, chunk) if self._streams else
                  in_order(units, fields, chunk, self._buffers, self._holds))
+        if self._deferred is not None:  # codes of late tasks are for its memory
+            self._codes.clear()
         self._deferred = None
-        self._codes.clear()
         if not late or not self.can_be_late or not tasks:
             return tasks
         last = len(self.stages) - 1
@@ -194,6 +195,7 @@ class StagedTransform:
         count = max(1, len(own) - round(late * len(own)))
         if count == len(own):
             return tasks
+        self._codes.clear()
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
         self._deferred = DeferredTiles(stage, done, self._late_count, chunk, self.dtype)
