@@ -157,8 +157,8 @@ def interrupted_at_the_end(comm):
             async def program(z):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
-            def outcome(communicator):
-                result = original(communicator)
+            def outcome(communicator, problem):
+                result = original(communicator, problem)
                 if comm.rank == 0:
                     os.kill(os.getpid(), signal.SIGINT)
                     end = time.monotonic() + PATIENCE_S
