@@ -25,7 +25,7 @@ class Fields(Transform):
     comms : sequence of AsyncComm
         One per dimension of the grid.
     units : int
-        Units of one field, on all legs.
+        Units of one field, in all stages.
     fields : int
         How many of them come one after the other.
 
