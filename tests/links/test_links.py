@@ -96,12 +96,12 @@ def test_bad_arguments_are_refused(options):
 
 
 @needs_links
-def test_missing_pyroute2_is_the_reason(tmp_path):
+def test_pyroute2_that_cannot_be_imported_is_the_reason(tmp_path):
     (tmp_path / "pyroute2.py").write_text("raise ImportError('not installed')")
     with Job("print(links.unavailable_reason())", first=[str(tmp_path)]) as job:
         status, out, err = job.finish()
     assert status == 0, err
-    assert "pyroute2 is missing" in out
+    assert "pyroute2 cannot be imported: not installed" in out
 
 
 def test_missing_mpich_is_the_reason(monkeypatch, tmp_path):

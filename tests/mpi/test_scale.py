@@ -77,12 +77,12 @@ def test_more_ranks_than_the_job_has(tmp_path):
 
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_a_report_that_cannot_be_written(ranks, tmp_path):
-    """Rank 0 alone fails to; the others must not wait for it."""
+    """It is refused before anything is measured, by every rank."""
     launcher, environ = processes.launcher_command("mpich")
     status, out, err = overlap(
         "scale", "run", "fft2", *SMALL, "--ranks", 1, 2, "--json", tmp_path / "no" / "where.json",
         launcher=[*launcher, "-n", ranks] if ranks else (), env=environ)
-    assert status != 0 and err.count("overlap: error:") == 1 and "No such file" in err
+    assert status == 2 and "its folder does not exist" in err
     assert "Traceback" not in err and not out
 
 
