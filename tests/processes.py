@@ -17,7 +17,7 @@ from overlap.tools import launch
 REPOSITORY = Path(__file__).resolve().parents[1]
 MARK = "OVERLAP_TEST_JOB"
 GRACE_S = 5.0       # for processes to vanish after their launcher
-_LAUNCHER_VARIABLES = ("PMI", "HYDRA", "HYDI", "MPIR_", "MPICH_", "OMPI_", "PRTE")
+_LAUNCHER_VARIABLES = ("PMI", "HYDRA", "HYDI", "MPICH_", "OMPI_", "PRTE")
 
 
 @dataclass(frozen=True)
