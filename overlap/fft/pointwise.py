@@ -117,10 +117,8 @@ class Pointwise(Transform):
 
     def exchanged(self, message, buffers):
         """The awaitable exchange of a message."""
-        kind = mpi_type(self.exchange_dtype)
-        return self._comm.Alltoallv(
-            [buffers.send, message.counts_sent, message.starts_sent, kind],
-            [buffers.receive, message.counts_received, message.starts_received, kind])
+        return message.exchanged(self._comm, buffers.send, buffers.receive,
+                                 mpi_type(self.exchange_dtype))
 
     def _apply(self, slot, part):
         """Call the user's function for all blocks of some slices."""

@@ -5,7 +5,7 @@ from mpi4py import MPI
 from .operations import Pending, Persistent
 from .signatures import is_receive, is_send
 from .waiting import (
-    HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Label, OneThread, Waiting, made, wait_for)
+    HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Label, OneThread, Waiting, wait_for)
 
 POLLS_PER_EXCHANGE = 8  # by default
 
@@ -42,15 +42,9 @@ class Polling(Waiting):
 
     def issue(self, slot, operation):
         self.make_room()
-        self.wait_unused(operation)
-        error = made(operation, operation.start)
-        if not operation.made:
-            self.completed(slot, error)
-            return
-        request, operation.made = operation.made[0], []
-        if error is not None:
-            self._job.fail(slot.current.key, error)
-        self.adopt(slot, operation, request)
+        request = self._started(slot, operation)
+        if request is not None:
+            self.adopt(slot, operation, request)
 
     def adopt(self, slot, operation, request):
         label = Label(operation, slot.current.key)

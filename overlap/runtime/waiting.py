@@ -149,15 +149,21 @@ class Waiting:
 
     def start(self, slot, operation):
         """Start an operation that is awaited later; `NotIssued` as of `made`."""
+        request = self._started(slot, operation)
+        if request is not None:
+            self.adopt_pending(slot, operation, request)
+
+    def _started(self, slot, operation):
+        """Start an operation; returns its request, or None if it is over already."""
         self.wait_unused(operation)
         error = made(operation, operation.start)
         if not operation.made:
             self.completed(slot, error)
-            return
+            return None
         request, operation.made = operation.made[0], []
         if error is not None:
             self._job.fail(slot.current.key, error)
-        self.adopt_pending(slot, operation, request)
+        return request
 
     def adopt_pending(self, slot, operation, request):
         """Take over an operation that has been started, to be awaited later; its slice goes on."""

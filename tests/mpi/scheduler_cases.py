@@ -7,12 +7,10 @@ import weakref
 from itertools import product
 
 import numpy as np
-from communicators import few_left
 from error_cases import PATIENCE_S, WAITS, Boom, check_slice_error, raised, same_message
 from mpi4py import MPI
 
 import overlap
-from overlap.errors import CommunicatorsExhausted
 from overlap.runtime import barrier, parallel, take_turn, wait_for_slices
 from overlap.runtime.job import Job
 from overlap.runtime.requests import Operation
@@ -374,29 +372,3 @@ def left_behind(comm):
                 raised(overlap.SliceError, pipeline, range(12), bad if comm.rank == 0 else -1)
                 _right_again(rt)
                 pipeline(range(12), -1)
-
-
-def more_failures_than_communicators(comm):
-    """A call that no rank can start needs no communicator; one that some can ends in time, named."""
-    with overlap.Runtime(comm, workers=1, depth=2, wait="off", deadline_s=10) as rt:
-        async def program(z, data, received):
-            await rt.comm.Allreduce(data, received)
-
-        pipeline = rt.pipelined(program)
-        with few_left(comm, 8):
-            for _ in range(30):
-                raised(overlap.SliceError, pipeline, range(3), "no buffer", np.zeros(2))
-        pipeline(range(3), np.zeros(2), np.zeros(2))
-        locked = np.zeros(2)
-        locked.flags.writeable = comm.rank > 0
-        for number in range(2200):  # MPI takes it on some ranks only
-            error = raised(overlap.OverlapError, pipeline, range(3), np.zeros(2), locked)
-            if not isinstance(error, overlap.SliceError):
-                break
-        same_message(comm, error)
-        if comm.size > 1:
-            assert isinstance(error, CommunicatorsExhausted) and number >= 400, (number, error)
-            again = raised(CommunicatorsExhausted, pipeline, range(3), np.zeros(2), np.zeros(2))
-            assert "can only be closed" in str(again)
-        else:
-            pipeline(range(3), np.zeros(2), np.zeros(2))

@@ -25,4 +25,4 @@ def test_messages_between_slices():
 
 
 def test_more_failures_than_mpi_has_communicators():
-    jobs.run_job("scheduler_cases:more_failures_than_communicators", 2, deadline_s=120, fresh=True)
+    jobs.run_job("exhaustion_cases:more_failures_than_communicators", 2, deadline_s=120, fresh=True)

@@ -290,6 +290,12 @@ class Message:
         self.receive_size = 0 if self.direct else sum(received)
         self.counts_received = received[:rank] + [0] + received[rank + 1:]
 
+    def exchanged(self, comm, send, receive, mpi_type):
+        """The awaitable exchange of the pieces of other ranks, between two buffers."""
+        return comm.Alltoallv(
+            [send, self.counts_sent, self.starts_sent, mpi_type],
+            [receive, self.counts_received, self.starts_received, mpi_type])
+
     def pieces_sent(self, base, dtype):
         """The pieces as views of what is sent."""
         return [View.contiguous(base, shape, dtype, start)

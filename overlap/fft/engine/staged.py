@@ -325,9 +325,7 @@ class StagedTransform:
             receive = target.flat
             if self._relocates:
                 receive = receive[task.part.start * points(stage.target_shape[1:]):]
-        return comm.Alltoallv(
-            [send, message.counts_sent, message.starts_sent, self.mpi_type],
-            [receive, message.counts_received, message.starts_received, self.mpi_type])
+        return message.exchanged(comm, send, receive, self.mpi_type)
 
     def _execute(self, what, task, slot, source, target, scale):
         key = (what, length_of(task.part)) if self._relocates else (what, *task.key)
