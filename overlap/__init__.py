@@ -2,7 +2,7 @@
 
 The layers, lowest first. A layer imports only from itself and from those above it in this list, and no
 modules import each other in a circle; tests/unit/test_imports.py reads the list from here and checks it.
-An indented line is a part of the folder above it: it comes below the folder's modules that have no line.
+An indented line is a part of the folder above it: it comes below the folder's modules that have no line::
 
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all

@@ -1,0 +1,38 @@
+"""The documentation builds without a complaint and without a network, and shows every public name."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import overlap
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built as the reader of CONTRIBUTING.md does it: every warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    environ = {name: value for name, value in os.environ.items() if name != "OVERLAP_DOCS_INVENTORIES"}
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", folder], cwd=PROJECT,
+                          env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_public_name_has_an_entry(site):
+    entries = re.findall(r'id="overlap\.(\w+)"', (site / "reference" / "generated" / "overlap.html").read_text())
+    assert set(entries) >= set(overlap.__all__)
+
+
+def test_files_that_pages_and_readme_link_to_are_there():
+    for path in (PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").rglob("*.md")):
+        if "generated" in path.parts or not path.exists():
+            continue
+        for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
