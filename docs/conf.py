@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 GENERATED = HERE / "reference" / "generated"
 
 project = "overlap"
-author = "the overlap maintainers"
+author = "the overlap developers"
 version = release = metadata.version("overlap-mpi")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx",

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,9 @@ def test_files_that_pages_and_readme_link_to_are_there():
         for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
             if "://" not in target:
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_one_version_everywhere():
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"version: {version}\n" in (PROJECT / "CITATION.cff").read_text()
+    assert re.search(r"^## ([\d.]+)", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == version
