@@ -43,3 +43,11 @@ def test_one_version_everywhere():
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
     assert f"version: {version}\n" in (PROJECT / "CITATION.cff").read_text()
     assert re.search(r"^## ([\d.]+)", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == version
+
+
+def test_the_readme_is_short_and_begins_with_the_picture():
+    lines = (PROJECT / "README.md").read_text().splitlines()
+    assert len(lines) < 120
+    picture, table = (next(number for number, line in enumerate(lines) if line.startswith(start))
+                      for start in ("![", "|"))
+    assert picture < 10 < table
