@@ -11,6 +11,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines, communicator thread, worker pool, deadlines, trace
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
+    halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
     fft             the public plans FFT2, FFT3 and Bracket, and the transforms they are made of
       engine        what a plan runs on: FFTW, packing, the order of its tasks
@@ -45,12 +46,14 @@ from .errors import (
 
 if TYPE_CHECKING:  # what `__getattr__` finds at run time
     __version__: str
+    from .arrays import Blocks as Blocks
     from .arrays import DistArray as DistArray
     from .fft import FFT2 as FFT2
     from .fft import FFT3 as FFT3
     from .fft import ArrayLayout as ArrayLayout
     from .fft import Bracket as Bracket
     from .fft import Settings as Settings
+    from .halo import Halo as Halo
     from .runtime import Runtime as Runtime
     from .runtime import all_of as all_of
     from .runtime import barrier as barrier
@@ -61,8 +64,8 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .runtime import wait_for_slices as wait_for_slices
     from .runtime import worker_index as worker_index
 
-_LAYER_OF = {"ArrayLayout": "fft", "Bracket": "fft", "DistArray": "arrays", "FFT2": "fft",
-             "FFT3": "fft", "Runtime": "runtime", "Settings": "fft",
+_LAYER_OF = {"ArrayLayout": "fft", "Blocks": "arrays", "Bracket": "fft", "DistArray": "arrays", "FFT2": "fft",
+             "FFT3": "fft", "Halo": "halo", "Runtime": "runtime", "Settings": "fft",
              "all_of": "runtime", "barrier": "runtime", "parallel": "runtime", "stagger": "runtime",
              "start": "runtime", "take_turn": "runtime", "wait_for_slices": "runtime",
              "worker_index": "runtime"}

@@ -1,5 +1,6 @@
 """Who holds what: partitions, exchanges, distributed arrays. Knows no threads."""
 
+from .blocks import Blocks, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of
 from .exchange import RemotePieces, mpi_type
@@ -10,6 +11,6 @@ from .storage import parts_on_rank_0, together
 from .topology import coordinates, subcomms
 from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
 
-__all__ = ["DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "RemotePieces", "Stage", "Transpose", "TransposeBlocks", "block", "box_shape", "chunks", "complement",
+__all__ = ["Blocks", "DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "Neighbour", "RemotePieces", "Stage", "Transpose", "TransposeBlocks", "block", "box_shape", "chunks", "complement",
            "contiguous", "coordinates", "intersect", "length_of", "mode_segments", "moved",
            "mpi_type", "offset", "part_of", "parts_on_rank_0", "stages", "subcomms", "together"]

@@ -51,7 +51,7 @@ class Window:
         self.address = self.state.ctypes.data
         scratch = self.address + self.state.nbytes - _SCRATCH_NBYTES
         for place, value in ((protocol.RANK, rank), (protocol.SIZE, size), (protocol.CAPACITY, capacity),
-                             (protocol.POLLS, SPINS_SHARED if _cores_are_shared(comm) else SPINS),
+                             (protocol.POLLS, SPINS_SHARED if cores_are_shared(comm) else SPINS),
                              (protocol.FLAT, FLAT_RANKS), (protocol.KERNELS, KERNELS.ctypes.data),
                              (protocol.NODES, 1), (protocol.SCRATCH, scratch), (protocol.SELF, self.address)):
             self.state[place] = value
@@ -102,7 +102,7 @@ def _aligned(address):
     return -(-address // protocol.LINE) * protocol.LINE
 
 
-def _cores_are_shared(comm: MPI.Comm) -> bool:
+def cores_are_shared(comm: MPI.Comm) -> bool:
     """Whether the ranks of a node may run on fewer cores than they are."""
     cores: Any = comm.allgather(os.sched_getaffinity(0))
     return len(set().union(*cores)) < comm.size or any(

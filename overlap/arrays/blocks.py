@@ -1,0 +1,161 @@
+"""Blocks of an array of any dimension on a grid of ranks, with ghost cells around them: pure integer geometry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from ..errors import InputError
+from .partition import block, length_of
+from .topology import coordinates
+
+Box = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """What one block sends to and receives from a block beside it.
+
+    Attributes
+    ----------
+    rank : int
+        Whose the other block is; it may be the own rank, where an axis is periodic.
+    offset : tuple of int
+        Where it lies: -1, 0 or 1 along each axis.
+    receive : tuple of slice
+        The own ghost cells that it fills, in the local array.
+    send : tuple of slice
+        Its cells that fill them, in *its* local array.
+    """
+
+    rank: int
+    offset: tuple[int, ...]
+    receive: Box
+    send: Box
+
+
+class Blocks:
+    """An array split into blocks, one per rank, each with ghost cells: copies of its neighbours' cells.
+
+    Rank p + P q + ... has the block with coordinates p, q, ... in a P x Q x ... grid (`coordinates`). The first
+    blocks along an axis have one cell more where the grid does not divide the axis.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The global shape, without ghost cells.
+    grid : tuple of int
+        Ranks along each axis.
+    width : int or sequence
+        Ghost cells: one number, one per axis, or a pair (low side, high side) per axis.
+    periodic : bool or sequence of bool
+        Whether the first and the last block of an axis are neighbours; for all axes, or one by one.
+    corners : bool
+        Ghost cells at edges and corners are filled too. Without it only those that share a face with the block.
+
+    Raises
+    ------
+    InputError
+        A value makes no sense, or a block is narrower than the ghost cells that it must fill.
+    """
+
+    def __init__(self, shape: Sequence[int], grid: Sequence[int], *, width: int | Sequence[object] = 1,
+                 periodic: bool | Sequence[bool] = False, corners: bool = True) -> None:
+        self.shape, self.grid = tuple(shape), tuple(grid)
+        axes = len(self.shape)
+        if not axes or len(self.grid) != axes or min(*self.shape, *self.grid) < 1:
+            raise InputError("expected a shape and a grid with one number >= 1 for each axis, received "
+                             f"shape={shape!r} and grid={grid!r}")
+        self.width = _widths(width, axes)
+        self.periodic = (periodic,) * axes if isinstance(periodic, bool) else tuple(map(bool, periodic))
+        if len(self.periodic) != axes:
+            raise InputError(f"expected periodic to be one truth value, or {axes}, received {periodic!r}")
+        self.corners = corners
+        self.size = prod(self.grid)
+        self._parts = [block(length, parts) for length, parts in zip(self.shape, self.grid)]
+        for axis, (parts, needed) in enumerate(zip(self._parts, self.width)):
+            least = min(map(length_of, parts))
+            if (len(parts) > 1 or self.periodic[axis]) and least < max(needed) or least == 0:
+                raise InputError(f"expected blocks of at least {max(*needed, 1)} cells along axis {axis}, as wide as "
+                                 f"their ghost cells, received {least} of {self.shape[axis]} cells on {len(parts)} ranks")
+
+    def part(self, rank: int) -> Box:
+        """The rank's cells in the global array."""
+        return tuple(parts[place] for parts, place in zip(self._parts, coordinates(rank, self.grid)))
+
+    def own(self, rank: int) -> Box:
+        """The rank's cells in its local array, without ghost cells."""
+        return tuple(slice(low, low + length_of(part)) for part, (low, _) in zip(self.part(rank), self.width))
+
+    def local_shape(self, rank: int) -> tuple[int, ...]:
+        """Shape of the rank's local array, with ghost cells."""
+        return tuple(low + length_of(part) + high for part, (low, high) in zip(self.part(rank), self.width))
+
+    def inner(self, rank: int, reach: int | Sequence[object] | None = None) -> Box:
+        """The rank's cells, in its local array, from which no ghost cell is within reach.
+
+        They can be computed while the ghost cells are on their way.
+
+        Parameters
+        ----------
+        rank : int
+        reach : optional
+            How far a cell looks, spelled like the width; as far as there are ghost cells by default.
+        """
+        widths = self.width if reach is None else _widths(reach, len(self.shape))
+        box = []
+        for own, (low, high) in zip(self.own(rank), widths):
+            start = min(own.start + low, own.stop)
+            box.append(slice(start, max(start, own.stop - high)))
+        return tuple(box)
+
+    def outer(self, rank: int, reach: int | Sequence[object] | None = None) -> list[Box]:
+        """The rank's other cells: boxes that do not overlap, to be computed when the ghost cells are there."""
+        inner, rest, boxes = self.inner(rank, reach), list(self.own(rank)), []
+        for axis, (own, within) in enumerate(zip(self.own(rank), inner)):
+            for side in (slice(own.start, within.start), slice(within.stop, own.stop)):
+                rest[axis] = side
+                boxes.append(tuple(rest))
+            rest[axis] = within
+        return [box for box in boxes if all(length_of(side) for side in box)]
+
+    def neighbours(self, rank: int) -> Iterator[Neighbour]:
+        """The blocks whose cells are this rank's ghost cells, in the order of their offsets."""
+        here = coordinates(rank, self.grid)
+        steps = [prod(self.grid[:axis]) for axis in range(len(self.grid))]
+        for offset in product((-1, 0, 1), repeat=len(here)):
+            sides = sum(map(abs, offset))
+            if not sides or sides > 1 and not self.corners:
+                continue
+            there = [place + step for place, step in zip(here, offset)]
+            if any(not (periodic or 0 <= place < size)
+                   for place, size, periodic in zip(there, self.grid, self.periodic)):
+                continue
+            other = sum(place % size * step for place, size, step in zip(there, self.grid, steps))
+            if any(not width[step > 0] for step, width in zip(offset, self.width) if step):
+                continue
+            receive, send = [], []
+            for step, own, theirs, (low, high) in zip(offset, self.own(rank), self.own(other), self.width):
+                if step == 0:
+                    receive.append(own)
+                    send.append(theirs)
+                elif step < 0:
+                    receive.append(slice(0, low))
+                    send.append(slice(theirs.stop - low, theirs.stop))
+                else:
+                    receive.append(slice(own.stop, own.stop + high))
+                    send.append(slice(theirs.start, theirs.start + high))
+            yield Neighbour(other, offset, tuple(receive), tuple(send))
+
+
+def _widths(width, axes):
+    """Ghost cells as a pair (low, high) for each axis."""
+    given = (width,) * axes if isinstance(width, int) else tuple(width)
+    pairs = tuple((each, each) if isinstance(each, int) else tuple(each) for each in given)
+    if len(pairs) != axes or any(len(pair) != 2 or not all(isinstance(one, int) and one >= 0 for one in pair)
+                                 for pair in pairs):
+        raise InputError(f"expected a number of cells >= 0, or for each of {axes} axes a number or a pair, received "
+                         f"{width!r}")
+    return pairs

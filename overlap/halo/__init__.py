@@ -1,0 +1,5 @@
+"""Ghost cells and other ranks' entries: exchanged by remote writes or persistent requests, while the rest is computed."""
+
+from .halo import Halo, Pending
+
+__all__ = ["Halo", "Pending"]

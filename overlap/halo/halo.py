@@ -1,0 +1,381 @@
+"""`Halo`: exchange what lies around a rank's own part, and compute meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike
+
+from ..arrays.blocks import Blocks
+from ..errors import ClosedError, InputError
+from ..runtime.operations import start as started
+from ..runtime.requests import AsyncComm
+from . import links, plan
+from .arguments import numbers_of, problem_of, types_of
+from .awaited import Awaited, Begun
+from .messages import Messages, Requests
+from .news import News
+from .plan import Entries
+from .window import LinkWindow, unusable
+
+_ATTEND_S = 0.005       # between two looks of a rank that waits, at what has failed and how late it is
+_POLLS = 200            # of messages, before the core is offered to others
+
+
+class Halo:
+    """Exchanges copies of other ranks' entries: the ghost cells of blocks, or any entries (`from_indices`).
+
+    ::
+
+        blocks = Blocks((512, 512), grid=(2, 1))
+        with Halo(comm, blocks) as halo:
+            u, = halo.empty()                   # an array that neighbours write to directly
+            pending = halo.start(u)             # send, and go on
+            for rows in chunks:
+                sweep(u, rows)                  # cells that see no ghost cell: `blocks.inner`
+                pending.test()                  # between compiled pieces: let MPI go on, too
+            pending.wait()                      # now the ghost cells are there
+            sweep_rest(u)                       # `blocks.outer`
+
+    ``halo.exchange(u)`` does all of it at once. In slice programs of a runtime, of whose communicator the halo is then made,
+    ``await halo(u)`` does, or ``pending = await halo.begin(u)`` and, later, ``await pending``.
+
+    All arrays of a round travel in one message per neighbour. Messages are chosen for each neighbour: ranks of one node write into each
+    other's memory (`overlap.halo.links` tells how), straight into the ghost cells where the array is one of `empty`;
+    others send by persistent requests of MPI. From `start` to the end of `wait` the ghost cells and the cells
+    that neighbours need must not be written to; these may be read.
+
+    All ranks call `start` and `wait` in the same order, from one thread at a time. What goes wrong on a rank, a wrong
+    argument among it, raises the same error on all ranks, as soon as they wait, and the halo cannot be used any more.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm or AsyncComm
+        Duplicated. Making and freeing a halo is collective over it.
+    parts : Blocks or Entries
+        Who holds what; every rank gives the same blocks. `from_indices` makes the other kind.
+    dtypes : data type, or list of them
+        The type of each array of a round. Components of an item are a part of its type: ``("f8", (3,))`` for three numbers per cell,
+        the last axis of the array.
+    transport : {"auto", "window", "messages"}
+        "window" fails where a neighbour is on another node; "messages" writes nothing directly.
+    deadline_s : float or None
+        Seconds that a rank waits for others in a round, before it prints the stacks of all its threads and aborts the job.
+
+    Attributes
+    ----------
+    local_shape : tuple of int
+        Shape of each array, without the components of an item.
+    transports : dict
+        "window" or "messages" for the rank of each neighbour.
+    reason : str or None
+        Why no neighbour is written to directly, if that was possible to choose.
+
+    Raises
+    ------
+    InputError
+        On all ranks, where an argument makes no sense or differs between ranks.
+    """
+
+    def __init__(self, comm: MPI.Intracomm | AsyncComm, parts: Blocks | Entries,
+                 dtypes: DTypeLike | Sequence[DTypeLike] = np.float64, *, transport: str = "auto",
+                 deadline_s: float | None = 60.0) -> None:
+        self._asynchronous = comm if isinstance(comm, AsyncComm) else None
+        source: MPI.Intracomm = comm.source if isinstance(comm, AsyncComm) else comm
+        if not isinstance(source, MPI.Intracomm):
+            raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")
+        self._dtypes, problem = types_of(dtypes)
+        problem = problem or problem_of(source, parts, transport, deadline_s)
+        plan.agree(source, problem, [dtype.str for dtype, _ in self._dtypes], transport,
+                   vars(parts) if isinstance(parts, Blocks) else None)
+        if isinstance(parts, Blocks):
+            self.local_shape, traffic = parts.local_shape(source.rank), plan.of_blocks(parts, source.rank)
+        else:
+            self.local_shape, traffic = parts.local_shape, list(parts.traffic)
+        self._shapes = [self.local_shape + components for _, components in self._dtypes]
+        self._items = [dtype.itemsize * int(np.prod(components)) for dtype, components in self._dtypes]
+        self._comm = source.Dup()
+        self._traffic = traffic
+        self._news = News(self._comm, deadline_s, self._waiting_for)
+        self._window, far = self._make_window(traffic, transport)
+        self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
+        messages = Messages(far, self.local_shape, self._items)
+        self._messages = messages
+        self._requests = Requests(self._comm, messages)
+        self._awaited = (None if self._asynchronous is None else
+                         Awaited(self._asynchronous, Messages(traffic, self.local_shape, self._items)))
+        self._sets: dict[tuple[int, ...], int] = {}
+        self._active = self._messages_left = self._closed = False
+        self._pending = Pending(self)
+
+    @classmethod
+    def from_indices(cls, comm: MPI.Intracomm | AsyncComm, owned: Any, needed: Any,
+                     dtypes: DTypeLike | Sequence[DTypeLike] = np.float64, *, transport: str = "auto",
+                     deadline_s: float | None = 60.0) -> Self:
+        """Make a halo of entries that are known by global numbers. Collective.
+
+        The local array has the entries owned first, then those needed, both in the order given.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Intracomm or AsyncComm
+        owned : array of int
+            Global numbers >= 0 of the entries of this rank; every entry has one owner.
+        needed : array of int
+            Global numbers of the entries of other ranks that it needs, each once.
+        dtypes, transport, deadline_s
+            As for `Halo`.
+
+        Raises
+        ------
+        InputError
+            On all ranks, where numbers make no sense, or an entry has no owner or two.
+        """
+        source = comm.source if isinstance(comm, AsyncComm) else comm
+        (mine, others), problem = numbers_of(owned, needed)
+        plan.agree(source, problem)
+        return cls(comm, plan.of_indices(source, mine, others), dtypes, transport=transport, deadline_s=deadline_s)
+
+    def _make_window(self, traffic, transport):
+        """The links to ranks of this node, if there are any, and the traffic that they do not carry."""
+        self.reason = "transport='messages'" if transport == "messages" else None
+        if transport == "messages":
+            return None, traffic
+        node = node_of(self._comm)
+        self.reason = unusable(node)
+        ranks = node.allgather(self._comm.rank)
+        peers = {rank: place for place, rank in enumerate(ranks)} if self.reason is None else {}
+        near = [one for one in traffic if one.rank in peers]
+        far = [one for one in traffic if one.rank not in peers]
+        problem = None
+        if transport == "window" and far:
+            problem = (f"expected all neighbours on one node for transport='window', received rank {far[0].rank} on "
+                       f"another one{': ' + self.reason if self.reason else ''}")
+        try:
+            plan.agree(self._comm, problem)
+        except InputError:
+            node.Free()
+            self._comm.Free()
+            raise
+        if self.reason is not None:
+            node.Free()
+            return None, far
+        return LinkWindow(node, peers, near, self.local_shape, self._items, self._news), far
+
+    # ---- arrays ------------------------------------------------------------------------------
+
+    def empty(self) -> tuple[np.ndarray, ...]:
+        """Make the arrays of a round, zeros, in memory that neighbours of the node write to. Collective.
+
+        They are gone when the halo is freed. They may be used in any order, and other arrays too, those are
+        reached by one copy more.
+
+        Returns
+        -------
+        tuple of ndarray
+            One for each data type.
+        """
+        self._check_open()
+        kinds = [(shape, dtype) for shape, (dtype, _) in zip(self._shapes, self._dtypes)]
+        if self._window is None:
+            return tuple(np.zeros(shape, dtype) for shape, dtype in kinds)
+        number = self._window.count
+        arrays = tuple(self._window.new_set(kinds))
+        self._sets[tuple(map(_address, arrays))] = number
+        return arrays
+
+    def _addresses(self, arrays):
+        """The addresses of the arrays of a round; an `InputError` if they are not what the halo was made for."""
+        if len(arrays) != len(self._shapes):
+            raise InputError(f"expected {len(self._shapes)} arrays (one per data type), received {len(arrays)}")
+        for array, shape, (dtype, _) in zip(arrays, self._shapes, self._dtypes):
+            if not isinstance(array, np.ndarray):
+                raise InputError(f"expected an array, received {type(array).__name__}")
+            if array.shape != shape or array.dtype != dtype:
+                raise InputError(f"expected an array of shape {shape} and type {dtype}, received {array.shape} and "
+                                 f"{array.dtype}")
+            if not array.flags.c_contiguous or not array.flags.writeable:
+                raise InputError("expected an array that is contiguous in C order and can be written to, received "
+                                 "another one")
+        return tuple(map(_address, arrays))
+
+    # ---- without a runtime -------------------------------------------------------------------
+
+    def start(self, *arrays: np.ndarray) -> Pending:
+        """Begin a round: send what others need of the arrays, ask for what this rank needs.
+
+        Parameters
+        ----------
+        *arrays : ndarray
+            Arrays of the local shape, each with the components of its type; contiguous in C order.
+
+        Returns
+        -------
+        Pending
+            Wait for it before the next round begins.
+
+        Raises
+        ------
+        InputError
+            Here and, as soon as they wait, on all other ranks: an array does not fit, or a round has not ended.
+        """
+        self._check_open()
+        try:
+            if self._active:
+                raise InputError("expected the round before to have ended (wait), received the start of another one "
+                                 f"(rank {self._comm.rank})")
+            addresses = self._addresses(arrays)
+            self._arrays = arrays  # alive until the round has ended
+            if self._messages.sends or self._messages.receives:
+                self._messages.sources[:] = addresses
+                self._active = self._messages_left = True
+                self._requests.start()
+            if self._window is not None:
+                self._window.sources[:] = addresses
+                self._active = True
+                links.start(self._window.address, self._sets.get(addresses, links.NO_SET))
+            self._active = True
+        except BaseException as error:
+            self._fail(error)
+        return self._pending
+
+    def exchange(self, *arrays: np.ndarray) -> None:
+        """Make a whole round: `start` and `wait`."""
+        self.start(*arrays).wait()
+
+    def _progress(self):
+        """Send and take what can be now; whether the round has ended."""
+        if not self._active:
+            return True
+        try:
+            if self._messages_left and self._requests.test():
+                self._messages_left = False
+            left = self._window is not None and links.progress(self._window.address)
+        except BaseException as error:
+            self._fail(error)
+        if left or self._messages_left:
+            return False
+        self._active = False
+        return True
+
+    def _wait(self):
+        if not self._active:
+            if self._news.failure is not None:
+                raise self._news.failure
+            return
+        self._news.end()
+        try:
+            if self._messages_left:
+                self._wait_for_messages()
+            if self._window is not None:
+                links.complete(self._window.address)
+        except BaseException as error:
+            self._fail(error)
+        self._active = False
+
+    def _wait_for_messages(self):
+        polls, looked = 0, time.monotonic()
+        while not self._requests.test():
+            if self._window is not None:
+                links.progress(self._window.address)
+            polls += 1
+            if polls < _POLLS:
+                continue
+            os.sched_yield()
+            now = time.monotonic()
+            if now - looked > _ATTEND_S:
+                looked = now
+                self._news()
+        self._messages_left = False
+
+    def _waiting_for(self):
+        far = self._requests.waiting_for if self._messages_left else []
+        return sorted(far + (self._window.waiting_for if self._window is not None else []))
+
+    def _fail(self, error):
+        self._active = False
+        self._news.tell(error)
+        raise error
+
+    def _check_open(self):
+        if self._closed:
+            raise ClosedError("expected an open halo, received one that was freed")
+        if self._news.failure is not None:
+            raise self._news.failure
+
+    # ---- in slice programs -------------------------------------------------------------------
+
+    async def __call__(self, *arrays: np.ndarray) -> None:
+        """Make a whole round in a slice program: ``await halo(u)``. One slice at a time may use a halo."""
+        await (await self.begin(*arrays))
+
+    async def begin(self, *arrays: np.ndarray) -> Begun:
+        """Begin a round in a slice program; await what this gives before the slice ends."""
+        if self._awaited is None:
+            raise InputError("expected a halo of a runtime's communicator (Halo(rt.comm, ...)), received an await on one "
+                             "without a runtime")
+        self._awaited.messages.sources[:] = self._addresses(arrays)
+        self._awaited.messages.pack()
+        return Begun([await started(one) for one in self._awaited.operations], self._awaited.messages.unpack)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def free(self) -> None:
+        """Free requests and windows (collective). Later calls raise `ClosedError`."""
+        if self._closed:
+            return
+        if self._active and self._news.failure is None:
+            self._wait()
+        self._closed = True
+        self._news.free()
+        self._requests.end()
+        if self._window is not None:
+            self._window.free()
+        self._comm.Free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if error is None or error is self._news.failure:
+            self.free()
+
+
+class Pending:
+    """A round under way."""
+
+    __slots__ = ("_halo",)
+
+    def __init__(self, halo: Halo) -> None:
+        self._halo = halo
+
+    def test(self) -> bool:
+        """Let the round go on, and say whether it has ended. To be called between pieces of computing."""
+        return self._halo._progress()
+
+    def wait(self) -> None:
+        """Wait until the ghost cells are there, and what was sent may be written to.
+
+        Raises
+        ------
+        InputError, RankError
+            A rank has failed; the same on all of them.
+        """
+        self._halo._wait()
+
+
+def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """The ranks that share memory with this one, as a communicator to be freed."""
+    node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+    return node
+
+
+def _address(array):
+    return array.__array_interface__["data"][0]

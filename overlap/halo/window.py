@@ -1,0 +1,176 @@
+"""The window of a node: flags and slots of the links between its ranks, and arrays that neighbours write to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from ..collectives.protocol import LINE
+from ..collectives.window import SPINS, SPINS_SHARED, cores_are_shared
+from ..errors import InputError
+from . import links
+from .moves import Moves, Place, packing
+from .plan import Traffic
+
+MOST_SETS = 64
+
+
+def unusable(comm: MPI.Intracomm) -> str | None:
+    """Why ranks of a node cannot write to each other's memory; None if they can. Collective over the node."""
+    window = MPI.Win.Allocate_shared(LINE, 1, comm=comm)
+    model = window.Get_attr(MPI.WIN_MODEL)
+    window.Free()
+    if model != MPI.WIN_UNIFIED:
+        return "MPI keeps two copies of a window here (its memory model is not the unified one)"
+    return None
+
+
+class LinkWindow:
+    """Links of this rank to others of its node, and the state that compiled code works on. Collective.
+
+    Parameters
+    ----------
+    node : mpi4py.MPI.Intracomm
+        Kept, and freed by `free`.
+    peers : dict
+        Rank in `node` of every traffic's other rank.
+    traffic : sequence of Traffic
+    shape : tuple of int
+        Shape of the own local array.
+    items : sequence of int
+        Bytes of an item of each array.
+    attend : callable
+        Called now and then while a rank waits, with two numbers; it may raise.
+
+    Attributes
+    ----------
+    address : int
+        Where the state stands.
+    sources : ndarray of int64
+        The addresses of the arrays of the round go there.
+    """
+
+    def __init__(self, node: MPI.Intracomm, peers: dict[int, int], traffic: Sequence[Traffic],
+                 shape: tuple[int, ...], items: Sequence[int], attend: Callable[[int, int], None]) -> None:
+        self._node, self._peers = node, peers
+        self._shape, self._items, self._attend = shape, items, attend
+        self._traffic = traffic
+        self._windows: list[MPI.Win] = []
+        self.sources = np.zeros(len(items), np.int64)
+        self._scratch = np.zeros(2 * LINE, np.uint8)
+        self._sets = {one.rank: np.zeros(MOST_SETS, np.int64) for one in traffic}
+        self._set_addresses: list[np.ndarray] = []
+        self._moves: list[Moves] = []
+        self.count = 0  # sets of shared arrays
+        self.state = np.zeros(links.STATE + links.LINK * len(traffic), np.int64)
+        self.address = self.state.ctypes.data
+        for place, value in ((links.LINKS, len(traffic)), (links.ATTEND, id(attend)),
+                             (links.POLLS, SPINS_SHARED if cores_are_shared(node) else SPINS),
+                             (links.SCRATCH, self._scratch.ctypes.data), (links.SOURCES, self.sources.ctypes.data)):
+            self.state[place] = value
+        self._join(self._segments())
+
+    def _segments(self):
+        """Allocate the window; where every rank has what it shares with each other one: (request, delivery, slots)."""
+        mine, nbytes = {}, 0
+        for one in self._traffic:
+            slot = -(-packing(one.receives, self._shape, self._items)[1] // LINE) * LINE
+            mine[self._node.rank, self._peers[one.rank]] = (
+                nbytes, nbytes + links.REQUEST_NBYTES,
+                nbytes + links.REQUEST_NBYTES + 2 * links.DELIVERY_NBYTES, slot)
+            nbytes += links.REQUEST_NBYTES + 2 * links.DELIVERY_NBYTES + 2 * slot
+        bases = self._allocate(nbytes)
+        places = {}
+        for part in self._node.allgather(mine):
+            places |= {pair: tuple(bases[pair[0]] + offset for offset in found[:3]) + found[3:]
+                       for pair, found in part.items()}
+        return places
+
+    def _join(self, places):
+        me = self._node.rank
+        for number, one in enumerate(self._traffic):
+            peer = self._peers[one.rank]
+            # A rank's own part has: the request that the other one writes as the receiver of what is sent, the delivery
+            # that it writes as a sender, and the slots for what it sends.
+            request, delivery, slots, slot = places[me, peer]
+            their_request, their_delivery, their_slots, their_slot = places[peer, me]
+            link = self.state[links.STATE + links.LINK * number:][:links.LINK]
+            link[links.PEER] = one.rank
+            if one.sends:
+                pairs, nbytes = packing(one.sends, self._shape, self._items)
+                direct = [(Place(array, self._shape, item, region), Place(array, one.shape, item, fill))
+                          for array, item in enumerate(self._items) for region, fill in zip(one.sends, one.fills)]
+                into_slot, into_array = Moves(pairs), Moves(direct)
+                assert nbytes <= their_slot
+                self._moves += [into_slot, into_array]
+                for place, value in (
+                        (links.REQUEST, request), (links.DELIVERY, their_delivery), (links.SLOT, their_slots),
+                        (links.SLOT_NBYTES, their_slot), (links.SLOT_TABLE, into_slot.address),
+                        (links.SLOT_ROWS, into_slot.rows), (links.SLOT_WIDTH, into_slot.width),
+                        (links.DIRECT_TABLE, into_array.address), (links.DIRECT_ROWS, into_array.rows),
+                        (links.DIRECT_WIDTH, into_array.width), (links.SETS, self._sets[one.rank].ctypes.data)):
+                    link[place] = value
+            if one.receives:
+                table = Moves([(packed, place) for place, packed in packing(one.receives, self._shape, self._items)[0]])
+                self._moves.append(table)
+                for place, value in (
+                        (links.MY_REQUEST, their_request), (links.MY_DELIVERY, delivery), (links.MY_SLOT, slots),
+                        (links.MY_SLOT_NBYTES, slot), (links.TABLE, table.address), (links.ROWS, table.rows),
+                        (links.WIDTH, table.width)):
+                    link[place] = value
+
+    def _allocate(self, nbytes):
+        """A new window with a segment of zeros on each rank; the addresses of all segments."""
+        window = MPI.Win.Allocate_shared(nbytes + LINE, 1, comm=self._node)
+        self._windows.append(window)
+        bases = [-(-window.Shared_query(rank)[0].address // LINE) * LINE for rank in range(self._node.size)]
+        _memory(bases[self._node.rank], nbytes)[:] = 0
+        self._node.Barrier()
+        return bases
+
+    def new_set(self, shapes: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
+        """Make arrays of zeros that the neighbours write to directly. Collective over the node.
+
+        Raises
+        ------
+        InputError
+            There are `MOST_SETS` already.
+        """
+        if self.count == MOST_SETS:
+            raise InputError(f"expected at most {MOST_SETS} sets of shared arrays of a halo, received one more")
+        counts = [int(np.prod(shape)) for shape, _ in shapes]
+        offsets, nbytes = [], 0
+        for count, (_, dtype) in zip(counts, shapes):
+            offsets.append(nbytes)
+            nbytes += -(-count * dtype.itemsize // LINE) * LINE
+        every = self._node.allgather(offsets)
+        bases = self._allocate(nbytes)
+        for one in self._traffic:
+            peer = self._peers[one.rank]
+            addresses = np.array([bases[peer] + offset for offset in every[peer]], np.int64)
+            self._set_addresses.append(addresses)
+            self._sets[one.rank][self.count] = addresses.ctypes.data
+        self.count += 1
+        base = bases[self._node.rank]
+        self._node.Barrier()
+        return [_memory(base + offset, count * dtype.itemsize).view(dtype).reshape(shape)
+                for offset, count, (shape, dtype) in zip(offsets, counts, shapes)]
+
+    @property
+    def waiting_for(self) -> list[int]:
+        """The ranks that something is left to be done with in this round."""
+        rows = self.state[links.STATE:].reshape(-1, links.LINK)
+        return sorted({int(row[links.PEER]) for row in rows if row[links.SENDING] or row[links.RECEIVING]})
+
+    def free(self) -> None:
+        """Free the windows (collective over the node): shared arrays must not be used any more."""
+        for window in self._windows:
+            window.Free()
+        self._windows.clear()
+        self._node.Free()
+
+
+def _memory(address, nbytes):
+    return np.frombuffer(MPI.buffer.fromaddress(address, nbytes), np.uint8)

@@ -1,0 +1,209 @@
+"""Halos on real ranks: structured and by lists, both transports, errors, slice programs."""
+
+import numpy as np
+from everywhere import raises_everywhere
+from mpi4py import MPI
+
+from overlap import Blocks, Halo, InputError, RankError, Runtime
+from overlap.halo import halo as halo_module
+
+
+def drawn_blocks(chance, size):
+    """Blocks of one to three dimensions, with any widths."""
+    axes = int(chance.integers(1, 4))
+    grid = [1] * axes
+    left = size
+    for prime in (2, 2, 2, 3, 5, 7):
+        if left % prime == 0:
+            left //= prime
+            grid[chance.integers(axes)] *= prime
+    grid[0] *= left
+    shape = [int(chance.integers(3 * parts, 3 * parts + 4)) for parts in grid]
+    return Blocks(shape, grid, width=[tuple(map(int, chance.integers(0, 4, 2))) for _ in range(axes)],
+                  periodic=[bool(one) for one in chance.integers(0, 2, axes)], corners=bool(chance.integers(2)))
+
+
+def fill(blocks, rank, array, number):
+    """Own cells by their global numbers, and what the ghost cells must become, -1 where nothing comes."""
+    cells = number + np.arange(np.prod(blocks.shape)).reshape(blocks.shape)
+    components = array.shape[len(blocks.shape):]
+    array[...] = -1
+    array[blocks.own(rank)] = spread(cells[blocks.part(rank)], components)
+    expected = array.copy()
+    for one in blocks.neighbours(rank):
+        there = [slice(side.start - own.start + part.start, side.stop - own.start + part.start) for side, own, part in
+                 zip(one.send, blocks.own(one.rank), blocks.part(one.rank))]
+        expected[one.receive] = spread(cells[tuple(there)], components)
+    return expected
+
+
+def spread(values, components):
+    return np.broadcast_to(values.reshape(values.shape + (1,) * len(components)), values.shape + components)
+
+
+def _apart(comm):
+    """Ranks of one parity, as if they were a node of their own."""
+    return comm.Split(comm.rank % 2, comm.rank)
+
+
+def blocks(comm, transport, seeds=(0,), mixed=False):
+    """All that there is of structured halos: drawn dimensions, widths, types, rounds with and without shared arrays."""
+    before = halo_module.node_of
+    if mixed:
+        halo_module.node_of = _apart
+    try:
+        for seed in seeds:
+            chance = np.random.default_rng(seed)
+            where = drawn_blocks(chance, comm.size)
+            types = [[np.float64], ["c16", ("f4", (3,)), "i2"], [("f8", (2, 2)), np.float32]][seed % 3]
+            with Halo(comm, where, types, transport=transport) as halo:
+                assert halo.local_shape == where.local_shape(comm.rank)
+                if mixed:
+                    assert all((name == "window") == ((rank - comm.rank) % 2 == 0)
+                               for rank, name in halo.transports.items())
+                shared = halo.empty()
+                private = [np.zeros_like(array) for array in shared]
+                for number in range(8):
+                    arrays = shared if (number + seed * comm.rank) % 2 else private
+                    expected = [fill(where, comm.rank, array, number) for array in arrays]
+                    if number % 3:
+                        halo.exchange(*arrays)
+                    else:
+                        pending = halo.start(*arrays)
+                        while not pending.test():
+                            pass
+                        pending.wait()
+                    for array, right in zip(arrays, expected):
+                        np.testing.assert_array_equal(array, right)
+    finally:
+        halo_module.node_of = before
+
+
+def lists(comm, transport, seeds=(0,)):
+    """Entries dealt out to ranks at random, and any others needed."""
+    for seed in seeds:
+        everywhere = np.random.default_rng(seed)
+        owners = everywhere.integers(0, comm.size, 50)
+        order = everywhere.permutation(50)
+        owned = order[owners[order] == comm.rank]
+        here = np.random.default_rng((seed, comm.rank))
+        needed = here.permutation(50)[:here.integers(0, 30)] if seed % 2 else np.arange(10, 10 + 5 * comm.rank)
+        kind = ("f8", (3,)) if seed % 3 else np.float64
+        with Halo.from_indices(comm, owned, needed, kind, transport=transport) as halo:
+            x, = halo.empty()
+            for number in range(5):
+                x = x if number % 2 else np.zeros_like(x)
+                components = x.shape[1:]
+                x[:len(owned)] = spread(owned * 1.0 + number, components)
+                halo.exchange(x)
+                np.testing.assert_array_equal(x, spread(np.concatenate([owned, needed]) * 1.0 + number, components))
+
+
+def in_slices(comm):
+    """`await halo(u)` and `begin`, where ranks have different numbers of neighbours."""
+    for wait in ("off", "poll"):
+        with Runtime(comm, wait=wait, depth=2) as runtime:
+            where = Blocks((3 * comm.size, 4), (comm.size, 1), width=1, periodic=(False, True))
+            halos = [Halo(runtime.comm, where) for _ in range(2)]
+            arrays = np.zeros((2, *where.local_shape(comm.rank)))
+            expected = [fill(where, comm.rank, array, number) for number, array in enumerate(arrays)]
+
+            @runtime.pipelined
+            async def program(number):
+                if number:
+                    await halos[number](arrays[number])
+                else:
+                    pending = await halos[number].begin(arrays[number])
+                    await pending
+
+            program(range(2))
+            np.testing.assert_array_equal(arrays, expected)
+            halos[0].exchange(arrays[0])
+            np.testing.assert_array_equal(arrays[0], expected[0])
+            for halo in halos:
+                halo.free()
+
+
+def wrong_arguments(comm):
+    """Refused by all ranks with the same words, and nothing is left behind."""
+    row = Blocks((4 * comm.size,), (comm.size,))
+    last = comm.size - 1
+    for text, make in (
+            (f"expected a grid of {comm.size} ranks, received (7,)", lambda: Halo(comm, Blocks((14,), (7,)))),
+            ("expected transport to be one of auto, window, messages, received 'post'",
+             lambda: Halo(comm, row, transport="post")),
+            (f"expected a data type, or a list of them, received 'f3' (data type 'f3' not understood) (rank {last})",
+             lambda: Halo(comm, row, "f3" if comm.rank == last else "f8")),
+            ("expected the same on all ranks, received", lambda: Halo(
+                comm, Blocks((4 * comm.size,), (comm.size,), width=1 + (comm.rank == last)))),
+            ("expected every entry that is needed to have an owner, received 99 (rank", lambda: Halo.from_indices(
+                comm, [comm.rank], [99] if comm.rank == last else [])),
+            ("expected every entry to have one owner, received 5 twice", lambda: Halo.from_indices(comm, [5], [])),
+            ("expected owned to be a list of integers >= 0, received an array of shape (1,) and type int64 from -1",
+             lambda: Halo.from_indices(comm, [-1 if comm.rank == last else comm.rank], [])),
+            ("expected every number of needed once", lambda: Halo.from_indices(comm, [comm.rank], [0, 0]))):
+        raises_everywhere(comm, InputError, text, make)
+
+
+def wrong_arrays(comm, transport):
+    """A wrong array on one rank: all raise the same, a rank that is not its neighbour too; the halo can be freed."""
+    for wrong, text in ((np.zeros(3), "type float64, received (3,) and float64"),
+                        (np.zeros(6, "f4"), "received (6,) and float32"), ([0.0] * 6, "expected an array, received list"),
+                        (np.zeros(12)[::2], "contiguous in C order")):
+        halo = Halo(comm, Blocks((4 * comm.size,), (comm.size,)), transport=transport)
+
+        def rounds():
+            for number in range(10):
+                halo.exchange(wrong if comm.rank == 0 and number == 2 else np.zeros(6))
+
+        raises_everywhere(comm, InputError, text, rounds)
+        raises_everywhere(comm, InputError, text, lambda: halo.start(np.zeros(6)))
+        halo.free()
+
+
+def started_twice(comm, transport):
+    halo = Halo(comm, Blocks((4 * comm.size,), (comm.size,)), transport=transport)
+    halo.start(np.zeros(6))
+
+    def again():
+        if comm.rank == 0:
+            halo.start(np.zeros(6))
+        for _ in range(3):
+            halo._wait()
+            halo.exchange(np.zeros(6))
+
+    raises_everywhere(comm, InputError, "expected the round before to have ended", again)
+    halo.free()
+
+
+def interrupted(comm, transport):
+    """An exception of one rank while it waits is that rank's, and a `RankError` on the others."""
+    halo = Halo(comm, Blocks((4 * comm.size,), (comm.size,)), transport=transport)
+    try:
+        if comm.rank == 0:
+            halo._news._waiting_for = None
+            halo._news._deadline_s = "none"     # to compare with it raises a TypeError
+        if comm.rank != 1:
+            halo.exchange(np.zeros(6))
+            halo.exchange(np.zeros(6))
+        else:
+            while not comm.Iprobe(0, 5):
+                pass
+            comm.recv(source=0, tag=5)
+            halo.exchange(np.zeros(6))
+            halo.exchange(np.zeros(6))
+    except TypeError:
+        assert comm.rank == 0
+        comm.send(None, 1, 5)
+    except RankError as error:
+        assert comm.rank != 0 and error.rank == 0 and "TypeError" in str(error)
+    else:
+        raise AssertionError("no rank may go on")
+    halo.free()
+
+
+def never_comes(comm):
+    halo = Halo(comm, Blocks((4 * comm.size,), (comm.size,)), deadline_s=0.5)
+    if comm.rank == 0:
+        MPI.COMM_WORLD.recv(source=1)
+    halo.exchange(np.zeros(6))

@@ -1,0 +1,39 @@
+"""Halos on 1 to 5 ranks, over both transports, and mixed."""
+
+import jobs
+import pytest
+
+
+@pytest.mark.parametrize("transport", ["window", "messages"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_blocks_and_lists(ranks, transport):
+    jobs.run_job("halo_cases:blocks", ranks, args={"transport": transport, "seeds": list(range(4))})
+    jobs.run_job("halo_cases:lists", ranks, args={"transport": transport, "seeds": list(range(4))})
+
+
+def test_some_neighbours_on_the_node_and_some_not():
+    jobs.run_job("halo_cases:blocks", 4, args={"transport": "auto", "seeds": list(range(6)), "mixed": True})
+
+
+def test_another_mpi_library():
+    jobs.run_job("halo_cases:blocks", 2, mpi="openmpi", args={"transport": "auto", "seeds": [1, 2]})
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_in_slice_programs(ranks):
+    jobs.run_job("halo_cases:in_slices", ranks)
+
+
+def test_wrong_arguments():
+    jobs.run_job("halo_cases:wrong_arguments", 3)
+
+
+@pytest.mark.parametrize("transport", ["window", "messages"])
+def test_one_error_on_all_ranks(transport):
+    for case, ranks in (("wrong_arrays", 3), ("started_twice", 2), ("interrupted", 2)):
+        jobs.run_job(f"halo_cases:{case}", ranks, args={"transport": transport})
+
+
+def test_a_rank_that_never_comes_ends_the_job():
+    result = jobs.run_job("halo_cases:never_comes", 2, expect_failure=True)
+    assert "a halo exchange has not completed" in result.err and "rank 0 does not take part" in result.err
