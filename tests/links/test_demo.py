@@ -1,9 +1,12 @@
-"""`overlap demo` and `overlap links` on real shaped links."""
+"""`overlap demo` and `overlap links` on real shaped links; the demo as a newcomer has it, from the wheel."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
+import processes
 import pytest
 
 from overlap.runtime.trace import KINDS
@@ -15,14 +18,41 @@ pytestmark = pytest.mark.skipif(links.unavailable_reason() is not None,
                                 reason=str(links.unavailable_reason()))
 
 
+def run(*command, **options):
+    return subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=DEADLINE_S, **options)
+
+
 def overlap(*arguments):
-    return subprocess.run([sys.executable, "-m", "overlap", *map(str, arguments)],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=DEADLINE_S)
+    return run(sys.executable, "-m", "overlap", *arguments)
 
 
-def test_demo_shows_links_and_writes_three_files(tmp_path):
-    done = overlap("demo", "--quick", "--slices", 6, "--shape", 256, 256, "--out", tmp_path)
+@pytest.fixture
+def installed(tmp_path_factory):
+    """The command `overlap` of a wheel that was built and installed here; of all else, what is here already."""
+    source, built, target = map(tmp_path_factory.mktemp, ("source", "built", "target"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(processes.REPOSITORY / name, source)
+    shutil.copytree(processes.REPOSITORY / "overlap", source / "overlap",
+                    ignore=shutil.ignore_patterns("__pycache__"))
+    python = [sys.executable, "-m"]
+    done = run(*python, "build", "--wheel", "--no-isolation", "--outdir", built, source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wheel, = built.iterdir()
+    done = run(*python, "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", target, wheel)
+    assert done.returncode == 0, done.stderr
+
+    def command(*arguments):
+        return run(target / "bin" / "overlap", *arguments, cwd=source.parent, env=os.environ | {"PYTHONPATH": str(target)})
+
+    shutil.rmtree(source)
+    scripts = command("scale", "template", "slurm")     # is a file of the package that is no module
+    assert scripts.returncode == 0 and scripts.stdout.startswith("#!"), scripts.stderr
+    return command
+
+
+def test_demo_shows_links_and_writes_three_files(tmp_path, installed):
+    done = installed("demo", "--quick", "--slices", 6, "--shape", 256, 256, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "report.json", "timeline.json", "timeline.png"]
