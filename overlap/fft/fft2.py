@@ -26,8 +26,9 @@ from .arguments import (
 from .array_layout import ArrayLayout, slab_problem
 from .array_spec import ArraySpec
 from .engine.axis import axes_of
+from .engine.compiled_function import can_be_compiled
 from .engine.fftw import complex_of
-from .engine.plane_blocks import PlaneBlocks
+from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, PlaneBlocks
 from .engine.stage import Direction
 from .engine.staged import StagedTransform
 from .function import Function, fine_points
@@ -217,12 +218,13 @@ class FFT2(FourierPlan):
         Parameters
         ----------
         function : callable
-            ``function(*fields)`` with this rank's real-space planes of one slice, each ``(ny_local,
-            nx)`` (of the finer grid with `dealias`), read-only by convention; returns one plane, or
-            a tuple of `outputs` planes. If it has a parameter ``out``, it is given the plane (or
-            tuple of planes) to fill instead; if it has a parameter ``index``, the slice's index
-            in the batch. The `shared` planes cannot be written to. All planes lie in buffers that the
-            next call uses again: copy what you keep.
+            ``function(*fields)`` with some rows of real-space planes, each ``(rows, nx)`` (of the finer
+            grid with `dealias`), read-only by convention; returns as many rows of one plane, or of
+            `outputs` planes as a tuple. If it has a parameter ``out``, it is given the rows (or
+            tuple of them) to fill instead; if it has a parameter ``index``, the slice's index
+            in the batch; if ``rows``, which of this rank's rows these are, a slice. The `shared` fields
+            cannot be written to. All of it lies in buffers that the next call uses again: copy what you
+            keep. One compiled by `numba.njit` runs without Python, and without the GIL.
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int
@@ -235,9 +237,10 @@ class FFT2(FourierPlan):
             ``(ny, nx)`` themselves, where others are faster. The Nyquist modes of even n count as not
             resolved: they are dropped.
         blocks : {"rows", "planes"}
-            ``"planes"``: the function is given all rows of this rank at once. That is what functions
-            need that look at other points than the one they compute; others are faster on a few
-            rows, which stay in the cache.
+            ``"planes"``: the function is given all this rank's rows of one slice, ``(ny_local, nx)``.
+            That is what functions need that look at other points than the one they compute; others are
+            faster on blocks that stay in the cache: some rows of a large plane, or, for functions
+            without `shared` fields, ``index`` and ``rows``, those of several small ones.
 
         Returns
         -------
@@ -270,6 +273,8 @@ class FFT2(FourierPlan):
             (False, function.inputs), (True, function.outputs)))
         counts = function.inputs, function.outputs
         axes = axes_of((Y, X), (ny, nx), fine, self._dtype)
+        size = BlockSize(COMPILED_NBYTES if can_be_compiled(function) else CALLED_NBYTES, whole,
+                         function.simple and not (function.shared or whole))
 
         def blocks(effort):
             key = function, effort
@@ -277,8 +282,8 @@ class FFT2(FourierPlan):
             if found is None:
                 with self._tuning.planning():
                     found = self._staged[key] = PlaneBlocks(
-                        back(effort).stages[0], forth(effort).stages[0], axes, counts, scales, effort,
-                        self.runtime.workers, whole)
+                        (back(effort).stages[0], forth(effort).stages[0]), axes, counts, scales, effort,
+                        self.runtime.workers, size)
             return found
 
         shared, share = self._specs(())[1], None

@@ -127,14 +127,15 @@ class Pointwise(Transform):
             kernels.apply(slot, count, self._compiled.address, self._shared_view)
             self._compiled.check()
             return
-        for number, z in enumerate(range(part.start, part.stop)):
+        for first in range(0, count, kernels.together):
+            planes = slice(first, min(first + kernels.together, count))
             for block, rows in enumerate(kernels.rows):
-                kernels.to_real(slot, count, number, block)
-                fields, results = kernels.planes(rows)
+                kernels.to_real(slot, count, planes, block)
+                fields, results = kernels.arrays(rows, length_of(planes))
                 if self.planning:  # the function may not bear zeros, or may count its calls
                     for result in results:
                         np.multiply(fields[0], fields[-1], out=result)
                 else:
-                    self._function.fill(results, fields, list(self._seen[:, rows]), self._batch, z,
-                                        rows)
-                kernels.to_modes(slot, count, number, block)
+                    self._function.fill(results, fields, list(self._seen[:, rows]), self._batch,
+                                        part.start + first, rows)
+                kernels.to_modes(slot, count, planes, block)

@@ -22,6 +22,7 @@ from .engine.fftw import ALIGNMENT, zeros
 from .planning.candidates import Candidates, PlaneCandidates
 from .planning.settings import Settings, Trial, Tuned
 from .planning.tune import budget_problem, tune
+from .result_memory import ResultMemory
 
 Progress = Callable[[str, float, float], None]
 """``progress(what, done, total)``: told how far tuning is, on rank 0, in seconds."""
@@ -82,6 +83,7 @@ class Transform:
         self._pipelines = None  # of `settings`
         self._kernels = None  # of `settings`
         self._memory = None  # of all slots
+        self._result_memory: list[ResultMemory] | None = None  # of calls without `out`
 
     def __repr__(self) -> str:
         sides = (", ".join(f"{spec.global_shape} {spec.dtype}" for spec in some)
@@ -221,7 +223,8 @@ class Transform:
         arrays : ndarray
             This rank's part of each input, of any strides; unchanged.
         out : ndarray or tuple of ndarray, optional
-            Where to put this rank's part of the result.
+            Where to put this rank's part of the result. Without it, the memory of a result that
+            nobody holds any more is used again.
 
         Returns
         -------
@@ -256,7 +259,7 @@ class Transform:
     def release(self):
         """Let go of buffers and plans: they are in a cycle, which Python would find late."""
         self._released = True
-        self._pipelines = self._kernels = self._memory = None
+        self._pipelines = self._kernels = self._memory = self._result_memory = None
 
     def _call(self, what, arrays, out):
         self.check_in_use()
@@ -265,7 +268,10 @@ class Transform:
         if problem is not None:
             self.refuse(problem, what)
         if out is None:
-            results = tuple(spec.empty() for spec in self.outputs)
+            if self._result_memory is None:
+                self._result_memory = [ResultMemory(spec.shape, spec.dtype) for spec in self.outputs]
+            results = tuple(spec.wrap(memory.empty())
+                            for spec, memory in zip(self.outputs, self._result_memory))
         inputs = [spec.planes(array) for spec, array in zip(self.inputs, arrays)]
         outputs = [spec.planes(array) for spec, array in zip(self.outputs, results)]
         self.run_planes(inputs, outputs, what)

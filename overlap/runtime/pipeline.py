@@ -17,7 +17,8 @@ from .wishes import Wish
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-SHORT_S = 500e-6  # a call that takes less may be faster without threads, and is noise to a trial
+SHORT_S = 500e-6  # a call that takes less is noise to a trial
+ALONE_S = 5e-3  # a call that takes less may be faster without threads: both are tried
 TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
 WISHES = 8  # numbers of slices whose header is kept
 
@@ -217,13 +218,13 @@ class _Calls:
             self._count = count
             self._best_s.clear()
         threads_s, alone_s = (self._best_s.get((wait, alone), 0.0) for alone in (False, True))
-        return 0 < threads_s < SHORT_S and alone_s < threads_s
+        return 0 < threads_s < ALONE_S and alone_s < threads_s
 
     def took(self, count, wait, one_thread, seconds):
         """A call has ended well."""
         if count != self._count:
             return
-        if one_thread and seconds > 2 * SHORT_S:
+        if one_thread and seconds > 2 * ALONE_S:
             self._best_s.clear()  # the calls have become longer
         else:
             which = wait, one_thread

@@ -64,9 +64,14 @@ class CompiledFunction:
                 f"from compiled code; {self._name}.py_func, uncompiled, tells which")
 
 
+def can_be_compiled(function: Any) -> bool:
+    """Whether a `Function` may become a part of the compiled loop: numba compiled it, for arrays alone."""
+    return isinstance(function.function, Dispatcher) and function.simple
+
+
 def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
     """The function for the compiled loop; None if it must be called from Python."""
-    if not isinstance(function.function, Dispatcher) or not function.simple:
+    if not can_be_compiled(function):
         return None
     try:
         return CompiledFunction(function.function, function.takes_out, places)

@@ -1,12 +1,12 @@
 """What is done with planes between two exchanges: to real space, a function, and back, block by block.
 
-A block is a few rows of all fields of one plane, in scratch memory that stays in the cache: the last FFTs on
-the way to real space, the function, and the first FFTs on the way back.
+A block is a few rows of all fields of one plane, or all rows of a few small planes, in scratch memory that
+stays in the cache: the last FFTs on the way to real space, the function, and the first FFTs on the way back.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,12 +14,32 @@ from ...arrays import chunks, length_of
 from ...runtime import worker_index
 from .compiled_function import BlockPlaces
 from .execute import execute
-from .fftw import ALIGNMENT, complex_of, zeros
+from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
 from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, Program, View
 from .sweep import Sweep
 
-BLOCK_NBYTES = 256 * 1024  # of all fields in real space
+COMPILED_NBYTES = 256 * 1024  # of a block's fields in real space, for the second-level cache
+CALLED_NBYTES = 2 * 1024 * 1024  # where every block costs a call from Python, and the GIL
 X = 2
+
+
+@dataclass(frozen=True)
+class BlockSize:
+    """What a block may be.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of all fields of a block in real space, about; a block has one row at least.
+    whole : bool
+        A block is a plane, whatever its size.
+    several : bool
+        A block may have rows of several planes.
+    """
+
+    nbytes: int
+    whole: bool = False
+    several: bool = False
 
 
 class PlaneBlocks:
@@ -27,8 +47,9 @@ class PlaneBlocks:
 
     Parameters
     ----------
-    back, forth : Stage
-        The stages of the planes of all inputs, and of all outputs; a message has those of a slice together.
+    stages : (Stage, Stage)
+        Those of the planes of all inputs (`back`), and of all outputs (`forth`); a message has those of a
+        slice together.
     lines : dict
         The `Axis` of every transformed axis.
     counts : (int, int)
@@ -38,27 +59,32 @@ class PlaneBlocks:
     effort : str or None
         FFTW planning effort.
     workers : int
-    whole : bool
-        A block is a plane.
+    size : BlockSize
 
     Attributes
     ----------
     rows : list of slice
         This rank's rows of every block.
+    together : int
+        Planes of which a block has rows, at most.
     """
 
-    def __init__(self, back, forth, lines, counts, scales, effort, workers, whole=False):
-        self.back, self.forth, self.counts, self._scales = back, forth, counts, scales
+    def __init__(self, stages, lines, counts, scales, effort, workers, size):
+        back, forth = self.back, self.forth = stages
+        self.counts, self._scales = counts, scales
         _, rows, nx = back.target_shape
         dtype = back.target_dtype
-        most = max(1, rows)
-        if not whole:
-            most = min(most, max(1, BLOCK_NBYTES // (sum(counts) * max(1, nx) * dtype.itemsize)))
-        self.rows = chunks(rows, most)
+        row_nbytes = max(1, nx) * dtype.itemsize
+        fitting = max(1, size.nbytes // (sum(counts) * row_nbytes))  # rows
+        self.rows = chunks(rows, max(1, rows if size.whole else min(rows, fitting)))
         self._height = max(map(length_of, self.rows), default=0)
+        self._height_nbytes = self._height * row_nbytes
+        self.together = 1
+        if size.several and rows and self._height_nbytes % REQUIRED_ALIGNMENT == 0:
+            self.together = max(1, fitting // rows)
         self._nx, self._dtype = nx, dtype
-        self._plane_nbytes = -(-self._height * nx * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-        self._planes_nbytes = sum(counts) * self._plane_nbytes
+        self._field_nbytes = -(-self.together * self._height_nbytes // ALIGNMENT) * ALIGNMENT
+        self._fields_nbytes = sum(counts) * self._field_nbytes
         one = slice(0, 1)
         self._sweeps = {}
         for height in set(map(length_of, self.rows)) if nx else ():
@@ -68,33 +94,35 @@ class PlaneBlocks:
                 back.message(one).received, forth.message(one).sent)]
             self._sweeps[height] = (
                 Sweep((1, height, lines[X].length(True)), (X,), lines, spectral, False, boxes[0],
-                      here, effort, after=self._planes_nbytes),
+                      here, effort, after=self._fields_nbytes),
                 Sweep((1, height, nx), (X,), lines, dtype, True, here, boxes[1], effort,
-                      after=self._planes_nbytes))
-        nbytes = max([self._planes_nbytes, back.scratch_nbytes, forth.scratch_nbytes]
+                      after=self._fields_nbytes))
+        nbytes = max([self._fields_nbytes, back.scratch_nbytes, forth.scratch_nbytes]
                      + [sweep.scratch_nbytes for pair in self._sweeps.values() for sweep in pair])
         self._scratch = [zeros(nbytes, np.uint8) for _ in range(workers)]
         self._addresses = [memory.__array_interface__["data"][0] for memory in self._scratch]
-        self._planes = [{height: self._planes_of(memory, height) for height in self._sweeps}
-                        for memory in self._scratch]
+        self._arrays = [{} for _ in self._scratch]  # of every worker, by rows and planes
         self._codes = Codes()
 
-    def _view(self, number, height):
-        """Where a worker has one of the inputs or outputs of a block of so many rows."""
+    def _view(self, number, height, plane=0):
+        """Where a worker has one plane of one of a block's inputs or outputs, of so many rows."""
         one = View.contiguous(SCRATCH, (1, height, self._nx), self._dtype)
-        return replace(one, offset=number * self._plane_nbytes)
+        return replace(one, offset=number * self._field_nbytes + plane * self._height_nbytes)
 
-    def _planes_of(self, memory, height):
-        planes = [self._view(number, height).array(memory)[0] for number in range(sum(self.counts))]
-        return planes[:self.counts[0]], planes[self.counts[0]:]
-
-    def planes(self, rows):
-        """This worker's real-space planes of a block: of the inputs, and of the outputs."""
-        return self._planes[worker_index()][length_of(rows)]
+    def arrays(self, rows, planes=1):
+        """This worker's real-space fields of a block, (planes * rows, nx): inputs, and outputs."""
+        worker, height = worker_index(), length_of(rows)
+        found = self._arrays[worker].get((height, planes))
+        if found is None:
+            memory, inputs = self._scratch[worker], self.counts[0]
+            fields = [self._view(number, planes * height).array(memory)[0]
+                      for number in range(sum(self.counts))]
+            found = self._arrays[worker][height, planes] = fields[:inputs], fields[inputs:]
+        return found
 
     def places(self, shared, shared_step):
-        """Where the planes of a block lie, with so many shared ones, for a compiled function."""
-        return BlockPlaces(*self.counts, shared, self._nx, self._plane_nbytes, shared_step, self._dtype)
+        """Where the fields of a block lie, with so many shared ones, for a compiled function."""
+        return BlockPlaces(*self.counts, shared, self._nx, self._field_nbytes, shared_step, self._dtype)
 
     def messages(self, count):
         """The messages of so many slices, to real space and back."""
@@ -110,13 +138,13 @@ class PlaneBlocks:
         """Store one output of some slices, and make its last FFTs."""
         self._run(("unpack", number), slot.forth, part, result, self._write_unpack)
 
-    def to_real(self, slot, count, number, block):
-        """Bring a block of all inputs of one slice of a message to real space."""
-        self._run_block(self._write_to_real, slot, count, number, block)
+    def to_real(self, slot, count, planes, block):
+        """Bring a block of all inputs of some planes (a slice) of a message of `count` to real space."""
+        self._run_block(self._write_to_real, slot, count, planes, block)
 
-    def to_modes(self, slot, count, number, block):
-        """Make the first FFTs of a block of all outputs of one slice, into the message."""
-        self._run_block(self._write_to_modes, slot, count, number, block)
+    def to_modes(self, slot, count, planes, block):
+        """Make the first FFTs of a block of all outputs of some planes, into the message."""
+        self._run_block(self._write_to_modes, slot, count, planes, block)
 
     def apply(self, slot, count, function, shared):
         """All blocks of all slices of a message, with a compiled function in between.
@@ -138,9 +166,9 @@ class PlaneBlocks:
         bases[SOURCE] = array.address + part.start * array.array.strides[0]
         self._execute(code, buffers)
 
-    def _run_block(self, write, slot, count, number, block):
-        code = self._codes.find((), (write.__name__, count, number, block), write, count, number,
-                                block)
+    def _run_block(self, write, slot, count, planes, block):
+        code = self._codes.find((), (write.__name__, count, planes.start, planes.stop, block), write,
+                                count, planes, block)
         self._execute(code, slot.middle)
 
     def _execute(self, code, buffers):
@@ -165,31 +193,30 @@ class PlaneBlocks:
             [target[:1].stepping(0, 1)])
         program.repeat(body, count)
 
-    def _write_to_real(self, program, count, number, block):
-        inputs = self.counts[0]
-        rows = self.rows[block]
+    def _write_to_real(self, program, count, planes, block):
+        inputs, rows = self.counts[0], self.rows[block]
+        height = length_of(rows)
         pieces = self.back.pieces_received(count * inputs)
-        for i in range(inputs):
-            at = number * inputs + i
-            self._sweeps[length_of(rows)][0].write_to(
-                program, [piece[at:at + 1, rows].stepping(0, inputs) for piece in pieces],
-                self._view(i, length_of(rows)))
+        for place, plane in enumerate(range(planes.start, planes.stop)):
+            for number, at in enumerate(range(plane * inputs, (plane + 1) * inputs)):
+                self._sweeps[height][0].write_to(
+                    program, [piece[at:at + 1, rows].stepping(0, inputs) for piece in pieces],
+                    self._view(number, height, place))
 
-    def _write_to_modes(self, program, count, number, block):
-        inputs, outputs = self.counts
-        rows = self.rows[block]
+    def _write_to_modes(self, program, count, planes, block):
+        (inputs, outputs), rows = self.counts, self.rows[block]
+        height = length_of(rows)
         pieces = self.forth.pieces_to_send(count * outputs, ASIDE)
-        for i in range(outputs):
-            at = number * outputs + i
-            self._sweeps[length_of(rows)][1].write_from(
-                program, self._view(inputs + i, length_of(rows)),
-                [piece[at:at + 1, rows].stepping(0, outputs) for piece in pieces],
-                self._scales[1])
+        for place, plane in enumerate(range(planes.start, planes.stop)):
+            for number, at in enumerate(range(plane * outputs, (plane + 1) * outputs)):
+                self._sweeps[height][1].write_from(
+                    program, self._view(inputs + number, height, place),
+                    [piece[at:at + 1, rows].stepping(0, outputs) for piece in pieces], self._scales[1])
 
     def _write_apply(self, program, count, function, shared):
-        body = Program()
+        body, first = Program(), slice(0, 1)
         for block, rows in enumerate(self.rows):
-            self._write_to_real(body, count, 0, block)
+            self._write_to_real(body, count, first, block)
             body.call(function, length_of(rows), self._view(0, length_of(rows)), shared[:, rows])
-            self._write_to_modes(body, count, 0, block)
+            self._write_to_modes(body, count, first, block)
         program.repeat(body, count)

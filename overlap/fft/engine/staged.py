@@ -43,7 +43,7 @@ from .stage import (
 )
 from .sweep import Sweep, SweepInPlace
 
-PARTS = 16  # of the rest, at most, for several workers
+PARTS = 8  # of the rest, for each of several workers, at most
 
 
 class StagedTransform:
@@ -368,8 +368,9 @@ class StagedTransform:
             bases[SCRATCH] = self._scratch[worker_index()].address
             execute(code, bases)
 
-        parts = block(self._rest.count, max(1, min(self._rest.count, PARTS)))
-        if len(self._scratch) == 1:
+        workers = len(self._scratch)
+        parts = block(self._rest.count, max(1, min(self._rest.count, PARTS * workers)))
+        if workers == 1:
             for part in parts:
                 complete(part)
         else:

@@ -18,6 +18,7 @@ from .settings import Settings, Trial, Tuned
 
 DEPTH = 16
 SHALLOW = 4  # slots that stay in the cache: enough where an exchange is a copy
+SLOTS_PER_WORKER = 2  # at least: some slices compute while others wait for their exchange
 DEPTHS = (2, 4, 8, 16, 32)  # that tuning tries
 LATE = (0.0, 0.25, 0.5, 0.75)  # shares that tuning tries
 
@@ -80,6 +81,8 @@ class Candidates:
         per message of a short and of a long message.
     sizes : list of int
         Slices per message that are worth a try, first those that are likely to be good.
+    deep, shallow : int
+        Slots that hide most, and that stay in the cache.
     hopeless : float
         What takes so many times the best's time by the model is not worth a measured run.
     near_tie : float
@@ -98,6 +101,9 @@ class Candidates:
         self.slices = transform.slices
         self.nbytes = self.control.maximum(transform.nbytes_per_slice())
         self.hides = self.slices > 1 and self.nbytes > 0
+        self.workers = transform.runtime.workers
+        self.deep, self.shallow = (requested.depth or max(slots, SLOTS_PER_WORKER * self.workers)
+                                   for slots in (DEPTH, SHALLOW))
 
     def settings(self, wait: str, chunk: int, depth: int, late: float = 0.0) -> Settings:
         """Complete settings of a mode, slices per message and depth, in all else as requested."""
@@ -148,6 +154,8 @@ class PlaneCandidates(Candidates):
 
     MESSAGE_NBYTES = 256 * 1024  # without measuring, chunk smaller messages to about this size
     FEWEST_MESSAGES = 4 * DEPTH  # of this size, to fill the pipeline
+    LOCAL_PER_WORKER = 8  # slices where nothing is exchanged: enough to share them out evenly,
+    LOCAL_NBYTES = 8 * 1024 * 1024  # and of arrays of this size, at most
     PARTS = 8  # slices
 
     hopeless = 2.0  # however wrong the model
@@ -155,9 +163,13 @@ class PlaneCandidates(Candidates):
 
     def __init__(self, transform, requested):
         super().__init__(transform, requested)
-        piece_nbytes = max(1, self.nbytes / self.control.size)
-        self._size = requested.chunk or max(1, min(
-            int(self.MESSAGE_NBYTES // piece_nbytes), self.slices // self.FEWEST_MESSAGES))
+        if self.nbytes:
+            most = (self.MESSAGE_NBYTES * self.control.size // self.nbytes,
+                    self.slices // self.FEWEST_MESSAGES)
+        else:
+            most = (self.LOCAL_NBYTES // transform.nbytes_of_arrays(),
+                    self.slices // (self.LOCAL_PER_WORKER * self.workers))
+        self._size = requested.chunk or max(1, min(most))
         few = min(self.slices, self.PARTS)
         self.parts = few, 1, few
         self.sizes = [requested.chunk] if requested.chunk else sorted(
@@ -167,12 +179,12 @@ class PlaneCandidates(Candidates):
     def default(self):
         wait = self.requested.wait
         if wait == "auto":  # nothing to hide, or nothing to hide it behind
-            alone = min(max(1, self.slices), self.transform.runtime.workers) == 1
+            alone = min(max(1, self.slices), self.workers) == 1
             wait = "off" if alone else "poll"
-        return self.settings(wait, self._size, self.requested.depth or DEPTH)
+        return self.settings(wait, self._size, self.deep)
 
     def planned(self, compute_s, exchange_s):
-        deep, shallow = self.requested.depth or DEPTH, self.requested.depth or SHALLOW
+        deep, shallow = self.deep, self.shallow
         size, smaller, double, quadruple, largest = map(self._times, (1, 0.5, 2, 4, 16))
         return [self.settings(*one) for one in (
             ("off", size, 1), ("off", quadruple, 1), ("off", largest, 1),
@@ -198,7 +210,8 @@ class FieldCandidates(Candidates):
     """What is worth a try for a transform of fields."""
 
     PIECE_NBYTES = (2**18, 2**19, 2**20, 2**21)  # of the largest piece of a message
-    FEWEST_MESSAGES = 8  # per stage
+    FEWEST_MESSAGES = 8  # per stage,
+    MESSAGES_PER_WORKER = 4  # and for each worker
     SLOTS_SHARE = 4  # of an input and an output: slots are to be smaller, where `SHALLOW` allows
     RESERVE = 1.2  # what goes early must keep the link busy for so many times C
     LITTLE = 0.1  # of a field: not worth the work memory that late exchanges take
@@ -210,8 +223,9 @@ class FieldCandidates(Candidates):
         super().__init__(transform, requested)
         units = self.slices_of_one = max(1, transform.units)
         unit_nbytes = max(1, self.control.maximum(transform.message_nbytes(1)))
+        fewest = max(self.FEWEST_MESSAGES, self.MESSAGES_PER_WORKER * self.workers)
         self._sizes = sorted({requested.chunk or max(1, min(
-            nbytes // unit_nbytes, units // self.FEWEST_MESSAGES)) for nbytes in self.PIECE_NBYTES})
+            nbytes // unit_nbytes, units // fewest)) for nbytes in self.PIECE_NBYTES})
         self._middle = self._sizes[len(self._sizes) // 2]
         self.hides = self.hides and units > 1
         long = min(self._middle, units)
@@ -222,12 +236,12 @@ class FieldCandidates(Candidates):
     def default(self):
         wait = self.requested.wait
         if wait == "auto":  # nothing to hide, or nothing to hide it behind
-            wait = "off" if self.transform.runtime.workers == 1 else "poll"
+            wait = "off" if self.workers == 1 else "poll"
         return self._with_slots(wait, self._middle, self.requested.late or 0.0)
 
     def planned(self, compute_s, exchange_s):
         requested, sizes, middle = self.requested, self._sizes, self._middle
-        shallow = requested.depth or SHALLOW
+        shallow = self.shallow
         late = requested.late or 0.0
         if exchange_s > compute_s:  # a pause between two exchanges costs more than one in computing
             others = [("poll", sizes[0])]
@@ -248,7 +262,7 @@ class FieldCandidates(Candidates):
         if depth is None:
             slots = (self.transform.nbytes_of_arrays()
                      // (self.SLOTS_SHARE * self.transform.slot_nbytes(chunk)))
-            depth = self.control.maximum(min(DEPTH, max(SHALLOW, slots)))
+            depth = self.control.maximum(min(self.deep, max(self.shallow, slots)))
         return self.settings(wait, chunk, depth, late)
 
     def count(self, entrants, share, nbytes):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...timing.messages import fit_message_time
 from ...timing.model import pipeline_s
-from .candidates import SHALLOW, Candidates, Tunable
+from .candidates import Candidates, Tunable
 from .settings import Settings, Trial
 
 
@@ -63,7 +63,7 @@ class Trials:
             [candidates.nbytes * chunk for chunk in (short, long)],
             [exchange[chunk] / messages[chunk] for chunk in (short, long)])
         # What it costs beyond that to hand a message from thread to thread.
-        polling = candidates.settings("poll", short, min(messages[short], SHALLOW))
+        polling = candidates.settings("poll", short, min(messages[short], candidates.shallow))
         self.transform.configure(polling, count)
         excess_s = self._shortest_s("whole", count) - self._predicted_s(polling, slices)
         self._handover_s = max(0.0, excess_s) * self.transform.runtime.workers / messages[short]
