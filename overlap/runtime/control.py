@@ -127,24 +127,28 @@ class Control:
 
     def meet_for(self, wish: Wish, error: BaseException | None = None, entry: bool = False) -> None:
         """As `meet`, for a `Wish` that was made before: of a call that is made again and again."""
+        with self.exclusive.used(wish.call):
+            self.check_idle()
+            self.meet_here(wish, error, entry)
+
+    def meet_here(self, wish: Wish, error: BaseException | None, entry: bool) -> None:
+        """As `meet_for`, inside of a call that has made sure that nobody else is in one."""
         if error is None:
             error = held_error()
         call, header = wish.call, self._header
-        with self.exclusive.used(call):
-            self.check_idle()
-            self._meetings += 1
-            header[0], header[1], header[2] = error is None, wish.signature, -wish.signature
-            try:
-                with self.watchdog.watching(call, entry):
-                    self.comm.Allreduce(MPI.IN_PLACE, header, MPI.MIN)
-                well, agreed = header[0], header[1] == -header[2]
-                if well and agreed:
-                    return
-                with self.watchdog.watching(f"the report of what failed in {call}"):
-                    found = self.comm.allgather(wish.values if well else _report(error))
-            except MPI.Exception as broken:
-                self.mark(broken)
-                raise
+        self._meetings += 1
+        header[0], header[1], header[2] = error is None, wish.signature, -wish.signature
+        try:
+            with self.watchdog.watching(call, entry):
+                self.comm.Allreduce(MPI.IN_PLACE, header, MPI.MIN)
+            well, agreed = header[0], header[1] == -header[2]
+            if well and agreed:
+                return
+            with self.watchdog.watching(f"the report of what failed in {call}"):
+                found = self.comm.allgather(wish.values if well else _report(error))
+        except MPI.Exception as broken:
+            self.mark(broken)
+            raise
         if well:
             raise self.mark(InputError(disagreement(found)))
         common = self.mark(_common_error(found))

@@ -19,41 +19,31 @@ class _Holder:
         self._lock = threading.Lock()
         # Only the thread that holds the lock sets it to itself, and clears it before it lets go: so
         # another thread never reads its own number, whatever it reads.
-        self._owner = None
+        self.owner = None
+        self.depth = 0
         self._what = None
-        self._depth = 0
 
-    def take(self, what):
-        me = get_ident()
-        if self._owner != me:
-            self._acquire(what)
-            self._owner, self._what = me, what
-        self._depth += 1
+    def take(self, what, me):
+        """Take the lock for the calling thread `me`, which has not got it."""
+        if not self._lock.acquire(blocking=False):
+            names = {thread.ident: thread.name for thread in threading.enumerate()}
+            raise RuntimeError(
+                f"expected threads to use {self._name} one at a time, received {what} in thread "
+                f"{threading.current_thread().name!r} while thread {names.get(self.owner)!r} is in "
+                f"{self._what}")
+        self.owner, self._what = me, what
 
     def give(self):
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner = None
-            self._release()
-
-    def _acquire(self, what):
-        if self._lock.acquire(blocking=False):
-            return
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        raise RuntimeError(
-            f"expected threads to use {self._name} one at a time, received {what} in thread "
-            f"{threading.current_thread().name!r} while thread {names.get(self._owner)!r} is in "
-            f"{self._what}")
-
-    def _release(self):
+        """Let go of it."""
+        self.owner = None
         self._lock.release()
 
 
 _process = _Holder("MPI below MPI_THREAD_MULTIPLE")
 
 
-class Exclusive(_Holder):
-    """Keeps other threads of the user's from using a runtime, and MPI where that must be.
+class Exclusive:
+    """Keeps other threads of the user's from using a runtime, and from MPI where that must be.
 
     Parameters
     ----------
@@ -62,46 +52,35 @@ class Exclusive(_Holder):
     """
 
     def __init__(self, name):
-        super().__init__(name)
-        self._process = _process if MPI.Query_thread() < MPI.THREAD_MULTIPLE else None
+        self._holder = _process if MPI.Query_thread() < MPI.THREAD_MULTIPLE else _Holder(name)
 
     def used(self, what):
-        """While `what` is done by the calling thread: a ``with`` block.
+        """While `what` is done by the calling thread: a ``with`` block, which may be entered again.
 
         Raises
         ------
         RuntimeError
             Another thread is in something; both are named.
         """
-        return _Use(self, what)
-
-    def _acquire(self, what):
-        if self._process is None:
-            super()._acquire(what)
-            return
-        self._process.take(what)
-        try:
-            super()._acquire(what)
-        except BaseException:
-            self._process.give()
-            raise
-
-    def _release(self):
-        super()._release()
-        if self._process is not None:
-            self._process.give()
+        return _Use(self._holder, what)
 
 
 class _Use:
-    """The time in which a thread holds everything that must be held."""
+    """The time in which a thread holds what must be held."""
 
-    __slots__ = ("_exclusive", "_what")
+    __slots__ = ("_holder", "_what")
 
-    def __init__(self, exclusive, what):
-        self._exclusive, self._what = exclusive, what
+    def __init__(self, holder, what):
+        self._holder, self._what = holder, what
 
     def __enter__(self):
-        self._exclusive.take(self._what)
+        holder, me = self._holder, get_ident()
+        if holder.owner != me:
+            holder.take(self._what, me)
+        holder.depth += 1
 
     def __exit__(self, *exc_info):
-        self._exclusive.give()
+        holder = self._holder
+        holder.depth -= 1
+        if holder.depth == 0:
+            holder.give()

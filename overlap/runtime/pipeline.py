@@ -79,6 +79,7 @@ class Pipeline:
         self._has_buffers = buffers is not None
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
+        self._used = runtime.control.exclusive.used(self._call)
         self._calls = _Calls()
         self._wishes: dict[tuple[int, str], Wish] = {}  # of calls that agree on nothing more
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
@@ -118,7 +119,7 @@ class Pipeline:
         """
         runtime = self._runtime
         control = runtime.control
-        with held_signals(), control.exclusive.used(self._call):
+        with held_signals(), self._used:
             control.check_idle()
             keys, error = _listed(slices)
             count = len(keys)
@@ -151,7 +152,7 @@ class Pipeline:
         runtime = self._runtime
         wish = self._wishes.get((count, wait)) if agree is None else None
         if wish is not None:
-            runtime.control.meet_for(wish, error, entry=not runtime._together)
+            runtime.control.meet_here(wish, error, entry=not runtime._together)
             return
         options = self._options
         agreed = {"slices": count, "depth": options.depth, "wait": wait, "in_flight": options.in_flight,
