@@ -10,7 +10,7 @@ import processes
 
 from overlap.tools.launch import removing_segments
 
-DEADLINE_S = 120     # generous: it only turns a hang into a failure
+DEADLINE_S = 300     # generous: it only turns a hang into a failure
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 from overlap.errors import LinksUnavailable
 from overlap.tools import links
 
-DEADLINE_S = 120    # generous: it only turns a hang into a failure
+DEADLINE_S = 300    # generous: it only turns a hang into a failure
 
 needs_links = pytest.mark.skipif(links.unavailable_reason() is not None,
                                  reason=str(links.unavailable_reason()))

@@ -13,7 +13,7 @@ def test_all_seven_with_every_root(ranks):
 
 
 def test_all_seven_on_eight_ranks():
-    jobs.run_job("collectives_cases:all_seven", 8, args={"counts": [1, 7]}, deadline_s=120)
+    jobs.run_job("collectives_cases:all_seven", 8, args={"counts": [1, 7]}, deadline_s=240)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
@@ -32,7 +32,7 @@ def test_arguments(ranks):
 
 
 def test_types_and_operations():
-    jobs.run_job("collectives_cases:types_and_operations", 3, deadline_s=180)
+    jobs.run_job("collectives_cases:types_and_operations", 3, deadline_s=300)
 
 
 @pytest.mark.parametrize("ranks, flat", [(2, 8), (4, 8), (4, 1), (3, 1)])
@@ -42,12 +42,12 @@ def test_the_same_to_the_last_bit(ranks, flat):
 
 @pytest.mark.parametrize("ranks, rounds", [(2, 100_000), (3, 5_000), (4, 3_000)])
 def test_rounds_back_to_back(ranks, rounds):
-    jobs.run_job("collectives_cases:many_rounds", ranks, args={"rounds": rounds}, deadline_s=120)
+    jobs.run_job("collectives_cases:many_rounds", ranks, args={"rounds": rounds}, deadline_s=240)
 
 
 @pytest.mark.parametrize("ranks, rounds", [(1, 100), (2, 100_000), (3, 2_000), (4, 2_000)])
 def test_rounds_in_compiled_code(ranks, rounds):
-    jobs.run_job("collectives_cases:compiled_loop", ranks, args={"rounds": rounds}, deadline_s=120)
+    jobs.run_job("collectives_cases:compiled_loop", ranks, args={"rounds": rounds}, deadline_s=240)
 
 
 def test_many_instances():
@@ -61,7 +61,7 @@ def test_sub_communicators():
 @pytest.mark.parametrize("case", ["size", "type", "operation", "collective", "unlike", "contiguous", "read-only",
                                   "no such operation", "an object", "root", "scalar"])
 def test_bad_input_is_told_on_all_ranks(case):
-    jobs.run_job("collectives_cases:bad_input", 3, args={"case": case}, deadline_s=60)
+    jobs.run_job("collectives_cases:bad_input", 3, args={"case": case})
 
 
 def test_bad_options():
@@ -74,7 +74,7 @@ def test_an_interrupt_ends_the_collective_on_all_ranks(compiled):
 
 
 def test_a_rank_that_never_comes_ends_the_job():
-    result = jobs.run_job("collectives_cases:never_comes", 2, expect_failure=True, deadline_s=40)
+    result = jobs.run_job("collectives_cases:never_comes", 2, expect_failure=True)
     assert "rank 0 of the node does not take part" in result.err and "Barrier" in result.err
 
 

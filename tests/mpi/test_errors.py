@@ -32,7 +32,7 @@ def test_failure_under_open_mpi(openmpi, wait):
 
 @pytest.mark.parametrize("case", AGREED)
 def test_errors_are_agreed_on(case):
-    jobs.run_job(case, 2, deadline_s=30, fresh=case in LEAKY)
+    jobs.run_job(case, 2, fresh=case in LEAKY)
 
 
 def test_errors_are_agreed_on_by_three():
@@ -57,7 +57,7 @@ def test_hundreds_of_errors():
     (1, "interrupted_in_preflight"),
     (2, "interrupted_in_preflight")])
 def test_keyboard_interrupt(ranks, case):
-    jobs.run_job(f"signal_cases:{case}", ranks, deadline_s=15)
+    jobs.run_job(f"signal_cases:{case}", ranks)
 
 
 @pytest.mark.parametrize("wait, how", [
@@ -65,7 +65,7 @@ def test_keyboard_interrupt(ranks, case):
     ("block", "stopped"), ("poll", "stopped"), ("poll", "leaves"),
     ("poll", "never opens")])
 def test_deadline_ends_the_job(wait, how):
-    result = jobs.run_job("deadline_cases:lost", 3, deadline_s=20, expect_failure=True,
+    result = jobs.run_job("deadline_cases:lost", 3, expect_failure=True,
                           args={"wait": wait, "how": how, "deadline_s": 1})
     assert result.finished == ()
     assert "has not completed in 1." in result.err and "deadline_s=1)" in result.err, result
@@ -75,13 +75,13 @@ def test_deadline_ends_the_job(wait, how):
 
 @pytest.mark.parametrize("wait", ["off", "block", "poll"])
 def test_killed_rank_ends_the_job(wait):
-    result = jobs.run_job("deadline_cases:lost", 3, deadline_s=20, expect_failure=True,
+    result = jobs.run_job("deadline_cases:lost", 3, expect_failure=True,
                           args={"wait": wait, "how": "killed", "deadline_s": 2})
     assert result.finished == (), result
 
 
 @pytest.mark.parametrize("how", ["sleeps", "killed", "stopped"])
 def test_lost_rank_under_open_mpi(openmpi, how):
-    result = jobs.run_job("deadline_cases:lost", 3, mpi="openmpi", deadline_s=20,
+    result = jobs.run_job("deadline_cases:lost", 3, mpi="openmpi",
                           expect_failure=True, args={"wait": "poll", "how": how, "deadline_s": 1})
     assert result.finished == (), result

@@ -23,7 +23,7 @@ def run_example(comm, name, arguments, missing=()):
 
 def run(name, ranks, *arguments, mpi="mpich", missing=(), **options):
     """Run an example; where modules are missing, in processes that have never imported them."""
-    return jobs.run_job("test_examples:run_example", ranks, mpi=mpi, deadline_s=60, fresh=bool(missing),
+    return jobs.run_job("test_examples:run_example", ranks, mpi=mpi, fresh=bool(missing),
                         args={"name": name, "arguments": arguments, "missing": missing}, **options)
 
 

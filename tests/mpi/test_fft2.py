@@ -86,19 +86,19 @@ def test_bad_input_on_one_rank(ranks, dtype, mode):
 
 @pytest.mark.parametrize("ranks, shared", [(1, False), (2, True), (3, False)])
 def test_bad_arguments_on_one_rank(ranks, shared):
-    jobs.run_job("fft2_error_cases:bad_arguments", ranks, deadline_s=20,
+    jobs.run_job("fft2_error_cases:bad_arguments", ranks,
                  args={"shared": shared, "others": False})
 
 
 @pytest.mark.parametrize("ranks, shared", [(2, False), (3, True)])
 def test_arguments_that_differ_between_ranks(ranks, shared):
-    jobs.run_job("fft2_error_cases:bad_arguments", ranks, deadline_s=20,
+    jobs.run_job("fft2_error_cases:bad_arguments", ranks,
                  args={"shared": shared, "others": True})
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_runtime_of_another_communicator(ranks):
-    jobs.run_job("fft2_error_cases:other_communicator", ranks, deadline_s=20)
+    jobs.run_job("fft2_error_cases:other_communicator", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

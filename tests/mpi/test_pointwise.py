@@ -58,13 +58,13 @@ def test_every_mode_gives_the_same_bits(ranks, dtype, dealias, order, workers):
 
 @pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "poll"), (3, "block")])
 def test_bad_input_on_one_rank(ranks, mode):
-    jobs.run_job("pointwise_error_cases:bad_input", ranks, args={"mode": mode}, deadline_s=30)
+    jobs.run_job("pointwise_error_cases:bad_input", ranks, args={"mode": mode})
 
 
 @pytest.mark.parametrize("ranks, mode, workers", [(1, "off", 1), (2, "poll", 1), (2, "block", 2),
                                                   (3, "poll", 2), (3, "off", 1)])
 def test_bad_results_on_one_rank(ranks, mode, workers):
-    jobs.run_job("pointwise_error_cases:bad_results", ranks, deadline_s=30, args={
+    jobs.run_job("pointwise_error_cases:bad_results", ranks, args={
         "mode": mode, "workers": workers})
 
 

@@ -40,11 +40,11 @@ def test_exchanges_in_flight(learning):
 
 
 def test_split_that_leaves_a_rank_out():
-    jobs.run_job("call_cases:asymmetric_split", 3, deadline_s=15)
+    jobs.run_job("call_cases:asymmetric_split", 3)
 
 
 def test_input_of_a_pipeline_is_checked():
-    jobs.run_job("lifetime_cases:input_checked", 2, deadline_s=15)
+    jobs.run_job("lifetime_cases:input_checked", 2)
 
 
 @pytest.mark.parametrize("already", [0, 5, 18])

@@ -16,7 +16,7 @@ def test_on_two_ranks(case):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_on_any_number_of_ranks(ranks):
-    jobs.run_job(f"scheduler_cases:{','.join(CASES)}", ranks, deadline_s=120,
+    jobs.run_job(f"scheduler_cases:{','.join(CASES)}", ranks, deadline_s=240,
                  fresh=True)
 
 
@@ -25,4 +25,4 @@ def test_messages_between_slices():
 
 
 def test_more_failures_than_mpi_has_communicators():
-    jobs.run_job("exhaustion_cases:more_failures_than_communicators", 2, deadline_s=120, fresh=True)
+    jobs.run_job("exhaustion_cases:more_failures_than_communicators", 2, deadline_s=240, fresh=True)

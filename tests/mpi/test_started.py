@@ -9,9 +9,9 @@ CASES = ("started", "messages", "persistent", "failing_with_one_pending", "forgo
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_on_ranks(case, ranks):
-    jobs.run_job(f"started_cases:{case}", ranks, deadline_s=90)
+    jobs.run_job(f"started_cases:{case}", ranks)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_pending_at_the_end(ranks):
-    jobs.run_job("started_cases:pending_at_the_end", ranks, deadline_s=90, fresh=True)
+    jobs.run_job("started_cases:pending_at_the_end", ranks, fresh=True)
