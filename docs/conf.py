@@ -82,7 +82,13 @@ def public_names(module):
         name for name, value in vars(module).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__]
     values = {name: getattr(module, name) for name in names}
-    return {name: value for name, value in values.items() if inspect.isclass(value) or inspect.isroutine(value)}
+    found = {name: value for name, value in values.items() if inspect.isclass(value) or inspect.isroutine(value)}
+    return dict(sorted(found.items(), key=lambda pair: is_exception(pair[1])))  # these come last
+
+
+def is_exception(value):
+    """Whether a value is a class of exceptions."""
+    return inspect.isclass(value) and issubclass(value, BaseException)
 
 
 def write_reference(folder):
