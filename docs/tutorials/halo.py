@@ -109,3 +109,20 @@ with overlap.Runtime(comm, workers=1) as rt:
 # [end skeleton]
 
 assert np.allclose(u[:, 1:-1], expected())
+
+# [halo]
+blocks = overlap.Blocks((rods, points), grid=(1, comm.size), width=[(0, 0), (1, 1)], periodic=[False, True])
+change = np.empty((rods, len(mine)))
+
+with overlap.Halo(comm, blocks) as halo:
+    w, = halo.empty()                           # with a ghost cell at either end
+    w[:, 1:-1] = start[:, mine]
+    for _ in range(steps):
+        pending = halo.start(w)                 # all rods at once
+        change[:, 1:-1] = w[:, 1:-3] - 2 * w[:, 2:-2] + w[:, 3:-1]
+        pending.wait()
+        change[:, 0] = w[:, 0] - 2 * w[:, 1] + w[:, 2]
+        change[:, -1] = w[:, -3] - 2 * w[:, -2] + w[:, -1]
+        w[:, 1:-1] += c * change
+    assert np.allclose(w[:, 1:-1], expected())
+# [end halo]
