@@ -25,8 +25,7 @@ project = "overlap"
 author = "the overlap developers"
 version = release = metadata.version("overlap-mpi")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx",
-              "sphinx.ext.mathjax", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.mathjax", "numpydoc"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"
@@ -36,8 +35,7 @@ html_copy_source = False
 
 autodoc_typehints = "none"  # the docstrings say it, with shapes
 autodoc_member_order = "bysource"
-numpydoc_show_class_members = False  # the templates do that
-numpydoc_xref_param_type = False
+numpydoc_show_class_members = False  # autodoc does that
 
 if os.environ.get("OVERLAP_DOCS_INVENTORIES"):
     intersphinx_mapping = {"python": ("https://docs.python.org/3", None),
