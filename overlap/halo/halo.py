@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -70,6 +70,8 @@ class Halo:
 
     Attributes
     ----------
+    comm : mpi4py.MPI.Intracomm
+        The duplicate; between rounds, all ranks may use its collectives.
     local_shape : tuple of int
         Shape of each array, without the components of an item.
     transports : dict
@@ -100,14 +102,14 @@ class Halo:
             self.local_shape, traffic = parts.local_shape, list(parts.traffic)
         self._shapes = [self.local_shape + components for _, components in self._dtypes]
         self._items = [dtype.itemsize * int(np.prod(components)) for dtype, components in self._dtypes]
-        self._comm = source.Dup()
+        self.comm = source.Dup()
         self._traffic = traffic
-        self._news = News(self._comm, deadline_s, self._waiting_for)
+        self._news = News(self.comm, deadline_s, self._waiting_for)
         self._window, far = self._make_window(traffic, transport)
         self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
         messages = Messages(far, self.local_shape, self._items)
         self._messages = messages
-        self._requests = Requests(self._comm, messages)
+        self._requests = Requests(self.comm, messages)
         self._awaited = (None if self._asynchronous is None else
                          Awaited(self._asynchronous, Messages(traffic, self.local_shape, self._items)))
         self._sets: dict[tuple[int, ...], int] = {}
@@ -147,9 +149,9 @@ class Halo:
         self.reason = "transport='messages'" if transport == "messages" else None
         if transport == "messages":
             return None, traffic
-        node = node_of(self._comm)
+        node = node_of(self.comm)
         self.reason = unusable(node)
-        ranks = node.allgather(self._comm.rank)
+        ranks = node.allgather(self.comm.rank)
         peers = {rank: place for place, rank in enumerate(ranks)} if self.reason is None else {}
         near = [one for one in traffic if one.rank in peers]
         far = [one for one in traffic if one.rank not in peers]
@@ -158,10 +160,10 @@ class Halo:
             problem = (f"expected all neighbours on one node for transport='window', received rank {far[0].rank} on "
                        f"another one{': ' + self.reason if self.reason else ''}")
         try:
-            plan.agree(self._comm, problem)
+            plan.agree(self.comm, problem)
         except InputError:
             node.Free()
-            self._comm.Free()
+            self.comm.Free()
             raise
         if self.reason is not None:
             node.Free()
@@ -229,7 +231,7 @@ class Halo:
         try:
             if self._active:
                 raise InputError("expected the round before to have ended (wait), received the start of another one "
-                                 f"(rank {self._comm.rank})")
+                                 f"(rank {self.comm.rank})")
             addresses = self._addresses(arrays)
             self._arrays = arrays  # alive until the round has ended
             if self._messages.sends or self._messages.receives:
@@ -242,7 +244,7 @@ class Halo:
                 links.start(self._window.address, self._sets.get(addresses, links.NO_SET))
             self._active = True
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
         return self._pending
 
     def exchange(self, *arrays: np.ndarray) -> None:
@@ -258,7 +260,7 @@ class Halo:
                 self._messages_left = False
             left = self._window is not None and links.progress(self._window.address)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
         if left or self._messages_left:
             return False
         self._active = False
@@ -276,7 +278,7 @@ class Halo:
             if self._window is not None:
                 links.complete(self._window.address)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
         self._active = False
 
     def _wait_for_messages(self):
@@ -298,7 +300,8 @@ class Halo:
         far = self._requests.waiting_for if self._messages_left else []
         return sorted(far + (self._window.waiting_for if self._window is not None else []))
 
-    def _fail(self, error):
+    def fail(self, error: BaseException) -> NoReturn:
+        """Raise an error here and, as soon as they wait, on all other ranks; the halo cannot be used any more."""
         self._active = False
         self._news.tell(error)
         raise error
@@ -337,7 +340,7 @@ class Halo:
         self._requests.end()
         if self._window is not None:
             self._window.free()
-        self._comm.Free()
+        self.comm.Free()
 
     def __enter__(self) -> Self:
         return self

@@ -77,10 +77,12 @@ def _mirrored(blocks, rank):
     return {one.rank for one in both.neighbours(rank)}
 
 
-def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray) -> Entries:
+def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray,
+               places: tuple[np.ndarray, np.ndarray, int] | None = None) -> Entries:
     """The messages that bring entries, known by global numbers, to those that need them. Collective.
 
-    The local array has the owned entries first and then the needed ones, in the order given.
+    `places` has where the owned and the needed entries stand in the local array, and how long this is. By default the
+    owned ones come first and then the needed ones, in the order given.
 
     Raises
     ------
@@ -88,16 +90,20 @@ def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray) -> En
         On all ranks: an entry that somebody needs has no owner, or one has two.
     """
     size = comm.size
+    if places is None:
+        length = len(owned) + len(needed)
+        places = np.arange(len(owned)), np.arange(len(owned), length), length
+    owned_at, needed_at, length = places
     # Rank g mod size keeps the directory of entry g: its owner and its place there.
-    kept = _sent(comm, owned, owned % size, np.arange(len(owned)))
+    kept = _sent(comm, owned, owned % size, owned_at)
     numbers = np.concatenate([part[0] for part in kept])
     owners = np.repeat(np.arange(size), [len(part[0]) for part in kept])
-    places = np.concatenate([part[1] for part in kept])
+    owners_places = np.concatenate([part[1] for part in kept])
     order = np.argsort(numbers, kind="stable")
-    numbers, owners, places = numbers[order], owners[order], places[order]
+    numbers, owners, owners_places = numbers[order], owners[order], owners_places[order]
     twice = numbers[:-1][numbers[1:] == numbers[:-1]]
     agree(comm, f"expected every entry to have one owner, received {twice[0]} twice" if len(twice) else None)
-    asked = _sent(comm, needed, needed % size, len(owned) + np.arange(len(needed)))
+    asked = _sent(comm, needed, needed % size, needed_at)
     lost, out = None, [list[tuple[int, np.ndarray, np.ndarray]]() for _ in range(size)]
     for source, (wanted, where) in enumerate(asked):
         at = np.searchsorted(numbers, wanted)
@@ -108,7 +114,7 @@ def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray) -> En
             continue
         for owner in np.unique(owners[at]):
             one = owners[at] == owner
-            out[owner].append((source, places[at[one]], where[one]))
+            out[owner].append((source, owners_places[at[one]], where[one]))
     agree(comm, lost)
     orders: list[list[tuple[int, np.ndarray, np.ndarray]]] = comm.alltoall(out)  # to each owner: who gets what, where
     sends: dict[int, list[np.ndarray]] = {}
@@ -121,7 +127,7 @@ def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray) -> En
         sends[source] = [mine[ascending], theirs[ascending]]
     # Told by the owners, so both ends have them in the same order.
     told = comm.alltoall([sends[peer][1] if peer in sends else None for peer in range(size)])
-    shapes = comm.allgather(len(owned) + len(needed))
+    shapes = comm.allgather(length)
     traffic = []
     for peer in range(size):
         out_and_in: list[Region] = [_shortest(positions) for positions in sends.get(peer, ())]

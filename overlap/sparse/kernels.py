@@ -1,0 +1,181 @@
+"""Compiled kernels of sparse products and of vectors: no temporaries, no GIL; sums in one fixed order."""
+
+from __future__ import annotations
+
+from ..compiled import njit
+
+_RUN = 2048  # rows of a product by diagonals, which stay in the first-level cache
+
+
+@njit
+def csr(starts, columns, values, x, y, first, last):
+    """Rows `first` to `last` - 1 of y = A x."""
+    for row in range(first, last):
+        total = values.dtype.type(0)
+        for entry in range(starts[row], starts[row + 1]):
+            total += values[entry] * x[columns[entry]]
+        y[row] = total
+
+
+@njit
+def csr_transposed(starts, columns, values, x, y, rows):
+    """Add A^T x to y."""
+    for row in range(rows):
+        here = x[row]
+        for entry in range(starts[row], starts[row + 1]):
+            y[columns[entry]] += values[entry] * here
+
+
+@njit
+def blocks(starts, columns, values, x, y, first, last):
+    """The same as `csr` for small square blocks: values (entries, b, b), vectors (rows, b)."""
+    size = values.shape[1]
+    for row in range(first, last):
+        for i in range(size):
+            y[row, i] = 0
+        for entry in range(starts[row], starts[row + 1]):
+            column = columns[entry]
+            for i in range(size):
+                total = y[row, i]
+                for j in range(size):
+                    total += values[entry, i, j] * x[column, j]
+                y[row, i] = total
+
+
+@njit
+def blocks_of_3(starts, columns, values, x, y, first, last):
+    """`blocks` with b = 3, whose sums stay in registers."""
+    for row in range(first, last):
+        a = b = c = values.dtype.type(0)
+        for entry in range(starts[row], starts[row + 1]):
+            column = columns[entry]
+            u, v, w = x[column, 0], x[column, 1], x[column, 2]
+            a += values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w
+            b += values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w
+            c += values[entry, 2, 0] * u + values[entry, 2, 1] * v + values[entry, 2, 2] * w
+        y[row, 0] = a
+        y[row, 1] = b
+        y[row, 2] = c
+
+
+@njit
+def blocks_transposed(starts, columns, values, x, y, rows):
+    """Add A^T x to y, for blocks."""
+    size = values.shape[1]
+    for row in range(rows):
+        for entry in range(starts[row], starts[row + 1]):
+            column = columns[entry]
+            for i in range(size):
+                here = x[row, i]
+                for j in range(size):
+                    y[column, j] += values[entry, i, j] * here
+
+
+@njit
+def diagonals(offsets, values, x, y, low, first, last):
+    """Rows of y = A x from diagonals: values[d, row] stands in column row + offsets[d]; x[low] belongs to row 0."""
+    for begin in range(first, last, _RUN):
+        end = min(begin + _RUN, last)
+        out = y[begin:end]  # of slices numba knows that no index is negative, so loops are vectorised
+        shift = low + offsets[0]
+        factors, entries = values[0, begin:end], x[shift + begin:shift + end]
+        for place in range(len(out)):
+            out[place] = factors[place] * entries[place]
+        for number in range(1, len(offsets)):
+            shift = low + offsets[number]
+            factors, entries = values[number, begin:end], x[shift + begin:shift + end]
+            for place in range(len(out)):
+                out[place] += factors[place] * entries[place]
+
+
+@njit
+def symmetric_diagonals(offsets, values, x, y, low, first, last):
+    """Rows of y = A x, A symmetric, from its diagonals with offsets >= 0, the main one first.
+
+    values[d, low + row] stands in (row, row + offsets[d]) and in its mirror image; rows from -low on.
+    """
+    for begin in range(first, last, _RUN):
+        end = min(begin + _RUN, last)
+        out, here = y[begin:end], low + begin
+        length = end - begin
+        factors, entries = values[0, here:here + length], x[here:here + length]
+        for place in range(len(out)):
+            out[place] = factors[place] * entries[place]
+        for number in range(1, len(offsets)):
+            offset = offsets[number]
+            up, down = x[here + offset:here + offset + length], x[here - offset:here - offset + length]
+            above, below = values[number, here:here + length], values[number, here - offset:here - offset + length]
+            for place in range(len(out)):
+                out[place] += above[place] * up[place] + below[place] * down[place]
+
+
+@njit(fastmath={"reassoc", "contract"})
+def dot(a, b):
+    """The sum of a b."""
+    total = a.dtype.type(0)
+    for place in range(len(a)):
+        total += a[place] * b[place]
+    return total
+
+
+@njit(fastmath={"reassoc", "contract"})
+def norms(r, z, sums):
+    """r.r and r.z, of real vectors, in one pass."""
+    first = second = r.dtype.type(0)
+    for place in range(len(r)):
+        first += r[place] * r[place]
+        second += r[place] * z[place]
+    sums[0] = first
+    sums[1] = second
+
+
+@njit(fastmath={"reassoc", "contract"})
+def step(alpha, p, q, x, r, sums):
+    """x += alpha p; r -= alpha q; r.r."""
+    total = r.dtype.type(0)
+    for place in range(len(r)):
+        x[place] += alpha * p[place]
+        here = r[place] - alpha * q[place]
+        r[place] = here
+        total += here * here
+    sums[0] = total
+
+
+@njit(fastmath={"reassoc", "contract"})
+def scaled_step(alpha, p, q, d, x, r, sums):
+    """x += alpha p; r -= alpha q; r.r and r.(d r)."""
+    first = second = r.dtype.type(0)
+    for place in range(len(r)):
+        x[place] += alpha * p[place]
+        here = r[place] - alpha * q[place]
+        r[place] = here
+        first += here * here
+        second += here * here * d[place]
+    sums[0] = first
+    sums[1] = second
+
+
+@njit
+def turn(beta, z, p):
+    """p = z + beta p."""
+    for place in range(len(p)):
+        p[place] = z[place] + beta * p[place]
+
+
+@njit
+def scaled_turn(beta, d, r, p):
+    """p = d r + beta p."""
+    for place in range(len(p)):
+        p[place] = d[place] * r[place] + beta * p[place]
+
+
+@njit
+def scale_blocks(inverses, r, z):
+    """z = D r with a small dense block for each row; vectors (rows, b)."""
+    size = inverses.shape[1]
+    for row in range(len(inverses)):
+        for i in range(size):
+            total = inverses.dtype.type(0)
+            for j in range(size):
+                total += inverses[row, i, j] * r[row, j]
+            z[row, i] = total

@@ -1,0 +1,215 @@
+"""Krylov solvers with scipy's names, arguments and stopping rule: norm(b - A x) <= max(rtol norm(b), atol).
+
+All ranks take the same branch: every decision is made of numbers that a reduction has given to all of them, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import InputError
+from . import kernels
+from .solution import Solution
+from .system import System
+
+Callback = Callable[[np.ndarray], object]
+
+
+def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
+       maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
+       comm: MPI.Intracomm | None = None) -> Solution:
+    """Solve A x = b by conjugate gradients, A Hermitian and positive definite. Collective.
+
+    Parameters
+    ----------
+    A : Matrix
+        Or an object with ``A @ x`` for the own entries of a vector; then `comm` says which ranks take part.
+    b : ndarray
+        This rank's entries of the right side.
+    x0 : ndarray, optional
+        Where to start; zero by default.
+    rtol, atol : float
+        It ends when norm(b - A x) <= max(rtol norm(b), atol), by the recursion's residual.
+    maxiter : int, optional
+        Ten times the number of unknowns by default.
+    M : optional
+        Approximation of the inverse of A: `Jacobi`, `BlockJacobi`, or an object with ``M @ r``.
+    callback : callable, optional
+        Called with this rank's part of x after each iteration.
+    comm : mpi4py.MPI.Intracomm, optional
+
+    Returns
+    -------
+    Solution
+        ``x, info``, with the number of iterations and the residuals.
+
+    Raises
+    ------
+    InputError
+        On all ranks: A or M is not positive definite (p.Ap <= 0), or numbers are not finite.
+    """
+    system = System(A, b, M, comm)
+    x, r = system.guess(x0)
+    limit, most = _limits(system, rtol, atol, maxiter)
+    extended, p = system.direction()
+    q, z = np.empty_like(r), np.empty_like(r)
+    system.precondition(r, z)
+    p[...] = z
+    square, rho = system.dots((r, r), (r, z)).real
+    residuals = [float(np.sqrt(square))]
+    flat = [array.reshape(-1) for array in (x, r, q, z)]
+    flat_p = p.reshape(-1)
+    scale = system.scale.reshape(-1) if system.scale is not None else None
+    sums = np.zeros(2)
+    while residuals[-1] > limit and len(residuals) <= most:
+        system.multiply(extended, q)
+        curvature = system.dots((p, q))[0].real
+        if not curvature > 0 or not np.isfinite(curvature):
+            _refuse(f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration "
+                    f"{len(residuals)}")
+        alpha = rho / curvature
+        if scale is not None:
+            kernels.scaled_step(alpha, flat_p, flat[2], scale, flat[0], flat[1], sums)
+            square, new = system.sum(sums)
+        else:
+            x += alpha * p
+            r -= alpha * q
+            system.precondition(r, z)
+            square, new = system.dots((r, r), (r, z)).real
+        if not np.isfinite(square) or not new >= 0:
+            _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {new:g} and "
+                    f"r.r = {square:g} in iteration {len(residuals)}")
+        residuals.append(float(np.sqrt(square)))
+        system.told(callback, x)
+        if scale is not None:
+            kernels.scaled_turn(new / rho, scale, flat[1], flat_p)
+        else:
+            kernels.turn(new / rho, flat[3], flat_p)
+        rho = new
+    return system.solution(x, residuals, limit)
+
+
+def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
+           maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
+           comm: MPI.Intracomm | None = None) -> Solution:
+    """Solve A x = b by pipelined conjugate gradients: one reduction per iteration, hidden behind M and A.
+
+    The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays where a reduction takes longer
+    than the preconditioner and the product, with very many ranks; on one node `cg` is faster. Rounding
+    errors grow faster than in `cg`. Arguments, result and errors as for `cg`.
+    """
+    system = System(A, b, M, comm)
+    x, r = system.guess(x0)
+    limit, most = _limits(system, rtol, atol, maxiter)
+    extended, m = system.direction()  # holds M w, which is what is multiplied
+    u, w, n = np.empty_like(r), np.empty_like(r), np.empty_like(r)
+    system.precondition(r, u)
+    m[...] = u
+    system.multiply(extended, w)
+    z, q, s, p = (np.zeros_like(r) for _ in range(4))
+    before = alpha = 0.0
+    residuals: list[float] = []
+    while True:
+        here = np.array([np.vdot(u, r), np.vdot(u, w), np.vdot(r, r)])
+        sums = np.empty_like(here)
+        reduction = system.comm.Iallreduce(here, sums)
+        system.precondition(w, m)
+        system.multiply(extended, n)
+        reduction.Wait()
+        gamma, delta, square = sums.real
+        if not np.isfinite(sums).all() or gamma < 0:
+            _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {gamma:g} in "
+                    f"iteration {len(residuals)}")
+        residuals.append(float(np.sqrt(square)))
+        if len(residuals) > 1:
+            system.told(callback, x)
+        if residuals[-1] <= limit or len(residuals) > most:
+            return system.solution(x, residuals, limit)
+        beta = gamma / before if len(residuals) > 1 else 0.0
+        curvature = delta - beta * gamma / alpha if beta else delta
+        if not curvature > 0:
+            _refuse(f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration "
+                    f"{len(residuals)}")
+        alpha, before = gamma / curvature, gamma
+        for vector, added in ((z, n), (q, m), (s, w), (p, u)):
+            vector *= beta
+            vector += added
+        x += alpha * p
+        r -= alpha * s
+        u -= alpha * q
+        w -= alpha * z
+
+
+def bicgstab(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
+             maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
+             comm: MPI.Intracomm | None = None) -> Solution:
+    """Solve A x = b by stabilised biconjugate gradients, for any matrix. Collective.
+
+    The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments and result as for `cg`.
+
+    Raises
+    ------
+    InputError
+        On all ranks: it breaks down (a zero or not a finite number where it divides).
+    """
+    system = System(A, b, M, comm)
+    x, r = system.guess(x0)
+    limit, most = _limits(system, rtol, atol, maxiter)
+    extended, y = system.direction()
+    shadow, p, v, s, t = r.copy(), r.copy(), np.empty_like(r), np.empty_like(r), np.empty_like(r)
+    rho, square = system.dots((shadow, r), (r, r))
+    residuals = [float(np.sqrt(square.real))]
+    while residuals[-1] > limit and len(residuals) <= most:
+        system.precondition(p, y)
+        system.multiply(extended, v)
+        alpha = _quotient(rho, system.dots((shadow, v))[0], "r0.Ap", len(residuals))
+        np.subtract(r, alpha * v, out=s)
+        x += alpha * y
+        system.precondition(s, y)
+        system.multiply(extended, t)
+        cross, square, rest = system.dots((t, s), (t, t), (s, s))
+        if np.sqrt(rest.real) <= limit:
+            r[...] = s
+            residuals.append(float(np.sqrt(rest.real)))
+            system.told(callback, x)
+            break
+        omega = _quotient(cross, square, "As.As", len(residuals))
+        x += omega * y
+        np.subtract(s, omega * t, out=r)
+        new, square = system.dots((shadow, r), (r, r))
+        residuals.append(float(np.sqrt(square.real)))
+        system.told(callback, x)
+        beta = _quotient(new * alpha, rho * omega, "(r0.r) omega", len(residuals))
+        p -= omega * v
+        p *= beta
+        p += r
+        rho = new
+    return system.solution(x, residuals, limit)
+
+
+def _limits(system, rtol, atol, maxiter):
+    """The norm at which to stop, and the most iterations."""
+    if not (np.isfinite([rtol, atol]).all() and rtol >= 0 and atol >= 0):
+        _refuse(f"expected rtol and atol >= 0, received {rtol!r} and {atol!r}")
+    size = np.array([system.b.size], np.int64)
+    system.comm.Allreduce(MPI.IN_PLACE, size)
+    if maxiter is not None and maxiter < 0:
+        _refuse(f"expected maxiter >= 0, received {maxiter!r}")
+    norm = float(np.sqrt(system.dots((system.b, system.b))[0].real))
+    return max(rtol * norm, atol), 10 * int(size[0]) if maxiter is None else maxiter
+
+
+def _quotient(above, below, name, iteration):
+    if below == 0 or not np.isfinite(below):
+        _refuse(f"expected a matrix for which bicgstab does not break down, received {name} = {below:g} in iteration "
+                f"{iteration}")
+    return above / below
+
+
+def _refuse(text: str) -> NoReturn:
+    """Raise on all ranks: what is decided on is the same on all of them."""
+    raise InputError(text)

@@ -1,0 +1,339 @@
+"""`Matrix`: a sparse matrix whose rows are distributed over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arrays.partition import block, length_of
+from ..collectives import Collectives
+from ..errors import InputError
+from ..halo import Halo
+from ..halo.plan import agree, of_indices
+from .storage import ByRows, Rows, stored
+
+
+class Matrix:
+    """A square sparse matrix of numbers or of small square blocks; every rank holds a run of rows.
+
+    Rank 0 has the first rows, rank 1 the next ones, and so on. The vectors that it is multiplied with are numpy arrays of
+    a rank's own entries, (rows,) or (rows, b) for blocks of b x b; ``A @ x`` is collective. A product starts the exchange of what
+    ranks need of each other, computes the rows that need nothing of it, then the rest. Rows are
+    stored in an order in which both kinds are contiguous, or as diagonals where these are well filled, of a symmetric
+    matrix only half of them.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Duplicated; making and freeing a matrix is collective over it.
+    rows, columns : array of int
+        Global numbers (of blocks) of entries, in any order and on any rank; values of the same entry are added.
+    values : array, (entries,) or (entries, b, b)
+        Real or complex floating-point numbers.
+    count : int
+        Rows (of blocks) of this rank.
+    transport, deadline_s
+        As for `Halo`.
+
+    Attributes
+    ----------
+    shape : (int, int)
+        Global, in numbers.
+    rows : slice
+        The global numbers of this rank's rows (of blocks).
+    block : int
+        Size b of the blocks; 1 without.
+    dtype : numpy.dtype
+    halo : Halo
+    order : ndarray
+        This rank's rows in the order of storage.
+    storage : {"diagonals", "rows"}
+        How this rank stores its rows.
+
+    Raises
+    ------
+    InputError
+        On all ranks: numbers outside of the matrix, values that are no finite numbers or differ in type, a rank without rows.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, rows: Any, columns: Any, values: Any, count: int, *,
+                 transport: str = "auto", deadline_s: float | None = 60.0) -> None:
+        rows, columns, values = np.asarray(rows), np.asarray(columns), np.asarray(values)
+        counts: list[int] = comm.allgather(count)
+        problem = _problem(rows, columns, values, count, sum(counts) if all(
+            isinstance(one, (int, np.integer)) for one in counts) else 0)
+        agree(comm, problem, values.dtype.str, values.shape[1:])
+        first = sum(counts[:comm.rank])
+        self.rows = slice(first, first + count)
+        self.block = values.shape[1] if values.ndim == 3 else 1
+        self.shape = (sum(counts) * self.block,) * 2
+        self.dtype = values.dtype
+        self.count = int(count)
+        self._vector_shape = (self.count,) if values.ndim == 1 else (self.count, self.block)
+        self._rows = _assembled(comm, rows.astype(np.int64), columns.astype(np.int64), values, counts)
+        self._storage = stored(self._rows)
+        self.storage = "rows" if isinstance(self._storage, ByRows) else "diagonals"
+        here = self._storage
+        self.order = here.order
+        self._moved = not np.array_equal(here.order, np.arange(self.count))
+        self._own = slice(int(here.owned_at[0]), int(here.owned_at[0]) + self.count)
+        entries = of_indices(comm, first + here.order, here.needed, (here.owned_at, here.needed_at, here.length))
+        kind: Any = (self.dtype, self._vector_shape[1:]) if self._vector_shape[1:] else self.dtype
+        self.halo = Halo(comm, entries, kind, transport=transport, deadline_s=deadline_s)
+        self._entries = entries
+        self._extended: np.ndarray | None = None
+        self._sums: Collectives | None = None
+        try:
+            self._sums = Collectives(self.halo.comm, deadline_s=deadline_s)
+        except InputError:
+            pass  # several nodes
+
+    @classmethod
+    def from_scipy(cls, comm: MPI.Intracomm, local: Any, **options: Any) -> Self:
+        """Make a matrix of the rows of each rank, a scipy sparse array with global columns.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Intracomm
+        local : scipy.sparse array or matrix, (rows of this rank, global columns)
+            A BSR array of square blocks stays one of blocks.
+        **options
+            Of `Matrix`.
+        """
+        counts: list[tuple[int, ...]] = comm.allgather(getattr(local, "shape", ()))
+        total = sum(shape[0] for shape in counts if len(shape) == 2)
+        agree(comm, None if len(local.shape) == 2 and local.shape[1] == total else
+              f"expected the rows of this rank with {total} columns, as many as all ranks have rows, received shape "
+              f"{getattr(local, 'shape', None)}")
+        size = local.blocksize[0] if local.format == "bsr" and local.blocksize[0] == local.blocksize[1] else 1
+        if size == 1:
+            local = local.tocsr()
+        values = local.data if size > 1 else local.data.reshape(-1)
+        count = local.shape[0] // size
+        first = sum(shape[0] for shape in counts[:comm.rank]) // size
+        rows = first + np.repeat(np.arange(count), np.diff(local.indptr))
+        return cls(comm, rows, local.indices, values, count, **options)
+
+    @classmethod
+    def from_stencil(cls, comm: MPI.Intracomm, shape: Sequence[int], offsets: Sequence[Sequence[int]],
+                     coefficients: Sequence[Any], **options: Any) -> Self:
+        """Make a matrix of a stencil on a grid; what it reaches outside of the grid is left out.
+
+        Every rank has a run of planes, the first ones one more, and numbers its points in C order.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Intracomm
+        shape : sequence of int
+            The global grid.
+        offsets : sequence of sequences of int
+            Where the stencil's points are.
+        coefficients : sequence
+            For each point a number, or an array of the rank's planes.
+        **options
+            Of `Matrix`.
+        """
+        parts = block(shape[0], comm.size)
+        mine = parts[comm.rank]
+        grid = np.meshgrid(np.arange(mine.start, mine.stop), *map(np.arange, shape[1:]), indexing="ij")
+        here = np.ravel_multi_index(grid, shape)
+        rows, columns, values = [], [], []
+        for offset, coefficient in zip(offsets, coefficients, strict=True):
+            there = [axis + step for axis, step in zip(grid, offset)]
+            inside = np.logical_and.reduce([(0 <= axis) & (axis < length) for axis, length in zip(there, shape)])
+            rows.append(here[inside])
+            columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
+            values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])
+        return cls(comm, np.concatenate(rows), np.concatenate(columns), np.concatenate(values),
+                   length_of(mine) * int(np.prod(shape[1:])), **options)
+
+    # ---- products ----------------------------------------------------------------------------
+
+    def __matmul__(self, x: np.ndarray) -> np.ndarray:
+        """The own entries of A x (collective)."""
+        extended, own = self.vector()
+        own[...] = self.inward(x)
+        product = np.empty_like(own)
+        self.multiply(extended, product)
+        return self.outward(product)
+
+    matvec = dot = __matmul__
+
+    def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
+        """Compute a product in the order of storage (collective): what solvers call in every step.
+
+        Parameters
+        ----------
+        extended : ndarray
+            One that `vector` has made; its places for other ranks' entries are filled.
+        out : ndarray
+            The own entries of the product.
+        """
+        pending = self.halo.start(extended)
+        self._storage.independent_rows(extended, out)
+        pending.wait()
+        self._storage.dependent_rows(extended, out)
+
+    @property
+    def T(self) -> Transposed:
+        """The transposed matrix, for products."""
+        return Transposed(self)
+
+    def multiply_transposed(self, x: np.ndarray) -> np.ndarray:
+        """The own entries of A^T x (collective); x and the result in the user's order."""
+        agree(self.halo.comm, self.vector_problem(x))
+        extended = np.zeros((self._storage.length, *self._vector_shape[1:]), np.result_type(self.dtype, x.dtype))
+        self._storage.transposed(np.ascontiguousarray(self.inward(x)), extended)
+        back: list[Any] = [None] * self.halo.comm.size
+        for one in self._entries.traffic:
+            back[one.rank] = [extended[region] for region in one.receives]
+        found = self.halo.comm.alltoall(back)
+        for one in self._entries.traffic:  # in the order of ranks
+            for region, values in zip(one.sends, found[one.rank] or ()):
+                extended[region] += values
+        return self.outward(extended[self._own])
+
+    # ---- vectors -----------------------------------------------------------------------------
+
+    def vector(self, fresh: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """A vector with places for other ranks' entries, and the own part of it, in the order of storage.
+
+        Collective where it is `fresh`; otherwise the one that ``A @ x`` uses.
+        """
+        if fresh or self._extended is None:
+            extended, = self.halo.empty()
+            if fresh:
+                return extended, extended[self._own]
+            self._extended = extended
+        return self._extended, self._extended[self._own]
+
+    def inward(self, x: Any) -> np.ndarray:
+        """A vector of the user's in the order of storage; an `InputError` if it does not fit."""
+        x = np.asarray(x)
+        if problem := self.vector_problem(x):
+            self.halo.fail(InputError(problem))
+        return x[self.order] if self._moved else x
+
+    def outward(self, x: np.ndarray) -> np.ndarray:
+        """A vector in the order of storage as a new one in the user's."""
+        if not self._moved:
+            return x.copy()
+        found = np.empty_like(x)
+        found[self.order] = x
+        return found
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The sums of numbers over all ranks, in place (collective): the same bits on all of them."""
+        if self._sums is not None:
+            self._sums.Allreduce(values, values)
+        else:
+            self.halo.comm.Allreduce(MPI.IN_PLACE, values)
+        return values
+
+    # ---- what it is --------------------------------------------------------------------------
+
+    def diagonal(self) -> np.ndarray:
+        """The diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b)."""
+        return self._rows.diagonal()
+
+    def norm(self, ord: str | float = "fro") -> float:
+        """The Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective."""
+        magnitudes = np.abs(self._rows.values)
+        comm = self.halo.comm
+        if ord == "fro":
+            return float(np.sqrt(comm.allreduce(float((magnitudes**2).sum()))))
+        if ord == np.inf:
+            sums = np.zeros(self._vector_shape)
+            np.add.at(sums, self._rows.row_of, magnitudes if magnitudes.ndim == 1 else magnitudes.sum(axis=2))
+            return comm.allreduce(float(sums.max()), MPI.MAX)
+        raise InputError(f"expected ord to be 'fro' or inf, received {ord!r}")
+
+    def to_scipy(self) -> Any:
+        """The whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones."""
+        from scipy import sparse
+        parts = self.halo.comm.allgather((np.diff(self._rows.starts), self._rows.columns, self._rows.values))
+        counts, columns, values = (np.concatenate(one) for one in zip(*parts))
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        kind: Any = sparse.csr_array if values.ndim == 1 else sparse.bsr_array
+        return kind((values, columns, starts), shape=self.shape)
+
+    def vector_problem(self, x: Any) -> str | None:
+        """What is wrong with a vector for a product; None if nothing is."""
+        if not isinstance(x, np.ndarray) or x.shape != self._vector_shape:
+            return (f"expected a vector of shape {self._vector_shape}, the rows of rank {self.halo.comm.rank}, received "
+                    f"{getattr(x, 'shape', type(x).__name__)}")
+        if not np.can_cast(x.dtype, self.dtype, "same_kind"):
+            return f"expected a vector of a type that fits {self.dtype}, received {x.dtype}"
+        return None
+
+    def free(self) -> None:
+        """Free communicators and windows (collective)."""
+        if self._sums is not None:
+            self._sums.free()
+        self.halo.free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if error is None:
+            self.free()
+
+
+class Transposed:
+    """The transposed of a matrix: products only."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self.T = matrix
+        self.shape, self.dtype = matrix.shape, matrix.dtype
+
+    def __matmul__(self, x: np.ndarray) -> np.ndarray:
+        return self.T.multiply_transposed(x)
+
+
+def _problem(rows, columns, values, count, total):
+    """What is wrong with entries; None if nothing is."""
+    if not isinstance(count, (int, np.integer)) or count < 1:
+        return f"expected a rank to have at least one row, received count={count!r}"
+    if values.ndim not in (1, 3) or values.ndim == 3 and values.shape[1] != values.shape[2]:
+        return f"expected values of shape (entries,) or (entries, b, b), received {values.shape}"
+    if values.dtype.kind not in "fc":
+        return f"expected floating-point values, received {values.dtype}"
+    if not rows.shape == columns.shape == values.shape[:1]:
+        return (f"expected a row and a column for each of {len(values)} values, received arrays of shapes "
+                f"{rows.shape} and {columns.shape}")
+    for name, numbers in (("rows", rows), ("columns", columns)):
+        if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= total):
+            return (f"expected {name} to be integers from 0 to {total - 1}, received {numbers.dtype} from {numbers.min()} "
+                    f"to {numbers.max()}")
+    if not np.isfinite(values).all():
+        return "expected finite values, received some that are not"
+    return None
+
+
+def _assembled(comm, rows, columns, values, counts):
+    """This rank's rows, of all entries that any rank has of them."""
+    limits = np.cumsum(counts)
+    owner = np.searchsorted(limits, rows, side="right")
+    if comm.allreduce(bool((owner != comm.rank).any()), MPI.LOR):
+        parts = comm.alltoall([(rows[owner == rank], columns[owner == rank], values[owner == rank])
+                               for rank in range(comm.size)])
+        rows, columns, values = (np.concatenate(one) for one in zip(*parts))
+    first, count = int(limits[comm.rank] - counts[comm.rank]), counts[comm.rank]
+    key = (rows - first) * int(limits[-1]) + columns
+    if not (np.diff(key) > 0).all():
+        order = np.argsort(key, kind="stable")
+        rows, columns, values, key = rows[order], columns[order], values[order], key[order]
+        new = np.concatenate([[True], key[1:] != key[:-1]])
+        if not new.all():
+            values = np.add.reduceat(values, np.flatnonzero(new), axis=0)
+            rows, columns = rows[new], columns[new]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows - first, minlength=count))])
+    return Rows(first, count, starts, columns, values)
+
+

@@ -1,0 +1,128 @@
+"""What the solvers see: products, preconditioner and sums, of a `Matrix` or of anything with a product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import InputError
+from ..halo.plan import agree
+from . import kernels
+from .matrix import Matrix
+from .preconditioners import Jacobi
+from .solution import Solution
+
+
+class System:
+    """A x = b with its preconditioner, in the order of storage. Collective.
+
+    Parameters
+    ----------
+    A : Matrix, or an object with ``A @ x`` for a rank's own entries
+    b : ndarray
+        The own entries of the right side.
+    M : Jacobi, BlockJacobi, an object with ``M @ r``, or None
+    comm : mpi4py.MPI.Intracomm, optional
+        Needed where A is no `Matrix`.
+
+    Attributes
+    ----------
+    scale : ndarray or None
+        The inverse diagonal, where the preconditioner is that.
+    """
+
+    def __init__(self, A: Any, b: Any, M: Any, comm: MPI.Intracomm | None) -> None:
+        self._matrix = A if isinstance(A, Matrix) else None
+        self._product, self._M = A, M
+        self.comm: Any = A.halo.comm if isinstance(A, Matrix) else comm
+        if not isinstance(self.comm, MPI.Intracomm):
+            raise InputError("expected a Matrix, or an operator with comm=, received an operator of type "
+                             f"{type(A).__name__} and comm={comm!r}")
+        b = np.asarray(b)
+        problem = None
+        if isinstance(A, Matrix):
+            problem = A.vector_problem(b)
+        if problem is None and not (b.size and np.isfinite(b).all()):
+            problem = "expected a right side of finite numbers, received " + (
+                "none on this rank" if not b.size else "some that are not finite")
+        agree(self.comm, problem)
+        self.dtype = A.dtype if isinstance(A, Matrix) else np.result_type(b.dtype, np.float32, getattr(A, "dtype", "f4"))
+        self.b = self._inward(b).astype(self.dtype)
+        self.real = self.dtype.kind == "f"
+        self.scale = M.inverse if isinstance(M, Jacobi) and self.real else None
+
+    def _inward(self, x):
+        return np.ascontiguousarray(self._matrix.inward(x)) if self._matrix is not None else np.asarray(x)
+
+    def direction(self) -> tuple[np.ndarray, np.ndarray]:
+        """A vector that can be multiplied, and its own entries."""
+        if self._matrix is not None:
+            return self._matrix.vector()
+        vector = np.zeros_like(self.b)
+        return vector, vector
+
+    def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
+        """Compute out = A extended."""
+        if self._matrix is not None:
+            self._matrix.multiply(extended, out)
+        else:
+            out[...] = self._product @ extended
+
+    def precondition(self, r: np.ndarray, z: np.ndarray) -> None:
+        """Compute z = M r."""
+        if self._M is None:
+            z[...] = r
+        elif hasattr(self._M, "apply"):
+            self._M.apply(r, z)
+        elif self._matrix is not None:
+            z[...] = self._inward(self._M @ self._matrix.outward(r))
+        else:
+            z[...] = self._M @ r
+
+    def dots(self, *pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """The global products <a, b> (the first one conjugated) of pairs of vectors, in one reduction."""
+        values = np.array([kernels.dot((a if self.real else a.conj()).reshape(-1), b.reshape(-1)) for a, b in pairs])
+        return self.sum(values)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sums over all ranks, in place."""
+        if self._matrix is not None:
+            return self._matrix.sum(values)
+        self.comm.Allreduce(MPI.IN_PLACE, values)
+        return values
+
+    def guess(self, x0: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The first x, and its residual."""
+        if x0 is None:
+            return np.zeros_like(self.b), self.b.copy()
+        x0 = np.asarray(x0)
+        agree(self.comm, None if x0.shape == self.b.shape and np.isfinite(x0).all() else
+              f"expected x0 to have shape {self.b.shape} and finite numbers, received shape {x0.shape}")
+        x = self._inward(x0).astype(self.dtype)
+        return x, self.residual(x)
+
+    def residual(self, x: np.ndarray) -> np.ndarray:
+        """Compute b - A x."""
+        extended, own = self.direction()
+        own[...] = x
+        product = np.empty_like(self.b)
+        self.multiply(extended, product)
+        return self.b - product
+
+    def told(self, callback: Callable[[np.ndarray], object] | None, x: np.ndarray) -> None:
+        """Call the user's function, with x in the user's order."""
+        if callback is not None:
+            callback(self.outward(x))
+
+    def outward(self, x: np.ndarray) -> np.ndarray:
+        """A vector in the user's order."""
+        return self._matrix.outward(x) if self._matrix is not None else x.copy()
+
+    def solution(self, x: np.ndarray, residuals: list[float], limit: float) -> Solution:
+        """The result, with the residual computed from x."""
+        rest = self.residual(x)
+        true = float(np.sqrt(self.dots((rest, rest))[0].real))
+        return Solution(self.outward(x), residuals, limit, true)

@@ -1,0 +1,172 @@
+"""Sparse matrices and solvers on real ranks, against scipy."""
+
+import numpy as np
+from everywhere import raises_everywhere
+from scipy import sparse
+from scipy.sparse import linalg
+
+from overlap import InputError
+from overlap.sparse import BlockJacobi, Jacobi, Matrix, bicgstab, cg, pipecg
+
+SEVEN = [(0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1)]
+SOLVERS = {"cg": cg, "pipecg": pipecg, "bicgstab": bicgstab}
+
+
+def split(comm, length, seed):
+    """Rows of each rank, any numbers >= 1; the slice of this one."""
+    chance = np.random.default_rng(seed)
+    cuts = np.sort(chance.permutation(np.arange(1, length))[:comm.size - 1])
+    limits = [0, *cuts.tolist(), length]
+    return slice(limits[comm.rank], limits[comm.rank + 1])
+
+
+def drawn(seed, rows, block, dtype, symmetric=False):
+    """A sparse matrix with entries anywhere, some of them twice, in any order: i, j, v and the whole."""
+    chance = np.random.default_rng(seed)
+    count = 4 * rows
+    i, j = chance.integers(0, rows, (2, count))
+    shape = (count,) if block == 1 else (count, block, block)
+    v = chance.standard_normal(shape).astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        v += 1j * chance.standard_normal(shape)
+    if symmetric:
+        mirrored = v.conj() if block == 1 else v.conj().transpose(0, 2, 1)
+        i, j, v = np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([v, mirrored])
+    heavy = np.eye(block) * 60.0 * block
+    i, j = np.concatenate([i, np.arange(rows)]), np.concatenate([j, np.arange(rows)])
+    v = np.concatenate([v, np.broadcast_to(heavy if block > 1 else heavy[0, 0], (rows, *shape[1:])).astype(dtype)])
+    order = chance.permutation(len(i))
+    return i[order], j[order], v[order]
+
+
+def whole(i, j, v, rows):
+    block = 1 if v.ndim == 1 else v.shape[1]
+    dense = np.zeros((rows, rows, block, block), v.dtype)
+    np.add.at(dense, (i, j), v.reshape(-1, block, block))
+    return dense.transpose(0, 2, 1, 3).reshape(rows * block, rows * block)
+
+
+def products(comm, transport, seeds):
+    """Triplets dealt out to any ranks: products, transposed products, diagonal, norms, the whole again."""
+    for seed in seeds:
+        rows, block, dtype = 23 + seed, (1, 3, 2)[seed % 3], ("f8", "c16")[seed % 2]
+        i, j, v = drawn(seed, rows, block, dtype)
+        right = whole(i, j, v, rows)
+        mine = np.arange(len(i)) % comm.size == comm.rank
+        here = split(comm, rows, seed)
+        with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start, transport=transport) as A:
+            assert A.shape == right.shape and A.rows == here
+            x = np.random.default_rng(seed).standard_normal((rows, block)).astype(dtype)
+            for matrix, expected in ((A, right), (A.T, right.T)):
+                for _ in range(3):
+                    product = matrix @ (x[here] if block > 1 else x[here, 0])
+                    np.testing.assert_allclose(product.reshape(-1, block), (expected @ x.reshape(-1)).reshape(
+                        rows, block)[here], rtol=1e-13, atol=1e-11)
+            np.testing.assert_allclose(A.to_scipy().toarray(), right, rtol=1e-14, atol=1e-14)
+            np.testing.assert_allclose(A.norm(), np.linalg.norm(right), rtol=1e-14)
+            np.testing.assert_allclose(A.norm(np.inf), np.linalg.norm(right, np.inf), rtol=1e-14)
+            blocks = right.reshape(rows, block, rows, block)[np.arange(rows), :, np.arange(rows)][here]
+            np.testing.assert_allclose(A.diagonal(), blocks if block > 1 else blocks[:, 0, 0], rtol=1e-14)
+
+
+def diagonals(comm):
+    """A stencil is stored by diagonals, half of them where it is symmetric, and is the same matrix."""
+    for symmetric in (True, False):
+        shape = (3 * comm.size, 4, 5)
+        values = np.array([6.0, -1, -1, -1, -1, -1, -1]) if symmetric else np.arange(7.0) - 10
+        with Matrix.from_stencil(comm, shape, SEVEN, values) as A:
+            assert A.storage == "diagonals"
+            everything = A.to_scipy()
+            x = np.random.default_rng(1).standard_normal(everything.shape[0])
+            np.testing.assert_allclose(A @ x[A.rows], (everything @ x)[A.rows], rtol=1e-13, atol=1e-13)
+            np.testing.assert_allclose(A.T @ x[A.rows], (everything.T @ x)[A.rows], rtol=1e-13, atol=1e-13)
+            cells = np.pad(x.reshape(shape), 1)
+            right = sum(value * np.roll(cells, [-one for one in offset], (0, 1, 2)) for value, offset in zip(values, SEVEN))
+            np.testing.assert_allclose(everything @ x, right[1:-1, 1:-1, 1:-1].reshape(-1), rtol=1e-13, atol=1e-13)
+
+
+def solvers(comm, seeds):
+    """Every solver with every preconditioner: the solution, scipy's stopping rule and number of iterations."""
+    for seed in seeds:
+        rows, block, dtype = 40, (1, 3)[seed % 2], ("f8", "c16")[seed // 2 % 2]
+        i, j, v = drawn(seed, rows, block, dtype, symmetric=True)
+        right = whole(i, j, v, rows)
+        here = split(comm, rows, seed)
+        mine = (here.start <= i) & (i < here.stop)
+        chance = np.random.default_rng(seed + 100)
+        b, x0 = chance.standard_normal((2, rows * block)).astype(dtype)
+        part = [vector.reshape(rows, block)[here] if block > 1 else vector[here] for vector in (b, x0)]
+        with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start) as A:
+            inverse = np.diag(1 / np.diag(right))
+            blocks = right.reshape(rows, block, rows, block)[np.arange(rows), :, np.arange(rows)]
+            for M, dense in ((None, None), (Jacobi(A), inverse),
+                             (BlockJacobi(A), sparse.block_diag(np.linalg.inv(blocks)).toarray())):
+                for name, solver in SOLVERS.items():
+                    seen = []
+                    found = solver(A, part[0], part[1], rtol=1e-10, M=M, callback=lambda x: seen.append(x.copy()))
+                    theirs = []
+                    expected, _ = getattr(linalg, "cg" if name == "pipecg" else name)(
+                        right, b, x0, rtol=1e-10, M=dense, callback=lambda x: theirs.append(1))
+                    x, info = found
+                    assert info == 0 and found.iterations == len(seen) and abs(len(theirs) - len(seen)) <= 1, (
+                        name, len(theirs), len(seen))
+                    np.testing.assert_allclose(x.reshape(-1, block), expected.reshape(rows, block)[here], rtol=1e-7,
+                                               atol=1e-9)
+                    np.testing.assert_array_equal(seen[-1], x)
+                    assert found.residuals[-1] <= 1e-10 * np.linalg.norm(b) < found.residuals[-2]
+                    assert found.true_residual <= 1e-9 * np.linalg.norm(b)
+                    assert len(set(comm.allgather(found.residuals.tobytes()))) == 1
+            assert cg(A, part[0], rtol=1e-10, maxiter=1).info == 1
+
+
+def operators(comm):
+    """Anything with a product takes the place of a matrix, and of a preconditioner."""
+    here = split(comm, 20, 3)
+    diagonal = np.arange(1.0, 21.0)[here]
+
+    class Diagonal:
+        def __matmul__(self, x):
+            return diagonal * x
+
+    class Inverse:
+        def __matmul__(self, x):
+            return x / diagonal
+
+    b = np.ones(here.stop - here.start)
+    x, info = cg(Diagonal(), b, rtol=1e-12, M=Inverse(), comm=comm)
+    assert info == 0
+    np.testing.assert_allclose(x, 1 / diagonal, rtol=1e-11)
+    with Matrix.from_scipy(comm, sparse.diags_array(np.arange(1.0, 21.0)).tocsr()[here]) as A:
+        np.testing.assert_allclose(bicgstab(A, b, rtol=1e-12, M=Inverse()).x, 1 / diagonal, rtol=1e-11)
+
+
+def errors(comm):
+    """What makes no sense is refused by all ranks with the same words."""
+    last = comm.rank == comm.size - 1
+    n, one = 2 * comm.size, np.ones(1)
+    for text, make in (
+            (f"expected columns to be integers from 0 to {n - 1}", lambda: Matrix(comm, [0], [n if last else 0], one, 2)),
+            ("at least one row, received count=0", lambda: Matrix(comm, [0], [0], one, 0 if last else 2)),
+            ("expected floating-point values, received int64", lambda: Matrix(comm, [0], [0], np.ones(1, int), 2)),
+            ("expected finite values", lambda: Matrix(comm, [0], [0], one * (np.nan if last else 1), 2)),
+            ("expected a row and a column for each of 2 values", lambda: Matrix(comm, [0], [0], np.ones(2), 2)),
+            ("expected the same on all ranks", lambda: Matrix(
+                comm, [0], [0], one.astype("f4" if last else "f8"), 2) if comm.size > 1 else Matrix(
+                    comm, [0], [0], "expected the same on all ranks", 2))):
+        if comm.size == 1 and "same on all" in text:
+            continue
+        raises_everywhere(comm, InputError, text, make)
+    rows = np.arange(n)[2 * comm.rank:][:2]
+    i, j = np.tile(rows, 3), np.concatenate([rows, (rows + 2) % n, (rows - 2) % n])
+    with Matrix(comm, i, j, np.repeat([-10, 0.1, 0.1], 2), 2) as A:
+        for text, call in (
+                ("positive definite matrix, received one with p.Ap = -", lambda: cg(A, np.ones(2))),
+                ("positive definite matrix, received one with p.Ap = -", lambda: pipecg(A, np.ones(2))),
+                ("expected a right side of finite numbers", lambda: cg(A, np.array([1, np.nan if last else 1]))),
+                ("expected a vector of shape (2,)", lambda: cg(A, np.ones(3 if last else 2))),
+                ("expected x0 to have shape (2,)", lambda: cg(A, np.ones(2), np.ones(3 if last else 2))),
+                ("expected rtol and atol >= 0", lambda: cg(A, np.ones(2), rtol=-1.0)),
+                ("expected ord to be 'fro' or inf", lambda: A.norm(1))):
+            raises_everywhere(comm, InputError, text, call)
+        raises_everywhere(comm, InputError, "expected a vector of a type that fits float64, received complex128",
+                          lambda: [A @ np.ones(2, "c16" if comm.rank == 0 else "f8") for _ in range(10)])

@@ -1,0 +1,15 @@
+"""Sparse matrices and solvers on 1 to 4 ranks."""
+
+import jobs
+import pytest
+
+
+@pytest.mark.parametrize("ranks, transport", [(1, "auto"), (2, "messages"), (4, "auto")])
+def test_products(ranks, transport):
+    jobs.run_job("sparse_cases:products", ranks, args={"transport": transport, "seeds": list(range(6))})
+    jobs.run_job("sparse_cases:diagonals,operators,errors", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_solvers(ranks):
+    jobs.run_job("sparse_cases:solvers", ranks, args={"seeds": list(range(4))})
