@@ -1,0 +1,16 @@
+"""The elastic cube against its exact displacement and known numbers of iterations."""
+
+import sys
+from pathlib import Path
+
+ITERATIONS = {2: 19, 4: 40, 8: 80}  # with the inverse diagonal blocks, to 1e-8; computed beforehand, serially
+
+
+def cubes(comm):
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "elasticity"))
+    import run
+    for n, iterations in ITERATIONS.items():
+        found, error, _ = run.solve(comm, n)
+        assert abs(found.iterations - iterations) <= 2, (n, found.iterations)
+        assert error <= 1e-8 * n, (n, error)
+        assert found.true_residual <= 1.01 * found.residuals[-1] + 1e-12
