@@ -25,6 +25,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       links         shaped links between ranks of one machine, in network namespaces
       launch        MPI jobs from the same environment
       options       options that several commands share
+      cache         what plans remember of earlier ones
       bench         measurements and their reports
       scale         strong scaling: matrices of measurements, job scripts, figures
       predict       tables of the formulas and of simulations

@@ -33,6 +33,7 @@ from .engine.stage import Direction
 from .engine.staged import StagedTransform
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, records
+from .planning.memory import Memory
 from .planning.search import adopt, choose
 from .planning.settings import Settings, settings_problem
 from .planning.tuning import Tuning, path_of
@@ -66,7 +67,7 @@ class FFT2(FourierPlan):
         How the arrays lie. Here only its `order` can differ from the default.
     settings : Settings or dict, optional
         How the transforms run, as far as it is not left to planning: mode, depth and so on. With
-        ``wait="auto"`` a model and then a short measured run find the fastest; ``wait="off"`` is
+        ``wait="auto"`` a model and the first calls find the fastest; ``wait="off"`` is
         the reference, to the last bit, of all others.
     tuning : str, optional
         A file that `tune` writes and later plans read, by default what the environment variable
@@ -116,10 +117,10 @@ class FFT2(FourierPlan):
             self._dtype = np.dtype(dtype)
             self._transposed = arrays.order == "transposed"
             self._requested = requested
-            self._tuning = Tuning(self.runtime, path or None, {
-                "kind": "FFT2", "shape": list(lengths), "dtype": str(self._dtype),
-                "order": arrays.order, "ranks": self.comm.size,
-                "workers": self.runtime.workers}, self._dtype)
+            kind = {"kind": "FFT2", "shape": list(lengths), "dtype": str(self._dtype),
+                    "order": arrays.order, "ranks": self.comm.size, "workers": self.runtime.workers}
+            self._tuning = Tuning(self.runtime, path or None, kind, self._dtype)
+            self._memory = Memory(self.runtime, kind | {"requested": str(requested.given())}, self._dtype)
             self._make(NORMS[norm])
 
     def _make(self, power: float) -> None:
@@ -137,6 +138,7 @@ class FFT2(FourierPlan):
         self.backward = self._transform(False, self.spectrum, self.real, self._scale_backward)
         self._add("forward", self.forward)
         self._add("backward", self.backward)
+        self._memory.keep_wisdom()
 
     def _transform(self, forward, source, target, scale):
         make = self._staged_of(forward, (*self._shape[-2:],), source.slices)
@@ -202,10 +204,10 @@ class FFT2(FourierPlan):
         if found is not None:
             transform.tuned = found[1]
             adopt(transform, self._requested, found[0])
-        elif name == "backward":
+        elif name == "backward" and self.forward.trials:
             adopt(transform, self._requested, self.forward.settings)
         else:
-            choose(transform, self._requested)
+            choose(transform, self._requested, self._memory)
 
     def pointwise(self, function: Callable[..., Any] | None = None, *, inputs: int | None = None,
                   outputs: int = 1, shared: int = 0,

@@ -29,7 +29,8 @@ from .engine.staged import StagedTransform
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, records
 from .planning.grids import near_grids
-from .planning.search import choose
+from .planning.memory import Memory
+from .planning.search import MEASURED, choose
 from .planning.settings import Settings, settings_problem
 from .planning.trials import median_seconds
 from .volume import Fields, Volume
@@ -62,11 +63,11 @@ class FFT3(FourierPlan):
         How the arrays lie: process grid, order of the spectrum's axes and how they are split,
         de-aliasing. A grid that is left open is the one that the volumetric FFT's equation (7)
         finds, with the latency and the bandwidth of `comm`; where a slab and a pencil come close,
-        the one with the faster forward transform. Plans of one shape and runtime then have the
+        with an effort of "measure" or "patient" the one with the faster forward transform. Plans of one shape and runtime then have the
         same.
     settings : Settings or dict, optional
         How the transforms run, as far as it is not left to planning: mode, depth and so on. With
-        ``wait="auto"`` a short measured run finds the fastest; ``wait="off"`` is the reference, to
+        ``wait="auto"`` the first calls find the fastest; ``wait="off"`` is the reference, to
         the last bit, of all others.
 
     Attributes
@@ -116,6 +117,10 @@ class FFT3(FourierPlan):
         *batch, nz, ny, nx = self._shape
         self._axes = axes_of((Z, Y, X), (nz, ny, nx), fine_points((nz, ny, nx), self._layout.dealias), self._dtype)
         self.real, self.spectrum = self._specs(batch)
+        self._memory = Memory(self.runtime, {
+            "kind": "FFT3", "shape": list(self._shape), "dtype": str(self._dtype), "layout": str(self._layout),
+            "grid": list(self.grid), "workers": self.runtime.workers, "requested": str(self._requested.given())},
+            self._dtype)
         fields = self.real.slices
         self.forward = Volume(
             self.runtime, self._comms, self._staged(True, self._axes, fields), self.real,
@@ -125,11 +130,12 @@ class FFT3(FourierPlan):
             self.real, self._scale(False, self._axes))
         self._add("forward", self.forward)
         self._add("backward", self.backward)
+        self._memory.keep_wisdom()
 
     def _add(self, name: str, transform: Fields) -> None:
         """Plan a new transform."""
         self._keep(name, transform)
-        choose(transform, self._requested)
+        choose(transform, self._requested, self._memory)
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Mode numbers of this rank's part of the spectrum.
@@ -217,7 +223,7 @@ class FFT3(FourierPlan):
         if key not in chosen:
             grids = near_grids(self.runtime, self._shape, complex_of(self._dtype))
             seconds = [0.0]
-            if len(grids) > 1 and 0 not in self._shape:
+            if len(grids) > 1 and 0 not in self._shape and requested.effort in MEASURED:
                 seconds.clear()
                 if requested.wait == "auto":
                     requested = replace(requested, wait="poll")

@@ -128,7 +128,7 @@ class Plan:
                     progress, name, position * share_s, budget_s))
             self._after_tuning(tuned)
             for transform in alive:
-                transform.tuned = tuned[transform.name].tuned
+                transform.tuned, transform.refinement = tuned[transform.name].tuned, None
                 transform.trials = tuned[transform.name].trials
                 transform.configure(tuned[transform.name].settings)
             return {name: transform.tuned for name, transform in tuned.items()}

@@ -20,6 +20,7 @@ from ..errors import ClosedError
 from .array_spec import ArraySpec
 from .engine.fftw import ALIGNMENT, zeros
 from .planning.candidates import Candidates, PlaneCandidates
+from .planning.refining import Refinement
 from .planning.settings import Settings, Trial, Tuned
 from .planning.tune import budget_problem, tune
 from .result_memory import ResultMemory
@@ -79,6 +80,7 @@ class Transform:
         self.trials: tuple[Trial, ...] = ()
         self.tuned: Tuned | None = None
         self.planning = False  # arrays hold no data of the user's
+        self.refinement: Refinement | None = None  # of settings that a model chose, in the next calls
         self._released = False
         self._pipelines = None  # of `settings`
         self._kernels = None  # of `settings`
@@ -166,6 +168,8 @@ class Transform:
     def describe(self) -> str:
         """What was chosen and what it costs, as text."""
         tuned = f"; {self.tuned}" if self.tuned is not None else ""
+        if self.refinement is not None:
+            tuned = "; chosen by the model, compared with others in the next calls"
         return (f"{self.name}: {self.settings}; "
                 f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight{tuned}")
 
@@ -258,7 +262,7 @@ class Transform:
 
     def release(self):
         """Let go of buffers and plans: they are in a cycle, which Python would find late."""
-        self._released = True
+        self._released, self.refinement = True, None
         self._pipelines = self._kernels = self._memory = self._result_memory = None
 
     def _call(self, what, arrays, out):
@@ -274,7 +278,10 @@ class Transform:
                             for spec, memory in zip(self.outputs, self._result_memory))
         inputs = [spec.planes(array) for spec, array in zip(self.inputs, arrays)]
         outputs = [spec.planes(array) for spec, array in zip(self.outputs, results)]
-        self.run_planes(inputs, outputs, what)
+        if self.refinement is None or what != "whole":
+            self.run_planes(inputs, outputs, what)
+        elif not self.refinement.run(lambda: self.run_planes(inputs, outputs)):
+            self.refinement = None
         for result, planes in zip(results, outputs):
             if not np.may_share_memory(result, planes):
                 result[...] = planes.reshape(result.shape)

@@ -1,4 +1,4 @@
-"""The commands: `overlap info | links | bench | tune | demo | scale | trace | predict`.
+"""The commands: `overlap info | links | bench | tune | cache | demo | scale | trace | predict`.
 
 Exit status: 0; 1 when the work failed; 2 for arguments that make no sense; 130 after Ctrl-C; of
 `overlap links`, the command's own.
@@ -16,7 +16,7 @@ from importlib import metadata
 
 from ..errors import InputError, LinksUnavailable
 from ..timing.simulate import WORKLOADS, Machine, Workload
-from . import launch, links, options, signals, timeline
+from . import cache, launch, links, options, signals, timeline
 from .bench import commands as bench
 from .bench.report import machine, packages, read
 from .bench.session import CommandError, environment, measure_machine, need
@@ -143,6 +143,7 @@ def make_parser() -> argparse.ArgumentParser:
                           help="default: as long as the command takes")
 
     bench.add_commands(add)
+    cache.add_commands(add("cache", None, "what plans remember of earlier ones, in a folder of this user"))
     scale.add_commands(add("scale", None,
                            "strong scaling: measure it here or on a cluster, and draw it"))
 

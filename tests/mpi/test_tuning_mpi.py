@@ -37,3 +37,8 @@ def test_fields_are_tuned():
 def test_under_open_mpi(openmpi, tmp_path):
     jobs.run_job("tuning_cases:tuned_plan_is_found_again", 2, mpi="openmpi",
                  args={"path": str(tmp_path / "tuning.json"), "workers": 1})
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_plans_are_remembered(ranks, tmp_path):
+    jobs.run_job("tuning_cases:remembered", ranks, args={"path": str(tmp_path / "cache")})

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import sys
 from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
@@ -11,11 +12,12 @@ import numpy as np
 from fft2_cases import raised, random, same_bits, same_everywhere
 
 import overlap
-from overlap.fft import Settings, fft2
+from overlap.fft import Settings
 from overlap.fft.engine import fftw as local
-from overlap.fft.planning import grids, tuning_file
+from overlap.fft.planning import grids, memory, tuning_file
 from overlap.fft.planning.search import choose
 
+fft2 = sys.modules["overlap.fft.fft2"]  # not the function of that name
 SHAPE, DTYPE = (24, 12, 10), "f8"
 FIELDS = 3, 32, 32, 32  # enough for several units
 
@@ -230,7 +232,7 @@ def other_wisdom(comm, path):
             Path(path).write_text(tuning_file.text_of([entry]))
         comm.Barrier()
         if part:
-            with overlap.FFT2(comm, SHAPE, DTYPE) as plan:
+            with overlap.FFT2(comm, SHAPE, DTYPE, settings={"effort": "measure"}) as plan:
                 text = plan.describe()
                 assert "of another machine: mpi expected" in text and "another MPI" in text
                 assert plan.forward.tuned is None and plan.forward.trials
@@ -293,7 +295,7 @@ def a_rank_fails_while_planning(comm):
                 transform.tune(0.2)
 
             def chooses():
-                choose(transform, Settings())
+                choose(transform, Settings(effort="measure"))
 
             for works, (place, at), rank in product(
                     (chooses, tunes), (("trial_arrays", 0), ("configure", 3), ("run_planes", 4),
@@ -340,3 +342,31 @@ def fields_are_tuned(comm):
             for result, expected in zip((plan.forward(u), plan.backward(spectrum),
                                          acting(spectrum, spectrum)), truth):
                 assert same_bits(result, expected)
+
+
+def remembered(comm, path):
+    """A plan comes at once, its first calls find the fastest settings, and a later job knows them."""
+    os.environ[memory.VARIABLE] = path
+    rng = np.random.default_rng(8)
+    for make, shape in ((overlap.FFT2, SHAPE), (overlap.FFT3, FIELDS)):
+        u = random(rng, shape, DTYPE)
+        found = []
+        for number in range(3):
+            if number == 2 and comm.rank == 0:  # a cache whose files are damaged is none
+                for file in Path(path).glob("*.plan.json"):
+                    file.write_text(file.read_text()[:-9])
+            comm.Barrier()
+            local.pyfftw.forget_wisdom()
+            with overlap.Runtime(comm) as runtime, make(runtime, shape, DTYPE) as plan:
+                mine = u[plan.real.local_slice]
+                truth = np.array(plan.forward(mine))
+                assert (plan.forward.refinement is None) == (number == 1 or comm.size == 1)
+                for _ in range(40):
+                    assert same_bits(plan.forward(mine), truth)
+                    assert plan.backward(truth).shape == mine.shape
+                assert plan.forward.refinement is None and plan.backward.refinement is None
+                same_everywhere(comm, (plan.forward.settings, plan.backward.settings))
+                found.append((plan.forward.settings, truth))
+        assert comm.size == 1 or found[1][0] == found[0][0]
+        if comm.rank == 0:
+            assert make.__name__ in {entry["plan"]["kind"] for _, entry in memory.entries() if entry}

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import overlap
+from overlap.fft.planning import memory, tuning_file
+from overlap.fft.planning.settings import Settings, Tuned
 from overlap.runtime.trace import Span
 from overlap.timing import model
 from overlap.tools import cli, launch, timeline
@@ -350,3 +352,29 @@ def test_trace_without_spans_draws_nothing(tmp_path, capsys):
     assert cli.main(["trace", str(tmp_path / "t.json"), "--png", str(tmp_path / "t.png")]) == 1
     assert "at least one span" in capsys.readouterr().err
     assert not (tmp_path / "t.png").exists()
+
+
+def test_cache_is_shown_and_cleared(capsys, monkeypatch, tmp_path):
+    machine = {"hosts": 1, "ranks_per_host": 2, "mpi": "an MPI"}
+    entry = {"plan": {"kind": "FFT3", "shape": [8, 8, 8], "dtype": "f8"}, "machine": machine, "wisdom": "(a\n)",
+             "transforms": {"forward": tuning_file.record(Settings("poll", 2, 1, 2, 8, None, 0.0),
+                                                          Tuned("", 1.0, 3))}}
+    monkeypatch.setenv(memory.VARIABLE, str(tmp_path))
+    tuning_file.write(str(tmp_path / "a.plan.json"), entry)
+    (tmp_path / "b.plan.json").write_text("{")
+    (tmp_path / "mine.txt").write_text("of the user")
+    assert cli.main(["cache", "show"]) == 0
+    shown = capsys.readouterr().out
+    assert "FFT3 [8, 8, 8] f8: 1 host(s), 2 rank(s) each, an MPI" in shown and "b.plan.json: damaged" in shown
+    assert "forward: poll, depth 2" in shown
+    assert cli.main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out == "2 file(s) removed\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    monkeypatch.setenv(memory.VARIABLE, "")
+    assert cli.main(["cache", "show"]) == 0 and "nothing is kept" in capsys.readouterr().out
+
+
+def test_a_data_type_that_is_none_is_refused_before_anything_is_measured(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bench", "fft2", "--dtype", "q8"])
+    assert stop.value.code == 2 and "q8" in capsys.readouterr().err

@@ -253,3 +253,18 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
     for where, part in calls:
         found[where] = part
     return found
+
+
+def test_quick_plans_are_right_and_the_same_when_planned_again():
+    generator = np.random.default_rng(7)
+    for shape, axis in (((60, 130), 0), ((1, 96, 3, 17), 1), ((2, 5, 128), 2), ((37, 74), 0)):
+        values = generator.random((*shape, 2)).view(complex)[..., 0]
+        found = []
+        for _ in range(2):
+            source, target = zeros(shape, complex), zeros(shape, complex)
+            plan = LineTransform(source, target, axis, True, None)
+            source[...] = values
+            plan.execute(source, target)
+            found.append(target)
+        np.testing.assert_allclose(found[0], np.fft.fft(values, axis=axis), rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(*found)

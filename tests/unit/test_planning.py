@@ -8,10 +8,12 @@ import pytest
 
 from overlap.fft import Settings
 from overlap.fft.engine import fftw
-from overlap.fft.planning import trials, tune
+from overlap.fft.planning import refining, trials, tune
 from overlap.fft.planning.candidates import FieldCandidates, PlaneCandidates
+from overlap.fft.planning.refining import Refinement
 from overlap.fft.planning.search import adopt, choose
 from overlap.fft.planning.settings import settings_problem
+from overlap.timing.messages import LatencyBandwidth
 
 FULL = Settings("poll", 8, 4, 4, 8, late=0.0)
 
@@ -23,6 +25,8 @@ class Control:
 
     def maximum(self, value):
         return value
+
+    minimum = maximum
 
     def bcast(self, value):
         return value
@@ -38,8 +42,10 @@ class Transform:
         self.candidates, self.cost, self.slices, self.units = candidates, cost, slices, units
         self.nbytes = nbytes
         self.control = Control()
-        self.runtime = SimpleNamespace(workers=workers, control=self.control, together=self._together)
+        self.runtime = SimpleNamespace(workers=workers, control=self.control, together=self._together,
+                                       cache={"latency and bandwidth": LatencyBandwidth(1e-5, 1e9)})
         self.planning, self.trials, self.tuned, self.settings = False, None, None, None
+        self.name = "transform"
         self.tried = []
         self.now_s = 0.0
         self.can_be_late = True
@@ -127,7 +133,7 @@ def costing(favourite, slow=1.0, **parts):
     {"wait": "off"}, {"wait": "block"}, {"wait": "poll"}, {"wait": "poll", "depth": 16}])
 def test_planning_keeps_the_fastest(kind, favourite):
     transform = Transform(cost=costing(favourite), **kind)
-    choose(transform, Settings())
+    choose(transform, Settings(effort="measure"))
     for name, value in favourite.items():
         assert getattr(transform.settings, name) == value
     assert not transform.planning and settings_problem(transform.settings, complete=True) is None
@@ -141,7 +147,7 @@ def test_planning_keeps_the_fastest(kind, favourite):
 @pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
 def test_all_equal_the_simplest_wins(kind):
     transform = Transform(cost=costing({}), **kind)
-    choose(transform, Settings())
+    choose(transform, Settings(effort="measure"))
     assert transform.settings.wait == "off"
 
 
@@ -155,7 +161,7 @@ def test_a_near_tie_goes_to_the_simpler_one(kind, tie, beyond):
     wanted = [None]
     transform = Transform(cost=cost, **kind)
     wanted = [PlaneCandidates(transform, Settings())._times(2) if kind is PLANES else 4]
-    choose(transform, Settings())
+    choose(transform, Settings(effort="measure"))
     assert transform.settings.wait == ("poll" if beyond else "off")
 
 
@@ -189,7 +195,7 @@ def test_nothing_is_measured_for_a_requested_mode(kind, wait):
 @pytest.mark.parametrize("workers, wait", [(1, "off"), (4, "poll")])
 def test_nothing_is_measured_where_there_is_nothing_to_hide(kind, workers, wait):
     transform = Transform(cost=None, workers=workers, **kind | {"nbytes": 0})
-    choose(transform, Settings())
+    choose(transform, Settings(effort="measure"))
     assert transform.settings.wait == wait and transform.trials == ()
 
 
@@ -199,7 +205,7 @@ def test_the_model_drops_what_is_hopeless():
         handed = 0.0 if settings.wait == "off" or what != "whole" else 1.0 * slices / settings.chunk
         return slices * 1e-4 + handed
     transform = Transform(PlaneCandidates, cost)
-    choose(transform, Settings())
+    choose(transform, Settings(effort="measure"))
     assert {trial.settings.wait for trial in transform.trials} == {"off"}
 
 
@@ -207,10 +213,10 @@ def test_the_model_drops_what_is_hopeless():
 def test_fields_are_late_where_exchanges_are_long(compute_s, exchange_s, late):
     cost = costing({}, compute_s=compute_s, exchange_s=exchange_s)
     transform = Transform(cost=cost, **FIELDS)
-    choose(transform, Settings())
+    choose(transform, Settings(effort="measure"))
     shares = sorted({trial.settings.late for trial in transform.trials} - {0.0})
     assert shares == ([] if late is None else [pytest.approx(late, abs=0.01)])
-    choose(transform, Settings(late=0.3))
+    choose(transform, Settings(late=0.3, effort="measure"))
     assert {trial.settings.late for trial in transform.trials} == {0.3}
 
 
@@ -221,8 +227,8 @@ def test_fields_are_late_where_exchanges_are_long(compute_s, exchange_s, late):
     (FIELDS, {"wait": "poll", "depth": 8, "late": 0.5}), (FIELDS, {"wait": "block", "depth": 32})])
 def test_tuning_finds_what_planning_does_not_try(kind, favourite):
     transform = Transform(cost=costing(favourite, compute_s=3e-4), **kind)
-    choose(transform, Settings())
-    before = transform.settings
+    choose(transform, Settings(effort="measure"))
+    before, transform.requested = replace(transform.settings, effort=None), Settings()
     heard = []
     tune.tune(transform, 600.0, lambda *step: heard.append(step))
     for name, value in favourite.items():
@@ -238,7 +244,7 @@ def test_tuning_keeps_to_its_budget():
     """Seconds spent in runs, beyond one round of each race."""
     for budget_s in (10.0, 40.0, 160.0):
         transform = Transform(PlaneCandidates, costing({"wait": "poll"}), slices=4096)
-        choose(transform, Settings())
+        choose(transform, Settings(effort="measure"))
         spent_s = transform.now_s
         tune.tune(transform, budget_s)
         assert transform.now_s - spent_s < 1.1 * budget_s + 12.0
@@ -247,7 +253,7 @@ def test_tuning_keeps_to_its_budget():
 @pytest.mark.parametrize("at", [0, 3, 20, 60])
 def test_a_failure_leaves_the_settings_of_before(at):
     transform = Transform(PlaneCandidates, costing({"wait": "poll"}))
-    choose(transform, Settings())
+    choose(transform, Settings(effort="measure"))
     before, trials_before = transform.settings, transform.trials
     runs = []
 
@@ -305,5 +311,40 @@ def test_the_median_decides_not_one_lucky_run():
             return slices * (0.5e-4 if counts[settings] == 1 else 2e-4)
         return slices * 1e-4
     transform = Transform(PlaneCandidates, cost)
-    choose(transform, Settings())
+    choose(transform, Settings(effort="measure"))
     assert transform.settings.wait != "block"
+
+
+# ---- plans that come at once: a model's choice, refined in later calls ------------------------
+
+@pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
+@pytest.mark.parametrize("favourite", ["off", "block", "poll"])
+def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(monkeypatch, kind, favourite):
+    transform = Transform(cost=costing({"wait": favourite}), **kind)
+    choose(transform, Settings())
+    assert len(transform.tried) == 1 and transform.trials == () and transform.now_s == 0
+    monkeypatch.setattr(refining, "perf_counter", lambda: transform.now_s)
+    transform.planning = True  # the arrays are the test's
+    kept = []
+    entrants = [replace(FULL, wait=wait, chunk=chunk) for wait in ("off", "block", "poll") for chunk in (1, 2)]
+    transform.configure(entrants[0])
+    refinement = Refinement(transform, entrants, kept.append)
+    calls = 0
+    while refinement.run(lambda: transform.run_planes([transform.units], [])):
+        calls += 1
+    assert calls == 2 * len(entrants) + 2 * refining.FINAL_ROUNDS - 1
+    assert kept == [transform.settings] and transform.settings.wait == favourite
+    assert {trial.settings for trial in transform.trials} == set(entrants)
+
+
+def test_a_call_that_fails_is_not_counted():
+    transform = Transform(cost=costing({}), **PLANES)
+    refinement = Refinement(transform, [FULL, replace(FULL, wait="off")], lambda settings: None)
+    transform.configure(FULL)
+
+    def fails():
+        raise RuntimeError("of the user")
+
+    with pytest.raises(RuntimeError, match="of the user"):
+        refinement.run(fails)
+    assert refinement.run(lambda: None) and transform.settings == FULL

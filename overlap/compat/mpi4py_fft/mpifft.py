@@ -19,6 +19,7 @@ from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import complex_of
 from ...fft.engine.stage import Direction
 from ...fft.engine.staged import StagedTransform
+from ...fft.planning.memory import Memory
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
 from ...fft.volume import Volume
@@ -181,6 +182,9 @@ class PFFT:
                 axis - len(shape): part for axis, part in enumerate(where)}, kind))
         real = request.dtype.kind == "f"
         volumes = []
+        memory = Memory(runtime, {"kind": "PFFT", "shape": list(request.fine), "dtype": str(request.dtype),
+                                  "axes": str(request.axes), "request": str(request), "effort": str(effort), "wait": wait,
+                                  "order": list(order), "grid": list(grid), "workers": runtime.workers}, request.dtype)
         for forward in (True, False):
             source, target = specs[::1 if forward else -1]
             staged = StagedTransform(
@@ -188,7 +192,9 @@ class PFFT:
                 source.global_shape, coordinates, source.dtype, Direction(forward, effort),
                 runtime.workers)
             volumes.append(Volume(runtime, comms, staged, source, target, 1.0))
-            choose(volumes[-1], Settings(wait))
+            volumes[-1].name = "forward" if forward else "backward"
+            choose(volumes[-1], Settings(wait), memory)
+        memory.keep_wisdom()
         points = np.prod([float(each.fine) for each in request.transformed.values()])
         arrays = OwnArrays(specs)
         self.forward = PipelinedTransform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True)

@@ -12,7 +12,8 @@ from .fftw import get_fftw_lib
 from .libfft import BACKENDS, PADDED
 from .pencil import Subcomm, grid_sizes
 
-EFFORTS = {None: None, "FFTW_ESTIMATE": "estimate", "FFTW_MEASURE": "measure",
+# FFTW_MEASURE is what mpi4py-fft does by default, and says nothing of the modes' choice.
+EFFORTS = {None: None, "FFTW_ESTIMATE": "estimate", "FFTW_MEASURE": None,
            "FFTW_PATIENT": "patient", "FFTW_EXHAUSTIVE": "patient"}
 
 

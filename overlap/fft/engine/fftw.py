@@ -11,7 +11,6 @@ HUGE_PAGE_NBYTES = 2**21
 REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirement
 
 COLUMNS = 64  # of a strided transform at once: FFTW finds as good a plan for them as for all
-PATIENCE_POINTS = 4096  # strided transforms of larger planes: a patient plan is up to twice as fast
 
 
 def empty(shape, dtype):
@@ -43,11 +42,6 @@ def barely_aligned(shape, dtype):
     nbytes = int(np.prod(shape)) * dtype.itemsize
     raw = pyfftw.empty_aligned(nbytes + REQUIRED_ALIGNMENT, np.uint8, n=ALIGNMENT)
     return raw[REQUIRED_ALIGNMENT:].view(dtype).reshape(shape)
-
-
-def strided_effort(effort, points):
-    """The planning effort for a strided transform of a plane, by default one that it deserves."""
-    return effort or ("patient" if points >= PATIENCE_POINTS else "measure")
 
 
 def _flags(effort):
@@ -149,6 +143,13 @@ def joined_wisdom(dtype, texts):
         return wisdom(dtype)
     finally:
         relearn(before)
+
+
+def absorb(dtype, text):
+    """Know this wisdom too; what is known already goes before it."""
+    before = learned()
+    _take_wisdom(dtype, text)
+    pyfftw.import_wisdom(before)
 
 
 @contextmanager

@@ -3,23 +3,38 @@
 pyfftw executes plans one call from Python at a time. What compiled code executes needs a plan's address, and
 that of the function that executes it on other arrays; both come from here. Wisdom is the library's, hence
 shared with pyfftw.
+
+FFTW_MEASURE takes up to 0.2 s for a transform of a block, FFTW_PATIENT 2 s: they time hundreds of plans. By default two
+short searches are made, and the faster of their plans is kept: one that stops at the first codelet which does a
+step (FFTW_ALLOW_PRUNING; a few ms), and one that looks for what the first misses: other ways through the lines,
+or buffers where lines lie far apart in memory, in place. Wisdom remembers the plan that was kept and not the
+other, so a transform that is planned again has the same one.
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from .fftw import complex_of
+from .fftw import complex_of, learned, relearn
 
 EFFORTS = {"measure": 0, "exhaustive": 1 << 3, "patient": 1 << 5, "estimate": 1 << 6}
 DESTROY_INPUT, PRESERVE_INPUT = 1 << 0, 1 << 4
 FORWARD, BACKWARD = -1, 1
+WISDOM_ONLY, PRUNED = 1 << 21, 1 << 20
+# A narrow search, and one wide in splitting the loops over lines but narrow in all else.
+NARROW = EFFORTS["measure"] | PRUNED
+WIDE = EFFORTS["patient"] | PRUNED | sum(1 << bit for bit in (9, 11, 12, 14, 18, 19))
+WIDE_S, MEASURE_S = 0.03, 0.1  # for the second search
+LONGEST_CODELET = 64  # longer transforms take several steps, in one of many ways
+ROUNDS, ROUND_POINTS = 5, 2**14  # of comparing two plans
 
 
 class _Dimension(ctypes.Structure):
@@ -40,7 +55,8 @@ class LineTransform:
         Overwritten by planning. Complex both, or real on the real-space side. One in place.
     axis : int
     forward : bool
-    effort : str
+    effort : str or None
+        FFTW's planning effort; None: the faster of two quick searches.
     keep : bool
         Leave the source as it is, where it is not the target.
 
@@ -52,7 +68,8 @@ class LineTransform:
 
     def __init__(self, source: np.ndarray, target: np.ndarray, axis: int, forward: bool,
                  effort: str | None, keep: bool = False) -> None:
-        self._library, prefix = _library(complex_of(source.dtype).itemsize == 8)
+        self._library, self._prefix = _library(complex_of(source.dtype).itemsize == 8)
+        prefix = self._prefix
         kind = {"cc": "dft", "fc": "dft_r2c", "cf": "dft_c2r"}[source.dtype.kind + target.dtype.kind]
         self._destroy = getattr(self._library, prefix + "destroy_plan")
         make = getattr(self._library, f"{prefix}plan_guru64_{kind}")
@@ -63,22 +80,68 @@ class LineTransform:
         line = dimensions.pop(axis)
         # Batched axes, those with the longer strides first: FFTW need not look for an order then.
         batch = sorted(dimensions, key=lambda one: one.output, reverse=True)
-        flags = EFFORTS[effort or "measure"] | (PRESERVE_INPUT if keep else DESTROY_INPUT)
+        kept = PRESERVE_INPUT if keep else DESTROY_INPUT
         direction = [ctypes.c_int(FORWARD if forward else BACKWARD)] if kind == "dft" else []
-        plan = make(1, ctypes.byref(line), len(batch), (_Dimension * len(batch))(*batch),
-                    ctypes.c_void_p(_address(source)), ctypes.c_void_p(_address(target)),
-                    *direction, ctypes.c_uint(flags))
+
+        def planned(flags: int) -> int | None:
+            return make(1, ctypes.byref(line), len(batch), (_Dimension * len(batch))(*batch),
+                        ctypes.c_void_p(_address(source)), ctypes.c_void_p(_address(target)),
+                        *direction, ctypes.c_uint(flags | kept))
+
+        execute = getattr(self._library, f"{prefix}execute_{kind}")
+        self.function: int = ctypes.cast(execute, ctypes.c_void_p).value or 0
+        self._execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(self.function)
+        plan = planned(EFFORTS[effort]) if effort else self._quick(
+            planned, source, target, physical.shape[axis], physical.strides[axis] == physical.itemsize)
         if plan is None:
             raise RuntimeError(f"expected FFTW to plan axis {axis} of {physical.shape} "
                                f"{source.dtype}, received no plan")
         self.plan: int = plan
-        execute = getattr(self._library, f"{prefix}execute_{kind}")
-        self.function: int = ctypes.cast(execute, ctypes.c_void_p).value or 0
-        self._execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(self.function)
 
     def __del__(self) -> None:
         if getattr(self, "plan", None) is not None:
             self._destroy(ctypes.c_void_p(self.plan))
+
+    def _quick(self, planned: Callable[[int], int | None], source: np.ndarray, target: np.ndarray,
+               length: int, contiguous: bool) -> int | None:
+        """The plan that wisdom has, or the faster one of two searches."""
+        other, limit_s = WIDE, WIDE_S
+        if source is target:
+            if contiguous or length <= LONGEST_CODELET:
+                return planned(NARROW)
+            other, limit_s = EFFORTS["measure"], MEASURE_S
+        if known := planned(other | WISDOM_ONLY) or planned(NARROW | WISDOM_ONLY):
+            return known
+        before = learned()
+        limit = getattr(self._library, self._prefix + "set_timelimit")
+        limit(ctypes.c_double(limit_s))
+        challenger = planned(other)
+        limit(ctypes.c_double(-1.0))
+        if challenger is None:  # a length of large prime factors
+            return planned(NARROW)
+        after = learned()
+        relearn(before)  # or the other's plan would be found
+        plans = challenger, planned(NARROW)
+        source[...] = 0
+        target[...] = 0
+        times_s = np.empty((2, ROUNDS))
+        arrays, runs = (_address(source), _address(target)), 1 + ROUND_POINTS // source.size
+        for number in range(ROUNDS):
+            for which, plan in enumerate(plans):
+                started = perf_counter()
+                for _ in range(runs):
+                    self._execute(plan, *arrays)
+                times_s[which, number] = perf_counter() - started
+        self._destroy(ctypes.c_void_p(challenger))
+        if times_s[0].min() >= times_s[1].min():
+            return plans[1]
+        held = learned()
+        relearn(after)
+        if known := planned(other | WISDOM_ONLY):
+            self._destroy(ctypes.c_void_p(plans[1]))
+            return known
+        relearn(held)  # the search ran out of time, and wisdom has not kept what it had
+        return plans[1]
 
     def execute(self, source: np.ndarray, target: np.ndarray) -> None:
         """Execute it from Python, without the GIL."""

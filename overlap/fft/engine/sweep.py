@@ -22,7 +22,6 @@ from .fftw import (
     barely_aligned,
     complex_of,
     empty,
-    strided_effort,
 )
 from .lines import LineTransform
 from .program import SCRATCH, View, strides_of
@@ -231,12 +230,10 @@ class _Transformed:
             # Going forward those that are transformed already, backward those that are not yet.
             for other in axes[:position] if forward else axes[position + 1:]:
                 bounds[other] = [pair[1] for pair in lines[other].segments]
-            strided = axis != len(shape) - 1
-            pains = strided_effort(effort, modes.size) if strided else effort
             for where in product(*bounds):
                 source, target = (end[where].array(memory) for end in self._ends_of(
                     axis == apart, modes, physical))
-                plan = LineTransform(source, target, axis, forward, pains)
+                plan = LineTransform(source, target, axis, forward, effort)
                 self._plans.append((plan, axis == apart, where))
         for axis, line in () if forward else lines.items():
             for gap in complement([pair[1] for pair in line.segments], line.fine_modes):
@@ -322,8 +319,7 @@ class SweepInPlace:
         for where in wheres:
             part = memory[where[1:]]
             if part.shape not in made:
-                pains = effort if inner == 1 else strided_effort(effort, length * inner)
-                made[part.shape] = LineTransform(part, part, int(inner == 1), forward, pains)
+                made[part.shape] = LineTransform(part, part, int(inner == 1), forward, effort)
             self._blocks.append((made[part.shape], where))
 
     @staticmethod

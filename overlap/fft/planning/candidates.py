@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ...runtime import POLLS_PER_EXCHANGE, Runtime
 from .settings import Settings, Trial, Tuned
+
+if TYPE_CHECKING:
+    from .refining import Refinement
 
 DEPTH = 16
 SHALLOW = 4  # slots that stay in the cache: enough where an exchange is a copy
@@ -27,12 +30,14 @@ class Tunable(Protocol):
     """What planning and tuning need of a transform."""
 
     runtime: Runtime
+    name: str
     slices: int  # of the whole batch
     planning: bool  # its arrays hold no data of the user's: call no function of the user's
     requested: Settings
     settings: Settings
     trials: tuple[Trial, ...]
     tuned: Tuned | None
+    refinement: Refinement | None  # what is left to be compared in the next calls
 
     def candidates(self, transform: Tunable, requested: Settings) -> Candidates:
         """A class attribute: the class of its candidates."""

@@ -38,10 +38,7 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
     """
     size = runtime.control.size
     nz, ny, nx = shape[-3:]
-    link = runtime.cache.get("latency and bandwidth")
-    if link is None:
-        with runtime.together("measuring the all-to-all"):
-            link = runtime.cache["latency and bandwidth"] = _measured(runtime.control)
+    link = link_of(runtime)
     points, itemsize = nz * ny * nx, np.dtype(dtype).itemsize
 
     def cost(grid):
@@ -54,6 +51,15 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
     (empty, best_s, _), (also_empty, other_s, _) = cost(best), cost(others[0] if others else best)
     close = others and empty == also_empty and other_s <= CLOSE * best_s
     return [best, others[0]] if close else [best]
+
+
+def link_of(runtime: Runtime) -> LatencyBandwidth:
+    """Latency and bandwidth of an all-to-all among all ranks, measured once per runtime (collective)."""
+    link = runtime.cache.get("latency and bandwidth")
+    if link is None:
+        with runtime.together("measuring the all-to-all"):
+            link = runtime.cache["latency and bandwidth"] = _measured(runtime.control)
+    return link
 
 
 def _measured(control) -> LatencyBandwidth:

@@ -1,7 +1,9 @@
 """Planning: the choice of a transform's settings.
 
-What a request leaves open is chosen by a model first and by measured runs second. The model
-(`overlap.timing.model`) is fed with what `Trials` measures on the transform's own messages, and drops the
+What a request leaves open is what an earlier plan like this one has found (`memory`), or else what the model expects to
+be the fastest (`expected`), and is refined in later calls (`refining`): such a plan comes at once. With an effort of
+"measure" or "patient" it is chosen by measured runs before the plan is used. The model
+(`overlap.timing.model`) is then fed with what `Trials` measures on the transform's own messages, and drops the
 candidates that it finds much slower than its best. The others run once, and the best few of them in
 turns for some rounds more. All ranks keep the one with the smallest median of the slowest rank's times;
 a simpler one wins a near tie.
@@ -17,6 +19,10 @@ from dataclasses import replace
 import numpy as np
 
 from .candidates import DEPTH, Tunable
+from .expected import Expected
+from .memory import Memory
+from .progress import progress_line
+from .refining import Refinement
 from .settings import Settings, Trial
 from .trials import Trials, on_trial, winner
 
@@ -24,23 +30,48 @@ TRIAL_SECONDS = 0.08
 TRIAL_NBYTES = 2**27
 ROUNDS = 3  # after the first
 FINALISTS = 4
+MEASURED = ("measure", "patient")  # efforts with measured runs
 
 
-def choose(transform: Tunable, requested: Settings) -> None:
-    """Configure a transform as requested, and with the best settings found where open (collective)."""
-    transform.requested = requested
+def choose(transform: Tunable, requested: Settings, memory: Memory | None = None) -> None:
+    """Configure a transform as requested, and with the best settings known where open (collective).
+
+    Parameters
+    ----------
+    transform : Transform
+    requested : Settings
+    memory : Memory, optional
+        What is known of its plan: where settings are taken from, and kept.
+    """
+    transform.requested, transform.refinement, transform.trials = requested, None, ()
+    entrants: list[Settings] = []
     with on_trial(transform, "planning"):
         candidates = transform.candidates(transform, requested)
-        if requested.wait == "auto" and candidates.hides:
-            chosen, transform.trials = planned(Trials(candidates))
+        known = memory and memory.settings(transform.name)
+        if requested.wait != "auto" or not candidates.hides:
+            chosen = candidates.default()
+        elif known:
+            chosen = known
+        elif requested.effort in MEASURED:
+            with progress_line(transform):
+                chosen, transform.trials = planned(Trials(candidates))
         else:
-            chosen, transform.trials = candidates.default(), ()
+            entrants = Expected(candidates).entrants()
+            chosen = entrants[0]
     transform.configure(chosen)
+    if transform.trials and memory is not None:
+        memory.keep(transform.name, chosen, len(transform.trials))
+    if len(entrants) > 1:
+        def keep(settings: Settings) -> None:
+            if memory is not None:
+                memory.keep(transform.name, settings, len(transform.trials))
+
+        transform.refinement = Refinement(transform, entrants, keep)
 
 
 def adopt(transform: Tunable, requested: Settings, settings: Settings) -> None:
     """Configure a transform with settings found before, except for what is requested (collective)."""
-    transform.requested = requested
+    transform.requested, transform.refinement = requested, None
     if requested.wait not in ("auto", settings.wait):
         settings = replace(transform.candidates(transform, requested).default(),
                            effort=settings.effort)

@@ -26,7 +26,7 @@ class Settings:
     ----------
     wait : {"auto", "off", "block", "poll"}
         How exchanges are hidden; see `Runtime`. ``"off"`` is the reference, to the last bit, of the
-        others. ``"auto"`` takes what measured runs find the fastest.
+        others. ``"auto"`` takes the fastest; `effort` tells how it is found.
     depth : int, optional
         Slots: messages that are under way or computed on at once. Bounds the memory in flight.
     chunk : int, optional
@@ -37,9 +37,10 @@ class Settings:
     polls : int, optional
         Polls per exchange, with ``"poll"``; see `Runtime.pipelined`.
     effort : {None, "estimate", "measure", "patient"}
-        FFTW's planning effort. None, also of settings that were chosen: "patient" for the strided
-        transforms where it pays, which takes one or two seconds per size and process, and "measure"
-        elsewhere.
+        How much is measured before the plan can be used. None: little; FFTW's plans come from short searches,
+        and what an earlier plan or the timing model finds the fastest is compared with others in the first calls.
+        "measure" and "patient" are efforts of FFTW's planning, seconds per plan, and modes and depths are
+        compared in measured runs at once. "estimate": FFTW measures nothing.
     late : float, optional
         Share, 0 to 1, of an `FFT3`'s last field whose exchange waits until all is transformed that it
         needs, so that little is left to do when it ends. This takes work memory, and means nothing

@@ -61,7 +61,7 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
             default, gain, transform.trials = candidates.default(), 1.0, ()
             chosen = default
         chosen = control.bcast(chosen)
-    transform.tuned = Tuned(str(default), gain, len(transform.trials))
+    transform.tuned, transform.refinement = Tuned(str(default), gain, len(transform.trials)), None
     transform.configure(chosen)
 
 

@@ -1,0 +1,50 @@
+"""What the timing model expects of a transform of which nothing was measured but the link.
+
+Latency and bandwidth of an all-to-all are measured once per runtime (`grids.link_of`). Computing is taken as so many
+bytes of the arrays per second and worker; this is rough, and refined in later calls (`refining`).
+"""
+
+from __future__ import annotations
+
+from ...timing.model import pipeline_s
+from .candidates import Candidates
+from .grids import link_of
+from .settings import Settings
+
+COMPUTING_S_PER_BYTE = 6e-10  # of input and output, one worker; seen: 4e-10 (64^3) to 9e-10 (256^3)
+OVERHEAD_S = 30e-6  # of a message: awaits and requests
+HANDOVER_S = 60e-6  # from thread to thread, besides
+
+
+class Expected:
+    """The model's expectations of one transform. Making them is collective.
+
+    Attributes
+    ----------
+    compute_s, exchange_s : float
+        C and T of the whole batch.
+    """
+
+    def __init__(self, candidates: Candidates) -> None:
+        runtime = candidates.transform.runtime
+        self._candidates, self._workers = candidates, runtime.workers
+        self._link = link_of(runtime)
+        ones = candidates.slices / candidates.slices_of_one
+        nbytes = candidates.control.maximum(candidates.transform.nbytes_of_arrays())
+        self.compute_s = COMPUTING_S_PER_BYTE * nbytes * ones / self._workers
+        self.exchange_s = (candidates.nbytes * candidates.slices / self._link.bandwidth_Bps
+                           + candidates.slices * self._link.latency_s)
+
+    def predicted_s(self, settings: Settings) -> float:
+        """The model's time of the whole batch in seconds."""
+        candidates = self._candidates
+        overhead_s = OVERHEAD_S + (HANDOVER_S if settings.wait != "off" else 0.0)
+        return pipeline_s(
+            self.compute_s, candidates.nbytes * candidates.slices, self._link, slices=candidates.slices,
+            chunk=settings.chunk or 1, workers=self._workers, wait=settings.wait,
+            message_overhead_s=overhead_s, depth=settings.depth)
+
+    def entrants(self) -> list[Settings]:
+        """What planning would try, what the model likes best first."""
+        found = dict.fromkeys(self._candidates.planned(self.compute_s, self.exchange_s))
+        return sorted(found, key=self.predicted_s)

@@ -1,0 +1,37 @@
+"""`overlap cache`: what plans remember of earlier ones, shown or removed."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..fft.planning import memory
+from .options import adder
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Add ``show`` and ``clear`` to the parser of `overlap cache`."""
+    add = adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
+    add("show", _show, "list what is remembered, by plan", one_rank=True)
+    add("clear", _clear, "forget all of it", one_rank=True)
+
+
+def _show(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    place = memory.folder()
+    if place is None:
+        print(f"nothing is kept: {memory.VARIABLE} is empty, or there is no home")
+        return
+    print(place)
+    for path, entry in memory.entries():
+        if entry is None:
+            print(f"{path.name}: damaged, counts as missing")
+            continue
+        plan, machine = entry["plan"], entry["machine"]
+        what = " ".join(str(plan[name]) for name in ("kind", "shape", "dtype", "axes") if name in plan)
+        print(f"{what}: {machine['hosts']} host(s), {machine['ranks_per_host']} rank(s) each, {machine['mpi']}")
+        for name, values in entry["transforms"].items():
+            print(f"  {name}: {memory.settings_of(values)}")
+        print(f"  wisdom: {len(entry['wisdom'].splitlines())} lines")
+
+
+def _clear(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    print(f"{memory.clear()} file(s) removed")

@@ -1,0 +1,9 @@
+"""The functions with scipy.fft's names on 1 to 3 ranks; see `functional_cases`."""
+
+import jobs
+import pytest
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_functions(ranks):
+    jobs.run_job("functional_cases:like_scipy,refused,plans_are_kept_and_bounded", ranks)
