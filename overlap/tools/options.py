@@ -77,7 +77,7 @@ def add_workload(parser: argparse.ArgumentParser, jobs: Mapping[str, Any]) -> No
     """Add ``workload`` and ``--dtype``."""
     parser.add_argument("workload", choices=tuple(jobs), help="; ".join(
         f"{name}: {job.title}{job.detail}" for name, job in jobs.items()))
-    parser.add_argument("--dtype", type=dtype, help="of real space; default: c16 of transforms, else f8")
+    parser.add_argument("--dtype", help="of real space; default: c16 of transforms, else f8")
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:

@@ -372,9 +372,3 @@ def test_cache_is_shown_and_cleared(capsys, monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     monkeypatch.setenv(memory.VARIABLE, "")
     assert cli.main(["cache", "show"]) == 0 and "nothing is kept" in capsys.readouterr().out
-
-
-def test_a_data_type_that_is_none_is_refused_before_anything_is_measured(capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["bench", "fft2", "--dtype", "q8"])
-    assert stop.value.code == 2 and "q8" in capsys.readouterr().err
