@@ -20,7 +20,8 @@ APART = {"arrays": {"runtime"}}  # lower in the list, and still not to be import
 IMPORTERS = {
     "pyfftw": {"fft/engine/fftw.py", "compat"},
     "threadpoolctl": {"runtime/workers.py"},
-    "mpi4py": {"__main__.py", "abort.py", "collectives", "runtime", "arrays/exchange.py", "halo", "sparse", "fft/planning/tuning.py",
+    "mpi4py": {"__main__.py", "abort.py", "collectives", "runtime", "arrays/exchange.py", "halo", "sparse",
+               "fft/functional.py", "fft/planning/tuning.py",
                "tools", "compat"},
     "mpi4py_fft": {"tools/bench/peer.py"},
     "greenlet": {"timing/simulate/clock.py"},
