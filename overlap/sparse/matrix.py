@@ -178,6 +178,11 @@ class Matrix:
         pending.wait()
         self._storage.dependent_rows(extended, out)
 
+    def compute(self, extended: np.ndarray, out: np.ndarray) -> None:
+        """As `multiply`, with other ranks' entries as they are in the vector: nothing is exchanged."""
+        self._storage.independent_rows(extended, out)
+        self._storage.dependent_rows(extended, out)
+
     @property
     def T(self) -> Transposed:
         """The transposed matrix, for products."""

@@ -64,6 +64,7 @@ def record(case=None, **changes):
     (["bench", "operation", "--peer", "mpi4py-fft"], "expected workload fft2"),
     (["bench", "fft2", "--deadline", "inf"], "expected seconds > 0"),
     (["bench", "fft2", "--", "ls"], "only `overlap links` takes a command"),
+    (["bench", "spmv", "--shape", "8", "8"], "--shape: expected three numbers >= 3"),
     (["demo", "--rates", "0gbit"], "expected a rate above 0"),
     (["links", "--hosts", "2"], "expected a command"),
     (["links", "--hosts", "2", "--"], "expected a command"),

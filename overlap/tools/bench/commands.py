@@ -14,6 +14,7 @@ from .demo import demo, quick
 from .jobs import JOBS
 from .reference import reference
 from .session import Session, at_hand, need, refuse_links_under_mpi, run_spec
+from .solvers import SOLVERS
 
 DEFAULT_FILE = "overlap-tuning.json"
 TUNABLE = {name: JOBS[name] for name in ("fft2", "operation")}  # an FFT3 chooses by measuring alone
@@ -50,7 +51,7 @@ def add_commands(add: options.Add) -> None:
                        help="of the shaped links; none: shared memory alone")
     shown.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
 
-    options.add_workload(measured, JOBS)
+    options.add_workload(measured, JOBS | SOLVERS)
     options.add_workload(tuned, TUNABLE)
     for command in (measured, tuned):
         options.add_link(command)
@@ -74,6 +75,9 @@ def _case(given, parser, **settings):
 
 
 def _bench(given, parser):
+    if given.workload in SOLVERS:
+        _solver(given, parser)
+        return
     shapes = [given.shape] if given.shape else JOBS[given.workload].shapes
     cases = [_case(given, parser, shape=shape, rounds=given.rounds, calls=given.calls,
                    order=given.order, grid=given.grid, wait=given.wait, depth=given.depth,
@@ -107,6 +111,30 @@ def bench(cases: Sequence[Case], *, command: Sequence[str], ranks: int, link: st
     session.print()
     if json_path is not None:
         report.write(session.report, json_path)
+
+
+def _solver(given, parser):
+    """Measure a halo or a sparse solver; print what was found, a line for each number."""
+    if given.shape is not None and (len(given.shape) != 3 or min(given.shape) < 3):
+        parser.error(f"--shape: expected three numbers >= 3 with workload {given.workload}, received {given.shape}")
+    refuse_links_under_mpi(given.link)
+    events: dict[str, Any] = {}
+    run_spec({"task": "solver", "workload": given.workload, "shape": given.shape or SOLVERS[given.workload].shape,
+              "planes": given.slices or 8, "rounds": given.rounds or 9},
+             ranks=at_hand(given.ranks), on_event=events.update, link=given.link, burst=given.burst,
+             deadline_s=given.deadline)
+    if "record" not in events:
+        return
+    record = events["record"] | {"link": given.link or "shm"}
+    for name, value in record.items():
+        if isinstance(value, float):
+            print(f"{name:16} {1e3 * value:.3f} ms" if name.endswith("_s") else f"{name:16} {value:.2f}")
+        elif name != "seconds":
+            print(f"{name:16} {value}")
+    if given.json:
+        content = report.new_report(["overlap", *sys.argv[1:]]) | {"mpi": events["environment"], "solvers": [record]}
+        del content["cases"]  # whose readers expect transforms
+        report.write(content, given.json)
 
 
 # --- demo -----------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from .jobs import JOBS
 from .machine import measure_machine
 from .measure import measure
 from .record import case_record
+from .solvers import measure as measure_solver
 
 SHOWN = 8               # of the settings tried, the fastest
 _NAP_S = 1e-3           # between two polls of a rank that has nothing to do
@@ -116,7 +117,13 @@ def _tune(spec, comm, emit):
                              lambda *step: emit({"progress": step}))})
 
 
-_TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune}
+def _solver(spec, comm, emit):
+    emit({"environment": environment(comm)})
+    emit({"record": measure_solver(comm, spec["workload"], tuple(spec["shape"]), spec["planes"], spec["rounds"])})
+
+
+_TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune,
+          "solver": _solver}
 
 
 def environment(comm: MPI.Intracomm) -> dict[str, Any]:

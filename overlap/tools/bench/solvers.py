@@ -1,0 +1,146 @@
+"""Halos and sparse solvers, measured on the ranks of a communicator: `overlap bench halo | spmv | cg`.
+
+In every round each way is timed once, one after the other, in an order that is rotated; a time is from a barrier to the end of the
+slowest rank, and what is told is the median.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ...arrays import Blocks
+from ...compiled import njit
+from ...halo import Halo
+from ...sparse import Jacobi, Matrix, cg
+from ...timing import model
+
+_CHUNK = 8          # planes of a sweep between two looks at the halo
+_ITERATIONS = 30
+SEVEN = ((0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1))
+
+
+@dataclass(frozen=True)
+class SolverJob:
+    """What is measured: its name in words, and the default shape."""
+
+    title: str
+    detail: str
+    shape: tuple[int, int, int]
+
+
+SOLVERS = {
+    "halo": SolverJob("7-point sweep", ", shape per rank, --slices planes exchanged", (128, 128, 128)),
+    "spmv": SolverJob("7-point sparse product", ", global shape", (64, 64, 64)),
+    "cg": SolverJob("conjugate gradients with Jacobi", ", 7-point, global shape", (64, 64, 64))}
+
+
+@njit
+def sweep(u, v, first, last):
+    """v = (sum of six neighbours - 6 u) of the planes from `first` to `last` - 1; no ghost cells along the other axes."""
+    for z in range(first, last):
+        for y in range(1, u.shape[1] - 1):
+            low, high, here, down, up, out = u[z, y - 1], u[z, y + 1], u[z, y], u[z - 1, y], u[z + 1, y], v[z, y]
+            for x in range(1, len(out) - 1):
+                out[x] = low[x] + high[x] + down[x] + up[x] + here[x - 1] + here[x + 1] - 6 * here[x]
+
+
+def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: int, rounds: int) -> dict[str, Any]:
+    """Measure one workload. Collective.
+
+    Returns
+    -------
+    dict
+        ``C_s`` and ``T_s``, computing and exchanging alone; ``off_s``, one after the other; ``auto_s``, hidden by this library;
+        ``plain_s`` (halo), by Irecv and Isend; ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and
+        off hide; ``iteration_s`` (cg); ``seconds``, all times.
+    """
+    ways, close = (_halo(comm, shape, planes) if workload == "halo" else _sparse(comm, shape, workload))
+    names = list(ways)
+    for name in names:
+        ways[name]()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            comm.Barrier()
+            started = perf_counter()
+            ways[name]()
+            seconds[name].append(comm.allreduce(perf_counter() - started, MPI.MAX))
+    close()
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    if "iteration" in median:
+        median["iteration"] /= _ITERATIONS
+    C, T = median["C"], median["T"]
+    return {f"{name}_s": value for name, value in median.items()} | {
+        "workload": workload, "shape": list(shape), "planes": planes if workload == "halo" else None,
+        "ranks": comm.size, "rounds": rounds, "hidden": model.hidden(C, T, median["auto"]),
+        "control_hidden": model.hidden(C, T, median["off"]), "seconds": seconds}
+
+
+Ways = dict[str, Callable[[], Any]]
+
+
+def _halo(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Ways, Callable[[], None]]:
+    blocks = Blocks((shape[0] * comm.size, *shape[1:]), (comm.size, 1, 1), width=((planes, planes), 0, 0))
+    halo = Halo(comm, blocks)
+    u, = halo.empty()
+    v = np.zeros_like(u)
+    own, inner = blocks.own(comm.rank)[0], blocks.inner(comm.rank, ((1, 1), 0, 0))[0]
+    u[own] = np.random.default_rng(comm.rank).random(u[own].shape)
+    up, down = comm.rank + 1, comm.rank - 1
+    messages = [(there, u[send], u[receive]) for there, send, receive in (
+        (down, slice(own.start, own.start + planes), slice(0, planes)),
+        (up, slice(own.stop - planes, own.stop), slice(own.stop, own.stop + planes))) if 0 <= there < comm.size]
+
+    def compute():
+        sweep(u, v, own.start, own.stop)
+
+    def rest():
+        sweep(u, v, own.start, inner.start)
+        sweep(u, v, inner.stop, own.stop)
+
+    def off():
+        halo.exchange(u)
+        compute()
+
+    def hidden():
+        pending = halo.start(u)
+        for first in range(inner.start, inner.stop, _CHUNK):
+            sweep(u, v, first, min(first + _CHUNK, inner.stop))
+            pending.test()
+        pending.wait()
+        rest()
+
+    def plain():
+        requests = [comm.Irecv(receive, there) for there, _, receive in messages]
+        requests += [comm.Isend(send, there) for there, send, _ in messages]
+        sweep(u, v, inner.start, inner.stop)
+        MPI.Request.Waitall(requests)
+        rest()
+
+    return {"C": compute, "T": lambda: halo.exchange(u), "off": off, "auto": hidden, "plain": plain}, halo.free
+
+
+def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str) -> tuple[Ways, Callable[[], None]]:
+    A = Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
+    extended, x = A.vector()
+    x[...] = np.random.default_rng(comm.rank).random(x.shape)
+    y, b = np.empty_like(x), x.copy()
+
+    def off():
+        A.halo.exchange(extended)
+        A.compute(extended, y)
+
+    ways: Ways = {"C": lambda: A.compute(extended, y), "T": lambda: A.halo.exchange(extended), "off": off,
+                  "auto": lambda: A.multiply(extended, y)}
+    if workload == "cg":
+        M = Jacobi(A)
+        ways["iteration"] = lambda: cg(A, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
+    return ways, A.free

@@ -1,0 +1,7 @@
+"""`overlap bench halo | spmv | cg`."""
+
+import jobs
+
+
+def test_records():
+    jobs.run_job("solver_bench_cases:records", 2)
