@@ -21,7 +21,7 @@ from ...halo import Halo
 from ...sparse import Jacobi, Matrix, cg
 from ...timing import model
 
-_CHUNK = 8          # planes of a sweep between two looks at the halo
+_CHUNK = 16         # planes of a sweep between two looks at the halo
 _ITERATIONS = 30
 SEVEN = ((0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1))
 
