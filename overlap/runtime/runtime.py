@@ -100,6 +100,9 @@ class Runtime:
                    or number_problem("deadline_s", deadline_s, positive=True, none=True)
                    or number_problem("entry_deadline_s", entry_deadline_s, positive=True, none=True)
                    or number_problem("nice", nice))
+        if problem is None:  # numpy's integers become Python's
+            workers, depth, agree_every = map(int, (workers, depth, agree_every))
+            in_flight = None if in_flight is None else int(in_flight)
         self.workers = workers
         self.depth = depth
         self.wait = wait

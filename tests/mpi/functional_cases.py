@@ -59,3 +59,14 @@ def plans_are_kept_and_bounded(comm):
     assert next(reversed(held._plans.values())) is last
     fft.close_plans()
     assert last.closed
+
+
+def numpy_counts(comm):
+    """Counts and times may be numpy's numbers; a deadline may be None."""
+    with overlap.Runtime(comm, workers=np.int64(2), depth=np.int32(4), in_flight=np.int8(2),
+                         agree_every=np.int64(3), deadline_s=np.float64(30)) as runtime, \
+            overlap.FFT2(runtime, (6, 8, 8), "f8") as plan:
+        assert type(runtime.workers) is int and type(runtime.depth) is int
+        np.testing.assert_allclose(plan.backward(plan.forward(np.ones(plan.real.shape))), 1)
+    with overlap.Runtime(comm, deadline_s=None) as runtime:
+        assert runtime.deadline_s is None

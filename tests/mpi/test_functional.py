@@ -6,4 +6,4 @@ import pytest
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_functions(ranks):
-    jobs.run_job("functional_cases:like_scipy,refused,plans_are_kept_and_bounded", ranks)
+    jobs.run_job("functional_cases:like_scipy,refused,plans_are_kept_and_bounded,numpy_counts", ranks)
