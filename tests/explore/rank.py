@@ -129,7 +129,9 @@ class Rank:
             pool.core_tokens = self.tokens if call.wait == "block" and not alone else None
         network.cores[number] = self.world.plan.workers if call.wait == "block" else NO_LIMIT
         starts = max((sum(step[0] == "start" for step in steps) for steps in call.steps), default=0)
-        network.limits[number] = starts * call.depth + (call.in_flight if call.wait == "poll" else 1)
+        parked = any(("barrier",) in steps for steps in call.steps)  # slices of all slots come to wait there
+        network.limits[number] = (starts * (len(call.steps) if parked else call.depth)
+                                  + (call.in_flight if call.wait == "poll" else 1))
         self.log, self.ended, self.arrived, self.living = [], set(), {}, [0]
         self.logs.append(self.log)
         self.kept.append([0])
