@@ -341,8 +341,19 @@ def _report(error):
 
 def _common_error(reports):
     """The one exception of all ranks."""
-    reports = {rank: report for rank, report in enumerate(reports) if report is not None}
-    for rank, (kind, summary, traceback_text) in reports.items():
-        if kind == "failure":
-            return RankError(rank, summary, traceback_text)
-    return InputError("; ".join(f"rank {rank}: {text}" for rank, (_, text, _) in reports.items()))
+    ranks: dict[str, list[int]] = {}  # by what they say
+    for rank, report in enumerate(reports):
+        if report is not None:
+            kind, summary, traceback_text = report
+            if kind == "failure":
+                return RankError(rank, summary, traceback_text)
+            ranks.setdefault(summary, []).append(rank)
+    return InputError("; ".join(
+        f"{_named(some, len(reports))}: {summary}" for summary, some in ranks.items()))
+
+
+def _named(ranks, size):
+    """Some ranks, for a message."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "all ranks" if len(ranks) == size else f"ranks {', '.join(map(str, ranks))}"

@@ -119,6 +119,13 @@ def bad_input_of_one_rank(comm, wait):
                 (rt.preflight, ("bad" if bad else None,), {}, overlap.InputError, "bad")):
             same_error(comm, outcome(function, *args, **options), kind, where, text)
             pipeline(range(3))
+        # What several ranks say alike is said once, with their names.
+        told = str(outcome(rt.preflight, "bad"))
+        assert told == ("all ranks: bad" if comm.size > 1 else "rank 0: bad"), told
+        told = str(outcome(rt.preflight, "worse" if comm.rank == 0 else "bad"))
+        others = "" if comm.size == 1 else "; rank 1: bad" if comm.size == 2 else (
+            f"; ranks {', '.join(map(str, range(1, comm.size)))}: bad")
+        assert told == f"rank 0: worse{others}", told
     for no_comm in (None, MPI.COMM_NULL, "comm"):
         error = outcome(overlap.Runtime, no_comm)
         assert type(error) is overlap.InputError and "expected an mpi4py" in str(error), error
