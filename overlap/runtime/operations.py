@@ -14,7 +14,7 @@ import threading
 from collections.abc import Generator
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -30,12 +30,13 @@ class _Steps(threading.local):
 
     Attributes
     ----------
-    running : bool
+    owner : object or None
+        Stands for the slice; None: no step runs.
     dropped : str or None
-        The first request that the step has made and let go of without awaiting it.
+        The first request that the slice has made and let go of, in this step, without awaiting it.
     """
 
-    running = False
+    owner: object | None = None
     dropped: str | None = None
 
 
@@ -45,16 +46,24 @@ steps = _Steps()
 class Request:
     """Anything a slice program can await."""
 
-    __slots__ = ("awaited",)
+    __slots__ = ("_owner", "awaited")
 
     awaited: bool
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        request = super().__new__(cls)
+        request._owner = steps.owner
+        return request
 
     def __await__(self) -> Generator[Request, Any, Any]:
         self.awaited = True
         return (yield self)
 
     def __del__(self) -> None:
-        if steps.running and steps.dropped is None and not getattr(self, "awaited", False):
+        # What another slice has left, one that failed, may be collected in any step.
+        owner = self._owner
+        if owner is not None and owner is steps.owner and steps.dropped is None and not getattr(
+                self, "awaited", False):
             steps.dropped = str(self)
 
 

@@ -31,11 +31,12 @@ FAILED = "a failed slice"  # posted when a slice failed before the runtime knew 
 class SliceRun:
     """One slice's coroutine, and how far it has come."""
 
-    __slots__ = ("answer", "awaited", "begun", "coroutine", "draining", "ended", "error", "key", "ordinal",
-                 "pending")
+    __slots__ = ("answer", "awaited", "begun", "coroutine", "draining", "ended", "error", "identity", "key",
+                 "ordinal", "pending")
 
     def __init__(self, key, ordinal):
         self.key = key
+        self.identity = object()  # what its requests know it by: they must not keep it alive
         self.ordinal = ordinal  # its place in the call; what slice 0 awaits is recorded
         self.coroutine = None  # made by the first step
         self.awaited = 0  # operations, turns and barriers posted so far
@@ -174,7 +175,7 @@ class Slot:
         trace = job.trace
         started = perf_counter() if trace is not None else 0.0
         request = None
-        steps.running, steps.dropped = True, None
+        steps.owner, steps.dropped = run.identity, None
         try:
             if run.coroutine is None:
                 run.coroutine = job.coroutine(run.key, self.resources)
@@ -190,7 +191,7 @@ class Slot:
             job.fail(run.key, error)
             return self._drain(run)
         finally:
-            steps.running = False
+            steps.owner = None
             if trace is not None and not run.draining:
                 job.traced(f"slice {text_of(run.key)}", started)
         problem = self._problem(run, request, ended)

@@ -70,16 +70,16 @@ class StraightPath:
         issued = 0
         coroutine = request = error = None
         raised: BaseException | None = None
-        steps.dropped = None
+        identity, steps.dropped = object(), None
         try:
             coroutine = program()
             send = coroutine.send
             while True:
-                steps.running = True
+                steps.owner = identity
                 try:
                     request = send(None)
                 finally:
-                    steps.running = False
+                    steps.owner = None
                 kind = type(request)
                 if (kind not in _STRAIGHT or issued == most or self._failure is not None
                         or steps.dropped is not None):

@@ -1,5 +1,7 @@
 """What `test_started` runs on every rank: started and persistent operations, and awaits that were forgotten."""
 
+import gc
+
 import numpy as np
 from error_cases import raised, same_message
 from mpi4py import MPI
@@ -251,3 +253,30 @@ def forgotten(comm):
                     same_message(comm, error)
                     assert words in error.summary, error
             rt.pipelined(kept)(range(slices))
+
+
+def left_by_another_slice(comm):
+    """What a slice that failed has made and not awaited is no fault of the slice in whose step it is collected."""
+    for rt in runtimes(comm):
+        left = []
+
+        async def program(z, bad):
+            later = rt.comm.Barrier()
+            if bad:
+                left.append([later])
+                left[-1].append(left[-1])  # only the collector of cycles finds it
+                del later
+                raise ValueError("of the first call")
+            left.clear()
+            gc.collect()
+            await later
+
+        async def skeleton(z, bad):
+            await rt.comm.Barrier()
+
+        for known in (skeleton, None):
+            pipeline = rt.pipelined(program, skeleton=known)
+            for slices in (1, 5):
+                error = raised(overlap.SliceError, pipeline, range(slices), True)
+                assert "of the first call" in str(error)
+                pipeline(range(slices), False)

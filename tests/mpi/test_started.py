@@ -3,7 +3,8 @@
 import jobs
 import pytest
 
-CASES = ("started", "messages", "persistent", "failing_with_one_pending", "forgotten")
+CASES = ("started", "messages", "persistent", "failing_with_one_pending", "forgotten",
+         "left_by_another_slice")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

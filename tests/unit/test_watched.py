@@ -7,8 +7,9 @@ import overlap
 
 PACKAGE = Path(overlap.__file__).parent
 # What makes or uses communicators is `runtime`; the tools are MPI programs of their own, and `timing`
-# measures the MPI library itself. `collectives` serve users without a runtime, with deadlines of their own.
-ELSEWHERE = ("runtime", "tools", "timing", "collectives")
+# measures the MPI library itself. `collectives`, `halo` and `sparse` serve users without a runtime, with deadlines
+# of their own while they wait.
+ELSEWHERE = ("runtime", "tools", "timing", "collectives", "halo", "sparse")
 
 PICKLED = {"allgather", "allreduce", "alltoall", "bcast", "exscan", "gather", "recv", "reduce", "scan",
            "scatter", "send", "sendrecv", "ssend"}
