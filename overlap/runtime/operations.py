@@ -49,6 +49,7 @@ class Request:
     __slots__ = ("_owner", "awaited")
 
     awaited: bool
+    _owner: object | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         request = super().__new__(cls)
