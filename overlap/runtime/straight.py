@@ -10,6 +10,7 @@ scheduler goes on with it, while the other ranks are still here; the last agreem
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from os import sched_yield
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ class StraightPath:
             if operation.made:
                 request, operation.made = operation.made[0], []
                 try:
-                    wait_for(request, sleep)
+                    wait_for(request, _pause)
                 except MPI.Exception as failure:
                     error = error or failure
             return error
@@ -133,7 +134,7 @@ class StraightPath:
         outstanding[label] = perf_counter()
         try:
             if self._polls:
-                wait_for(control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM), sleep)
+                wait_for(control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM), _pause)
             else:
                 control.Allreduce(MPI.IN_PLACE, sums, MPI.SUM)
         finally:
@@ -163,6 +164,14 @@ class StraightPath:
         if self._failure is not None:
             job.fail(*self._failure)
         return self._scheduler.run(job, waiting, begun)
+
+
+def _pause(seconds):
+    """Sleep, or let another process have the core: a sleep of no time may take tens of microseconds."""
+    if seconds:
+        sleep(seconds)
+    else:
+        sched_yield()
 
 
 class _Resumed:
