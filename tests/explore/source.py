@@ -21,6 +21,7 @@ from . import network, threads
 
 RUNTIME = Path(overlap.__file__).parent / "runtime"
 REPLACED = {"threading": threads, "queue": threads, "time": threads, "mpi4py": network}
+TAKEN_FROM = REPLACED | {"os": threads}  # where names are imported, not the module
 _versions = 0
 
 
@@ -90,7 +91,7 @@ class _Finder:
         tree = ast.fix_missing_locations(_Points().visit(ast.parse(source)))
         vars(module)["__explore_point__"] = bool  # false, until a schedule begins
         vars(module)["__explore_preempt__"] = threads.preempt
-        vars(module).update({f"__explore_{key}__": value for key, value in REPLACED.items()})
+        vars(module).update({f"__explore_{key}__": value for key, value in TAKEN_FROM.items()})
         exec(compile(tree, str(path), "exec"), vars(module))
 
 
@@ -137,7 +138,7 @@ class _Points(ast.NodeTransformer):
                 for alias in node.names]
 
     def visit_ImportFrom(self, node):
-        if node.module not in REPLACED or node.level:
+        if node.module not in TAKEN_FROM or node.level:
             return node
         return [ast.Assign([ast.Name(alias.asname or alias.name, ast.Store())], ast.Attribute(
             ast.Name(f"__explore_{node.module}__", ast.Load()), alias.name, ast.Load()))

@@ -362,6 +362,10 @@ def sleep(seconds):
     Lock.held().acquire(timeout=seconds)
 
 
+def sched_yield():
+    sleep(0.0)
+
+
 def get_ident():
     return id(getcurrent())
 
