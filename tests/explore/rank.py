@@ -9,6 +9,8 @@ from overlap.errors import SliceError, formatted
 from . import threads
 from .network import NO_LIMIT, Violation
 
+ISSUED = ("op", "start", "finish", "turn")  # steps that are alike in a program and in its skeleton
+
 
 class Injected(Exception):
     """What the programs raise."""
@@ -240,15 +242,8 @@ class Rank:
     async def _request(self, index, call, number, step, request, started):
         requests = self.world.runtime.requests
         kind = request[0]
-        if kind == "op":
-            await self._operation((index, number, step), request, True)
-        elif kind == "start":
-            started.append(await self.world.runtime.operations.start(
-                self._operation((index, number, step), request, True)))
-        elif kind == "finish":
-            await started[request[1]]
-        elif kind == "turn":
-            await requests.take_turn()
+        if kind in ISSUED:
+            await self._issued((index, number, step), request, started, True)
         elif kind == "barrier":
             await self._barrier(call, number, step)
         elif kind == "parallel":
@@ -291,6 +286,18 @@ class Rank:
             self.network.violated(f"rank {self.number}: slice {number} went on with parts {done} "
                                   f"of {count}")
 
+    async def _issued(self, identity, request, started, genuine):
+        """A step that takes its turn in the issue order, of a program or of its skeleton."""
+        kind, runtime = request[0], self.world.runtime
+        if kind == "op":
+            await self._operation(identity, request, genuine)
+        elif kind == "start":
+            started.append(await runtime.operations.start(self._operation(identity, request, genuine)))
+        elif kind == "finish":
+            await started[request[1]]
+        else:
+            await runtime.requests.take_turn()
+
     def _operation(self, identity, request, genuine):
         """An operation of a program, or of its skeleton."""
         _, name, argument = request
@@ -316,15 +323,8 @@ class Rank:
             number, started = key.number, []
             for step, request in enumerate(call.steps[number]):
                 kind = request[0]
-                if kind == "op":
-                    await self._operation((index, number, step), request, False)
-                elif kind == "start":
-                    started.append(await self.world.runtime.operations.start(
-                        self._operation((index, number, step), request, False)))
-                elif kind == "finish":
-                    await started[request[1]]
-                elif kind == "turn":
-                    await requests.take_turn()
+                if kind in ISSUED:
+                    await self._issued((index, number, step), request, started, False)
                 elif kind == "barrier":
                     await requests.barrier()
                 elif kind == "wait":
