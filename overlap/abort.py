@@ -4,7 +4,10 @@ import faulthandler
 import os
 import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mpi4py import MPI
 
@@ -22,6 +25,25 @@ def abort(reason):
     _write(sys.__stderr__.fileno(), report.encode(errors="backslashreplace"))
     time.sleep(PRINT_GRACE_S)
     MPI.COMM_WORLD.Abort(EXIT_STATUS)
+
+
+@contextmanager
+def limited_to(seconds: float, what: str) -> Iterator[None]:
+    """A ``with`` block that ends within `seconds`, or the job is aborted: `what` is late then.
+
+    A thread of Python prints the stacks, holding the interpreter's lock. The timer of `faulthandler`
+    does not: the frames that it reads change meanwhile, which can crash it. So it is armed to strike
+    later, for code that never gives the lock back.
+    """
+    timer = threading.Timer(seconds, abort, [f"{what} has not completed in {seconds:g} s"])
+    timer.daemon = True
+    faulthandler.dump_traceback_later(seconds + ABORT_GRACE_S, exit=True, file=sys.__stderr__)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _stacks():

@@ -7,9 +7,7 @@ same, "budget_s": ..., "path": ...}``, ``{"task": "environment"}``, or ``{"task"
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ...abort import limited_to
 from ...errors import InputError
 from ...fft import FFT2
 from ...fft.engine.fftw import fftw_version
@@ -58,13 +57,10 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
                          "started, or mpiexec and the library that mpi4py loads belong to two "
                          "MPIs: " + MPI.Get_library_version().splitlines()[0])
     deadline_s = spec.get("deadline_s") or launch.DEADLINE_S
-    faulthandler.dump_traceback_later(deadline_s, exit=True, file=sys.__stderr__ or sys.stderr)
-    try:
-        with first_ranks(MPI.COMM_WORLD, ranks) as comm:
-            if comm is not None:
-                _TASKS[spec["task"]](spec, comm, emit if comm.rank == 0 else lambda event: None)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    with (limited_to(deadline_s, f"the task {spec['task']!r}"),
+          first_ranks(MPI.COMM_WORLD, ranks) as comm):
+        if comm is not None:
+            _TASKS[spec["task"]](spec, comm, emit if comm.rank == 0 else lambda event: None)
 
 
 @contextmanager
