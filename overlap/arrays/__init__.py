@@ -10,7 +10,8 @@ from .stages import Stage, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, subcomms
 from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
+from .weights import Weights, checked, combined, shares
 
-__all__ = ["Blocks", "DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "Neighbour", "RemotePieces", "Stage", "Transpose", "TransposeBlocks", "block", "box_shape", "chunks", "complement",
-           "contiguous", "coordinates", "intersect", "length_of", "mode_segments", "moved",
-           "mpi_type", "offset", "part_of", "parts_on_rank_0", "stages", "subcomms", "together"]
+__all__ = ["Blocks", "DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "Neighbour", "RemotePieces", "Stage",
+           "Transpose", "TransposeBlocks", "Weights", "block", "box_shape", "checked", "chunks", "combined", "complement", "contiguous", "coordinates", "intersect", "length_of", "mode_segments", "moved",
+           "mpi_type", "offset", "part_of", "parts_on_rank_0", "shares", "stages", "subcomms", "together"]

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
 from ..errors import InputError
 from .partition import block, length_of
 from .topology import coordinates
+from .weights import checked, combined
 
 Box = tuple[slice, ...]
 
@@ -54,6 +56,10 @@ class Blocks:
         Whether the first and the last block of an axis are neighbours; for all axes, or one by one.
     corners : bool
         Ghost cells at edges and corners are filled too. Without it only those that share a face with the block.
+    weights : sequence of numbers, optional
+        One per rank, what its cells shall be in proportion to: `overlap.arrays.shares` along an axis of ranks; on a grid
+        of several axes a coordinate weighs what its ranks weigh together. A block may then be empty: it has no neighbours, and
+        those beside it are each other's.
 
     Raises
     ------
@@ -62,7 +68,8 @@ class Blocks:
     """
 
     def __init__(self, shape: Sequence[int], grid: Sequence[int], *, width: int | Sequence[object] = 1,
-                 periodic: bool | Sequence[bool] = False, corners: bool = True) -> None:
+                 periodic: bool | Sequence[bool] = False, corners: bool = True,
+                 weights: Sequence[Any] | None = None) -> None:
         self.shape, self.grid = tuple(shape), tuple(grid)
         axes = len(self.shape)
         if not axes or len(self.grid) != axes or min(*self.shape, *self.grid) < 1:
@@ -74,9 +81,15 @@ class Blocks:
             raise InputError(f"expected periodic to be one truth value, or {axes}, received {periodic!r}")
         self.corners = corners
         self.size = prod(self.grid)
-        self._parts = [block(length, parts) for length, parts in zip(self.shape, self.grid)]
+        self.weights, problem = checked(weights, self.size)
+        if problem is not None:
+            raise InputError(problem)
+        places = [coordinates(rank, self.grid) for rank in range(self.size)]
+        self._parts = [block(length, parts, self.weights and combined(self.weights, [place[axis] for place in places]))
+                       for axis, (length, parts) in enumerate(zip(self.shape, self.grid))]
         for axis, (parts, needed) in enumerate(zip(self._parts, self.width)):
-            least = min(map(length_of, parts))
+            lengths = [length_of(part) for part in parts]
+            least = min(length for length in lengths if length or self.weights is None)
             if (len(parts) > 1 or self.periodic[axis]) and least < max(needed) or least == 0:
                 raise InputError(f"expected blocks of at least {max(*needed, 1)} cells along axis {axis}, as wide as "
                                  f"their ghost cells, received {least} of {self.shape[axis]} cells on {len(parts)} ranks")
@@ -123,17 +136,21 @@ class Blocks:
 
     def neighbours(self, rank: int) -> Iterator[Neighbour]:
         """The blocks whose cells are this rank's ghost cells, in the order of their offsets."""
-        here = coordinates(rank, self.grid)
+        filled = [[place for place, part in enumerate(parts) if length_of(part)] for parts in self._parts]
+        if not all(map(length_of, self.part(rank))):
+            return
+        # Places along each axis are counted among the blocks that have cells.
+        here = [places.index(place) for places, place in zip(filled, coordinates(rank, self.grid))]
         steps = [prod(self.grid[:axis]) for axis in range(len(self.grid))]
         for offset in product((-1, 0, 1), repeat=len(here)):
             sides = sum(map(abs, offset))
             if not sides or sides > 1 and not self.corners:
                 continue
             there = [place + step for place, step in zip(here, offset)]
-            if any(not (periodic or 0 <= place < size)
-                   for place, size, periodic in zip(there, self.grid, self.periodic)):
+            if any(not (periodic or 0 <= place < len(places))
+                   for place, places, periodic in zip(there, filled, self.periodic)):
                 continue
-            other = sum(place % size * step for place, size, step in zip(there, self.grid, steps))
+            other = sum(places[place % len(places)] * step for place, places, step in zip(there, filled, steps))
             if any(not width[step > 0] for step, width in zip(offset, self.width) if step):
                 continue
             receive, send = [], []

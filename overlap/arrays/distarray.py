@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 
 from ..errors import InputError
 from . import storage
-from .distribution import Distribution, overlapping, part_of, within
+from .distribution import Distribution, Placed, overlapping, part_of, within
 from .partition import length_of
+from .weights import checked
 
 
 class DistArray(np.ndarray):
@@ -224,16 +225,18 @@ class DistArray(np.ndarray):
             whole[np.ix_(*place)] = part.reshape([len(one) for one in place])
         return whole
 
-    def redistribute(self, axes: int | Sequence[int] | DistArray,
-                     grid: Sequence[int] | None = None) -> Self:
+    def redistribute(self, axes: int | Sequence[int] | Placed, grid: Sequence[int] | None = None,
+                     weights: Sequence[Any] | None = None) -> Self:
         """The same global array, split otherwise (collective); one exchange among all ranks.
 
         Parameters
         ----------
-        axes : int, sequence of int, or DistArray
-            The axes to split evenly; or an array to be distributed like.
+        axes : int, sequence of int, DistArray or ArraySpec
+            The axes to split; or what to be distributed like.
         grid : sequence of int, optional
             Ranks along each of `axes`, for more axes than one.
+        weights : sequence of numbers, optional
+            One per rank, what its share shall be in proportion to, see `overlap.arrays.shares`; by default all are equal.
 
         Returns
         -------
@@ -243,11 +246,15 @@ class DistArray(np.ndarray):
         Raises
         ------
         InputError
-            On all ranks, when `axes` or `grid` do not fit the array or the number of ranks.
+            On all ranks, when `axes`, `grid` or `weights` do not fit the array or the number of ranks; `weights` that
+            differ between ranks among it.
         """
         comm, where = self._known()
+        uneven, problem = checked(weights, comm.size)
         if isinstance(axes, DistArray):
-            _, there = axes._known()
+            axes._known()
+        if isinstance(axes, Placed):
+            there = Distribution(axes.global_shape, axes.axes, axes.local_slice)
             if there.global_shape != where.global_shape:
                 raise InputError(f"expected an array of global shape {where.global_shape}, received "
                                  f"{there.global_shape}")
@@ -259,12 +266,17 @@ class DistArray(np.ndarray):
                     or not all(-self.ndim <= axis < self.ndim for axis in chosen)):
                 raise InputError(f"expected different axes of {self.ndim} and a grid of {comm.size} "
                                  f"ranks along them, received axes {axes!r} and grid {grid!r}")
-            there = where.split_along([int(axis) % self.ndim for axis in chosen], sizes, comm.rank)
+            there = where.split_along([int(axis) % self.ndim for axis in chosen], sizes, comm.rank, uneven)
         target = np.empty(there.shape, self.dtype)
-        everyone = comm.allgather((where.local_slice, there.local_slice))
+        everyone = comm.allgather((where.local_slice, there.local_slice, uneven, problem))
+        for rank, (_, _, theirs, wrong) in enumerate(everyone):
+            if wrong or theirs != everyone[0][2]:
+                raise InputError(f"{wrong} (rank {rank})" if wrong else
+                                 f"expected the same weights on all ranks, received {everyone[0][2]} on rank 0 and {theirs} "
+                                 f"on rank {rank}")
         source = np.asarray(self)
-        sent = [overlapping(where.local_slice, box) for _, box in everyone]
-        received = [overlapping(there.local_slice, box) for box, _ in everyone]
+        sent = [overlapping(where.local_slice, box) for _, box, _, _ in everyone]
+        received = [overlapping(there.local_slice, box) for box, _, _, _ in everyone]
         pieces = [np.ascontiguousarray(source[within(box, where.local_slice)]).reshape(-1)
                   for box in sent if box is not None]
         send = np.concatenate(pieces) if pieces else np.empty(0, self.dtype)

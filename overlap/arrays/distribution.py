@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index as as_integer
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from .partition import block, length_of
+from .weights import Weights, combined
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class Distribution:
             axis += 1
         return Distribution(tuple(lengths), tuple(split), tuple(where))
 
-    def split_along(self, axes: Sequence[int], grid: Sequence[int], rank: int) -> Distribution:
-        """The same global array, split evenly over a grid of ranks.
+    def split_along(self, axes: Sequence[int], grid: Sequence[int], rank: int, weights: Weights = None) -> Distribution:
+        """The same global array, split over a grid of ranks, evenly or in proportion to their weights.
 
         Parameters
         ----------
@@ -92,11 +93,32 @@ class Distribution:
         grid : sequence of int
             Ranks along each of `axes`; the last one's coordinate runs fastest with the rank.
         rank : int
+        weights : tuple of numbers, optional
+            One per rank; along each axis, those of all ranks with one coordinate are added.
         """
         where = [slice(0, length) for length in self.global_shape]
-        for axis, coordinate, count in zip(axes, np.unravel_index(rank, tuple(grid)), grid):
-            where[axis] = block(self.global_shape[axis], count)[coordinate]
+        places = np.indices(tuple(grid)).reshape(len(grid), -1)
+        for axis, place, count in zip(axes, places, grid):
+            along = weights and combined(weights, [int(one) for one in place])
+            where[axis] = block(self.global_shape[axis], count, along)[place[rank]]
         return Distribution(self.global_shape, tuple(sorted(axes)), tuple(where))
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """What tells how arrays are distributed: a `DistArray`, or a plan's `ArraySpec`."""
+
+    @property
+    def global_shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes that are split."""
+
+    @property
+    def local_slice(self) -> tuple[slice, ...]:
+        """Where this rank's part lies."""
 
 
 def part_of(index: Sequence[int | slice], global_shape: Sequence[int],

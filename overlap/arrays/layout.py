@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .partition import block, length_of
+from .topology import coordinates
+from .weights import Weights, combined
 
 if TYPE_CHECKING:
     from .transpose import Transpose
@@ -28,15 +30,29 @@ class Layout:
         For every axis of the array: a dimension of the grid, or None where the axis is whole.
     grid : tuple of int
         Size of every dimension.
+    weights : tuple of numbers or None
+        One per rank, what its share shall be in proportion to; None: even shares. On a grid of several dimensions
+        a coordinate weighs what its ranks weigh together: shares are products of those along the dimensions.
     """
 
     splits: tuple[int | None, ...]
     grid: tuple[int, ...]
+    weights: Weights = None
+
+    @property
+    def even(self) -> Layout:
+        """The layout with even shares. What must not depend on the weights, as how many messages there are, is found with it."""
+        return replace(self, weights=None)
 
     def parts(self, shape: Sequence[int], axis: int) -> list[slice]:
         """The slice of `axis` that each coordinate of its dimension holds."""
         dimension = self.splits[axis]
-        return block(shape[axis], 1 if dimension is None else self.grid[dimension])
+        if dimension is None:
+            return block(shape[axis], 1)
+        weights = self.weights
+        if weights is not None and len(self.grid) > 1:
+            weights = combined(weights, [coordinates(rank, self.grid)[dimension] for rank in range(len(weights))])
+        return block(shape[axis], self.grid[dimension], weights)
 
     def local_slice(self, shape: Sequence[int], coordinates: Sequence[int]) -> tuple[slice, ...]:
         """Where the rank's part lies in a global array of `shape`."""

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+
+from .weights import Weights, shares
 
 Segments = list[tuple[slice, slice]]
 
 
-def block(length: int, parts: int) -> list[slice]:
-    """Split ``range(length)`` into `parts` contiguous slices; the first ones get one more.
+def block(length: int, parts: int, weights: Weights = None) -> list[slice]:
+    """Split ``range(length)`` into `parts` contiguous slices, evenly or in proportion to weights.
 
-    The same split as mpi4py-fft's. Parts beyond `length` are empty.
+    Without weights the first slices get one more: the same split as mpi4py-fft's. Slices may be empty.
+
+    Parameters
+    ----------
+    length, parts : int
+    weights : tuple of numbers, optional
+        One for each part; `shares` tells the rule.
     """
-    each, more = divmod(length, parts)
-    starts = [index * each + min(index, more) for index in range(parts + 1)]
+    if weights is None:
+        each, more = divmod(length, parts)
+        starts = [index * each + min(index, more) for index in range(parts + 1)]
+    else:
+        starts = [0, *accumulate(shares(length, weights))]
     return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
 
 

@@ -57,7 +57,7 @@ class TransposeBlocks:
         The axis that is cut into units: neither split over the same dimension after the exchange,
         nor, unless it is the joined one, before it.
     units : int or None
-        How many; None: one per index of the longest part.
+        How many; None: one per index of the longest part, were the shares even.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class TransposeBlocks:
         self.size = 1 if transpose is None else before.grid[dimension]
         self.rank = 0 if transpose is None else coordinates[dimension]
         parts = before.parts(shape, along)
-        longest = max(map(length_of, parts))
+        longest = length_of(before.even.parts(shape, along)[0])
         self.units = longest if units is None else min(units, longest)
         if transpose is not None:
             self._joined = before.parts(shape, transpose.joined)

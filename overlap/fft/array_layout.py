@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..arrays import Weights
 from .arguments import ORDERS, choice_problem, integers, shown
 
 DEALIAS = (None, "3/2")
@@ -33,12 +34,17 @@ class ArrayLayout:
         ``"3/2"``: in real space an `FFT3` has ceil(3 n / 2) points per direction; modes beyond the
         resolved ones, and the Nyquist modes of even n, are dropped. Values are those of the same
         function. (`FFT2` does this in `FFT2.pointwise` alone.)
+    weights : sequence of numbers, optional
+        One per rank, positive, as of the ranks' speeds: what every rank's share of each split axis is in
+        proportion to (`overlap.arrays.shares`), with as many messages as even shares have. On a P x Q
+        grid a coordinate weighs what its ranks weigh together. A share may be empty.
     """
 
     order: str = "natural"
     grid: tuple[int, int] | None = None
     restore: bool = False
     dealias: str | None = None
+    weights: Weights = None
 
     def __post_init__(self) -> None:
         # numpy's integers become Python's: records that are equal look alike on all ranks.

@@ -47,8 +47,8 @@ BLOCKS = ("rows", "planes")
 class FFT2(FourierPlan):
     """A plan for 2-D FFTs of the last two axes of arrays ``(..., ny, nx)`` over MPI ranks.
 
-    In real space the rows (y) are split over the ranks, in spectral space the columns (x): the first
-    ranks hold one more where the split is uneven, and ranks may hold nothing. Making, calling and
+    In real space the rows (y) are split over the ranks, in spectral space the columns (x): evenly, the
+    first ranks with one more, or by the layout's weights. Ranks may hold nothing. Making, calling and
     closing a plan is collective. Planning times a few candidates unless told not to.
 
     Parameters
@@ -64,7 +64,7 @@ class FFT2(FourierPlan):
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`.
     layout : ArrayLayout or dict, optional
-        How the arrays lie. Here only its `order` can differ from the default.
+        How the arrays lie: order of the spectrum's axes, weights of the ranks.
     settings : Settings or dict, optional
         How the transforms run, as far as it is not left to planning: mode, depth and so on. With
         ``wait="auto"`` a model and the first calls find the fastest; ``wait="off"`` is
@@ -102,7 +102,7 @@ class FFT2(FourierPlan):
                  tuning: str | os.PathLike[str] | None = None) -> None:
         super().__init__(comm)
         with self._making():
-            arrays, requested, problem = records(layout, settings)
+            arrays, requested, problem = records(layout, settings, self.comm.size)
             path: Any = path_of(tuning)
             lengths: Any = integers(shape)
             problem = (
@@ -116,9 +116,12 @@ class FFT2(FourierPlan):
             self._shape: tuple[int, ...] = lengths
             self._dtype = np.dtype(dtype)
             self._transposed = arrays.order == "transposed"
+            self._weights = arrays.weights
             self._requested = requested
             kind = {"kind": "FFT2", "shape": list(lengths), "dtype": str(self._dtype),
                     "order": arrays.order, "ranks": self.comm.size, "workers": self.runtime.workers}
+            if self._weights is not None:
+                kind["weights"] = str(self._weights)
             self._tuning = Tuning(self.runtime, path or None, kind, self._dtype)
             self._memory = Memory(self.runtime, kind | {"requested": str(requested.given())}, self._dtype)
             self._make(NORMS[norm])
@@ -128,8 +131,8 @@ class FFT2(FourierPlan):
         points = float(ny * nx)
         self._scale_forward, self._scale_backward = points ** -power, points ** (power - 1.0)
         size = self.comm.size
-        self._here = Layout((None, 0 if size > 1 else None, None), (size,))
-        self._there = Layout((None, None, 0 if size > 1 else None), (size,))
+        self._here = Layout((None, 0 if size > 1 else None, None), (size,), self._weights)
+        self._there = Layout((None, None, 0 if size > 1 else None), (size,), self._weights)
         self.real, self.spectrum = self._specs(batch)
         self._staged: weakref.WeakValueDictionary[tuple, StagedTransform | PlaneBlocks] = (
             weakref.WeakValueDictionary())  # all that are in use

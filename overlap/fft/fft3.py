@@ -44,8 +44,8 @@ class FFT3(FourierPlan):
 
     The ranks form a P x Q grid. In real space y is split over P and z over Q, in spectral space x
     over P and y over Q (Takahashi's volumetric FFT); with P or Q of 1 these are slabs, with one
-    exchange instead of two. The first ranks hold one more where a split is uneven, and ranks may
-    hold nothing. Making, calling and closing a plan is collective.
+    exchange instead of two. Shares are even, the first ranks with one more, or go by the layout's
+    weights, and ranks may hold nothing. Making, calling and closing a plan is collective.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class FFT3(FourierPlan):
         As in `numpy.fft`.
     layout : ArrayLayout or dict, optional
         How the arrays lie: process grid, order of the spectrum's axes and how they are split,
-        de-aliasing. A grid that is left open is the one that the volumetric FFT's equation (7)
+        de-aliasing, weights of the ranks. A grid that is left open is the one that the volumetric FFT's equation (7)
         finds, with the latency and the bandwidth of `comm`; where a slab and a pencil come close,
         with an effort of "measure" or "patient" the one with the faster forward transform. Plans of one shape and runtime then have the
         same.
@@ -91,7 +91,7 @@ class FFT3(FourierPlan):
                  settings: Settings | dict[str, Any] | None = None) -> None:
         super().__init__(comm)
         with self._making():
-            arrays, requested, problem = records(layout, settings)
+            arrays, requested, problem = records(layout, settings, self.comm.size)
             lengths: Any = integers(shape)
             problem = (
                 self._check_ranks() or shape_problem(shape, ("nz", "ny", "nx"))
@@ -112,8 +112,9 @@ class FFT3(FourierPlan):
         self._coordinates = coordinates(self.comm.rank, self.grid)
         self._comms = subcomms(self.runtime, self.grid)
         p, q = (None if size == 1 else dimension for dimension, size in enumerate(self.grid))
-        self._here = Layout((None, q, p, None), self.grid)
-        self._there = self._here if self._layout.restore else Layout((None, None, q, p), self.grid)
+        weights = self._layout.weights
+        self._here = Layout((None, q, p, None), self.grid, weights)
+        self._there = self._here if self._layout.restore else Layout((None, None, q, p), self.grid, weights)
         *batch, nz, ny, nx = self._shape
         self._axes = axes_of((Z, Y, X), (nz, ny, nx), fine_points((nz, ny, nx), self._layout.dealias), self._dtype)
         self.real, self.spectrum = self._specs(batch)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
+from ..arrays import checked
 from ..errors import ClosedError
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
@@ -220,11 +222,12 @@ def _part_of(progress: Progress, name: str, before_s: float, total_s: float) -> 
     return lambda what, done, _: progress(f"{name}: {what}", before_s + done, total_s)
 
 
-def records(layout: Any, settings: Any) -> tuple[ArrayLayout, Settings, str | None]:
-    """A plan's two option records, and what is wrong with what was given for them."""
+def records(layout: Any, settings: Any, ranks: int) -> tuple[ArrayLayout, Settings, str | None]:
+    """A plan's two option records, with checked weights, and what is wrong with what was given for them."""
     layout, problem = record(ArrayLayout, layout, "layout")
+    weights, uneven = checked(layout.weights, ranks)
     settings, other = record(Settings, settings, "settings")
-    return layout, settings, problem or other
+    return replace(layout, weights=weights), settings, problem or uneven or other
 
 
 class Closed:

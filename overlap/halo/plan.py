@@ -73,7 +73,7 @@ def of_blocks(blocks: Blocks, rank: int) -> list[Traffic]:
 def _mirrored(blocks, rank):
     """The ranks that have this one as a neighbour, where ghost cells may be on one side only."""
     both = Blocks(blocks.shape, blocks.grid, width=[max(pair) for pair in blocks.width],
-                  periodic=blocks.periodic, corners=blocks.corners)
+                  periodic=blocks.periodic, corners=blocks.corners, weights=blocks.weights)
     return {one.rank for one in both.neighbours(rank)}
 
 

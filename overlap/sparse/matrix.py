@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.partition import block, length_of
+from ..arrays.weights import checked
 from ..collectives import Collectives
 from ..errors import InputError
 from ..halo import Halo
@@ -35,7 +36,7 @@ class Matrix:
     values : array, (entries,) or (entries, b, b)
         Real or complex floating-point numbers.
     count : int
-        Rows (of blocks) of this rank.
+        Rows (of blocks) of this rank, any number.
     transport, deadline_s
         As for `Halo`.
 
@@ -57,7 +58,7 @@ class Matrix:
     Raises
     ------
     InputError
-        On all ranks: numbers outside of the matrix, values that are no finite numbers or differ in type, a rank without rows.
+        On all ranks: numbers outside of the matrix, values that are no finite numbers or differ in type, no rows.
     """
 
     def __init__(self, comm: MPI.Intracomm, rows: Any, columns: Any, values: Any, count: int, *,
@@ -80,7 +81,8 @@ class Matrix:
         here = self._storage
         self.order = here.order
         self._moved = not np.array_equal(here.order, np.arange(self.count))
-        self._own = slice(int(here.owned_at[0]), int(here.owned_at[0]) + self.count)
+        before = int(here.owned_at[0]) if self.count else 0
+        self._own = slice(before, before + self.count)
         entries = of_indices(comm, first + here.order, here.needed, (here.owned_at, here.needed_at, here.length))
         kind: Any = (self.dtype, self._vector_shape[1:]) if self._vector_shape[1:] else self.dtype
         self.halo = Halo(comm, entries, kind, transport=transport, deadline_s=deadline_s)
@@ -120,10 +122,10 @@ class Matrix:
 
     @classmethod
     def from_stencil(cls, comm: MPI.Intracomm, shape: Sequence[int], offsets: Sequence[Sequence[int]],
-                     coefficients: Sequence[Any], **options: Any) -> Self:
+                     coefficients: Sequence[Any], *, weights: Sequence[Any] | None = None, **options: Any) -> Self:
         """Make a matrix of a stencil on a grid; what it reaches outside of the grid is left out.
 
-        Every rank has a run of planes, the first ones one more, and numbers its points in C order.
+        Every rank has a run of planes, and numbers its points in C order.
 
         Parameters
         ----------
@@ -134,10 +136,15 @@ class Matrix:
             Where the stencil's points are.
         coefficients : sequence
             For each point a number, or an array of the rank's planes.
+        weights : sequence of numbers, optional
+            One per rank, what its planes shall be in proportion to (`overlap.arrays.shares`); by default the first ranks
+            have one more.
         **options
             Of `Matrix`.
         """
-        parts = block(shape[0], comm.size)
+        uneven, problem = checked(weights, comm.size)
+        agree(comm, problem, uneven)
+        parts = block(shape[0], comm.size, uneven)
         mine = parts[comm.rank]
         grid = np.meshgrid(np.arange(mine.start, mine.stop), *map(np.arange, shape[1:]), indexing="ij")
         here = np.ravel_multi_index(grid, shape)
@@ -254,7 +261,7 @@ class Matrix:
         if ord == np.inf:
             sums = np.zeros(self._vector_shape)
             np.add.at(sums, self._rows.row_of, magnitudes if magnitudes.ndim == 1 else magnitudes.sum(axis=2))
-            return comm.allreduce(float(sums.max()), MPI.MAX)
+            return comm.allreduce(float(sums.max(initial=0.0)), MPI.MAX)
         raise InputError(f"expected ord to be 'fro' or inf, received {ord!r}")
 
     def to_scipy(self) -> Any:
@@ -303,8 +310,10 @@ class Transposed:
 
 def _problem(rows, columns, values, count, total):
     """What is wrong with entries; None if nothing is."""
-    if not isinstance(count, (int, np.integer)) or count < 1:
-        return f"expected a rank to have at least one row, received count={count!r}"
+    if not isinstance(count, (int, np.integer)) or count < 0:
+        return f"expected a number of rows, received count={count!r}"
+    if total < 1:
+        return "expected a matrix of at least one row, received none on any rank"
     if values.ndim not in (1, 3) or values.ndim == 3 and values.shape[1] != values.shape[2]:
         return f"expected values of shape (entries,) or (entries, b, b), received {values.shape}"
     if values.dtype.kind not in "fc":

@@ -66,7 +66,8 @@ class BlockJacobi:
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage."""
-        kernels.scale_blocks(self.inverse, r.reshape(len(self.inverse), -1), z.reshape(len(self.inverse), -1))
+        shape = self.inverse.shape[:2]
+        kernels.scale_blocks(self.inverse, r.reshape(shape), z.reshape(shape))
 
     def __matmul__(self, r: np.ndarray) -> np.ndarray:
         return _applied(self, self._matrix, r)

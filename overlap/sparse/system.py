@@ -45,9 +45,8 @@ class System:
         problem = None
         if isinstance(A, Matrix):
             problem = A.vector_problem(b)
-        if problem is None and not (b.size and np.isfinite(b).all()):
-            problem = "expected a right side of finite numbers, received " + (
-                "none on this rank" if not b.size else "some that are not finite")
+        if problem is None and not np.isfinite(b).all():
+            problem = "expected a right side of finite numbers, received some that are not finite"
         agree(self.comm, problem)
         self.dtype = A.dtype if isinstance(A, Matrix) else np.result_type(b.dtype, np.float32, getattr(A, "dtype", "f4"))
         self.b = self._inward(b).astype(self.dtype)

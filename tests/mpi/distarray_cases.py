@@ -193,10 +193,21 @@ def redistributed(comm):
                 assert found.axes == others and found.dtype == whole.dtype
                 assert_is(found, whole)
                 assert_is(u.T.redistribute(found.T), whole.T)
+                weights = [(3, 0.5, 2, 0.01, 1, 1)[rank] for rank in range(comm.size)]
+                uneven = u.redistribute(others, other_grid, weights)
+                assert_is(uneven, whole)
+                assert_is(uneven.redistribute(found), whole)
             assert_is(u.redistribute(-1), whole)
             for arguments in ((3,), ((0, 1),), ((0, 1), (comm.size, 2)), ((0, 0), (comm.size, 1)),
                               (u[0],) if 0 not in axes else (3,)):
                 assert "received" in refusal(comm, u.redistribute, *arguments)
+            bad = [1.0] * comm.size
+            if comm.rank == comm.size - 1:
+                bad[-1] = -1.0
+            assert f"-1.0] (rank {comm.size - 1})" in refusal(comm, u.redistribute, -1, None, bad)
+            if comm.size > 1:
+                bad[-1] = 2.0 + comm.rank
+                assert "the same weights on all ranks" in refusal(comm, u.redistribute, -1, None, bad)
 
 
 def refusal(comm, function, *args, kind=InputError, **kwargs):

@@ -117,7 +117,7 @@ def drawn(comm, case, workers=1):
         _drawn(comm, rt, **case)
 
 
-def _drawn(comm, rt, shape, dtype, norm, order, wait, depth, chunk, seed, source, target,
+def _drawn(comm, rt, shape, dtype, norm, order, weights, wait, depth, chunk, seed, source, target,
            read_only, effort):
     rng = np.random.default_rng(seed)
     u = random(rng, shape, dtype)
@@ -125,7 +125,7 @@ def _drawn(comm, rt, shape, dtype, norm, order, wait, depth, chunk, seed, source
     if order == "transposed":
         half = (*half[:-2], *half[:-3:-1])
     spectrum = random(rng, half, COMPLEX[dtype])
-    with overlap.FFT2(rt, shape, dtype, norm=norm, layout={"order": order},
+    with overlap.FFT2(rt, shape, dtype, norm=norm, layout={"order": order, "weights": weights and weights[:comm.size]},
                       settings={"wait": wait, "depth": depth, "chunk": chunk,
                                 "effort": effort}) as plan:
         specs = plan.real, plan.spectrum

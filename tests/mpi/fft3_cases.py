@@ -102,13 +102,14 @@ def drawn(comm, case, workers=1):
         _drawn(comm, rt, **case)
 
 
-def _drawn(comm, rt, shape, dtype, norm, order, restore, dealias, grid, wait, depth, chunk,
+def _drawn(comm, rt, shape, dtype, norm, order, restore, weights, dealias, grid, wait, depth, chunk,
            late, seed, source, target, read_only, effort):
     rng = np.random.default_rng(seed)
     grid = None if grid is None else grids(comm.size)[grid % len(grids(comm.size))]
     u = random(rng, [*shape[:-3], *fine_lengths(shape, dealias)], dtype)
     with overlap.FFT3(rt, shape, dtype, norm=norm,
-                      layout={"grid": grid, "order": order, "restore": restore, "dealias": dealias},
+                      layout={"grid": grid, "order": order, "restore": restore, "dealias": dealias,
+                              "weights": weights and weights[:comm.size]},
                       settings={"wait": wait, "depth": depth, "chunk": chunk, "late": late,
                                 "effort": effort}) as plan:
         assert grid in (None, plan.grid)

@@ -19,8 +19,12 @@ def drawn_blocks(chance, size):
             grid[chance.integers(axes)] *= prime
     grid[0] *= left
     shape = [int(chance.integers(3 * parts, 3 * parts + 4)) for parts in grid]
-    return Blocks(shape, grid, width=[tuple(map(int, chance.integers(0, 4, 2))) for _ in range(axes)],
-                  periodic=[bool(one) for one in chance.integers(0, 2, axes)], corners=bool(chance.integers(2)))
+    options = dict(width=[tuple(map(int, chance.integers(0, 4, 2))) for _ in range(axes)],
+                   periodic=[bool(one) for one in chance.integers(0, 2, axes)], corners=bool(chance.integers(2)))
+    try:
+        return Blocks(shape, grid, weights=chance.choice([0.001, 1, 2], size), **options)
+    except InputError:  # narrower than the ghost cells
+        return Blocks(shape, grid, **options)
 
 
 def fill(blocks, rank, array, number):

@@ -13,9 +13,13 @@ SOLVERS = {"cg": cg, "pipecg": pipecg, "bicgstab": bicgstab}
 
 
 def split(comm, length, seed):
-    """Rows of each rank, any numbers >= 1; the slice of this one."""
+    """Rows of each rank, any numbers, none of the last or of the first where the seed is odd; the slice of this one."""
     chance = np.random.default_rng(seed)
     cuts = np.sort(chance.permutation(np.arange(1, length))[:comm.size - 1])
+    if seed % 4 == 1:
+        cuts[-1:] = length
+    elif seed % 4 == 3:
+        cuts[:1] = 0
     limits = [0, *cuts.tolist(), length]
     return slice(limits[comm.rank], limits[comm.rank + 1])
 
@@ -146,7 +150,8 @@ def errors(comm):
     n, one = 2 * comm.size, np.ones(1)
     for text, make in (
             (f"expected columns to be integers from 0 to {n - 1}", lambda: Matrix(comm, [0], [n if last else 0], one, 2)),
-            ("at least one row, received count=0", lambda: Matrix(comm, [0], [0], one, 0 if last else 2)),
+            ("expected a number of rows, received count=-1", lambda: Matrix(comm, [0], [0], one, -1 if last else 2)),
+            ("a matrix of at least one row, received none", lambda: Matrix(comm, [], [], np.ones(0), 0)),
             ("expected floating-point values, received int64", lambda: Matrix(comm, [0], [0], np.ones(1, int), 2)),
             ("expected finite values", lambda: Matrix(comm, [0], [0], one * (np.nan if last else 1), 2)),
             ("expected a row and a column for each of 2 values", lambda: Matrix(comm, [0], [0], np.ones(2), 2)),

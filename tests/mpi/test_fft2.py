@@ -9,6 +9,7 @@ RANKS = [1, 2, 3, 4]
 LENGTHS = st.integers(1, 12) | st.sampled_from([13, 16, 17, 23, 30, 37])
 LAYOUTS = ("contiguous", "strided", "misaligned", "unaligned", "fortran", "reversed", "batch last",
            "batch swapped")
+WEIGHTS = st.none() | st.lists(st.sampled_from([1, 2, 3, 0.3, 0.001]), min_size=6, max_size=6)  # of the first ranks
 CASE = st.fixed_dictionaries({
     "shape": st.builds(lambda batch, ny, nx: [*batch, ny, nx],
                        st.lists(st.integers(0, 4) | st.integers(1, 4), max_size=3), LENGTHS,
@@ -16,6 +17,7 @@ CASE = st.fixed_dictionaries({
     "dtype": st.sampled_from(["f4", "f8", "c8", "c16"]),
     "norm": st.sampled_from([None, "backward", "ortho", "forward"]),
     "order": st.sampled_from(["natural", "transposed"]),
+    "weights": WEIGHTS,
     "wait": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
     "depth": st.none() | st.integers(1, 6),
     "chunk": st.none() | st.integers(1, 5),
@@ -24,7 +26,7 @@ CASE = st.fixed_dictionaries({
     "read_only": st.booleans(),
     "effort": st.sampled_from(["estimate", "estimate", "measure"]),
     "seed": st.integers(0, 2**32)})
-EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "wait": overlap,
+EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "weights": None, "wait": overlap,
           "depth": None, "chunk": chunk, "source": "contiguous", "target": target,
           "read_only": True, "effort": "estimate", "seed": 1}
          for shape, overlap, chunk in (([1, 1], "poll", None), ([0, 3, 4], "poll", None),

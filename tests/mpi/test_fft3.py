@@ -4,7 +4,7 @@ import drawing
 import jobs
 import pytest
 from hypothesis import strategies as st
-from test_fft2 import LAYOUTS
+from test_fft2 import LAYOUTS, WEIGHTS
 
 LENGTHS = st.integers(1, 8) | st.sampled_from([1, 2, 11, 13, 16, 20, 30])
 CASE = st.fixed_dictionaries({
@@ -15,6 +15,7 @@ CASE = st.fixed_dictionaries({
     "norm": st.sampled_from([None, "backward", "ortho", "forward"]),
     "order": st.sampled_from(["natural", "natural", "transposed"]),
     "restore": st.sampled_from([False, False, True]),
+    "weights": WEIGHTS,
     "dealias": st.sampled_from([None, None, "3/2"]),
     "grid": st.sampled_from([0, 1, 2, 3] * 3 + [None]),     # None: grids are measured, which takes time
     "wait": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
@@ -26,7 +27,7 @@ CASE = st.fixed_dictionaries({
     "read_only": st.booleans(),
     "effort": st.sampled_from(["estimate", "estimate", "measure"]),
     "seed": st.integers(0, 2**32)})
-EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "restore": restore,
+EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "restore": restore, "weights": None,
           "dealias": None, "grid": grid, "wait": "poll", "depth": None, "chunk": 1, "late": grid / 2,
           "source": "contiguous", "target": None, "read_only": True, "effort": "estimate",
           "seed": 1}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from overlap import Blocks, InputError
@@ -14,12 +14,20 @@ def drawn(draw):
     grid = draw(st.lists(st.integers(1, 3), min_size=axes, max_size=axes))
     width = draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=axes, max_size=axes))
     shape = [draw(st.integers(2 * parts, 2 * parts + 3)) for parts in grid]
-    return Blocks(shape, grid, width=width, corners=draw(st.booleans()),
-                  periodic=draw(st.lists(st.booleans(), min_size=axes, max_size=axes)))
+    size = int(np.prod(grid))
+    weights = draw(st.none() | st.lists(st.sampled_from((0.01, 1, 2, 3)), min_size=size, max_size=size))
+    try:
+        return Blocks(shape, grid, width=width, corners=draw(st.booleans()), weights=weights,
+                      periodic=draw(st.lists(st.booleans(), min_size=axes, max_size=axes)))
+    except InputError as error:  # a block narrower than its ghost cells
+        assert weights is not None and "as wide as their ghost cells" in str(error)
+        reject()
 
 
 def local_truth(blocks, rank, cells):
-    """The local array with all ghost cells that are to be filled; -1 elsewhere."""
+    """The local array with all ghost cells that are to be filled; -1 elsewhere. Of an empty block none is."""
+    if not np.prod([part.stop - part.start for part in blocks.part(rank)]):
+        return np.full(blocks.local_shape(rank), -1)
     lists = [np.arange(part.start - low, part.stop + high)
              for part, (low, high) in zip(blocks.part(rank), blocks.width)]
     here = cells[np.ix_(*[numbers % len_ for numbers, len_ in zip(lists, blocks.shape)])].copy()
@@ -71,6 +79,9 @@ def test_inner_and_outer_cells_are_all_cells(blocks, data):
     (dict(shape=(4,), grid=(2,), width=((1, 2, 3),)), "or for each of 1 axes a number or a pair"),
     (dict(shape=(4, 4), grid=(2, 1), periodic=(True,)), "periodic to be one truth value, or 2"),
     (dict(shape=(2,), grid=(3,)), "received 0 of 2 cells on 3 ranks"),
+    (dict(shape=(9,), grid=(3,), weights=(1, 2)), "one for each rank, 3 in all, received .1, 2."),
+    (dict(shape=(9,), grid=(2,), weights=(1, 0)), "positive finite numbers"),
+    (dict(shape=(9,), grid=(2,), width=2, weights=(8, 1)), "received 1 of 9 cells on 2 ranks"),
 ])
 def test_what_makes_no_sense(arguments, text):
     with pytest.raises(InputError, match=text):

@@ -92,7 +92,7 @@ class Stage:
         spectral = self.dtype = complex_of(dtype)
         crossed = transformed(shape, steps.first, lines, forward)
         if units is None:
-            longest = max(map(length_of, layout.parts(crossed, steps.along)))
+            longest = length_of(layout.even.parts(crossed, steps.along)[0])
             least = NARROWEST_UNIT if steps.along == len(shape) - 1 else 1
             units = longest if direction.by_index else max(1, min(
                 longest // least, -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)))
@@ -340,5 +340,5 @@ def transformed(shape, axes, lines, forward):
 
 
 def largest_nbytes(layout, shape, dtype):
-    """Size of the largest local array: that of the first rank in every dimension."""
-    return points(layout.local_shape(shape, (0,) * len(layout.grid))) * dtype.itemsize
+    """Size of the largest local array, were the shares even: that of the first rank in every dimension."""
+    return points(layout.even.local_shape(shape, (0,) * len(layout.grid))) * dtype.itemsize

@@ -146,7 +146,7 @@ class StagedTransform:
             split, (axis,) = way.transpose.split, rest
             # Alike on all ranks; rows of odd length are less aligned than FFTW requires.
             if split == axis + 1 and (spectral.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
-                longest = max(map(length_of, layout.parts(shape, split)))
+                longest = length_of(layout.even.parts(shape, split)[0])
                 self._late_count = max(1, min(longest, -(-largest_nbytes(layout, shape, spectral)
                                                          // UNIT_NBYTES)))
                 inner = points(local[split + 1:])

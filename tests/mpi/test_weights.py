@@ -1,0 +1,9 @@
+"""Uneven shares on 1 to 4 ranks; see `weights_cases`. Plans, halos and arrays draw weights in tests of their own, too."""
+
+import jobs
+import pytest
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bad_weights_and_numbers_of_messages(ranks):
+    jobs.run_job("weights_cases:refused,messages", ranks)

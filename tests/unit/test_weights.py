@@ -1,0 +1,76 @@
+"""Weighted shares against exact fractions, and what is refused as weights."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlap.arrays import Layout, block, checked, combined, coordinates, length_of, shares
+
+NUMBERS = (st.integers(1, 30) | st.integers(1, 10**40) | st.fractions(Fraction(1, 10**6), 10**6)
+           | st.floats(min_value=5e-324, allow_infinity=False, exclude_min=False))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2000) | st.integers(0, 2**70), st.lists(NUMBERS, min_size=1, max_size=9))
+def test_shares_add_up_and_are_less_than_one_off(total, weights):
+    found = shares(total, tuple(weights))
+    assert sum(found) == total and min(found) >= 0
+    whole = sum(map(Fraction, weights))
+    off = [share - total * Fraction(weight) / whole for share, weight in zip(found, weights)]
+    assert all(abs(one) < 1 for one in off)
+    # Who weighs more has no less; of equals, the first have one more.
+    for one, share in enumerate(found):
+        for other in range(len(found)):
+            assert Fraction(weights[one]) <= Fraction(weights[other]) or share >= found[other]
+            assert weights[one] != weights[other] or other < one or found[other] <= share
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 500), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 10**6))
+def test_only_proportions_count(total, weights, factor):
+    assert shares(total, tuple(weights)) == shares(total, tuple(factor * weight for weight in weights))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 500), st.integers(1, 20), NUMBERS)
+def test_equal_weights_are_the_even_split(length, parts, weight):
+    assert block(length, parts, (weight,) * parts) == block(length, parts)
+
+
+def test_shares_by_hand():
+    """Batches of NAS EP, class B and larger, on nodes of speeds 7 and 4."""
+    assert shares(2**30, (7, 4)) == (683290252, 390451572)
+    assert shares(16384, (7,) * 15 + (4,)) == (1053,) * 2 + (1052,) * 13 + (602,)
+    assert shares(1000, (7, 7, 4)) == (389, 389, 222)
+    assert shares(3, (1, 1e9, 1)) == (0, 3, 0)
+    assert block(5, 3, (2, 2, 1)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+
+
+def test_a_coordinate_weighs_what_its_ranks_weigh_together():
+    layout = Layout((0, 1), (2, 2), (1, 2, 3, 4))  # ranks p + 2 q
+    assert [coordinates(rank, (2, 2)) for rank in range(4)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [length_of(part) for part in layout.parts((20, 20), 0)] == [8, 12]
+    assert [length_of(part) for part in layout.parts((20, 20), 1)] == [6, 14]
+    assert combined((1, 2, 3, 4), (0, 1, 0, 1)) == (4, 6)
+    assert [length_of(part) for part in layout.even.parts((20, 20), 1)] == [10, 10]
+
+
+@pytest.mark.parametrize("given_, expected", [
+    (None, None), ([7, 4], (7, 4)), (np.array([7, 4], "i1"), (7, 4)), (np.array([0.5, 2], "f4"), (0.5, 2)),
+    ((3, 3.0), None), ((Fraction(1, 3), 1), (Fraction(1, 3), 1)), (iter([1.0, 2]), (1, 2))])
+def test_weights_become_numbers_of_python(given_, expected):
+    found, problem = checked(given_, 2)
+    assert problem is None and found == expected
+    assert found is None or all(type(one) in (int, float, Fraction) for one in found)
+
+
+@pytest.mark.parametrize("given_", [
+    (1, 0), (1, -2), (1, float("nan")), (1, float("inf")), (1,), (1, 2, 3), "74", ("7", "4"), (True, 2), 7, (1, None),
+    np.ones((2, 2)), (1, 2j), b"ab"])
+def test_bad_weights_are_refused(given_):
+    found, problem = checked(given_, 2)
+    assert found is None
+    assert "positive finite numbers, one for each rank, 2 in all, received" in problem
