@@ -37,7 +37,7 @@ def limited_to(seconds: float, what: str) -> Iterator[None]:
     """
     timer = threading.Timer(seconds, abort, [f"{what} has not completed in {seconds:g} s"])
     timer.daemon = True
-    faulthandler.dump_traceback_later(seconds + ABORT_GRACE_S, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(seconds + ABORT_GRACE_S, exit=True, file=sys.__stderr__ or sys.stderr)
     timer.start()
     try:
         yield

@@ -26,12 +26,10 @@ def types_of(given: Any) -> tuple[list[tuple[np.dtype, tuple[int, ...]]], str | 
     return found, None if found else "expected at least one data type, received none"
 
 
-def problem_of(comm: MPI.Intracomm, parts: object, transport: object, deadline_s: object) -> str | None:
+def problem_of(comm: MPI.Intracomm, parts: object, transport: object) -> str | None:
     """What is wrong with other arguments; None if nothing is."""
     if transport not in TRANSPORTS:
         return f"expected transport to be one of {', '.join(TRANSPORTS)}, received {transport!r}"
-    if deadline_s is not None and not (isinstance(deadline_s, (int, float)) and deadline_s > 0):
-        return f"expected deadline_s to be a positive number of seconds or None, received {deadline_s!r}"
     if isinstance(parts, Blocks) and parts.size != comm.size:
         return f"expected a grid of {comm.size} ranks, received {parts.grid}"
     return None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..runtime.own_control import OwnControl
 from ..runtime.requests import AsyncComm
 from .messages import Messages
 
@@ -30,10 +31,9 @@ class Awaited:
     Ranks at a border have fewer neighbours; they receive from and send to nobody instead, so that all await the same.
     """
 
-    def __init__(self, comm: AsyncComm, messages: Messages) -> None:
+    def __init__(self, comm: AsyncComm, control: OwnControl, messages: Messages) -> None:
         self.messages = messages
-        most = np.array([len(messages.receives), len(messages.sends)])
-        comm.source.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+        most = control.maximum(np.array([len(messages.receives), len(messages.sends)]))
         # One tag for all halos: slices must await the same, and the issue order keeps their messages apart.
         nobody = np.zeros(1, np.uint8)
         self._comm = comm

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike
 from ..arrays.blocks import Blocks
 from ..errors import ClosedError, InputError
 from ..runtime.operations import start as started
+from ..runtime.own_control import OwnControl
 from ..runtime.requests import AsyncComm
 from . import links, plan
 from .arguments import numbers_of, problem_of, types_of
@@ -56,8 +57,8 @@ class Halo:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm or AsyncComm
-        Duplicated. Making and freeing a halo is collective over it.
+    comm : mpi4py.MPI.Intracomm, AsyncComm or OwnControl
+        Duplicated; a control belongs to the halo from then on. Making and freeing a halo is collective over it.
     parts : Blocks or Entries
         Who holds what; every rank gives the same blocks. `from_indices` makes the other kind.
     dtypes : data type, or list of them
@@ -66,12 +67,14 @@ class Halo:
     transport : {"auto", "window", "messages"}
         "window" fails where a neighbour is on another node; "messages" writes nothing directly.
     deadline_s : float or None
-        Seconds that a rank waits for others in a round, before it prints the stacks of all its threads and aborts the job.
+        Seconds that a rank waits for others, in a round or while a halo is made or freed, before it prints the stacks of all its threads and aborts the job.
 
     Attributes
     ----------
     comm : mpi4py.MPI.Intracomm
-        The duplicate; between rounds, all ranks may use its collectives.
+        The duplicate.
+    control : OwnControl
+        Its collectives, watched by the deadline; for use between rounds.
     local_shape : tuple of int
         Shape of each array, without the components of an item.
     transports : dict
@@ -85,36 +88,33 @@ class Halo:
         On all ranks, where an argument makes no sense or differs between ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm | AsyncComm, parts: Blocks | Entries,
+    def __init__(self, comm: MPI.Intracomm | AsyncComm | OwnControl, parts: Blocks | Entries,
                  dtypes: DTypeLike | Sequence[DTypeLike] = np.float64, *, transport: str = "auto",
                  deadline_s: float | None = 60.0) -> None:
-        self._asynchronous = comm if isinstance(comm, AsyncComm) else None
-        source: MPI.Intracomm = comm.source if isinstance(comm, AsyncComm) else comm
-        if not isinstance(source, MPI.Intracomm):
-            raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")
+        asynchronous = comm if isinstance(comm, AsyncComm) else None
+        self.control = OwnControl.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
+        self.comm = self.control.comm
         self._dtypes, problem = types_of(dtypes)
-        problem = problem or problem_of(source, parts, transport, deadline_s)
-        plan.agree(source, problem, [dtype.str for dtype, _ in self._dtypes], transport,
-                   vars(parts) if isinstance(parts, Blocks) else None)
-        if isinstance(parts, Blocks):
-            self.local_shape, traffic = parts.local_shape(source.rank), plan.of_blocks(parts, source.rank)
-        else:
-            self.local_shape, traffic = parts.local_shape, list(parts.traffic)
-        self._shapes = [self.local_shape + components for _, components in self._dtypes]
-        self._items = [dtype.itemsize * int(np.prod(components)) for dtype, components in self._dtypes]
-        self.comm = source.Dup()
-        self._traffic = traffic
-        self._news = News(self.comm, deadline_s, self._waiting_for)
-        self._window, far = self._make_window(traffic, transport)
-        self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
-        messages = Messages(far, self.local_shape, self._items)
-        self._messages = messages
-        self._requests = Requests(self.comm, messages)
-        self._awaited = (None if self._asynchronous is None else
-                         Awaited(self._asynchronous, Messages(traffic, self.local_shape, self._items)))
+        self._window: LinkWindow | None = None
         self._sets: dict[tuple[int, ...], int] = {}
         self._active = self._messages_left = self._closed = False
         self._pending = Pending(self)
+        with self.control.together("making a halo", self._undo, problem or problem_of(self.comm, parts, transport),
+                                   dtypes=[(dtype.str, components) for dtype, components in self._dtypes],
+                                   transport=transport, blocks=vars(parts) if isinstance(parts, Blocks) else None):
+            if isinstance(parts, Blocks):
+                self.local_shape, traffic = parts.local_shape(self.comm.rank), plan.of_blocks(parts, self.comm.rank)
+            else:
+                self.local_shape, traffic = parts.local_shape, list(parts.traffic)
+            self._shapes = [self.local_shape + components for _, components in self._dtypes]
+            self._items = [dtype.itemsize * int(np.prod(components)) for dtype, components in self._dtypes]
+            self._news = News(self.control, self._waiting_for)
+            far = self._make_window(traffic, transport)
+            self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
+            self._messages = Messages(far, self.local_shape, self._items)
+            self._requests = Requests(self.control, self._messages)
+            self._awaited = (None if asynchronous is None else Awaited(
+                asynchronous, self.control, Messages(traffic, self.local_shape, self._items)))
 
     @classmethod
     def from_indices(cls, comm: MPI.Intracomm | AsyncComm, owned: Any, needed: Any,
@@ -139,19 +139,24 @@ class Halo:
         InputError
             On all ranks, where numbers make no sense, or an entry has no owner or two.
         """
-        source = comm.source if isinstance(comm, AsyncComm) else comm
+        control = OwnControl(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
         (mine, others), problem = numbers_of(owned, needed)
-        plan.agree(source, problem)
-        return cls(comm, plan.of_indices(source, mine, others), dtypes, transport=transport, deadline_s=deadline_s)
+        with control.together("finding the owners of entries", control.close, problem):
+            entries = plan.of_indices(control, mine, others)
+        if isinstance(comm, AsyncComm):
+            control.close()
+            return cls(comm, entries, dtypes, transport=transport, deadline_s=deadline_s)
+        return cls(control, entries, dtypes, transport=transport, deadline_s=deadline_s)
 
     def _make_window(self, traffic, transport):
-        """The links to ranks of this node, if there are any, and the traffic that they do not carry."""
+        """Make the links to ranks of this node, if there are any; the traffic that they do not carry."""
         self.reason = "transport='messages'" if transport == "messages" else None
         if transport == "messages":
-            return None, traffic
-        node = node_of(self.comm)
-        self.reason = unusable(node)
-        ranks = node.allgather(self.comm.rank)
+            return traffic
+        with self.control.watching("finding the ranks of a node") as comm:
+            node = node_of(comm)
+            self.reason = unusable(node)
+            ranks = node.allgather(self.comm.rank)
         peers = {rank: place for place, rank in enumerate(ranks)} if self.reason is None else {}
         near = [one for one in traffic if one.rank in peers]
         far = [one for one in traffic if one.rank not in peers]
@@ -159,16 +164,21 @@ class Halo:
         if transport == "window" and far:
             problem = (f"expected all neighbours on one node for transport='window', received rank {far[0].rank} on "
                        f"another one{': ' + self.reason if self.reason else ''}")
-        try:
-            plan.agree(self.comm, problem)
-        except InputError:
-            node.Free()
-            self.comm.Free()
-            raise
+        with self.control.together("choosing the transport", node.Free, problem):
+            pass
         if self.reason is not None:
-            node.Free()
-            return None, far
-        return LinkWindow(node, peers, near, self.local_shape, self._items, self._news), far
+            with self.control.watching("freeing the ranks of a node"):
+                node.Free()
+            return far
+        self._window = LinkWindow(self.control, node, peers, near, self.local_shape, self._items, self._news)
+        return far
+
+    def _undo(self):
+        """Free what there is of a halo that some rank could not make. Collective."""
+        self._closed = True
+        if self._window is not None:
+            self._window.free()
+        self.control.close()
 
     # ---- arrays ------------------------------------------------------------------------------
 
@@ -335,12 +345,9 @@ class Halo:
             return
         if self._active and self._news.failure is None:
             self._wait()
-        self._closed = True
         self._news.free()
         self._requests.end()
-        if self._window is not None:
-            self._window.free()
-        self.comm.Free()
+        self._undo()
 
     def __enter__(self) -> Self:
         return self

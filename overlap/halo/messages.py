@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..runtime.own_control import OwnControl
 from .moves import Moves, move, packing
 from .plan import Traffic
 
@@ -66,12 +67,12 @@ class Requests:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm
+    control : OwnControl
     messages : Messages
     """
 
-    def __init__(self, comm: MPI.Intracomm, messages: Messages) -> None:
-        self._comm = comm
+    def __init__(self, control: OwnControl, messages: Messages) -> None:
+        self._control, comm = control, control.comm
         self._messages = messages
         self._receives: Any = [comm.Recv_init([buffer, MPI.BYTE], peer, TAG) for peer, buffer in messages.receives]
         self._sends: Any = [comm.Send_init([buffer, MPI.BYTE], peer, TAG) for peer, buffer in messages.sends]
@@ -105,13 +106,14 @@ class Requests:
         A rank that has failed may have started a round less than its neighbours.
         """
         receives, sends = self._started
-        theirs: list[int] = self._comm.allgather(sends)
-        for (peer, _), request in zip(self._messages.receives, self._receives):
-            if theirs[peer] > receives:
-                request.Wait()
-                request.Start()
-            elif theirs[peer] < receives:
-                request.Cancel()
-        MPI.Request.Waitall(self._all)
+        theirs: list[int] = self._control.allgather(sends)
+        with self._control.watching("the end of messages that are under way"):
+            for (peer, _), request in zip(self._messages.receives, self._receives):
+                if theirs[peer] > receives:
+                    request.Wait()
+                    request.Start()
+                elif theirs[peer] < receives:
+                    request.Cancel()
+            MPI.Request.Waitall(self._all)
         for request in self._all:
             request.Free()

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..abort import abort
 from ..errors import InputError, OverlapError, RankError, formatted
+from ..runtime.own_control import OwnControl
 
 TAG = 8
 _PATIENCE_S = 0.02      # a wait that is longer gives its core away
@@ -21,15 +22,15 @@ class News:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm
-    deadline_s : float or None
-        How long a rank may wait for others in one round.
+    control : OwnControl
+        Its deadline is how long a rank may wait for others in one round.
     waiting_for : callable
         The ranks that it waits for.
     """
 
-    def __init__(self, comm: MPI.Intracomm, deadline_s: float | None, waiting_for: Callable[[], list[int]]) -> None:
-        self._comm, self._deadline_s, self._waiting_for = comm, deadline_s, waiting_for
+    def __init__(self, control: OwnControl, waiting_for: Callable[[], list[int]]) -> None:
+        self._control, self._comm = control, control.comm
+        self._deadline_s, self._waiting_for = control.deadline_s, waiting_for
         self._told: list[MPI.Request] = []
         self._heard: set[int] = set()
         self._since = 0.0
@@ -72,7 +73,9 @@ class News:
 
     def free(self) -> None:
         """Take all news that are under way. Collective."""
-        for other, told in enumerate(self._comm.allgather(bool(self._told))):
-            if told and other not in self._heard and other != self._comm.rank:
-                self._comm.recv(source=other, tag=TAG)
-        MPI.Request.waitall(self._told)
+        anybody = self._control.allgather(bool(self._told))
+        with self._control.watching("taking the news that are under way") as comm:
+            for other, told in enumerate(anybody):
+                if told and other not in self._heard and other != comm.rank:
+                    comm.recv(source=other, tag=TAG)
+            MPI.Request.waitall(self._told)

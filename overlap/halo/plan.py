@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
-from ..errors import InputError
+from ..runtime.own_control import OwnControl
 from .moves import Region
 
 
@@ -46,18 +45,6 @@ class Entries:
     traffic: Sequence[Traffic]
 
 
-def agree(comm: MPI.Intracomm, problem: str | None, *alike: object) -> None:
-    """Raise an `InputError` on all ranks where one has a problem, or values are not alike. Collective."""
-    found = comm.allgather((problem, alike))
-    for rank, (text, _) in enumerate(found):
-        if text is not None:
-            raise InputError(f"{text} (rank {rank})")
-    for rank, (_, values) in enumerate(found):
-        if values != found[0][1]:
-            raise InputError(f"expected the same on all ranks, received {found[0][1]!r} on rank 0 and {values!r} on rank "
-                             f"{rank}")
-
-
 def of_blocks(blocks: Blocks, rank: int) -> list[Traffic]:
     """The messages that fill the ghost cells of blocks."""
     mine = list(blocks.neighbours(rank))
@@ -77,7 +64,7 @@ def _mirrored(blocks, rank):
     return {one.rank for one in both.neighbours(rank)}
 
 
-def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray,
+def of_indices(control: OwnControl, owned: np.ndarray, needed: np.ndarray,
                places: tuple[np.ndarray, np.ndarray, int] | None = None) -> Entries:
     """The messages that bring entries, known by global numbers, to those that need them. Collective.
 
@@ -89,21 +76,22 @@ def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray,
     InputError
         On all ranks: an entry that somebody needs has no owner, or one has two.
     """
-    size = comm.size
+    size = control.size
     if places is None:
         length = len(owned) + len(needed)
         places = np.arange(len(owned)), np.arange(len(owned), length), length
     owned_at, needed_at, length = places
     # Rank g mod size keeps the directory of entry g: its owner and its place there.
-    kept = _sent(comm, owned, owned % size, owned_at)
+    kept = _sent(control, owned, owned % size, owned_at)
     numbers = np.concatenate([part[0] for part in kept])
     owners = np.repeat(np.arange(size), [len(part[0]) for part in kept])
     owners_places = np.concatenate([part[1] for part in kept])
     order = np.argsort(numbers, kind="stable")
     numbers, owners, owners_places = numbers[order], owners[order], owners_places[order]
     twice = numbers[:-1][numbers[1:] == numbers[:-1]]
-    agree(comm, f"expected every entry to have one owner, received {twice[0]} twice" if len(twice) else None)
-    asked = _sent(comm, needed, needed % size, needed_at)
+    control.check("the owners of entries", f"expected every entry to have one owner, received {twice[0]} twice"
+                  if len(twice) else None)
+    asked = _sent(control, needed, needed % size, needed_at)
     lost, out = None, [list[tuple[int, np.ndarray, np.ndarray]]() for _ in range(size)]
     for source, (wanted, where) in enumerate(asked):
         at = np.searchsorted(numbers, wanted)
@@ -115,8 +103,8 @@ def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray,
         for owner in np.unique(owners[at]):
             one = owners[at] == owner
             out[owner].append((source, owners_places[at[one]], where[one]))
-    agree(comm, lost)
-    orders: list[list[tuple[int, np.ndarray, np.ndarray]]] = comm.alltoall(out)  # to each owner: who gets what, where
+    control.check("the owners of entries", lost)
+    orders: list[list[tuple[int, np.ndarray, np.ndarray]]] = control.alltoall(out)  # to each owner: who gets what, where
     sends: dict[int, list[np.ndarray]] = {}
     for source, mine, theirs in (one for part in orders for one in part):
         before = sends.get(source)
@@ -126,15 +114,15 @@ def of_indices(comm: MPI.Intracomm, owned: np.ndarray, needed: np.ndarray,
         ascending = np.argsort(theirs)
         sends[source] = [mine[ascending], theirs[ascending]]
     # Told by the owners, so both ends have them in the same order.
-    told = comm.alltoall([sends[peer][1] if peer in sends else None for peer in range(size)])
-    shapes = comm.allgather(length)
+    told = control.alltoall([sends[peer][1] if peer in sends else None for peer in range(size)])
+    shapes = control.allgather(length)
     traffic = []
     for peer in range(size):
         out_and_in: list[Region] = [_shortest(positions) for positions in sends.get(peer, ())]
         received: list[Region] = [] if told[peer] is None else [_shortest(told[peer])]
         if out_and_in or received:
             traffic.append(Traffic(peer, out_and_in[:1], out_and_in[1:], received, (shapes[peer],)))
-    return Entries((shapes[comm.rank],), traffic)
+    return Entries((shapes[control.rank],), traffic)
 
 
 def _shortest(positions):
@@ -144,6 +132,6 @@ def _shortest(positions):
     return positions
 
 
-def _sent(comm, numbers, ranks, values):
+def _sent(control, numbers, ranks, values):
     """Send numbers, and a value for each, to the ranks given; returns what each rank has sent here."""
-    return comm.alltoall([(numbers[ranks == rank], values[ranks == rank]) for rank in range(comm.size)])
+    return control.alltoall([(numbers[ranks == rank], values[ranks == rank]) for rank in range(control.size)])

@@ -11,6 +11,7 @@ from ..collectives.protocol import LINE
 from ..collectives.window import SPINS, SPINS_SHARED, cores_are_shared
 from ..errors import InputError
 from . import links
+from ..runtime.own_control import OwnControl
 from .moves import Moves, Place, packing
 from .plan import Traffic
 
@@ -32,6 +33,8 @@ class LinkWindow:
 
     Parameters
     ----------
+    control : OwnControl
+        Of all ranks of the halo, who make it at once.
     node : mpi4py.MPI.Intracomm
         Kept, and freed by `free`.
     peers : dict
@@ -52,9 +55,9 @@ class LinkWindow:
         The addresses of the arrays of the round go there.
     """
 
-    def __init__(self, node: MPI.Intracomm, peers: dict[int, int], traffic: Sequence[Traffic],
+    def __init__(self, control: OwnControl, node: MPI.Intracomm, peers: dict[int, int], traffic: Sequence[Traffic],
                  shape: tuple[int, ...], items: Sequence[int], attend: Callable[[int, int], None]) -> None:
-        self._node, self._peers = node, peers
+        self._control, self._node, self._peers = control, node, peers
         self._shape, self._items, self._attend = shape, items, attend
         self._traffic = traffic
         self._windows: list[MPI.Win] = []
@@ -66,8 +69,9 @@ class LinkWindow:
         self.count = 0  # sets of shared arrays
         self.state = np.zeros(links.STATE + links.LINK * len(traffic), np.int64)
         self.address = self.state.ctypes.data
-        for place, value in ((links.LINKS, len(traffic)), (links.ATTEND, id(attend)),
-                             (links.POLLS, SPINS_SHARED if cores_are_shared(node) else SPINS),
+        with control.watching("comparing the cores of a node's ranks"):
+            polls = SPINS_SHARED if cores_are_shared(node) else SPINS
+        for place, value in ((links.LINKS, len(traffic)), (links.ATTEND, id(attend)), (links.POLLS, polls),
                              (links.SCRATCH, self._scratch.ctypes.data), (links.SOURCES, self.sources.ctypes.data)):
             self.state[place] = value
         self._join(self._segments())
@@ -83,7 +87,9 @@ class LinkWindow:
             nbytes += links.REQUEST_NBYTES + 2 * links.DELIVERY_NBYTES + 2 * slot
         bases = self._allocate(nbytes)
         places = {}
-        for part in self._node.allgather(mine):
+        with self._control.watching("exchanging where segments are"):
+            every = self._node.allgather(mine)
+        for part in every:
             places |= {pair: tuple(bases[pair[0]] + offset for offset in found[:3]) + found[3:]
                        for pair, found in part.items()}
         return places
@@ -123,11 +129,12 @@ class LinkWindow:
 
     def _allocate(self, nbytes):
         """A new window with a segment of zeros on each rank; the addresses of all segments."""
-        window = MPI.Win.Allocate_shared(nbytes + LINE, 1, comm=self._node)
-        self._windows.append(window)
-        bases = [-(-window.Shared_query(rank)[0].address // LINE) * LINE for rank in range(self._node.size)]
-        _memory(bases[self._node.rank], nbytes)[:] = 0
-        self._node.Barrier()
+        with self._control.watching("allocating memory that a node shares"):
+            window = MPI.Win.Allocate_shared(nbytes + LINE, 1, comm=self._node)
+            self._windows.append(window)
+            bases = [-(-window.Shared_query(rank)[0].address // LINE) * LINE for rank in range(self._node.size)]
+            _memory(bases[self._node.rank], nbytes)[:] = 0
+            self._node.Barrier()
         return bases
 
     def new_set(self, shapes: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
@@ -145,7 +152,8 @@ class LinkWindow:
         for count, (_, dtype) in zip(counts, shapes):
             offsets.append(nbytes)
             nbytes += -(-count * dtype.itemsize // LINE) * LINE
-        every = self._node.allgather(offsets)
+        with self._control.watching("exchanging where arrays are"):
+            every = self._node.allgather(offsets)
         bases = self._allocate(nbytes)
         for one in self._traffic:
             peer = self._peers[one.rank]
@@ -154,7 +162,8 @@ class LinkWindow:
             self._sets[one.rank][self.count] = addresses.ctypes.data
         self.count += 1
         base = bases[self._node.rank]
-        self._node.Barrier()
+        with self._control.watching("the end of making shared arrays"):
+            self._node.Barrier()
         return [_memory(base + offset, count * dtype.itemsize).view(dtype).reshape(shape)
                 for offset, count, (shape, dtype) in zip(offsets, counts, shapes)]
 
@@ -166,10 +175,11 @@ class LinkWindow:
 
     def free(self) -> None:
         """Free the windows (collective over the node): shared arrays must not be used any more."""
-        for window in self._windows:
-            window.Free()
-        self._windows.clear()
-        self._node.Free()
+        with self._control.watching("freeing memory that a node shares"):
+            for window in self._windows:
+                window.Free()
+            self._windows.clear()
+            self._node.Free()
 
 
 def _memory(address, nbytes):

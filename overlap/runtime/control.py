@@ -69,18 +69,21 @@ class Control:
         To the runtime that it belongs to.
     running : bool
         A job runs: nobody but its communicator may talk.
+    nested : int
+        How many `together` blocks the calling thread is in.
     """
 
     def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
         self.watchdog = watchdog
         self.running = False
+        self.nested = 0
         self.runtime: weakref.ref[Any] | None = None
         self.closed = False
         self.exclusive = Exclusive("this runtime")
         self.comms: list[AsyncComm] = []
         self._wrapped = 0
         self._meetings = 0
-        with watchdog.watching("making a runtime on all ranks", entry=True):
+        with watchdog.watching("duplicating the communicator on all ranks", entry=True):
             self.comm = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self.comm.rank

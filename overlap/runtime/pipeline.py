@@ -152,7 +152,7 @@ class Pipeline:
         runtime = self._runtime
         wish = self._wishes.get((count, wait)) if agree is None else None
         if wish is not None:
-            runtime.control.meet_here(wish, error, entry=not runtime._together)
+            runtime.control.meet_here(wish, error, entry=not runtime.control.nested)
             return
         options = self._options
         agreed = {"slices": count, "depth": options.depth, "wait": wait, "in_flight": options.in_flight,

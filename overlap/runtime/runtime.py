@@ -26,6 +26,7 @@ from .requests import AsyncComm
 from .scheduler import Scheduler
 from .straight import StraightPath
 from .threads import Threads
+from .together import together
 from .trace import Trace
 from .watchdog import Watchdog, abort_on
 from .workers import single_threaded_pools
@@ -111,7 +112,6 @@ class Runtime:
         self.agree_every = agree_every
         self.closed = False
         self.cache: dict[Any, Any] = {}
-        self._together = 0  # how many `together` blocks we are in
         self._pools: AbstractContextManager[None] | None = None
         with held_signals():
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
@@ -239,7 +239,7 @@ class Runtime:
 
     def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
         """Begin a call: `Control.meet`, at which nobody is late yet outside of `together`."""
-        self.control.meet(call, agreed, error=error, entry=not self._together)
+        self.control.meet(call, agreed, error=error, entry=not self.control.nested)
 
     @contextmanager
     def together(self, what: str, undo: Callable[[], object] | None = None, *,
@@ -262,25 +262,8 @@ class Runtime:
         problem, agreed
             As of `preflight`, checked at the beginning.
         """
-        control = self.control
-        with held_signals(), control.exclusive.used(what):
-            entry, self._together = not self._together, self._together + 1
-            try:
-                control.meet(what, agreed, entry=entry,
-                             error=None if problem is None else InputError(problem))
-                yield
-                if entry:  # an outer block meets at its own end
-                    control.meet(f"the end of {what}")
-            except BaseException as error:
-                try:
-                    if not control.is_known(error):
-                        control.meet(what, error=error)
-                    raise
-                finally:
-                    if undo is not None:
-                        undo()
-            finally:
-                self._together -= 1
+        with together(self.control, what, undo, problem, agreed):
+            yield
 
     def check_open(self) -> None:
         """Raise `ClosedError` after `close`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..compiled import njit
 
 _RUN = 2048  # rows of a product by diagonals, which stay in the first-level cache
@@ -107,6 +109,34 @@ def symmetric_diagonals(offsets, values, x, y, low, first, last):
             above, below = values[number, here:here + length], values[number, here - offset:here - offset + length]
             for place in range(len(out)):
                 out[place] += above[place] * up[place] + below[place] * down[place]
+
+
+@njit
+def count_own(starts, columns, first, order):
+    """Where the rows of the part of a rank's own columns begin, in the order of storage."""
+    count = len(order)
+    found = np.zeros(count + 1, np.int64)
+    for place in range(count):
+        number = 0
+        for entry in range(starts[order[place]], starts[order[place] + 1]):
+            number += 0 <= columns[entry] - first < count
+        found[place + 1] = found[place] + number
+    return found
+
+
+@njit
+def copy_own(starts, columns, values, first, order, place_of, new_starts, new_columns, new_values):
+    """Copy the entries in a rank's own columns; values (entries, numbers of a block)."""
+    count = len(order)
+    for place in range(count):
+        at = new_starts[place]
+        for entry in range(starts[order[place]], starts[order[place] + 1]):
+            column = columns[entry] - first
+            if 0 <= column < count:
+                new_columns[at] = place_of[column]
+                for number in range(values.shape[1]):
+                    new_values[at, number] = values[entry, number]
+                at += 1
 
 
 @njit(fastmath={"reassoc", "contract"})

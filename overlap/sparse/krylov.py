@@ -52,45 +52,45 @@ def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-
     InputError
         On all ranks: A or M is not positive definite (p.Ap <= 0), or numbers are not finite.
     """
-    system = System(A, b, M, comm)
-    x, r = system.guess(x0)
-    limit, most = _limits(system, rtol, atol, maxiter)
-    extended, p = system.direction()
-    q, z = np.empty_like(r), np.empty_like(r)
-    system.precondition(r, z)
-    p[...] = z
-    square, rho = system.dots((r, r), (r, z)).real
-    residuals = [float(np.sqrt(square))]
-    flat = [array.reshape(-1) for array in (x, r, q, z)]
-    flat_p = p.reshape(-1)
-    scale = system.scale.reshape(-1) if system.scale is not None else None
-    sums = np.zeros(2)
-    while residuals[-1] > limit and len(residuals) <= most:
-        system.multiply(extended, q)
-        curvature = system.dots((p, q))[0].real
-        if not curvature > 0 or not np.isfinite(curvature):
-            _refuse(f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration "
-                    f"{len(residuals)}")
-        alpha = rho / curvature
-        if scale is not None:
-            kernels.scaled_step(alpha, flat_p, flat[2], scale, flat[0], flat[1], sums)
-            square, new = system.sum(sums)
-        else:
-            x += alpha * p
-            r -= alpha * q
-            system.precondition(r, z)
-            square, new = system.dots((r, r), (r, z)).real
-        if not np.isfinite(square) or not new >= 0:
-            _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {new:g} and "
-                    f"r.r = {square:g} in iteration {len(residuals)}")
-        residuals.append(float(np.sqrt(square)))
-        system.told(callback, x)
-        if scale is not None:
-            kernels.scaled_turn(new / rho, scale, flat[1], flat_p)
-        else:
-            kernels.turn(new / rho, flat[3], flat_p)
-        rho = new
-    return system.solution(x, residuals, limit)
+    with System(A, b, M, comm) as system:
+        x, r = system.guess(x0)
+        limit, most = _limits(system, rtol, atol, maxiter)
+        extended, p = system.direction()
+        q, z = np.empty_like(r), np.empty_like(r)
+        system.precondition(r, z)
+        p[...] = z
+        square, rho = system.dots((r, r), (r, z)).real
+        residuals = [float(np.sqrt(square))]
+        flat = [array.reshape(-1) for array in (x, r, q, z)]
+        flat_p = p.reshape(-1)
+        scale = system.scale.reshape(-1) if system.scale is not None else None
+        sums = np.zeros(2)
+        while residuals[-1] > limit and len(residuals) <= most:
+            system.multiply(extended, q)
+            curvature = system.dots((p, q))[0].real
+            if not curvature > 0 or not np.isfinite(curvature):
+                _refuse(f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration "
+                        f"{len(residuals)}")
+            alpha = rho / curvature
+            if scale is not None:
+                kernels.scaled_step(alpha, flat_p, flat[2], scale, flat[0], flat[1], sums)
+                square, new = system.sum(sums)
+            else:
+                x += alpha * p
+                r -= alpha * q
+                system.precondition(r, z)
+                square, new = system.dots((r, r), (r, z)).real
+            if not np.isfinite(square) or not new >= 0:
+                _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {new:g} and "
+                        f"r.r = {square:g} in iteration {len(residuals)}")
+            residuals.append(float(np.sqrt(square)))
+            system.told(callback, x)
+            if scale is not None:
+                kernels.scaled_turn(new / rho, scale, flat[1], flat_p)
+            else:
+                kernels.turn(new / rho, flat[3], flat_p)
+            rho = new
+        return system.solution(x, residuals, limit)
 
 
 def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
@@ -102,46 +102,46 @@ def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float =
     than the preconditioner and the product, with very many ranks; on one node `cg` is faster. Rounding
     errors grow faster than in `cg`. Arguments, result and errors as for `cg`.
     """
-    system = System(A, b, M, comm)
-    x, r = system.guess(x0)
-    limit, most = _limits(system, rtol, atol, maxiter)
-    extended, m = system.direction()  # holds M w, which is what is multiplied
-    u, w, n = np.empty_like(r), np.empty_like(r), np.empty_like(r)
-    system.precondition(r, u)
-    m[...] = u
-    system.multiply(extended, w)
-    z, q, s, p = (np.zeros_like(r) for _ in range(4))
-    before = alpha = 0.0
-    residuals: list[float] = []
-    while True:
-        here = np.array([np.vdot(u, r), np.vdot(u, w), np.vdot(r, r)])
-        sums = np.empty_like(here)
-        reduction = system.comm.Iallreduce(here, sums)
-        system.precondition(w, m)
-        system.multiply(extended, n)
-        reduction.Wait()
-        gamma, delta, square = sums.real
-        if not np.isfinite(sums).all() or gamma < 0:
-            _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {gamma:g} in "
-                    f"iteration {len(residuals)}")
-        residuals.append(float(np.sqrt(square)))
-        if len(residuals) > 1:
-            system.told(callback, x)
-        if residuals[-1] <= limit or len(residuals) > most:
-            return system.solution(x, residuals, limit)
-        beta = gamma / before if len(residuals) > 1 else 0.0
-        curvature = delta - beta * gamma / alpha if beta else delta
-        if not curvature > 0:
-            _refuse(f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration "
-                    f"{len(residuals)}")
-        alpha, before = gamma / curvature, gamma
-        for vector, added in ((z, n), (q, m), (s, w), (p, u)):
-            vector *= beta
-            vector += added
-        x += alpha * p
-        r -= alpha * s
-        u -= alpha * q
-        w -= alpha * z
+    with System(A, b, M, comm) as system:
+        x, r = system.guess(x0)
+        limit, most = _limits(system, rtol, atol, maxiter)
+        extended, m = system.direction()  # holds M w, which is what is multiplied
+        u, w, n = np.empty_like(r), np.empty_like(r), np.empty_like(r)
+        system.precondition(r, u)
+        m[...] = u
+        system.multiply(extended, w)
+        z, q, s, p = (np.zeros_like(r) for _ in range(4))
+        before = alpha = 0.0
+        residuals: list[float] = []
+        while True:
+            here = np.array([np.vdot(u, r), np.vdot(u, w), np.vdot(r, r)])
+            sums = np.empty_like(here)
+            reduction = system.control.start_sum(here, sums)
+            system.precondition(w, m)
+            system.multiply(extended, n)
+            system.control.end_sum(reduction)
+            gamma, delta, square = sums.real
+            if not np.isfinite(sums).all() or gamma < 0:
+                _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {gamma:g} in "
+                        f"iteration {len(residuals)}")
+            residuals.append(float(np.sqrt(square)))
+            if len(residuals) > 1:
+                system.told(callback, x)
+            if residuals[-1] <= limit or len(residuals) > most:
+                return system.solution(x, residuals, limit)
+            beta = gamma / before if len(residuals) > 1 else 0.0
+            curvature = delta - beta * gamma / alpha if beta else delta
+            if not curvature > 0:
+                _refuse(f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration "
+                        f"{len(residuals)}")
+            alpha, before = gamma / curvature, gamma
+            for vector, added in ((z, n), (q, m), (s, w), (p, u)):
+                vector *= beta
+                vector += added
+            x += alpha * p
+            r -= alpha * s
+            u -= alpha * q
+            w -= alpha * z
 
 
 def bicgstab(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
@@ -156,49 +156,50 @@ def bicgstab(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float
     InputError
         On all ranks: it breaks down (a zero or not a finite number where it divides).
     """
-    system = System(A, b, M, comm)
-    x, r = system.guess(x0)
-    limit, most = _limits(system, rtol, atol, maxiter)
-    extended, y = system.direction()
-    shadow, p, v, s, t = r.copy(), r.copy(), np.empty_like(r), np.empty_like(r), np.empty_like(r)
-    rho, square = system.dots((shadow, r), (r, r))
-    residuals = [float(np.sqrt(square.real))]
-    while residuals[-1] > limit and len(residuals) <= most:
-        system.precondition(p, y)
-        system.multiply(extended, v)
-        alpha = _quotient(rho, system.dots((shadow, v))[0], "r0.Ap", len(residuals))
-        np.subtract(r, alpha * v, out=s)
-        x += alpha * y
-        system.precondition(s, y)
-        system.multiply(extended, t)
-        cross, square, rest = system.dots((t, s), (t, t), (s, s))
-        if np.sqrt(rest.real) <= limit:
-            r[...] = s
-            residuals.append(float(np.sqrt(rest.real)))
+    with System(A, b, M, comm) as system:
+        x, r = system.guess(x0)
+        limit, most = _limits(system, rtol, atol, maxiter)
+        extended, y = system.direction()
+        shadow, p, v, s, t = r.copy(), r.copy(), np.empty_like(r), np.empty_like(r), np.empty_like(r)
+        rho, square = system.dots((shadow, r), (r, r))
+        residuals = [float(np.sqrt(square.real))]
+        while residuals[-1] > limit and len(residuals) <= most:
+            system.precondition(p, y)
+            system.multiply(extended, v)
+            alpha = _quotient(rho, system.dots((shadow, v))[0], "r0.Ap", len(residuals))
+            np.subtract(r, alpha * v, out=s)
+            x += alpha * y
+            system.precondition(s, y)
+            system.multiply(extended, t)
+            cross, square, rest = system.dots((t, s), (t, t), (s, s))
+            if np.sqrt(rest.real) <= limit:
+                r[...] = s
+                residuals.append(float(np.sqrt(rest.real)))
+                system.told(callback, x)
+                break
+            omega = _quotient(cross, square, "As.As", len(residuals))
+            x += omega * y
+            np.subtract(s, omega * t, out=r)
+            new, square = system.dots((shadow, r), (r, r))
+            residuals.append(float(np.sqrt(square.real)))
             system.told(callback, x)
-            break
-        omega = _quotient(cross, square, "As.As", len(residuals))
-        x += omega * y
-        np.subtract(s, omega * t, out=r)
-        new, square = system.dots((shadow, r), (r, r))
-        residuals.append(float(np.sqrt(square.real)))
-        system.told(callback, x)
-        beta = _quotient(new * alpha, rho * omega, "(r0.r) omega", len(residuals))
-        p -= omega * v
-        p *= beta
-        p += r
-        rho = new
-    return system.solution(x, residuals, limit)
+            beta = _quotient(new * alpha, rho * omega, "(r0.r) omega", len(residuals))
+            p -= omega * v
+            p *= beta
+            p += r
+            rho = new
+        return system.solution(x, residuals, limit)
 
 
 def _limits(system, rtol, atol, maxiter):
     """The norm at which to stop, and the most iterations."""
+    problem = None
     if not (np.isfinite([rtol, atol]).all() and rtol >= 0 and atol >= 0):
-        _refuse(f"expected rtol and atol >= 0, received {rtol!r} and {atol!r}")
-    size = np.array([system.b.size], np.int64)
-    system.comm.Allreduce(MPI.IN_PLACE, size)
-    if maxiter is not None and maxiter < 0:
-        _refuse(f"expected maxiter >= 0, received {maxiter!r}")
+        problem = f"expected rtol and atol >= 0, received {rtol!r} and {atol!r}"
+    elif maxiter is not None and maxiter < 0:
+        problem = f"expected maxiter >= 0, received {maxiter!r}"
+    system.control.check("the limits of a solver", problem, rtol=rtol, atol=atol, maxiter=maxiter)
+    size = system.control.sum(np.array([system.b.size], np.int64))
     norm = float(np.sqrt(system.dots((system.b, system.b))[0].real))
     return max(rtol * norm, atol), 10 * int(size[0]) if maxiter is None else maxiter
 

@@ -14,8 +14,9 @@ from ..arrays.weights import checked
 from ..collectives import Collectives
 from ..errors import InputError
 from ..halo import Halo
-from ..halo.plan import agree, of_indices
-from .storage import ByRows, Rows, stored
+from ..halo.plan import of_indices
+from ..runtime.own_control import OwnControl
+from .storage import ByRows, Rows, own_part, stored
 
 
 class Matrix:
@@ -29,8 +30,8 @@ class Matrix:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm
-        Duplicated; making and freeing a matrix is collective over it.
+    comm : mpi4py.MPI.Intracomm or OwnControl
+        Duplicated; making and freeing a matrix is collective over it. A control belongs to the matrix from then on.
     rows, columns : array of int
         Global numbers (of blocks) of entries, in any order and on any rank; values of the same entry are added.
     values : array, (entries,) or (entries, b, b)
@@ -61,21 +62,26 @@ class Matrix:
         On all ranks: numbers outside of the matrix, values that are no finite numbers or differ in type, no rows.
     """
 
-    def __init__(self, comm: MPI.Intracomm, rows: Any, columns: Any, values: Any, count: int, *,
+    def __init__(self, comm: MPI.Intracomm | OwnControl, rows: Any, columns: Any, values: Any, count: int, *,
                  transport: str = "auto", deadline_s: float | None = 60.0) -> None:
         rows, columns, values = np.asarray(rows), np.asarray(columns), np.asarray(values)
-        counts: list[int] = comm.allgather(count)
+        control = OwnControl.of(comm, deadline_s)
+        with control.together("making a matrix", control.close):
+            self._make(control, rows, columns, values, count, transport)
+
+    def _make(self, control, rows, columns, values, count, transport):
+        counts: list[int] = control.allgather(count)
         problem = _problem(rows, columns, values, count, sum(counts) if all(
             isinstance(one, (int, np.integer)) for one in counts) else 0)
-        agree(comm, problem, values.dtype.str, values.shape[1:])
-        first = sum(counts[:comm.rank])
+        control.check("the entries of a matrix", problem, dtype=values.dtype.str, block=values.shape[1:])
+        first = sum(counts[:control.rank])
         self.rows = slice(first, first + count)
         self.block = values.shape[1] if values.ndim == 3 else 1
         self.shape = (sum(counts) * self.block,) * 2
         self.dtype = values.dtype
         self.count = int(count)
         self._vector_shape = (self.count,) if values.ndim == 1 else (self.count, self.block)
-        self._rows = _assembled(comm, rows.astype(np.int64), columns.astype(np.int64), values, counts)
+        self._rows = _assembled(control, rows.astype(np.int64), columns.astype(np.int64), values, counts)
         self._storage = stored(self._rows)
         self.storage = "rows" if isinstance(self._storage, ByRows) else "diagonals"
         here = self._storage
@@ -83,16 +89,12 @@ class Matrix:
         self._moved = not np.array_equal(here.order, np.arange(self.count))
         before = int(here.owned_at[0]) if self.count else 0
         self._own = slice(before, before + self.count)
-        entries = of_indices(comm, first + here.order, here.needed, (here.owned_at, here.needed_at, here.length))
+        entries = of_indices(control, first + here.order, here.needed, (here.owned_at, here.needed_at, here.length))
         kind: Any = (self.dtype, self._vector_shape[1:]) if self._vector_shape[1:] else self.dtype
-        self.halo = Halo(comm, entries, kind, transport=transport, deadline_s=deadline_s)
+        self.halo = Halo(control, entries, kind, transport=transport)
         self._entries = entries
         self._extended: np.ndarray | None = None
-        self._sums: Collectives | None = None
-        try:
-            self._sums = Collectives(self.halo.comm, deadline_s=deadline_s)
-        except InputError:
-            pass  # several nodes
+        self._collectives = node_collectives(control)
 
     @classmethod
     def from_scipy(cls, comm: MPI.Intracomm, local: Any, **options: Any) -> Self:
@@ -106,19 +108,21 @@ class Matrix:
         **options
             Of `Matrix`.
         """
-        counts: list[tuple[int, ...]] = comm.allgather(getattr(local, "shape", ()))
-        total = sum(shape[0] for shape in counts if len(shape) == 2)
-        agree(comm, None if len(local.shape) == 2 and local.shape[1] == total else
-              f"expected the rows of this rank with {total} columns, as many as all ranks have rows, received shape "
-              f"{getattr(local, 'shape', None)}")
+        control = OwnControl(comm, options.pop("deadline_s", 60.0))
+        with control.together("making a matrix", control.close):
+            counts: list[tuple[int, ...]] = control.allgather(getattr(local, "shape", ()))
+            total = sum(shape[0] for shape in counts if len(shape) == 2)
+            control.check("the shape of a matrix", None if len(counts[control.rank]) == 2 and local.shape[1] == total else
+                          f"expected the rows of this rank with {total} columns, as many as all ranks have rows, received "
+                          f"shape {getattr(local, 'shape', None)}")
         size = local.blocksize[0] if local.format == "bsr" and local.blocksize[0] == local.blocksize[1] else 1
         if size == 1:
             local = local.tocsr()
         values = local.data if size > 1 else local.data.reshape(-1)
         count = local.shape[0] // size
-        first = sum(shape[0] for shape in counts[:comm.rank]) // size
+        first = sum(shape[0] for shape in counts[:control.rank]) // size
         rows = first + np.repeat(np.arange(count), np.diff(local.indptr))
-        return cls(comm, rows, local.indices, values, count, **options)
+        return cls(control, rows, local.indices, values, count, **options)
 
     @classmethod
     def from_stencil(cls, comm: MPI.Intracomm, shape: Sequence[int], offsets: Sequence[Sequence[int]],
@@ -143,7 +147,9 @@ class Matrix:
             Of `Matrix`.
         """
         uneven, problem = checked(weights, comm.size)
-        agree(comm, problem, uneven)
+        control = OwnControl(comm, options.pop("deadline_s", 60.0))
+        with control.together("making a matrix", control.close, problem, weights=uneven):
+            pass
         parts = block(shape[0], comm.size, uneven)
         mine = parts[comm.rank]
         grid = np.meshgrid(np.arange(mine.start, mine.stop), *map(np.arange, shape[1:]), indexing="ij")
@@ -155,7 +161,7 @@ class Matrix:
             rows.append(here[inside])
             columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
             values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])
-        return cls(comm, np.concatenate(rows), np.concatenate(columns), np.concatenate(values),
+        return cls(control, np.concatenate(rows), np.concatenate(columns), np.concatenate(values),
                    length_of(mine) * int(np.prod(shape[1:])), **options)
 
     # ---- products ----------------------------------------------------------------------------
@@ -197,13 +203,13 @@ class Matrix:
 
     def multiply_transposed(self, x: np.ndarray) -> np.ndarray:
         """The own entries of A^T x (collective); x and the result in the user's order."""
-        agree(self.halo.comm, self.vector_problem(x))
+        self.halo.control.check("a transposed product", self.vector_problem(x))
         extended = np.zeros((self._storage.length, *self._vector_shape[1:]), np.result_type(self.dtype, x.dtype))
         self._storage.transposed(np.ascontiguousarray(self.inward(x)), extended)
         back: list[Any] = [None] * self.halo.comm.size
         for one in self._entries.traffic:
             back[one.rank] = [extended[region] for region in one.receives]
-        found = self.halo.comm.alltoall(back)
+        found = self.halo.control.alltoall(back)
         for one in self._entries.traffic:  # in the order of ranks
             for region, values in zip(one.sends, found[one.rank] or ()):
                 extended[region] += values
@@ -240,10 +246,10 @@ class Matrix:
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """The sums of numbers over all ranks, in place (collective): the same bits on all of them."""
-        if self._sums is not None:
-            self._sums.Allreduce(values, values)
+        if self._collectives is not None:
+            self._collectives.Allreduce(values, values)
         else:
-            self.halo.comm.Allreduce(MPI.IN_PLACE, values)
+            self.halo.control.sum(values)
         return values
 
     # ---- what it is --------------------------------------------------------------------------
@@ -252,22 +258,27 @@ class Matrix:
         """The diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b)."""
         return self._rows.diagonal()
 
+    def own_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts, columns and values of the rows and columns of this rank alone, in the order of storage."""
+        return own_part(self._rows, self.order)
+
+    def row_sums(self) -> np.ndarray:
+        """The sum of magnitudes of each row of this rank, (rows,) or (rows, b)."""
+        return self._rows.sums()
+
     def norm(self, ord: str | float = "fro") -> float:
         """The Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective."""
-        magnitudes = np.abs(self._rows.values)
-        comm = self.halo.comm
+        control = self.halo.control
         if ord == "fro":
-            return float(np.sqrt(comm.allreduce(float((magnitudes**2).sum()))))
+            return float(np.sqrt(control.sum(np.array([(np.abs(self._rows.values)**2).sum()], np.float64))[0]))
         if ord == np.inf:
-            sums = np.zeros(self._vector_shape)
-            np.add.at(sums, self._rows.row_of, magnitudes if magnitudes.ndim == 1 else magnitudes.sum(axis=2))
-            return comm.allreduce(float(sums.max(initial=0.0)), MPI.MAX)
+            return control.maximum(float(self.row_sums().max(initial=0.0)))
         raise InputError(f"expected ord to be 'fro' or inf, received {ord!r}")
 
     def to_scipy(self) -> Any:
         """The whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones."""
         from scipy import sparse
-        parts = self.halo.comm.allgather((np.diff(self._rows.starts), self._rows.columns, self._rows.values))
+        parts = self.halo.control.allgather((np.diff(self._rows.starts), self._rows.columns, self._rows.values))
         counts, columns, values = (np.concatenate(one) for one in zip(*parts))
         starts = np.concatenate([[0], np.cumsum(counts)])
         kind: Any = sparse.csr_array if values.ndim == 1 else sparse.bsr_array
@@ -284,8 +295,8 @@ class Matrix:
 
     def free(self) -> None:
         """Free communicators and windows (collective)."""
-        if self._sums is not None:
-            self._sums.free()
+        if self._collectives is not None:
+            self._collectives.free()
         self.halo.free()
 
     def __enter__(self) -> Self:
@@ -306,6 +317,15 @@ class Transposed:
 
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
         return self.T.multiply_transposed(x)
+
+
+def node_collectives(control: OwnControl) -> Collectives | None:
+    """Collectives by shared memory; None where the ranks are on several nodes."""
+    with control.watching("making collectives") as comm:
+        try:
+            return Collectives(comm, deadline_s=control.deadline_s)
+        except InputError:
+            return None
 
 
 def _problem(rows, columns, values, count, total):
@@ -330,15 +350,15 @@ def _problem(rows, columns, values, count, total):
     return None
 
 
-def _assembled(comm, rows, columns, values, counts):
+def _assembled(control, rows, columns, values, counts):
     """This rank's rows, of all entries that any rank has of them."""
     limits = np.cumsum(counts)
     owner = np.searchsorted(limits, rows, side="right")
-    if comm.allreduce(bool((owner != comm.rank).any()), MPI.LOR):
-        parts = comm.alltoall([(rows[owner == rank], columns[owner == rank], values[owner == rank])
-                               for rank in range(comm.size)])
+    if control.maximum(int((owner != control.rank).any())):
+        parts = control.alltoall([(rows[owner == rank], columns[owner == rank], values[owner == rank])
+                                  for rank in range(control.size)])
         rows, columns, values = (np.concatenate(one) for one in zip(*parts))
-    first, count = int(limits[comm.rank] - counts[comm.rank]), counts[comm.rank]
+    first, count = int(limits[control.rank] - counts[control.rank]), counts[control.rank]
     key = (rows - first) * int(limits[-1]) + columns
     if not (np.diff(key) > 0).all():
         order = np.argsort(key, kind="stable")

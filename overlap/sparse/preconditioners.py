@@ -1,16 +1,39 @@
-"""Preconditioners that need no other rank: the inverse diagonal, of numbers or of small blocks."""
+"""What preconditioners have in common, and those that need no other rank: inverse diagonals, of numbers or of blocks."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
-from ..errors import InputError
-from ..halo.plan import agree
 from . import kernels
 from .matrix import Matrix
 
 
-class Jacobi:
+class Preconditioner(ABC):
+    """An approximation of the inverse of a matrix: ``M @ r`` for users, `apply` for solvers. Both may be collective.
+
+    Parameters
+    ----------
+    A : Matrix
+    """
+
+    def __init__(self, A: Matrix) -> None:
+        self._matrix = A
+
+    @abstractmethod
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """Compute z = M r, in the order of storage; two arrays."""
+
+    def __matmul__(self, r: np.ndarray) -> np.ndarray:
+        """The own entries of M r, in the user's order."""
+        inside = np.ascontiguousarray(self._matrix.inward(r))
+        z = np.empty_like(inside)
+        self.apply(inside, z)
+        return self._matrix.outward(z)
+
+
+class Jacobi(Preconditioner):
     """Divide by the diagonal (collective to make); of blocks, by the diagonals of the diagonal blocks.
 
     Parameters
@@ -27,19 +50,17 @@ class Jacobi:
         diagonal = A.diagonal()
         if diagonal.ndim == 3:
             diagonal = np.ascontiguousarray(np.diagonal(diagonal, axis1=1, axis2=2))
-        agree(A.halo.comm, None if diagonal.all() else "expected a diagonal without zeros, received one with them")
-        self._matrix = A
+        A.halo.control.check("making a Jacobi", None if diagonal.all() else
+                             "expected a diagonal without zeros, received one with them")
+        super().__init__(A)
         self.inverse = 1 / A.inward(diagonal)
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage."""
         np.multiply(self.inverse, r, out=z)
 
-    def __matmul__(self, r: np.ndarray) -> np.ndarray:
-        return _applied(self, self._matrix, r)
 
-
-class BlockJacobi:
+class BlockJacobi(Preconditioner):
     """Multiply by the inverse diagonal blocks of a matrix of blocks (collective to make).
 
     Parameters
@@ -60,21 +81,11 @@ class BlockJacobi:
             inverse = np.linalg.inv(diagonal)
         except np.linalg.LinAlgError:
             problem, inverse = "expected diagonal blocks that have an inverse, received one without", diagonal
-        agree(A.halo.comm, problem)
-        self._matrix = A
+        A.halo.control.check("making a BlockJacobi", problem)
+        super().__init__(A)
         self.inverse = np.ascontiguousarray(inverse[A.order])
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage."""
         shape = self.inverse.shape[:2]
         kernels.scale_blocks(self.inverse, r.reshape(shape), z.reshape(shape))
-
-    def __matmul__(self, r: np.ndarray) -> np.ndarray:
-        return _applied(self, self._matrix, r)
-
-
-def _applied(preconditioner, matrix, r):
-    inside = np.ascontiguousarray(matrix.inward(r))
-    z = np.empty_like(inside)
-    preconditioner.apply(inside, z)
-    return matrix.outward(z)

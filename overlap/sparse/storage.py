@@ -54,6 +54,13 @@ class Rows:
         found[rows[mine]] = self.values[mine]
         return found
 
+    def sums(self) -> np.ndarray:
+        """The sum of magnitudes of each row."""
+        magnitudes = np.abs(self.values)
+        found = np.zeros((self.count, *magnitudes.shape[1:2]), magnitudes.dtype)
+        np.add.at(found, self.row_of, magnitudes if magnitudes.ndim == 1 else magnitudes.sum(axis=2))
+        return found
+
 
 class ByRows:
     """Compressed rows, of numbers or of small blocks.
@@ -164,6 +171,19 @@ class ByDiagonals:
         rows = self._rows
         kernels.csr_transposed(rows.starts, (rows.columns - rows.first + self._low).astype(np.uint32), rows.values, x, y,
                                rows.count)
+
+
+def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows and columns of this rank alone: starts, columns and values in the order of storage."""
+    place_of = np.empty(rows.count, np.uint32)
+    place_of[order] = np.arange(rows.count, dtype=np.uint32)
+    starts = kernels.count_own(rows.starts, rows.columns, rows.first, order)
+    columns = np.empty(starts[-1], np.uint32)
+    values = np.empty((starts[-1], *rows.values.shape[1:]), rows.values.dtype)
+    size = int(np.prod(values.shape[1:]))
+    kernels.copy_own(rows.starts, rows.columns, rows.values.reshape(-1, size), rows.first, order, place_of, starts, columns,
+                     values.reshape(-1, size))
+    return starts, columns, values
 
 
 def stored(rows: Rows) -> ByRows | ByDiagonals:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import InputError
-from ..halo.plan import agree
+from ..runtime.own_control import OwnControl
 from . import kernels
 from .matrix import Matrix
 from .preconditioners import Jacobi
@@ -26,10 +27,12 @@ class System:
         The own entries of the right side.
     M : Jacobi, BlockJacobi, an object with ``M @ r``, or None
     comm : mpi4py.MPI.Intracomm, optional
-        Needed where A is no `Matrix`.
+        Needed where A is no `Matrix`; then a rank waits for others in a sum for at most a minute.
 
     Attributes
     ----------
+    control : OwnControl
+        The solver's collectives, besides those of the product.
     scale : ndarray or None
         The inverse diagonal, where the preconditioner is that.
     """
@@ -37,8 +40,11 @@ class System:
     def __init__(self, A: Any, b: Any, M: Any, comm: MPI.Intracomm | None) -> None:
         self._matrix = A if isinstance(A, Matrix) else None
         self._product, self._M = A, M
-        self.comm: Any = A.halo.comm if isinstance(A, Matrix) else comm
-        if not isinstance(self.comm, MPI.Intracomm):
+        if isinstance(A, Matrix):
+            self.control = A.halo.control
+        elif isinstance(comm, MPI.Intracomm):
+            self.control = OwnControl(comm, 60.0)
+        else:
             raise InputError("expected a Matrix, or an operator with comm=, received an operator of type "
                              f"{type(A).__name__} and comm={comm!r}")
         b = np.asarray(b)
@@ -47,11 +53,24 @@ class System:
             problem = A.vector_problem(b)
         if problem is None and not np.isfinite(b).all():
             problem = "expected a right side of finite numbers, received some that are not finite"
-        agree(self.comm, problem)
+        try:
+            self.control.check("solving", problem)
+        except InputError:
+            self.__exit__(None, None, None)
+            raise
         self.dtype = A.dtype if isinstance(A, Matrix) else np.result_type(b.dtype, np.float32, getattr(A, "dtype", "f4"))
         self.b = self._inward(b).astype(self.dtype)
         self.real = self.dtype.kind == "f"
         self.scale = M.inverse if isinstance(M, Jacobi) and self.real else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        # Only what all ranks raise, or nothing, may be followed by a collective call.
+        if self._matrix is None and (error is None or isinstance(error, InputError)):
+            self.control.close()
 
     def _inward(self, x):
         return np.ascontiguousarray(self._matrix.inward(x)) if self._matrix is not None else np.asarray(x)
@@ -90,15 +109,14 @@ class System:
         """Sums over all ranks, in place."""
         if self._matrix is not None:
             return self._matrix.sum(values)
-        self.comm.Allreduce(MPI.IN_PLACE, values)
-        return values
+        return self.control.sum(values)
 
     def guess(self, x0: Any) -> tuple[np.ndarray, np.ndarray]:
         """The first x, and its residual."""
         if x0 is None:
             return np.zeros_like(self.b), self.b.copy()
         x0 = np.asarray(x0)
-        agree(self.comm, None if x0.shape == self.b.shape and np.isfinite(x0).all() else
+        self.control.check("the first x", None if x0.shape == self.b.shape and np.isfinite(x0).all() else
               f"expected x0 to have shape {self.b.shape} and finite numbers, received shape {x0.shape}")
         x = self._inward(x0).astype(self.dtype)
         return x, self.residual(x)

@@ -1,5 +1,8 @@
 """Halos on real ranks: structured and by lists, both transports, errors, slice programs."""
 
+import os
+import signal
+
 import numpy as np
 from everywhere import raises_everywhere
 from mpi4py import MPI
@@ -136,11 +139,11 @@ def wrong_arguments(comm):
             (f"expected a grid of {comm.size} ranks, received (7,)", lambda: Halo(comm, Blocks((14,), (7,)))),
             ("expected transport to be one of auto, window, messages, received 'post'",
              lambda: Halo(comm, row, transport="post")),
-            (f"expected a data type, or a list of them, received 'f3' (data type 'f3' not understood) (rank {last})",
+            (f"expected a data type, or a list of them, received 'f3' (data type 'f3' not understood)",
              lambda: Halo(comm, row, "f3" if comm.rank == last else "f8")),
             ("expected the same on all ranks, received", lambda: Halo(
                 comm, Blocks((4 * comm.size,), (comm.size,), width=1 + (comm.rank == last)))),
-            ("expected every entry that is needed to have an owner, received 99 (rank", lambda: Halo.from_indices(
+            ("expected every entry that is needed to have an owner, received 99", lambda: Halo.from_indices(
                 comm, [comm.rank], [99] if comm.rank == last else [])),
             ("expected every entry to have one owner, received 5 twice", lambda: Halo.from_indices(comm, [5], [])),
             ("expected owned to be a list of integers >= 0, received an array of shape (1,) and type int64 from -1",
@@ -204,6 +207,16 @@ def interrupted(comm, transport):
     else:
         raise AssertionError("no rank may go on")
     halo.free()
+
+
+def lost_while_made(comm, what):
+    """The last rank is stopped before the others make, or free, something with all of them."""
+    row = Blocks((4 * comm.size,), (comm.size,))
+    halo = Halo(comm, row, deadline_s=1)
+    comm.Barrier()
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    {"made": lambda: Halo(comm, row, deadline_s=1), "freed": halo.free, "arrays": halo.empty}[what]()
 
 
 def never_comes(comm):

@@ -1,12 +1,15 @@
 """Sparse matrices and solvers on real ranks, against scipy."""
 
+import os
+import signal
+
 import numpy as np
 from everywhere import raises_everywhere
 from scipy import sparse
 from scipy.sparse import linalg
 
 from overlap import InputError
-from overlap.sparse import BlockJacobi, Jacobi, Matrix, bicgstab, cg, pipecg
+from overlap.sparse import IC0, BlockJacobi, Jacobi, Matrix, bicgstab, cg, pipecg
 
 SEVEN = [(0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1)]
 SOLVERS = {"cg": cg, "pipecg": pipecg, "bicgstab": bicgstab}
@@ -123,6 +126,35 @@ def solvers(comm, seeds):
             assert cg(A, part[0], rtol=1e-10, maxiter=1).info == 1
 
 
+def incomplete_factors(comm):
+    """The product of the factors is A wherever A has entries of this rank alone: what IC(0) is, in any order."""
+    for seed in range(5):
+        rows, block, dtype = 30, (1, 2, 3)[seed % 3], ("f8", "c16")[seed % 2]
+        i, j, v = drawn(seed, rows, block, dtype, symmetric=True)
+        here = split(comm, rows, seed)
+        mine = np.arange(len(i)) % comm.size == comm.rank
+        inside = slice(here.start * block, here.stop * block)
+        right = whole(i, j, v, rows)[inside, inside]
+        shape = (here.stop - here.start, block) if block > 1 else (here.stop - here.start,)
+        with Matrix(comm, i[mine], j[mine], v[mine], shape[0]) as A:
+            for colours in (None, 3):
+                M = IC0(A, colours)
+                dense = np.array([(M @ unit.reshape(shape)).reshape(-1) for unit in np.eye(len(right), dtype=dtype)])
+                product = np.linalg.inv(dense.reshape(right.shape).T)
+                np.testing.assert_allclose(product[right != 0], right[right != 0], rtol=1e-10, atol=1e-10)
+                np.testing.assert_allclose(product, product.conj().T, rtol=1e-10, atol=1e-10)
+                assert min(1, len(right)) <= M.colours <= len(right)
+    shape = (4 * comm.size, 5, 6)
+    with Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6) as A:
+        b = np.ones(A.count)
+        assert IC0(A).colours == 2 and IC0(A, 4).colours == 4 and IC0(A, 1000).colours == 13
+        assert cg(A, b, rtol=1e-10, M=IC0(A, 4)).iterations < cg(A, b, rtol=1e-10, M=Jacobi(A)).iterations
+        raises_everywhere(comm, InputError, "expected colours to be a number >= 1 or None, received 0", lambda: IC0(A, 0))
+    last = comm.rank == comm.size - 1
+    with Matrix.from_stencil(comm, shape, SEVEN[:1], [np.full((4, 5, 6), -1.0 if last else 1.0)]) as A:
+        raises_everywhere(comm, InputError, "expected a matrix whose incomplete Cholesky factors exist", lambda: IC0(A))
+
+
 def operators(comm):
     """Anything with a product takes the place of a matrix, and of a preconditioner."""
     here = split(comm, 20, 3)
@@ -142,6 +174,20 @@ def operators(comm):
     np.testing.assert_allclose(x, 1 / diagonal, rtol=1e-11)
     with Matrix.from_scipy(comm, sparse.diags_array(np.arange(1.0, 21.0)).tocsr()[here]) as A:
         np.testing.assert_allclose(bicgstab(A, b, rtol=1e-12, M=Inverse()).x, 1 / diagonal, rtol=1e-11)
+
+
+def stopped(comm, where):
+    """The last rank is stopped while the others make a matrix, or wait for the sums of a step."""
+    n = 2 * comm.size
+    rows = np.arange(n)[2 * comm.rank:][:2]
+    with Matrix(comm, rows, rows, np.ones(2), 2, deadline_s=1) as A:
+        comm.Barrier()
+        if comm.rank == comm.size - 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if where == "made":
+            Matrix(comm, rows, rows, np.ones(2), 2, deadline_s=1)
+        control = A.halo.control
+        control.end_sum(control.start_sum(np.ones(1), np.ones(1)))
 
 
 def errors(comm):

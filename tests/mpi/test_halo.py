@@ -37,3 +37,10 @@ def test_one_error_on_all_ranks(transport):
 def test_a_rank_that_never_comes_ends_the_job():
     result = jobs.run_job("halo_cases:never_comes", 2, expect_failure=True)
     assert "a halo exchange has not completed" in result.err and "rank 0 does not take part" in result.err
+
+
+@pytest.mark.parametrize("what", ["made", "freed", "arrays"])
+def test_a_rank_that_is_stopped_ends_the_job_with_stacks(what):
+    result = jobs.run_job("halo_cases:lost_while_made", 3, args={"what": what}, expect_failure=True)
+    assert "has not completed in 1." in result.err and "(deadline_s=1)" in result.err, result
+    assert "in lost_while_made" in result.err, result

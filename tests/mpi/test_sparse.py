@@ -7,9 +7,15 @@ import pytest
 @pytest.mark.parametrize("ranks, transport", [(1, "auto"), (2, "messages"), (4, "auto")])
 def test_products(ranks, transport):
     jobs.run_job("sparse_cases:products", ranks, args={"transport": transport, "seeds": list(range(6))})
-    jobs.run_job("sparse_cases:diagonals,operators,errors", ranks)
+    jobs.run_job("sparse_cases:diagonals,incomplete_factors,operators,errors", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_solvers(ranks):
     jobs.run_job("sparse_cases:solvers", ranks, args={"seeds": list(range(4))})
+
+
+@pytest.mark.parametrize("where", ["made", "summed"])
+def test_a_rank_that_is_stopped_ends_the_job_with_stacks(where):
+    result = jobs.run_job("sparse_cases:stopped", 2, args={"where": where}, expect_failure=True)
+    assert "has not completed in 1." in result.err and "in stopped" in result.err, result

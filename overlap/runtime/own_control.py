@@ -1,0 +1,98 @@
+"""`OwnControl`: the watched collectives of what a user makes of a communicator alone, without a runtime."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import InputError
+from .arguments import number_problem
+from .control import Control
+from .together import together
+from .watchdog import Watchdog
+
+
+class OwnControl(Control):
+    """A `Control` with a watchdog of its own. Nobody waits longer than its deadline, at the beginning of a call neither.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Duplicated (collective).
+    deadline_s : float or None
+        Seconds that a rank waits for others, before it prints the stacks of all its threads and aborts the job; None sets no limit.
+
+    Raises
+    ------
+    InputError
+        `comm` is no intracommunicator; on all ranks: the deadline of one makes no sense.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, deadline_s: float | None) -> None:
+        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+            raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")
+        problem = number_problem("deadline_s", deadline_s, positive=True, none=True)
+        self.deadline_s = 60.0 if problem else deadline_s
+        watchdog = Watchdog(self.deadline_s)
+        watchdog.entries = watchdog.outstanding
+        self._stop = weakref.finalize(self, watchdog.stop)
+        super().__init__(comm, watchdog)
+        with self.together("the check of deadline_s", self.close, problem):
+            pass
+
+    @classmethod
+    def of(cls, comm: MPI.Intracomm | OwnControl, deadline_s: float | None) -> OwnControl | Self:
+        """Make one of a communicator; one that is given belongs to who asks from then on."""
+        return comm if isinstance(comm, OwnControl) else cls(comm, deadline_s)
+
+    @contextmanager
+    def together(self, what: str, undo: Callable[[], object] | None = None, problem: str | None = None,
+                 **agreed: Any) -> Iterator[None]:
+        """Do something on all ranks, or fail on all of them: as `Runtime.together`."""
+        with together(self, what, undo, problem, agreed):
+            yield
+
+    def check(self, call: str, problem: str | None, **agreed: Any) -> None:
+        """Raise an `InputError` on all ranks where one has a problem, or values differ. Collective."""
+        self.meet(call, agreed, error=None if problem is None else InputError(problem))
+
+    @contextmanager
+    def watching(self, what: str) -> Iterator[MPI.Intracomm]:
+        """Watch calls of MPI that have no name here: a ``with`` block that gives the communicator."""
+        with self.exclusive.used(what), self.watchdog.watching(what):
+            yield self.comm
+
+    def alltoall(self, values: list[Any]) -> list[Any]:
+        """What every rank has for this one, of lists with a value for each rank."""
+        self.meet("alltoall")
+        with self.watching("alltoall") as comm:
+            return comm.alltoall(values)
+
+    # Without a header, for loops in which all ranks take the same branch and every microsecond counts.
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sum numbers of all ranks, in place."""
+        with self.watchdog.watching("a sum over all ranks"):
+            self.comm.Allreduce(MPI.IN_PLACE, values)
+        return values
+
+    def start_sum(self, values: np.ndarray, sums: np.ndarray) -> MPI.Request:
+        """Begin to sum numbers of all ranks: to be ended by `end_sum`."""
+        return self.comm.Iallreduce(values, sums)
+
+    def end_sum(self, request: MPI.Request) -> None:
+        """Wait for the sums."""
+        with self.watchdog.watching("a sum over all ranks"):
+            request.Wait()
+
+    def close(self) -> None:
+        """Free the communicator and end the watchdog (collective)."""
+        if not self.closed:
+            self.free()
+            self._stop.detach()
+            self.watchdog.close()

@@ -1,0 +1,255 @@
+"""`IC0`: incomplete Cholesky factors of the rows and columns of a rank, in an order with colours."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compiled import njit
+from .colouring import colours_of
+from .matrix import Matrix
+from .preconditioners import Preconditioner
+
+
+class IC0(Preconditioner):
+    """Incomplete Cholesky factors without fill-in of the diagonal part of each rank (collective to make).
+
+    M is the inverse of (L + D) D^-1 (D + L^H), where L has the pattern of A below the diagonal and D is diagonal, of blocks
+    where the matrix has blocks. Rows of one colour depend on rows of other colours alone, so that they can be computed in any order;
+    with few colours the factors are a worse approximation. Columns of other ranks are left out (block Jacobi over the
+    ranks): `AdditiveSchwarz` brings back what they do.
+
+    Parameters
+    ----------
+    A : Matrix
+        Hermitian and positive definite.
+    colours : int, optional
+        Of a CM-RCM order; by default as few as neighbouring rows need, in the order of rows.
+    shift : float
+        The diagonal is multiplied by 1 + shift first: for matrices whose factors do not exist otherwise.
+
+    Attributes
+    ----------
+    colours : int
+        Colours of this rank.
+
+    Raises
+    ------
+    InputError
+        On all ranks: a pivot is not positive definite.
+    """
+
+    def __init__(self, A: Matrix, colours: int | None = None, shift: float = 0.0) -> None:
+        super().__init__(A)
+        problem = None
+        if colours is not None and (not isinstance(colours, (int, np.integer)) or colours < 1):
+            problem = f"expected colours to be a number >= 1 or None, received {colours!r}"
+        elif not shift >= 0:
+            problem = f"expected shift >= 0, received {shift!r}"
+        A.halo.control.check("making an IC0", problem, colours=colours, shift=shift)
+        starts, columns, values = A.own_part()
+        colour = colours_of(starts, columns, colours)
+        self.colours = int(colour.max(initial=-1)) + 1
+        rows = np.argsort(colour, kind="stable")
+        blocks = values.reshape(len(values), A.block, A.block)
+        self._lower, self._upper, self._inverse, bad = _factors(starts, columns, blocks, rows, 1.0 + shift)
+        A.halo.control.check("the factors of an IC0", None if bad < 0 else
+                             "expected a matrix whose incomplete Cholesky factors exist, received one with a pivot that is not "
+                             f"positive definite in row {A.rows.start + A.order[bad]}; try shift=0.1")
+        self._rows = rows.astype(np.uint32)
+        if values.ndim == 1:
+            self._lower, self._upper = ((first, where, numbers.reshape(-1)) for first, where, numbers in (
+                self._lower, self._upper))
+            self._inverse = self._inverse.reshape(-1)
+        self._solve = _numbers if values.ndim == 1 else _blocks_of_3 if A.block == 3 else _blocks
+
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """Compute z = M r, in the order of storage."""
+        self._solve(self._rows, *self._lower, *self._upper, self._inverse, r, z)
+
+
+@njit
+def _factors(starts, columns, values, rows, diagonal):
+    """Lower and upper entries and inverse pivots, by place in the order `rows`; a row whose pivot is bad, or -1."""
+    count, size = len(rows), values.shape[1]
+    place = np.empty(count, np.int64)
+    for number in range(count):
+        place[rows[number]] = number
+    lower, upper = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+    for number in range(count):
+        row = rows[number]
+        for entry in range(starts[row], starts[row + 1]):
+            other = place[columns[entry]]
+            if other < number:
+                lower[number + 1] += 1
+                upper[other + 1] += 1
+    for number in range(count):
+        lower[number + 1] += lower[number]
+        upper[number + 1] += upper[number]
+    below, above = np.empty(lower[count], np.uint32), np.empty(upper[count], np.uint32)
+    left = np.zeros((lower[count], size, size), values.dtype)
+    right = np.zeros((upper[count], size, size), values.dtype)
+    inverse = np.zeros((count, size, size), values.dtype)
+    filled = upper[:count].copy()
+    where = np.full(count, -1, np.int64)  # of the entry of the present row in this column
+    product, pivot = np.empty((size, size), values.dtype), np.empty((size, size), values.dtype)
+    for number in range(count):
+        row, last = rows[number], lower[number]
+        pivot[:] = 0
+        for entry in range(starts[row], starts[row + 1]):
+            column = columns[entry]
+            if column == row:
+                pivot[:] = diagonal * values[entry]
+            elif place[column] < number:
+                at = last  # sorted by place: what a product needs is there before it
+                while at > lower[number] and place[below[at - 1]] > place[column]:
+                    below[at] = below[at - 1]
+                    left[at] = left[at - 1]
+                    at -= 1
+                below[at] = column
+                left[at] = values[entry]
+                last += 1
+        for entry in range(lower[number], last):
+            where[below[entry]] = entry
+        for entry in range(lower[number], last):
+            other = place[below[entry]]
+            for common in range(lower[other], lower[other + 1]):
+                mine = where[below[common]]
+                if mine >= 0:
+                    _scaled(left[mine], inverse[place[below[common]]], product)
+                    _subtract(product, left[common], left[entry])
+            _scaled(left[entry], inverse[other], product)
+            _subtract(product, left[entry], pivot)
+            above[filled[other]] = row
+            for i in range(size):
+                for j in range(size):
+                    right[filled[other], i, j] = np.conj(left[entry, j, i])
+            filled[other] += 1
+        for entry in range(lower[number], last):
+            where[below[entry]] = -1
+        if not _invert(pivot, inverse[number]):
+            return (lower, below, left), (upper, above, right), inverse, row
+    return (lower, below, left), (upper, above, right), inverse, -1
+
+
+@njit
+def _scaled(a, b, c):
+    """c = a b."""
+    size = len(a)
+    for i in range(size):
+        for j in range(size):
+            total = a.dtype.type(0)
+            for k in range(size):
+                total += a[i, k] * b[k, j]
+            c[i, j] = total
+
+
+@njit
+def _subtract(a, b, c):
+    """c -= a b^H."""
+    size = len(a)
+    for i in range(size):
+        for j in range(size):
+            total = a.dtype.type(0)
+            for k in range(size):
+                total += a[i, k] * np.conj(b[j, k])
+            c[i, j] -= total
+
+
+@njit
+def _invert(a, inverse):
+    """The inverse of a Hermitian block (which is lost); False where it is not positive definite."""
+    size = len(a)
+    for i in range(size):
+        for j in range(size):
+            inverse[i, j] = 1 if i == j else 0
+    for k in range(size):
+        pivot = a[k, k].real
+        if not (pivot > 0 and pivot < np.inf):
+            return False
+        for j in range(size):
+            a[k, j] /= pivot
+            inverse[k, j] /= pivot
+        for i in range(size):
+            if i != k:
+                factor = a[i, k]
+                for j in range(size):
+                    a[i, j] -= factor * a[k, j]
+                    inverse[i, j] -= factor * inverse[k, j]
+    return True
+
+
+@njit
+def _numbers(rows, lower, below, left, upper, above, right, inverse, r, z):
+    """Solve with the factors: forward, then backward."""
+    for number in range(len(rows)):
+        row = rows[number]
+        total = r[row]
+        for entry in range(lower[number], lower[number + 1]):
+            total -= left[entry] * z[below[entry]]
+        z[row] = total * inverse[number]
+    for number in range(len(rows) - 1, -1, -1):
+        total = r.dtype.type(0)
+        for entry in range(upper[number], upper[number + 1]):
+            total += right[entry] * z[above[entry]]
+        z[rows[number]] -= total * inverse[number]
+
+
+@njit
+def _blocks(rows, lower, below, left, upper, above, right, inverse, r, z):
+    """The same for blocks."""
+    size = inverse.shape[1]
+    total = np.empty(size, r.dtype)
+    for number in range(len(rows)):
+        row = rows[number]
+        for i in range(size):
+            total[i] = r[row, i]
+        for entry in range(lower[number], lower[number + 1]):
+            column = below[entry]
+            for i in range(size):
+                for j in range(size):
+                    total[i] -= left[entry, i, j] * z[column, j]
+        for i in range(size):
+            z[row, i] = 0
+            for j in range(size):
+                z[row, i] += inverse[number, i, j] * total[j]
+    for number in range(len(rows) - 1, -1, -1):
+        total[:] = 0
+        for entry in range(upper[number], upper[number + 1]):
+            column = above[entry]
+            for i in range(size):
+                for j in range(size):
+                    total[i] += right[entry, i, j] * z[column, j]
+        for i in range(size):
+            for j in range(size):
+                z[rows[number], i] -= inverse[number, i, j] * total[j]
+
+
+@njit
+def _product_of_3(values, entry, u, v, w):
+    return (values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w,
+            values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w,
+            values[entry, 2, 0] * u + values[entry, 2, 1] * v + values[entry, 2, 2] * w)
+
+
+@njit
+def _blocks_of_3(rows, lower, below, left, upper, above, right, inverse, r, z):
+    """The same for 3 x 3 blocks, whose sums stay in registers."""
+    for number in range(len(rows)):
+        row = rows[number]
+        a, b, c = r[row, 0], r[row, 1], r[row, 2]
+        for entry in range(lower[number], lower[number + 1]):
+            column = below[entry]
+            u, v, w = _product_of_3(left, entry, z[column, 0], z[column, 1], z[column, 2])
+            a, b, c = a - u, b - v, c - w
+        z[row, 0], z[row, 1], z[row, 2] = _product_of_3(inverse, number, a, b, c)
+    for number in range(len(rows) - 1, -1, -1):
+        row = rows[number]
+        a = b = c = r.dtype.type(0)
+        for entry in range(upper[number], upper[number + 1]):
+            column = above[entry]
+            u, v, w = _product_of_3(right, entry, z[column, 0], z[column, 1], z[column, 2])
+            a, b, c = a + u, b + v, c + w
+        u, v, w = _product_of_3(inverse, number, a, b, c)
+        z[row, 0] -= u
+        z[row, 1] -= v
+        z[row, 2] -= w
