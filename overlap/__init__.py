@@ -32,7 +32,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       cli           the commands
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
@@ -81,6 +81,7 @@ __all__ = [
 def _found_later(name: str) -> Any:
     """Import what needs MPI when it is first asked for: importing mpi4py starts MPI."""
     if name == "__version__":
+        from importlib import metadata  # takes longer than all else here
         return metadata.version("overlap-mpi")
     if name not in _LAYER_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

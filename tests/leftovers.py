@@ -26,8 +26,8 @@ class Snapshot:
     """The state of this process before a case."""
 
     def __init__(self):
-        if "pyfftw" in sys.modules:
-            sys.modules["pyfftw"].forget_wisdom()
+        if fftw := sys.modules.get("overlap.fft.engine.fftw"):
+            fftw.forget()
         self.environ = dict(os.environ)
         self.lists = [(list_, list(list_)) for list_ in (sys.argv, sys.path, warnings.filters)]
         self.hidden = {name for name, module in sys.modules.items() if module is None}

@@ -12,7 +12,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import metadata
 
 from ..errors import InputError, LinksUnavailable
 from ..timing.simulate import WORKLOADS, Machine, Workload
@@ -114,6 +113,7 @@ class _Version(argparse.Action):
     """Look the version up only when it is asked for."""
 
     def __call__(self, parser, namespace, values, option=None):
+        from importlib import metadata
         print(f"overlap {metadata.version('overlap-mpi')}")
         parser.exit()
 

@@ -123,7 +123,7 @@ def kernels_need_no_planning():
 
 def disturb():
     """FFTW learns other plans, as if this were another process with another past."""
-    local.pyfftw.forget_wisdom()
+    local.forget()
 
 
 def requests_come_first(comm, path):
@@ -356,7 +356,7 @@ def remembered(comm, path):
                 for file in Path(path).glob("*.plan.json"):
                     file.write_text(file.read_text()[:-9])
             comm.Barrier()
-            local.pyfftw.forget_wisdom()
+            local.forget()
             with overlap.Runtime(comm) as runtime, make(runtime, shape, DTYPE) as plan:
                 mine = u[plan.real.local_slice]
                 truth = np.array(plan.forward(mine))

@@ -1,8 +1,8 @@
-"""FFTW's plans, made and executed by address in the very library that pyfftw loaded.
+"""FFTW's plans, made and executed by address.
 
 pyfftw executes plans one call from Python at a time. What compiled code executes needs a plan's address, and
 that of the function that executes it on other arrays; both come from here. Wisdom is the library's, hence
-shared with pyfftw.
+shared with pyfftw (see `library`).
 
 FFTW_MEASURE takes up to 0.2 s for a transform of a block, FFTW_PATIENT 2 s: they time hundreds of plans. By default two
 short searches are made, and the faster of their plans is kept: one that stops at the first codelet which does a
@@ -14,16 +14,12 @@ other, so a transform that is planned again has the same one.
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
-from .fftw import complex_of, learned, relearn
+from .fftw import fftw_of, learned, relearn
 
 EFFORTS = {"measure": 0, "exhaustive": 1 << 3, "patient": 1 << 5, "estimate": 1 << 6}
 DESTROY_INPUT, PRESERVE_INPUT = 1 << 0, 1 << 4
@@ -68,12 +64,11 @@ class LineTransform:
 
     def __init__(self, source: np.ndarray, target: np.ndarray, axis: int, forward: bool,
                  effort: str | None, keep: bool = False) -> None:
-        self._library, self._prefix = _library(complex_of(source.dtype).itemsize == 8)
-        prefix = self._prefix
+        self._fftw = fftw_of(source.dtype)
         kind = {"cc": "dft", "fc": "dft_r2c", "cf": "dft_c2r"}[source.dtype.kind + target.dtype.kind]
-        self._destroy = getattr(self._library, prefix + "destroy_plan")
-        make = getattr(self._library, f"{prefix}plan_guru64_{kind}")
-        make.restype = ctypes.c_void_p
+        self._destroy = self._fftw.function("destroy_plan")
+        make = self._fftw.function(f"plan_guru64_{kind}", ctypes.c_void_p)
+        self._fftw.plan_with_one_thread()
         physical = source if kind != "dft_c2r" else target
         dimensions = [_Dimension(length, here // source.itemsize, there // target.itemsize)
                       for length, here, there in zip(physical.shape, source.strides, target.strides)]
@@ -88,7 +83,7 @@ class LineTransform:
                         ctypes.c_void_p(_address(source)), ctypes.c_void_p(_address(target)),
                         *direction, ctypes.c_uint(flags | kept))
 
-        execute = getattr(self._library, f"{prefix}execute_{kind}")
+        execute = self._fftw.function(f"execute_{kind}")
         self.function: int = ctypes.cast(execute, ctypes.c_void_p).value or 0
         self._execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(self.function)
         plan = planned(EFFORTS[effort]) if effort else self._quick(
@@ -113,7 +108,7 @@ class LineTransform:
         if known := planned(other | WISDOM_ONLY) or planned(NARROW | WISDOM_ONLY):
             return known
         before = learned()
-        limit = getattr(self._library, self._prefix + "set_timelimit")
+        limit = self._fftw.function("set_timelimit")
         limit(ctypes.c_double(limit_s))
         challenger = planned(other)
         limit(ctypes.c_double(-1.0))
@@ -146,20 +141,6 @@ class LineTransform:
     def execute(self, source: np.ndarray, target: np.ndarray) -> None:
         """Execute it from Python, without the GIL."""
         self._execute(self.plan, _address(source), _address(target))
-
-
-@cache
-def _library(single: bool) -> tuple[Any, str]:
-    """The FFTW of a precision that is loaded, and how its functions' names begin.
-
-    Loaded as one whose functions hold the GIL: planning is no matter for two threads at a time.
-    """
-    name = r"libfftw3f" if single else r"libfftw3"
-    pattern = re.compile(rf"/.*/{name}(-[0-9a-f]+)?\.so[.0-9]*$", re.MULTILINE)
-    found = pattern.search(Path("/proc/self/maps").read_text())
-    if found is None:
-        raise ImportError(f"expected pyfftw to have loaded the library {name}, found none")
-    return ctypes.PyDLL(found.group()), "fftwf_" if single else "fftw_"
 
 
 def _address(array):

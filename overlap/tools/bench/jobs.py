@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...fft import FFT2, FFT3, Bracket
-from ...fft.engine.fftw import bare_fft_seconds, sweep_seconds
+from ...fft.engine.bare_speed import bare_fft_seconds, sweep_seconds
 
 if TYPE_CHECKING:
     from mpi4py import MPI

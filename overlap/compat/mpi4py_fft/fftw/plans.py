@@ -1,9 +1,10 @@
 """`FFT`: one of FFTW's plans, on two arrays that it keeps."""
 
 import numpy as np
-import pyfftw
 
 from ....errors import InputError
+from ....fft.engine import fftw as memory
+from ....fft.engine.library import PREFIXES, Precision, precision
 from .constants import (
     C2C_BACKWARD,
     C2C_FORWARD,
@@ -26,7 +27,6 @@ from .constants import (
 REAL_KINDS = {value: name for name, value in flag_dict.items()
               if name.startswith(("FFTW_REDFT", "FFTW_RODFT"))}
 COMPLEX_SIDES = {C2C_FORWARD: (True, True), C2C_BACKWARD: (True, True), R2C: (False, True), C2R: (True, False)}
-PRECISIONS = {"F": "32", "D": "64", "G": "ld"}
 # FFTW preserves the input by itself wherever it can, and the memory it conserves is its own.
 FLAGS = (FFTW_DESTROY_INPUT, FFTW_UNALIGNED, FFTW_EXHAUSTIVE, FFTW_PATIENT, FFTW_ESTIMATE, FFTW_WISDOM_ONLY)
 
@@ -40,7 +40,7 @@ def get_alignment(array):
 
 def aligned(shape, n=32, dtype=np.dtype("d"), fill=None):
     """An array that begins at a multiple of `n` bytes; uninitialised, or filled with `fill`."""
-    array = pyfftw.empty_aligned(tuple(np.atleast_1d(shape)), np.dtype(dtype), n=n)
+    array = memory.aligned(tuple(np.atleast_1d(shape)), dtype, n)
     if fill is not None:
         array[...] = fill
     return array
@@ -91,6 +91,7 @@ class FFT:
         if 0 in input_array.shape or 0 in output_array.shape:
             return
         asked = int(np.bitwise_or.reduce(np.atleast_1d(flags)))
+        import pyfftw  # takes long
         names = {value: name for name, value in flag_dict.items() if value in FLAGS}
         given = [names[flag] for flag in FLAGS if asked & flag]
         if not asked & (FFTW_ESTIMATE | FFTW_PATIENT | FFTW_EXHAUSTIVE):
@@ -174,16 +175,15 @@ class Library:
 
     FFT = FFT
 
-    def __init__(self, char):
-        self.char = char
+    def __init__(self, functions: Precision) -> None:
+        self.functions = functions
 
-    @staticmethod
-    def alignment_of(array):
+    def alignment_of(self, array: np.ndarray) -> int:
         """What FFTW makes of an array's alignment: 0 is the best."""
-        return array.ctypes.data % pyfftw.simd_alignment
+        return self.functions.alignment_of(array)
 
 
-fftlib = {char: Library(char) for char, name in PRECISIONS.items() if name in pyfftw._supported_types}
+fftlib = {char: Library(found) for char in PREFIXES if (found := precision(char))}
 """FFTW by precision: "F", "D" and, where the library has it, "G", long double."""
 
 

@@ -1,0 +1,82 @@
+"""The bare speed of FFTW's transforms, called one by one from Python, to measure ours by."""
+
+from time import perf_counter
+
+import numpy as np
+import pyfftw
+
+from .fftw import COLUMNS, complex_of, empty
+
+
+def _flags(effort):
+    return f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT"
+
+
+def bare_fft_seconds(lines, length, dtype, rounds=5):
+    """Median time of nothing but contiguous, in-place (r2c: out-of-place) 1-D FFTs.
+
+    Parameters
+    ----------
+    lines, length : int
+        `lines` transforms of `length` points each, one FFTW call for all.
+    dtype : dtype
+        Type of the input.
+    rounds : int
+    """
+    dtype = np.dtype(dtype)
+    source = empty((lines, length), dtype)
+    target = source if dtype.kind == "c" else empty((lines, length // 2 + 1), complex_of(dtype))
+    plan = pyfftw.FFTW(source, target, axes=(1,), flags=_flags("measure"))
+    source[...] = 0
+    return _median_seconds(plan.execute, rounds)
+
+
+def sweep_seconds(shape, axes, dtype, rounds=5):
+    """Median time of nothing but the FFTs along some axes of an array, at their fastest.
+
+    The fastest of FFTW's own plan for the whole array, and of plans for blocks that stay in the
+    cache: planes of the other axes, or columns of a strided axis. In place; r2c in padded place.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    axes : tuple of int
+    dtype : dtype
+        Type of the input; if real, the last axis is among `axes`.
+    rounds : int
+    """
+    dtype = np.dtype(dtype)
+    if 0 in shape:
+        return 0.0
+    width = shape[-1] if dtype.kind == "c" else shape[-1] // 2 + 1
+    spectrum = empty((*shape[:-1], width), complex_of(dtype))
+    source = spectrum if dtype.kind == "c" else (
+        spectrum.view(dtype)[..., :shape[-1]])
+
+    def planned(*where):
+        effort = "measure" if axes[-1] == len(shape) - 1 else "patient"
+        return pyfftw.FFTW(source[where], spectrum[where], axes=tuple(
+            axis - (source.ndim - source[where].ndim) for axis in axes), flags=_flags(effort))
+
+    if 0 in axes:
+        wheres = [(Ellipsis, slice(start, min(start + COLUMNS, width)))
+                  for start in range(0, width, COLUMNS)]
+    else:
+        wheres = [(index,) for index in range(shape[0])]
+    ways = [planned(Ellipsis)], [planned(*where) for where in wheres]
+    spectrum[...] = 0
+
+    def run(plans):
+        for plan in plans:
+            plan.execute()
+
+    return min(_median_seconds(lambda: run(plans), rounds) for plans in ways)
+
+
+def _median_seconds(function, rounds):
+    seconds = []
+    for _ in range(rounds + 1):
+        started = perf_counter()
+        function()
+        seconds.append(perf_counter() - started)
+    return sorted(seconds[1:])[rounds // 2]

@@ -1,0 +1,117 @@
+"""FFTW's C functions, from the libraries that pyfftw is linked with; pyfftw itself is not imported.
+
+Importing pyfftw takes a third of a second, nearly all of it for interfaces to scipy that no plan uses. So its
+extension is loaded as a mere shared library: none of its code runs, but the libraries that it is linked with
+come along, from the folder of a wheel, from conda or from the system. A program that imports pyfftw, before or
+later, gets the same ones, and shares FFTW's wisdom with us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PREFIXES = {"F": "fftwf_", "D": "fftw_", "G": "fftwl_"}  # by the character of the complex dtype
+
+
+class Precision:
+    """FFTW in one precision.
+
+    Parameters
+    ----------
+    prefix : str
+        How its functions' names begin.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._has_threads = hasattr(_libraries(), prefix + "init_threads")
+        if self._has_threads:
+            self.function("init_threads")()  # before anything is planned, as pyfftw does: wisdom depends on it
+
+    def function(self, name: str, result: Any = None) -> Any:
+        """A C function by its name without the prefix; `result` is the ctypes type of what it returns."""
+        function = _libraries()[self._prefix + name]  # an object of its own, unlike an attribute
+        function.restype = result
+        return function
+
+    def plan_with_one_thread(self) -> None:
+        """Let the plans made from now on have one thread, whatever pyfftw has asked for last."""
+        if self._has_threads:
+            self.function("plan_with_nthreads")(ctypes.c_int(1))
+
+    def wisdom(self) -> bytes:
+        """What FFTW has learned in this process."""
+        text = self.function("export_wisdom_to_string", ctypes.c_void_p)()
+        try:
+            return ctypes.string_at(text)
+        finally:
+            ctypes.CDLL(None).free(ctypes.c_void_p(text))
+
+    def take_wisdom(self, text: bytes) -> bool:
+        """Add wisdom to what FFTW knows; false if it is not wisdom of this version."""
+        return bool(self.function("import_wisdom_from_string", ctypes.c_int)(text))
+
+    def forget_wisdom(self) -> None:
+        """Forget all that FFTW has learned."""
+        self.function("forget_wisdom")()
+
+    def alignment_of(self, array: np.ndarray) -> int:
+        """What FFTW makes of an array's address: 0 is the best alignment."""
+        return self.function("alignment_of", ctypes.c_int)(
+            ctypes.c_void_p(array.__array_interface__["data"][0]))
+
+    def version(self) -> str:
+        """Version of FFTW, such as ``"3.3.10"``."""
+        where = ctypes.addressof(ctypes.c_char.in_dll(_libraries(), self._prefix + "version"))
+        text = ctypes.string_at(where).decode("ascii")  # with the instruction sets that it was built for
+        number = re.search(r"\d+(\.\d+)+", text)
+        return number.group() if number else text
+
+
+@cache
+def precision(char: str) -> Precision | None:
+    """FFTW in the precision of the complex dtype "F", "D" or "G"; None where this installation has none."""
+    prefix = PREFIXES[char]
+    return Precision(prefix) if hasattr(_libraries(), prefix + "execute_dft") else None
+
+
+@cache
+def _libraries() -> ctypes.PyDLL:
+    """What finds the functions of all precisions, by their names.
+
+    The functions hold the GIL: FFTW's planner is no matter for two threads at a time.
+    """
+    try:
+        libraries = ctypes.PyDLL(str(_extension()))
+    except OSError:  # it cannot be loaded without what `import` does first
+        import pyfftw
+        libraries = ctypes.PyDLL(pyfftw.pyfftw.__file__)
+    if not hasattr(libraries, PREFIXES["D"] + "execute_dft"):
+        raise ImportError("expected pyfftw to be linked with a shared library of FFTW, found none")
+    return libraries
+
+
+def _extension() -> Path:
+    """The file of pyfftw's extension.
+
+    Raises
+    ------
+    OSError
+        When it lies elsewhere than in the package's folder.
+    """
+    spec = importlib.util.find_spec("pyfftw")  # runs nothing of the package
+    if spec is None:
+        raise ImportError("expected the package pyfftw to be installed, found none")
+    for folder in spec.submodule_search_locations or ():
+        for suffix in EXTENSION_SUFFIXES:
+            if (file := Path(folder, f"pyfftw{suffix}")).exists():
+                return file
+    raise OSError(f"expected pyfftw's extension in {spec.submodule_search_locations}, found none")

@@ -1,0 +1,109 @@
+"""FFTW's library is found without importing pyfftw, and is the one that pyfftw uses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyfftw
+import pytest
+
+from overlap.fft.engine import fftw, library
+from overlap.fft.engine.lines import LineTransform
+
+
+def in_fresh_interpreter(program):
+    """What a program prints, in an interpreter of its own."""
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_plans_do_not_import_pyfftw():
+    assert in_fresh_interpreter(
+        "import sys, overlap; overlap.FFT2, overlap.FFT3, overlap.Bracket\n"
+        "import overlap.compat.mpi4py_fft\n"
+        "print({'pyfftw', 'scipy.fft', 'scipy.special'} & {*sys.modules})") == "set()"
+
+
+def test_the_package_alone_imports_little():
+    assert in_fresh_interpreter(
+        "import sys, overlap\n"
+        "print({'importlib.metadata', 'numpy', 'mpi4py', 'email'} & {*sys.modules})") == "set()"
+
+
+def test_pyfftw_imported_later_uses_the_same_library():
+    files = in_fresh_interpreter(
+        "from overlap.fft.engine import fftw; fftw.fftw_version(); import pyfftw, re\n"
+        "print({line.split()[-1] for line in open('/proc/self/maps') if re.search(r'libfftw3[-.]', line)})")
+    assert files.count("libfftw3") == 1
+
+
+@pytest.mark.parametrize("char, place", [("D", 0), ("F", 1)])
+def test_wisdom_is_shared_with_pyfftw(char, place):
+    before = fftw.learned()
+    try:
+        fftw.forget()
+        nothing = pyfftw.export_wisdom()
+        lines = fftw.zeros((3, 40), char)
+        LineTransform(lines, lines, 1, True, "measure")
+        known = pyfftw.export_wisdom()
+        assert known[place] != nothing[place]
+        assert fftw.wisdom(char).encode() == known[place]
+        fftw.forget()
+        assert pyfftw.export_wisdom() == nothing
+        assert pyfftw.import_wisdom(known)[place]
+        assert sorted(fftw.wisdom(char).encode().splitlines()) == sorted(known[place].splitlines())
+        assert not library.precision(char).take_wisdom(b"(nonsense)")
+    finally:
+        fftw.relearn(before)
+
+
+def test_version_and_lengths_are_those_of_pyfftw():
+    assert fftw.fftw_version() == pyfftw.fftw_version
+    assert [fftw.fast_length(n) for n in range(1, 2000)] == [pyfftw.next_fast_len(n) for n in range(1, 2000)]
+
+
+def test_many_threads_of_pyfftw_leave_our_plans_alone():
+    """pyfftw's number of threads is FFTW's for all plans to come."""
+    field, modes = fftw.zeros((64, 512), "D"), fftw.zeros((64, 512), "D")
+    pyfftw.FFTW(field, modes, threads=2, flags=("FFTW_ESTIMATE",))
+    plan = LineTransform(field, modes, 1, True, "estimate")
+    text = library.precision("D").function("sprint_plan", library.ctypes.c_char_p)
+    assert b"thr" not in text(library.ctypes.c_void_p(plan.plan))
+
+
+@pytest.mark.parametrize("shape, dtype", [((), "f4"), ((0, 3), "c16"), ((5, 7), "c8"), ((3,), np.uint8)])
+@pytest.mark.parametrize("alignment", [16, 64, 2**21])
+def test_aligned(shape, dtype, alignment):
+    array = fftw.aligned(shape, dtype, alignment)
+    assert array.shape == shape and array.dtype == dtype
+    assert array.size == 0 or array.ctypes.data % alignment == 0
+    assert array.flags.c_contiguous and array.flags.writeable
+
+
+@pytest.fixture
+def fresh():
+    """Found again in the test, and once more after it."""
+    library._libraries.cache_clear()
+    yield
+    library._libraries.cache_clear()
+
+
+def test_where_the_extension_lies_elsewhere_pyfftw_is_imported(fresh, monkeypatch):
+    class Spec:
+        submodule_search_locations = ("/nowhere",)
+
+    monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: Spec)
+    assert library._libraries()._name == pyfftw.pyfftw.__file__
+
+
+def test_without_pyfftw(fresh, monkeypatch):
+    monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="expected the package pyfftw to be installed"):
+        library._libraries()
+
+
+def test_an_extension_without_a_shared_fftw(fresh, monkeypatch):
+    import _ctypes
+    monkeypatch.setattr(library, "_extension", lambda: Path(_ctypes.__file__))
+    with pytest.raises(ImportError, match="expected pyfftw to be linked with a shared library of FFTW"):
+        library._libraries()
