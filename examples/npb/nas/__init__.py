@@ -1,0 +1,1 @@
+"""The NAS parallel benchmarks EP, IS, CG, FT and MG on `overlap`."""

@@ -1,0 +1,133 @@
+"""`Kernel`: what the five kernels have in common, and the record of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Self
+
+from mpi4py import MPI
+
+DRAWN = "drawn"     # in place of weights: a rank takes what it finds undone
+Weights = tuple[float, ...] | str | None
+Advance = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison of NPB's verification.
+
+    Attributes
+    ----------
+    name : str
+    received, expected : number
+    tolerance : float
+        Largest relative error; 0 demands equality.
+    """
+
+    name: str
+    received: Any
+    expected: Any
+    tolerance: float
+
+    @property
+    def error(self) -> float:
+        """The relative error; complex numbers by their moduli."""
+        return abs(self.received - self.expected) / max(abs(self.expected), 1e-300)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is small enough; a NaN is not."""
+        return self.error <= self.tolerance
+
+
+class Kernel:
+    """A benchmark that has been set up. Making, running and closing it is collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    letter : str
+        The class.
+    weights : tuple of float, optional
+        Speeds of the ranks, which their shares follow; None: equal shares. EP takes `DRAWN`, too.
+    advance : callable
+        ``advance(done, total)``, called now and then.
+
+    Attributes
+    ----------
+    name, title : str
+        As in the command, and in words.
+    operation : str
+        What is counted.
+    unit : str
+        What shares are counted in.
+    share : int
+        Units of this rank.
+    waited_s : float
+        Seconds of the last `run` in which this rank waited for others or moved data.
+    messages : int
+        Messages that this rank sent in the last `run`, collective sums apart.
+    """
+
+    name: str
+    title: str
+    operation = "floating point"
+    unit: str
+
+    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance) -> None:
+        self.comm, self.letter, self.advance = comm, letter, advance
+        self.share = 0
+        self.waited_s = 0.0
+        self.messages = 0
+
+    @property
+    def size(self) -> str:
+        """The size of the problem, as NPB prints it."""
+        raise NotImplementedError
+
+    @property
+    def iterations(self) -> int:
+        """The number of iterations."""
+        raise NotImplementedError
+
+    @property
+    def mop(self) -> float:
+        """Millions of operations of a run."""
+        raise NotImplementedError
+
+    def warm_up(self) -> None:
+        """What NPB runs before the clock starts; leaves the problem as it was."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """The timed part."""
+        raise NotImplementedError
+
+    def checks(self) -> list[Check]:
+        """The verification of the last run, the same on all ranks."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Free what the kernel holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is None:
+            self.close()
+
+
+class Waiting:
+    """Adds the seconds of a block to a kernel's `waited_s`."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __enter__(self) -> None:
+        self._begun = perf_counter()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._kernel.waited_s += perf_counter() - self._begun

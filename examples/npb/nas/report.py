@@ -1,0 +1,98 @@
+"""What a run prints and draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from .kernel import Advance, Check, Kernel
+from .suite import Run
+
+
+def text(runs: list[Run], kernel: Kernel) -> str:
+    """The report of a benchmark, in the form that NPB gives its own."""
+    last = runs[-1]
+    ranks = len(last.shares)
+    lines = [f" {kernel.title} Benchmark Completed."]
+
+    def line(name, value):
+        lines.append(f" {name:<23} = {value:>24}")
+
+    line("Class", kernel.letter)
+    line("Size", kernel.size)
+    line("Iterations", kernel.iterations)
+    line("Time in seconds", f"{last.seconds:.3f}")
+    line("Total processes", ranks)
+    line("Mop/s total", f"{last.mops:.2f}")
+    line("Mop/s/process", f"{last.mops / ranks:.2f}")
+    line("Operation type", kernel.operation)
+    line("Verification", "SUCCESSFUL" if all(run.verified for run in runs) else "UNSUCCESSFUL")
+    for run in runs:
+        lines += [f"   {run.how}: {failed}" for failed in _failed(run.checks)]
+        lines.append(f" {run.how + ' shares':<23} : {run.mops:.2f} Mop/s in {run.seconds:.3f} s, {sum(c.passed for c in run.checks)} "
+                     f"of {len(run.checks)} checks passed, at most {run.messages} messages from a rank")
+        for rank, (share, waited_s) in enumerate(zip(run.shares, run.waited_s)):
+            lines.append(f"   rank {rank:<3} {share:>10} {kernel.unit}, waited {100 * waited_s / run.seconds:.0f} % of the time")
+    if len(runs) > 1:
+        lines.append(f" {last.how + ' over even':<23} = {last.mops / runs[0].mops:>24.3f}")
+    return "\n".join(lines)
+
+
+def _failed(checks: list[Check]) -> Iterator[str]:
+    """The checks that have failed, in words."""
+    for check in checks:
+        if not check.passed:
+            yield f"{check.name}: expected {check.expected} within {check.tolerance:g}, received {check.received}"
+
+
+@contextmanager
+def progress(rank: int, title: str) -> Iterator[Advance]:
+    """Yields what shows how far a run is: on rank 0 of a terminal a bar, ten times a second at most."""
+    if rank:
+        yield _nothing
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _nothing
+        return
+    shown_at = monotonic()
+    with Progress(TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=console,
+                  auto_refresh=False) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def show(done: int, total: int) -> None:
+            nonlocal shown_at
+            if done == total or monotonic() - shown_at > 0.1:
+                shown_at = monotonic()
+                bar.update(task, completed=done, total=total, refresh=True)
+        yield show
+
+
+def _nothing(done: int, total: int) -> None:
+    pass
+
+
+def draw(runs: list[Run], kernel: Kernel, path: str) -> None:
+    """Draw the share of each rank, and how long it computed and waited."""
+    from matplotlib.figure import Figure
+
+    from overlap.tools import picture
+    ranks = range(len(runs[0].shares))
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    width = 0.8 / len(runs)
+    for number, run in enumerate(runs):
+        places = [rank + (number - (len(runs) - 1) / 2) * width for rank in ranks]
+        left.bar(places, run.shares, width, color=f"C{number}", label=f"{run.how}, {run.mops:.0f} Mop/s")
+        computed = [run.seconds - waited for waited in run.waited_s]
+        right.bar(places, computed, width, color=f"C{number}", label=f"{run.how}: computing")
+        right.bar(places, run.waited_s, width, bottom=computed, color=f"C{number}", alpha=0.35, label=f"{run.how}: waiting")
+    left.set(xlabel="rank", ylabel=kernel.unit, title=f"{kernel.title}, class {kernel.letter}: shares", xticks=ranks)
+    right.set(xlabel="rank", ylabel="s", title="times", xticks=ranks)
+    for axes in (left, right):
+        axes.legend(fontsize="small")
+    picture.save(figure, Path(path))

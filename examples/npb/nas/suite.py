@@ -1,0 +1,95 @@
+"""Measuring a kernel with even shares and with shares that follow the ranks' speeds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any
+
+from mpi4py import MPI
+
+from .embarrassingly_parallel import EP
+from .fourier_transform import FT
+from .kernel import DRAWN, Advance, Check, Kernel, Weights
+
+KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (EP, FT)}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured run, the same on all ranks.
+
+    Attributes
+    ----------
+    how : str
+        "even", "weights" or "balanced".
+    seconds : float
+        Time of the slowest rank.
+    mops : float
+        Millions of operations per second, of all ranks.
+    checks : list of Check
+    messages : int
+        Those of the rank that sent the most.
+    weights : list of float or None
+    shares : list of int
+        Units of each rank.
+    waited_s : list of float
+        Seconds in which each rank waited for others, or moved data.
+    """
+
+    how: str
+    seconds: float
+    mops: float
+    checks: list[Check]
+    messages: int
+    weights: list[float] | None
+    shares: list[int]
+    waited_s: list[float]
+
+    @property
+    def verified(self) -> bool:
+        """Whether all checks are passed."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """Units per second of computing of each rank, in proportion to the fastest."""
+        found = [share / max(self.seconds - waited, 1e-9) for share, waited in zip(self.shares, self.waited_s)]
+        return tuple(max(speed / max(found), 1e-3) for speed in found)
+
+
+def measured(comm: MPI.Intracomm, name: str, letter: str, how: str, weights: Weights, advance: Advance) -> tuple[Run, Kernel]:
+    """Set a kernel up, run it once untimed and once timed (collective); what describes the kernel stays readable."""
+    with KERNELS[name](comm, letter, weights, advance) as kernel:
+        kernel.warm_up()
+        comm.Barrier()
+        started = perf_counter()
+        kernel.run()
+        seconds = comm.allreduce(perf_counter() - started, MPI.MAX)
+        checks = kernel.checks()
+        shares, waited = zip(*comm.allgather((kernel.share, kernel.waited_s)))
+        messages = comm.allreduce(kernel.messages, MPI.MAX)
+        asked = None if weights is None or weights == DRAWN else list(weights)
+        return Run(how, seconds, kernel.mop / seconds, checks, messages, asked, list(shares), list(waited)), kernel
+
+
+def runs(comm: MPI.Intracomm, name: str, letter: str, weights: Weights, balance: bool, advance: Advance) -> tuple[list[Run], Kernel]:
+    """Measure a kernel: even shares, then those of weights, or those that the first run's speeds ask for (collective)."""
+    found = [measured(comm, name, letter, "even", None, advance)]
+    if weights is not None:
+        found.append(measured(comm, name, letter, "weights", weights, advance))
+    elif balance:
+        found.append(measured(comm, name, letter, "balanced", DRAWN if name == "ep" else found[0][0].speeds, advance))
+    return [run for run, _ in found], found[-1][1]
+
+
+def figures(runs: list[Run], kernel: Kernel) -> dict[str, Any]:
+    """What ``--json`` writes."""
+    last = runs[-1]
+    return {
+        "kernel": kernel.name, "class": kernel.letter, "ranks": kernel.comm.size, "seconds": last.seconds, "mops": last.mops,
+        "verified": all(run.verified for run in runs), "messages": last.messages,
+        "even_mops": runs[0].mops, "even_messages": runs[0].messages,
+        "balanced_mops": last.mops if len(runs) > 1 else None,
+        "runs": [asdict(run) | {"checks": [{"name": check.name, "error": check.error, "passed": check.passed}
+                                           for check in run.checks]} for run in runs]}

@@ -1,0 +1,77 @@
+"""Cases of the NAS kernels in examples/npb, against NPB's own verification values."""
+
+import contextlib
+import importlib.util
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "npb"
+sys.path.insert(0, str(FOLDER))
+
+
+def class_s(comm):
+    """Every kernel: even shares, and uneven ones that are moved with as many messages."""
+    from nas import suite
+    for name in suite.KERNELS:
+        weights = (3.0, 1.0, 2.0)[:comm.size]
+        runs, kernel = suite.runs(comm, name, "S", weights, False, lambda done, total: None)
+        for run in runs:
+            assert run.verified, (name, run)
+            assert sum(run.shares) == sum(runs[0].shares) and len(run.shares) == comm.size
+        even, uneven = runs
+        assert even.messages == uneven.messages
+        assert max(even.shares) - min(even.shares) <= 1
+        figures = suite.figures(runs, kernel)
+        assert figures["even_mops"] == even.mops > 0 and figures["balanced_mops"] == figures["mops"] == uneven.mops
+
+
+def drawn_batches(comm):
+    """Every batch of EP is drawn once."""
+    from nas import suite
+    runs, _ = suite.runs(comm, "ep", "S", None, True, lambda done, total: None)
+    for run in runs:
+        assert run.verified and sum(run.shares) == 256, run
+
+
+def random_numbers(comm):
+    """Numbers from anywhere in the stream, against Python's integers."""
+    from nas import random_numbers
+    state, expected = 314159265, []
+    for _ in range(5000):
+        state = state * 5**13 % 2**46
+        expected.append(state / 2**46)
+    for first, count in ((0, 5000), (1023, 1025), (4999, 1), (17, 0)):
+        assert np.array_equal(random_numbers.numbers(314159265, first, count), expected[first:first + count])
+
+
+BAD = {"ep --weights 1": "expected a weight for each of 2 rank(s), received 1",
+       "ep --weights 1 0": "expected a positive number, received 0",
+       "ep --weights 1 nan": "expected a positive number, received nan",
+       "ep --weights 1 2 --balance": "not allowed with argument",
+       "ep --class D": "invalid choice: 'D'",
+       "lu": "invalid choice: 'lu'",
+       "ep --link 2furlongs": "expected a rate above 0",
+       "ep --link 2gbit": "expected --ranks and --link without mpiexec",
+       "ep --json /nowhere/at.json": "expected --json to be a file in a folder that is there"}
+
+
+def bad_arguments(comm):
+    """One message, by rank 0, and status 2 on all ranks."""
+    specification = importlib.util.spec_from_file_location("npb_run", FOLDER / "run.py")
+    run = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(run)
+    for line, message in BAD.items():
+        told = io.StringIO()
+        status = None
+        with contextlib.redirect_stderr(told):
+            try:
+                run.parsed(line.split(), comm.size)
+            except SystemExit as end:
+                status = end.code
+        assert status == 2, line
+        assert told.getvalue().count(message) == (comm.rank == 0), (line, told.getvalue())
+    assert run.parsed("ft --class A --weights 7 4".split(), 2).weights == [7.0, 4.0]
+    assert run._without("ep --ranks 2 --link=1gbit --class S".split(), "--ranks", "--link") == ["ep", "--class", "S"]
