@@ -17,6 +17,7 @@ import numpy as np
 
 from ..arrays import chunks, length_of
 from ..errors import ClosedError
+from ..runtime import Load
 from .array_spec import ArraySpec
 from .engine.fftw import ALIGNMENT, zeros
 from .planning.candidates import Candidates, PlaneCandidates
@@ -170,8 +171,16 @@ class Transform:
         tuned = f"; {self.tuned}" if self.tuned is not None else ""
         if self.refinement is not None:
             tuned = "; chosen by the model, compared with others in the next calls"
+        load = self.load
+        if load.calls:
+            tuned += f"; rank {self.runtime.control.rank} {load}"
         return (f"{self.name}: {self.settings}; "
                 f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight{tuned}")
+
+    @property
+    def load(self) -> Load:
+        """How long this rank has computed and waited in the calls since the settings were chosen."""
+        return self._pipelines["whole"].load if self._pipelines else Load()
 
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         """Search for the fastest settings and use them (collective).

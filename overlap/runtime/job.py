@@ -66,6 +66,8 @@ class Job:
         All ranks have agreed to stop: slices that have not begun do not begin.
     recorded : Recorded or None
         What the first slice awaits; None where that is not to be learned.
+    computing_s : float
+        Time that steps of slices have taken, known when the job is over.
     """
 
     def __init__(self, keys, coroutine, skeleton, resources, depth, workers, trace):
@@ -82,6 +84,7 @@ class Job:
         self.first_ended = False
         self.stopping = False  # no more computing: this rank failed, or all have agreed to stop
         self.closing = False
+        self.computing_s = 0.0
         self._workers = workers
         self._ended = bytearray(len(keys))  # which slices have
         self._gates = {}  # slots that wait for some of them; None: they stay
@@ -162,6 +165,7 @@ class Job:
         """The job is over: nothing keeps its slices' arrays alive, not even for the garbage collector."""
         with self.lock:
             self.posted = self.resume = self._gates = None
+        self.computing_s = sum(slot.computing_s for slot in self.slots)
         self.slots = []
 
     def _is_open(self, gate):
@@ -178,8 +182,8 @@ class Job:
         """The first slice has ended on all ranks: what it awaited stands for every slice."""
         self.skeleton = self.recorded.skeleton()
 
-    def traced(self, label, started):
-        self.trace.add(current_thread().name, "compute", label, started, perf_counter())
+    def traced(self, label, started, ended):
+        self.trace.add(current_thread().name, "compute", label, started, ended)
 
     def split(self, slot, request):
         """Run the parts of a `Parallel` request; True if they are done on return."""
@@ -188,15 +192,16 @@ class Job:
             return True
         if self._workers is None:
             for part in request.parts:
-                self._part(run, request.function, part)
+                slot.computing_s += self._part(run, request.function, part)
             return True
         remaining = len(request.parts)
         lock = Lock()
 
         def task(part):
             nonlocal remaining
-            self._part(run, request.function, part)
+            took_s = self._part(run, request.function, part)
             with lock:
+                slot.computing_s += took_s
                 remaining -= 1
                 last = remaining == 0
             if last:
@@ -207,6 +212,7 @@ class Job:
         return False
 
     def _part(self, run, function, part):
+        """Run one part; returns the time that it took."""
         started = perf_counter()
         try:
             if run.error is None and not self.stopping:
@@ -216,5 +222,7 @@ class Job:
                 if run.error is None:
                     run.error = error
             self.fail(run.key, error)
+        ended = perf_counter()
         if self.trace is not None:
-            self.traced(f"slice {text_of(run.key)} part", started)
+            self.traced(f"slice {text_of(run.key)} part", started, ended)
+        return ended - started

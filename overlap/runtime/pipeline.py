@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import InputError, formatted, repr_of
 from .interrupts import held_signals
+from .load import Load
 from .wishes import Wish
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Pipeline:
     depth : int
     slots : list
         The slots' buffers, `depth` of them, or None each.
+    load : Load
+        How long this rank has computed and waited in its calls.
     """
 
     def __init__(self, runtime: Runtime, program: SliceProgram,
@@ -81,6 +84,7 @@ class Pipeline:
         self._call = f"a call of the pipeline {self._name}"
         self._used = runtime.control.exclusive.used(self._call)
         self._calls = _Calls()
+        self.load = Load()
         self._wishes: dict[tuple[int, str], Wish] = {}  # of calls that agree on nothing more
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
         self._trial: dict[str, list[float]] | None = (
@@ -138,11 +142,13 @@ class Pipeline:
             self._meet(count, wait, agree, error)
             started = perf_counter()
             if straight:
-                runtime._run_one(keys[0], partial(self._slice(self._program, args, kwargs), keys[0],
-                                                  self.slots[0]), wait == "poll", make_job)
+                computing_s = runtime._run_one(keys[0], partial(self._slice(self._program, args, kwargs), keys[0],
+                                                                self.slots[0]), wait == "poll", make_job)
             else:
-                runtime._run(job, waiting, one_thread)
+                computing_s = runtime._run(job, waiting, one_thread)
             took_s = perf_counter() - started
+            for load in (self.load, runtime.load):
+                load.add(took_s, computing_s, 1 if one_thread else runtime.workers)
             self._calls.took(count, wait, one_thread, took_s)
             if self._trial is not None and count > 1:
                 self._judge(wait, count, took_s / count)

@@ -20,6 +20,7 @@ from .arguments import number_problem, options_problem
 from .control import Control
 from .interrupts import held_signals
 from .job import Job
+from .load import Load
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
 from .polling import POLLS_PER_EXCHANGE
 from .requests import AsyncComm
@@ -70,6 +71,8 @@ class Runtime:
         The communicator of slice programs.
     control : Control
         The collectives that are made outside of slice programs.
+    load : Load
+        How long this rank has computed and waited in the calls of its pipelines.
     cache : dict
         For what is worth keeping as long as the runtime; emptied when it closes.
 
@@ -112,6 +115,7 @@ class Runtime:
         self.agree_every = agree_every
         self.closed = False
         self.cache: dict[Any, Any] = {}
+        self.load = Load()
         self._pools: AbstractContextManager[None] | None = None
         with held_signals():
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
@@ -280,13 +284,19 @@ class Runtime:
         return job, self._scheduler.waiting(
             options.wait, job, workers, options.in_flight, options.polls, one_thread)
 
+    def loads(self) -> list[Load]:
+        """What every rank's workers have done so far: `load` of all ranks (collective)."""
+        with held_signals():
+            return self.control.allgather(self.load)
+
     def _run(self, job, waiting, one_thread):
-        """Run one job to its end; raises what all ranks agreed on."""
+        """Run one job to its end; raises what all ranks agreed on. Returns the time of its computing."""
         runner = self._scheduler if one_thread else self._threads
         with _Running(self.control, job, one_thread):
             error = runner.run(job, waiting)
         if error is not None:
             self._raise(error, job)
+        return job.computing_s
 
     def _run_one(self, key, program, polls, make_job):
         """As `_run`, for a job of one slice whose operations are known."""
@@ -295,6 +305,7 @@ class Runtime:
             error = path.run(program)
         if error is not None:
             self._raise(error, path.job)
+        return path.computing_s + (path.job.computing_s if path.job is not None else 0.0)
 
     def _raise(self, error, job):
         signals, control = held_signals(), self.control

@@ -64,6 +64,8 @@ class Slot:
         The same on all ranks at the same place, which `Job.skeleton`, read by a worker, is not.
     over : bool
         The communicator thread has taken its `END`.
+    computing_s : float
+        Time that steps of its slices have taken.
     unchecked : list of (SliceRun, int, Request or None)
         What was awaited before that: the slice, the position, the request; None is its end.
     """
@@ -76,6 +78,7 @@ class Slot:
         self.taken = 0
         self.known = False
         self.over = False
+        self.computing_s = 0.0
         self.unchecked = []
         self.current = None
         self._job = job
@@ -172,8 +175,7 @@ class Slot:
         job = self._job
         if (job.stopping or run.error is not None) and not run.draining:
             return self._drain(run)
-        trace = job.trace
-        started = perf_counter() if trace is not None else 0.0
+        started = perf_counter()
         request = None
         steps.owner, steps.dropped = run.identity, None
         try:
@@ -192,8 +194,11 @@ class Slot:
             return self._drain(run)
         finally:
             steps.owner = None
-            if trace is not None and not run.draining:
-                job.traced(f"slice {text_of(run.key)}", started)
+            if not run.draining:
+                ended_s = perf_counter()
+                self.computing_s += ended_s - started
+                if job.trace is not None:
+                    job.traced(f"slice {text_of(run.key)}", started, ended_s)
         problem = self._problem(run, request, ended)
         if problem is not None:
             job.fail(run.key, problem)

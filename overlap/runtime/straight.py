@@ -45,7 +45,7 @@ class StraightPath:
         Makes the `Job` of the call and its way to wait.
     """
 
-    __slots__ = ("_agreements", "_failure", "_job", "_key", "_polls", "_scheduler", "job")
+    __slots__ = ("_agreements", "_failure", "_job", "_key", "_polls", "_scheduler", "_waiting_s", "computing_s", "job")
 
     def __init__(self, scheduler: Scheduler, key: Any, polls: bool,
                  job: Callable[[], tuple[Job, Waiting]]) -> None:
@@ -56,6 +56,8 @@ class StraightPath:
         self._failure: tuple[Any, BaseException] | None = None
         self._agreements = Agreements(scheduler.control, None)
         self.job: Job | None = None  # what the scheduler went on with, if it did
+        self.computing_s = 0.0  # on the path
+        self._waiting_s = 0.0  # in MPI
 
     def fail(self, key: Any, error: BaseException) -> None:
         """A signal handler has raised an exception: leave the straight path."""
@@ -68,7 +70,7 @@ class StraightPath:
         """Run the slice to its end; returns the error of all ranks, or None."""
         scheduler, agreements = self._scheduler, self._agreements
         most = scheduler.agree_every - 1  # from there on the scheduler agrees in between
-        issued = 0
+        issued, started = 0, perf_counter()
         coroutine = request = error = None
         raised: BaseException | None = None
         identity, steps.dropped = object(), None
@@ -100,6 +102,7 @@ class StraightPath:
             raised = StopIteration()  # that of the coroutine would keep this frame alive
         except BaseException as failure:
             raised = failure
+        self.computing_s = perf_counter() - started - self._waiting_s
         if steps.dropped is not None:
             error = not_awaited(steps.dropped)
         if error is None and self._failure is None and isinstance(raised, StopIteration):
@@ -113,7 +116,7 @@ class StraightPath:
     def _issued(self, operation):
         """Make one MPI call; see `made`."""
         outstanding, label = self._scheduler.outstanding, Label(operation, self._key)
-        outstanding[label] = perf_counter()
+        started = outstanding[label] = perf_counter()
         try:
             if not self._polls:
                 return made(operation, operation.call)
@@ -127,6 +130,7 @@ class StraightPath:
             return error
         finally:
             del outstanding[label]
+            self._waiting_s += perf_counter() - started
 
     def _reduce(self, sums):
         control, outstanding = self._scheduler.control, self._scheduler.outstanding

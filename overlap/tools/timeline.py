@@ -120,6 +120,11 @@ class RankSummary:
     communicate_s: float
     both_s: float
 
+    @property
+    def waiting(self) -> float:
+        """The share of the time in which no thread computed, 0 to 1."""
+        return 1.0 - self.compute_s / self.wall_s if self.wall_s else 0.0
+
 
 def summary(spans: Iterable[Span]) -> list[RankSummary]:
     """Say how each rank spent its time.

@@ -7,3 +7,8 @@ import pytest
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_bad_weights_and_numbers_of_messages(ranks):
     jobs.run_job("weights_cases:refused,messages", ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_computing_and_waiting_are_counted(ranks):
+    jobs.run_job("weights_cases:loads,loads_of_plans", ranks)
