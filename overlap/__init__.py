@@ -22,6 +22,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       signals       signals that end a command
       picture       writing matplotlib's figures
       timeline      what every thread did: Chrome files, pictures, numbers
+      slow          ranks that have a part of their core only
       links         shaped links between ranks of one machine, in network namespaces
       launch        MPI jobs from the same environment
       options       options that several commands share

@@ -139,6 +139,10 @@ def make_parser() -> argparse.ArgumentParser:
     on_links.add_argument("--rate", type=options.rate, default="2gbit", help="of each host's link")
     on_links.add_argument("--burst", type=options.count, metavar="BYTES", default=links.BURST,
                           help="that an idle link lets through at once")
+    on_links.add_argument("--slow", type=options.slow_rank, nargs="+", metavar="RANK:SHARE", default=[],
+                          help="ranks that keep only that share of their cores, 0.05 to 1")
+    on_links.add_argument("--speeds", type=options.speed, nargs="+", metavar="SPEED",
+                          help="of all ranks: the fastest keep their cores, others so much less")
     on_links.add_argument("--deadline", type=options.seconds, metavar="S",
                           help="default: as long as the command takes")
 
@@ -218,9 +222,15 @@ def _links(given, parser):
         parser.error("expected a command: overlap links ... -- COMMAND")
     if launch.under_mpi():
         raise CommandError("mpiexec started this process already: expected to start the ranks")
+    shares = dict(given.slow)
+    if given.speeds:
+        ranks = given.ranks or given.hosts
+        if given.slow or len(given.speeds) != ranks:
+            parser.error(f"--speeds: expected {ranks} speeds, one per rank, and no --slow")
+        shares = {rank: speed / max(given.speeds) for rank, speed in enumerate(given.speeds) if speed < max(given.speeds)}
     try:
-        return links.run(given.after_dashes, hosts=given.hosts, ranks=given.ranks,
-                         rate=given.rate, burst=given.burst, deadline_s=given.deadline)
+        return links.run(given.after_dashes, hosts=given.hosts, ranks=given.ranks, rate=given.rate, burst=given.burst,
+                         shares=shares, deadline_s=given.deadline)
     except ValueError as error:
         parser.error(str(error))
 

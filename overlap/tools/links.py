@@ -24,8 +24,7 @@ Traps.
 * While a rank computes, its bucket fills: up to `burst` bytes then travel for free and look like
   hidden communication. The burst must be small against one message, yet hold one packet as the
   kernel hands it over (64 KiB), or the kernel has to cut every packet up.
-* Deleting a named network namespace is asynchronous and its interfaces live on for a while;
-  that is why there are no names here.
+* A named network namespace is deleted asynchronously, and its interfaces live on: no names here.
 * `netem` is missing from many kernels; `tbf` is in most.
 * TCP must not add a rate of its own: BBR, a default here and there, paces long messages to 85 %
   of the link, and after an idle time TCP starts slowly. Reno, which every kernel has, does
@@ -45,6 +44,7 @@ import json
 import math
 import os
 import re
+import runpy
 import select
 import signal
 import subprocess
@@ -55,7 +55,7 @@ from typing import IO
 
 if __name__ != "__main__":      # the processes in the namespaces have no package around them
     from ..errors import LinksUnavailable
-    from . import signals
+    from . import signals, slow
 
 _NEWNS, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = (
     0x00020000, 0x04000000, 0x10000000, 0x20000000, 0x40000000)    # linux/sched.h
@@ -80,17 +80,12 @@ def parse_rate(text: object) -> float:
     ----------
     text : str
         A positive number of bits per second, ``"2e9"``, or with a unit, ``"1.5gbit"``: one of
-        ``bit``, ``kbit``, ``mbit``, ``gbit`` (powers of 1000).
+        ``bit``, ``kbit``, ``mbit``, ``gbit`` (powers of 1000); anything else is a ValueError.
 
     Returns
     -------
     float
         Bits per second.
-
-    Raises
-    ------
-    ValueError
-        If `text` is no such rate.
     """
     match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(|bit|kbit|mbit|gbit)",
                          str(text).strip().lower())
@@ -108,12 +103,7 @@ def parse_rate(text: object) -> float:
 def unavailable_reason() -> str | None:
     """Say why shaped links cannot be made here.
 
-    It makes a pair of linked hosts in a child process, and throws them away. The answer is kept.
-
-    Returns
-    -------
-    str or None
-        The reason, or None where links work.
+    It makes a pair of linked hosts in a child process, and throws them away. The answer is kept: None where links work.
     """
     try:
         run([])
@@ -124,8 +114,8 @@ def unavailable_reason() -> str | None:
 
 def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: int = BURST,
         mtu: int = 9000, ranks: int | None = None, cpus: Sequence[int] | None = None,
-        deadline_s: float | None = None, env: Mapping[str, str] | None = None,
-        stdout: IO[bytes] | int | None = None) -> int:
+        shares: Mapping[int, float] | None = None, deadline_s: float | None = None,
+        env: Mapping[str, str] | None = None, stdout: IO[bytes] | int | None = None) -> int:
     """Run a command as MPI ranks (MPICH, over TCP) on hosts joined by shaped links.
 
     The command reads no standard input. A signal that ends this process, SIGKILL included, ends
@@ -149,6 +139,9 @@ def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: i
     cpus : sequence of int, optional
         Rank i is pinned to ``cpus[i % len(cpus)]``; an empty sequence pins nothing. By default,
         all the cores this process may use.
+    shares : dict, optional
+        Of ranks that shall be slow, the share of their core's time that they keep: competitors take the rest (`slow`). A
+        line on standard error tells what was measured of each.
     deadline_s : float, optional
         Seconds after which everything is ended; by default the command takes what it takes.
     env : dict, optional
@@ -178,6 +171,8 @@ def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: i
             raise ValueError(f"expected {name} between {low} and {high}, received {value}")
     if ranks < 1 or ranks % hosts:
         raise ValueError(f"expected ranks to be a multiple of hosts = {hosts}, received {ranks}")
+    if problem := slow.problem_of(shares or {}, ranks, len(cpus)):
+        raise ValueError(problem)
     mpiexec = Path(sys.executable).with_name("mpiexec.hydra")
     if not mpiexec.exists():
         raise LinksUnavailable(f"MPICH's launcher is missing: expected {mpiexec} "
@@ -187,7 +182,8 @@ def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: i
     environ |= _FABRIC | signals.UCX_SETTINGS | {"OVERLAP_LINK": f"{bits / 1e9:g}gbit"} | dict(env or {})
     with signals.ending_by_exception():
         return _run(dict(command=list(command), hosts=hosts, rate=bits, burst=burst, mtu=mtu,
-                         ranks=ranks, cpus=cpus, mpiexec=str(mpiexec)), environ, stdout, deadline_s)
+                         ranks=ranks, cpus=cpus, slow=slow.__file__,
+                         shares=sorted((shares or {}).items()), mpiexec=str(mpiexec)), environ, stdout, deadline_s)
 
 
 def _run(spec, environ, stdout, deadline_s):
@@ -280,6 +276,7 @@ def _init(spec):
     os.close(spec["status_fd"])
     if not spec["command"]:
         return 0
+    _slow_down(spec)
     per_host = str(inside["ranks_per_host"])
     hosts = ",".join(f"h{host}:{per_host}" for host in range(spec["hosts"]))
     status = subprocess.call(
@@ -287,6 +284,14 @@ def _init(spec):
          "-hosts", hosts, "-ppn", per_host, "-n", str(spec["ranks"]),
          sys.executable, "-IS", __file__, "enter", json.dumps(inside), *spec["command"]])
     return status if status >= 0 else 128 - status
+
+
+def _slow_down(spec):
+    """Have competitors on the cores of slow ranks, which end with this process, and say what they leave."""
+    if spec["shares"]:
+        slow = runpy.run_path(spec["slow"])
+        shares = dict(spec["shares"])
+        print(*slow["slow_down"]({rank: spec["cpus"][rank] for rank in shares}, shares), sep="\n", file=sys.stderr, flush=True)
 
 
 def _address(host):

@@ -59,6 +59,20 @@ def seconds(text: str) -> float:
     return value
 
 
+def speed(text: str) -> float:
+    """Read a finite speed > 0, in any unit."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a speed > 0, received {text}")
+    return value
+
+
+def slow_rank(text: str) -> tuple[int, float]:
+    """Read a rank and the share of its core that it keeps, ``RANK:SHARE``."""
+    rank, _, share = text.partition(":")
+    return int(rank), float(share)
+
+
 def rate(text: str) -> str:
     """Check a link's rate, as `links.parse_rate` reads it; it stays text."""
     try:

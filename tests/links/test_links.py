@@ -1,6 +1,7 @@
 """Shaped links: real hosts, a real rate, and nothing left behind however a run ends."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -210,19 +211,31 @@ def sleeper(tmp_path):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP,
                                   signal.SIGKILL])
 def test_a_signal_to_the_caller_ends_everything(sleeper, tmp_path, sent):
-    with Job(f"links.run({sleeper!r})") as job:
+    shares = {1: 0.5} if len(os.sched_getaffinity(0)) > 1 else {}       # with competitors: they end, too
+    with Job(f"links.run({sleeper!r}, shares={shares})") as job:
         until(lambda: {"0", "1"} <= {path.name for path in tmp_path.iterdir()})
         here = os.readlink("/proc/self/ns/pid")
         inside = {namespace for line, namespace in processes().values()
                   if str(tmp_path).encode() in line} - {here}
         before = [pid for pid, (_, namespace) in processes().items() if namespace in inside]
         assert len(inside) == 1
-        assert len(before) >= 6         # process 1, launcher, two proxies, two commands
+        assert len(before) >= 6 + 2 * len(shares)   # process 1, launcher, two proxies, two commands, competitors
+        competitors = [line for line, namespace in processes().values() if namespace in inside and b"\0compete\0" in line]
+        assert len(competitors) == 2 * len(shares)
         job.process.send_signal(sent)
         job.finish()
         if sent != signal.SIGKILL:      # an exception: everything is gone before it arrives
             assert not any(namespace in inside for _, namespace in processes().values())
     until(lambda: not any(namespace in inside for _, namespace in processes().values()))
+
+
+@needs_links
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_what_a_slow_rank_keeps_is_measured_and_told():
+    status, out, err = launch(["true"], shares={1: 0.75})
+    assert (status, out) == (0, "")
+    found = re.search(r"^rank 1 keeps 0.750 of core \d+: measured (\S+)$", err, re.MULTILINE)
+    assert 0 < float(found[1])      # what it is depends on who else is there
 
 
 @needs_links

@@ -1,0 +1,113 @@
+"""A slow rank made real: processes that take a part of its core's time, and a look at how much is left.
+
+A competitor burns in bursts of about a millisecond, and looks after each at the processor time that it got so far and at
+the clock: so its part is right over a few milliseconds, whatever the kernel's scheduler does, and whoever else is there. Where it may,
+it runs at the highest priority, to be let in at once; where it may not, there are as many as have a right to that part
+among equals. What it takes is a part of the time, also while the rank waits.
+
+`overlap links` starts them in its namespaces, where they end with everything else. This file is also the program that they run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+LEAST = 0.05            # share of a core that a rank keeps, at least
+_PERIOD_S = 0.002       # of bursts and pauses
+_MOST_BEHIND_S = 0.05   # a competitor that did not run for longer does not make up for all of it
+_LOOK_S = 0.4           # how long a core is measured
+_PR_SET_PDEATHSIG = 1   # linux/prctl.h
+
+
+def problem_of(shares: Mapping[int, float], ranks: int, cores: int) -> str | None:
+    """What is wrong with the shares of their cores that some ranks shall keep, or None."""
+    for rank, share in shares.items():
+        if not 0 <= rank < ranks or not LEAST <= share <= 1:
+            return (f"expected ranks from 0 to {ranks - 1} with shares from {LEAST} to 1 of their cores, received rank {rank} "
+                    f"with {share:g}")
+    if shares and cores < ranks:
+        return f"expected a core for each of {ranks} ranks where some are slow, received {cores} core(s)"
+    return None
+
+
+def slow_down(cores: Mapping[int, int], shares: Mapping[int, float]) -> list[str]:
+    """Start competitors, and measure what they leave.
+
+    Parameters
+    ----------
+    cores, shares : dict
+        Each slow rank's core, and the share of it that the rank keeps.
+
+    Returns
+    -------
+    list of str
+        A line about each rank.
+    """
+    before = _measured(cores)
+    competitors = []
+    for rank, share in shares.items():
+        taken = 1.0 - share
+        count = math.floor(taken / share) + 1 if taken else 0
+        competitors += [_started("compete", cores[rank], taken / count) for _ in range(count)]
+    for competitor in competitors:
+        competitor.stdout.readline()  # it has begun
+    after = _measured(cores)
+    return [f"rank {rank} keeps {share:.3f} of core {cores[rank]}: measured {after[rank] / before[rank]:.3f}"
+            for rank, share in shares.items()]
+
+
+def _measured(cores):
+    """The share of its time that one more process gets of each core, all at once."""
+    looking = {rank: _started("look", core, _LOOK_S) for rank, core in cores.items()}
+    return {rank: float(process.communicate()[0]) for rank, process in looking.items()}
+
+
+def _started(what, core, number):
+    return subprocess.Popen([sys.executable, "-IS", __file__, what, str(core), repr(number), str(os.getpid())],
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+
+# ---- the processes ----------------------------------------------------------------------------
+
+
+def _compete(taken):
+    """Take that share of the core's time, until killed."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+    except OSError:
+        pass
+    print(flush=True)
+    started, used = time.perf_counter(), time.process_time()
+    while True:
+        behind_s = taken * (time.perf_counter() - started) - (time.process_time() - used)
+        if behind_s > _MOST_BEHIND_S:
+            started += (behind_s - _MOST_BEHIND_S) / taken
+            behind_s = _MOST_BEHIND_S
+        if behind_s > 0:
+            until_s = time.process_time() + behind_s
+            while time.process_time() < until_s:
+                pass
+        time.sleep(_PERIOD_S * (1.0 - taken))
+
+
+def _look(seconds):
+    """Print the share of the core's time that this process gets."""
+    started, used = time.perf_counter(), time.process_time()
+    while (elapsed_s := time.perf_counter() - started) < seconds:
+        pass
+    print((time.process_time() - used) / elapsed_s)
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(sys.argv[4]):
+        sys.exit(1)     # who started it died before that
+    os.sched_setaffinity(0, [int(sys.argv[2])])
+    {"compete": _compete, "look": _look}[sys.argv[1]](float(sys.argv[3]))
