@@ -34,7 +34,7 @@ class LinkWindow:
     Parameters
     ----------
     control : OwnControl
-        Of all ranks of the halo, who make it at once.
+        The halo's; all its ranks make it at once.
     node : mpi4py.MPI.Intracomm
         Kept, and freed by `free`.
     peers : dict

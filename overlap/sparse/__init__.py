@@ -1,9 +1,13 @@
 """Distributed sparse matrices and Krylov solvers: products hide their halo behind the rows that need none of it."""
 
+from .cells import diffusion
 from .incomplete import IC0
 from .krylov import bicgstab, cg, pipecg
 from .matrix import Matrix
-from .preconditioners import BlockJacobi, Jacobi
+from .multigrid import Multigrid
+from .polynomial import AdditiveSchwarz, Chebyshev
+from .preconditioners import BlockJacobi, Jacobi, Preconditioner
 from .solution import Solution
 
-__all__ = ["IC0", "BlockJacobi", "Jacobi", "Matrix", "Solution", "bicgstab", "cg", "pipecg"]
+__all__ = ["IC0", "AdditiveSchwarz", "BlockJacobi", "Chebyshev", "Jacobi", "Matrix", "Multigrid", "Preconditioner", "Solution",
+           "bicgstab", "cg", "diffusion", "pipecg"]

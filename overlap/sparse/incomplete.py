@@ -23,7 +23,7 @@ class IC0(Preconditioner):
     A : Matrix
         Hermitian and positive definite.
     colours : int, optional
-        Of a CM-RCM order; by default as few as neighbouring rows need, in the order of rows.
+        Colours of a CM-RCM order; by default as few as neighbouring rows need, in the order of rows.
     shift : float
         The diagonal is multiplied by 1 + shift first: for matrices whose factors do not exist otherwise.
 

@@ -112,6 +112,25 @@ def symmetric_diagonals(offsets, values, x, y, low, first, last):
 
 
 @njit
+def diagonal(starts, columns, values, first, found):
+    """The entries on the diagonal; values and found (entries or rows, numbers of a block)."""
+    for row in range(len(found)):
+        for entry in range(starts[row], starts[row + 1]):
+            if columns[entry] == first + row:
+                found[row] = values[entry]
+
+
+@njit
+def row_sums(starts, values, found):
+    """The sums of magnitudes of rows; found (rows, b)."""
+    size = found.shape[1]
+    for row in range(len(found)):
+        for entry in range(starts[row], starts[row + 1]):
+            for number in range(size * size):
+                found[row, number // size] += abs(values[entry, number])
+
+
+@njit
 def count_own(starts, columns, first, order):
     """Where the rows of the part of a rank's own columns begin, in the order of storage."""
     count = len(order)
@@ -159,16 +178,12 @@ def norms(r, z, sums):
     sums[1] = second
 
 
-@njit(fastmath={"reassoc", "contract"})
-def step(alpha, p, q, x, r, sums):
-    """x += alpha p; r -= alpha q; r.r."""
-    total = r.dtype.type(0)
+@njit
+def step(alpha, p, q, x, r):
+    """x += alpha p; r -= alpha q."""
     for place in range(len(r)):
         x[place] += alpha * p[place]
-        here = r[place] - alpha * q[place]
-        r[place] = here
-        total += here * here
-    sums[0] = total
+        r[place] -= alpha * q[place]
 
 
 @njit(fastmath={"reassoc", "contract"})

@@ -76,8 +76,7 @@ def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-
                 kernels.scaled_step(alpha, flat_p, flat[2], scale, flat[0], flat[1], sums)
                 square, new = system.sum(sums)
             else:
-                x += alpha * p
-                r -= alpha * q
+                kernels.step(alpha, flat_p, flat[2], flat[0], flat[1])
                 system.precondition(r, z)
                 square, new = system.dots((r, r), (r, z)).real
             if not np.isfinite(square) or not new >= 0:

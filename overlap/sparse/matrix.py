@@ -258,6 +258,11 @@ class Matrix:
         """The diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b)."""
         return self._rows.diagonal()
 
+    @property
+    def local_rows(self) -> Rows:
+        """This rank's rows with global columns, as the user numbers them."""
+        return self._rows
+
     def own_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Starts, columns and values of the rows and columns of this rank alone, in the order of storage."""
         return own_part(self._rows, self.order)

@@ -49,17 +49,15 @@ class Rows:
     def diagonal(self) -> np.ndarray:
         """The entries (or blocks) of the diagonal; zeros where there is none."""
         found = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
-        rows = self.row_of
-        mine = self.columns == rows + self.first
-        found[rows[mine]] = self.values[mine]
+        kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(found))
         return found
 
     def sums(self) -> np.ndarray:
-        """The sum of magnitudes of each row."""
-        magnitudes = np.abs(self.values)
-        found = np.zeros((self.count, *magnitudes.shape[1:2]), magnitudes.dtype)
-        np.add.at(found, self.row_of, magnitudes if magnitudes.ndim == 1 else magnitudes.sum(axis=2))
-        return found
+        """The sum of magnitudes of each row, (count,) or (count, b)."""
+        size = self.values.shape[1] if self.values.ndim == 3 else 1
+        found = np.zeros((self.count, size), self.values.real.dtype)
+        kernels.row_sums(self.starts, _flat(self.values), found)
+        return found if self.values.ndim == 3 else found[:, 0]
 
 
 class ByRows:
@@ -180,10 +178,13 @@ def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
     starts = kernels.count_own(rows.starts, rows.columns, rows.first, order)
     columns = np.empty(starts[-1], np.uint32)
     values = np.empty((starts[-1], *rows.values.shape[1:]), rows.values.dtype)
-    size = int(np.prod(values.shape[1:]))
-    kernels.copy_own(rows.starts, rows.columns, rows.values.reshape(-1, size), rows.first, order, place_of, starts, columns,
-                     values.reshape(-1, size))
+    kernels.copy_own(rows.starts, rows.columns, _flat(rows.values), rows.first, order, place_of, starts, columns, _flat(values))
     return starts, columns, values
+
+
+def _flat(values):
+    """Entries with their numbers in one axis."""
+    return values.reshape(len(values), int(np.prod(values.shape[1:])))
 
 
 def stored(rows: Rows) -> ByRows | ByDiagonals:

@@ -1,4 +1,4 @@
-"""`overlap bench halo | spmv | cg`."""
+"""`overlap bench halo | spmv | cg | mgcg`."""
 
 import jobs
 

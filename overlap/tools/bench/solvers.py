@@ -1,4 +1,4 @@
-"""Halos and sparse solvers, measured on the ranks of a communicator: `overlap bench halo | spmv | cg`.
+"""Halos and sparse solvers, measured on the ranks of a communicator: `overlap bench halo | spmv | cg | mgcg`.
 
 In every round each way is timed once, one after the other, in an order that is rotated; a time is from a barrier to the end of the
 slowest rank, and what is told is the median.
@@ -18,11 +18,12 @@ from mpi4py import MPI
 from ...arrays import Blocks
 from ...compiled import njit
 from ...halo import Halo
-from ...sparse import Jacobi, Matrix, cg
+from ...sparse import Jacobi, Matrix, Multigrid, cg, diffusion
 from ...timing import model
 
 _CHUNK = 16         # planes of a sweep between two looks at the halo
 _ITERATIONS = 30
+_RTOL = 1e-8        # of a multigrid solution
 SEVEN = ((0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1))
 
 
@@ -38,7 +39,8 @@ class SolverJob:
 SOLVERS = {
     "halo": SolverJob("7-point sweep", ", shape per rank, --slices planes exchanged", (128, 128, 128)),
     "spmv": SolverJob("7-point sparse product", ", global shape", (64, 64, 64)),
-    "cg": SolverJob("conjugate gradients with Jacobi", ", 7-point, global shape", (64, 64, 64))}
+    "cg": SolverJob("conjugate gradients with Jacobi", ", 7-point, global shape", (64, 64, 64)),
+    "mgcg": SolverJob("conjugate gradients with multigrid", ", to 1e-8, global shape", (64, 64, 64))}
 
 
 @njit
@@ -59,9 +61,16 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     dict
         ``C_s`` and ``T_s``, computing and exchanging alone; ``off_s``, one after the other; ``auto_s``, hidden by this library;
         ``plain_s`` (halo), by Irecv and Isend; ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and
-        off hide; ``iteration_s`` (cg); ``seconds``, all times.
+        off hide; ``iteration_s`` (cg, mgcg); ``setup_s``, ``solve_s``, ``iterations`` and ``switch``, the level from which coarser ones
+        are gathered (mgcg); ``seconds``, all times.
     """
-    ways, close = (_halo(comm, shape, planes) if workload == "halo" else _sparse(comm, shape, workload))
+    facts: dict[str, Any] = {}
+    if workload == "halo":
+        ways, close = _halo(comm, shape, planes)
+    elif workload == "mgcg":
+        ways, close, facts = _multigrid(comm, shape)
+    else:
+        ways, close = _sparse(comm, shape, workload)
     names = list(ways)
     for name in names:
         ways[name]()
@@ -77,11 +86,13 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     median = {name: statistics.median(values) for name, values in seconds.items()}
     if "iteration" in median:
         median["iteration"] /= _ITERATIONS
+    if workload == "mgcg":
+        median["iteration"] = median["solve"] / facts["iterations"]
     C, T = median["C"], median["T"]
     return {f"{name}_s": value for name, value in median.items()} | {
         "workload": workload, "shape": list(shape), "planes": planes if workload == "halo" else None,
         "ranks": comm.size, "rounds": rounds, "hidden": model.hidden(C, T, median["auto"]),
-        "control_hidden": model.hidden(C, T, median["off"]), "seconds": seconds}
+        "control_hidden": model.hidden(C, T, median["off"]), "seconds": seconds} | facts
 
 
 Ways = dict[str, Callable[[], Any]]
@@ -130,17 +141,40 @@ def _halo(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Way
 
 def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str) -> tuple[Ways, Callable[[], None]]:
     A = Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
+    ways = _products(A)
+    if workload == "cg":
+        M, b = Jacobi(A), np.random.default_rng(comm.rank).random(A.count)
+        ways["iteration"] = lambda: cg(A, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
+    return ways, A.free
+
+
+def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...]) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
+    """Diffusion with coefficient 1, u = 0 on the last plane, and sources of 1; slabs."""
+    blocks = Blocks(shape, (comm.size, 1, 1))
+    A = diffusion(comm, blocks, 1.0, fixed=[(0, 1)])
+    M, b = Multigrid(A, blocks), np.ones(A.count)
+
+    def setup():
+        with Multigrid(A, blocks, switch=M.switch):
+            pass
+
+    def close():
+        M.free()
+        A.free()
+
+    found = cg(A, b, rtol=_RTOL, M=M)
+    return _products(A) | {"setup": setup, "solve": lambda: cg(A, b, rtol=_RTOL, M=M)}, close, {
+        "iterations": found.iterations, "switch": M.switch}
+
+
+def _products(A: Matrix) -> Ways:
     extended, x = A.vector()
-    x[...] = np.random.default_rng(comm.rank).random(x.shape)
-    y, b = np.empty_like(x), x.copy()
+    x[...] = np.random.default_rng(A.halo.comm.rank).random(x.shape)
+    y = np.empty_like(x)
 
     def off():
         A.halo.exchange(extended)
         A.compute(extended, y)
 
-    ways: Ways = {"C": lambda: A.compute(extended, y), "T": lambda: A.halo.exchange(extended), "off": off,
-                  "auto": lambda: A.multiply(extended, y)}
-    if workload == "cg":
-        M = Jacobi(A)
-        ways["iteration"] = lambda: cg(A, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
-    return ways, A.free
+    return {"C": lambda: A.compute(extended, y), "T": lambda: A.halo.exchange(extended), "off": off,
+            "auto": lambda: A.multiply(extended, y)}

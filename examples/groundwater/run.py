@@ -1,0 +1,171 @@
+"""Groundwater in rock whose conductivity varies by ten orders of magnitude: MGCG with coarse-grid aggregation.
+
+    mpiexec -n 4 python examples/groundwater/run.py --cells 32 --switch all --picture groundwater.png
+
+div(lambda grad phi) = 1 on cubes of edge 1, finite volumes; phi = 0 on top, nothing flows through the other sides. Conjugate
+gradients with one cycle of multigrid, until norm(b - A x) <= 1e-12 norm(b). With ``--switch all`` each level from which the coarser
+ones are gathered to one rank is tried: a finer one takes fewer iterations, and a larger problem on one rank. With ``--uniform`` lambda
+is 1, and the head is compared with the exact one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import contextmanager
+from time import perf_counter
+
+import numpy as np
+from field import conductivity, uniform_head
+from mpi4py import MPI
+
+from overlap import Blocks
+from overlap.sparse import IC0, AdditiveSchwarz, Chebyshev, Matrix, Multigrid, Preconditioner, Solution, cg, diffusion
+from overlap.sparse.levels import last_switch
+
+TOP = [(0, 1)]
+
+
+def smoothed(name: str, colours: int | None):
+    """The function that makes a level's smoother."""
+    def make(A: Matrix) -> Preconditioner:
+        if name == "chebyshev":
+            return Chebyshev(A)
+        return IC0(A, colours) if name == "ic0" else AdditiveSchwarz(A, IC0(A, colours))
+
+    return make
+
+
+def grid_of(shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
+    """As cubic blocks as the number of ranks allows, the longest axis split most."""
+    found = [1] * len(shape)
+    for parts, axis in zip(MPI.Compute_dims(ranks, [0] * len(shape)), np.argsort(shape)[::-1]):
+        found[axis] = parts
+    return tuple(found)
+
+
+def solve(A: Matrix, blocks: Blocks, switch: int | None, smoother: str, colours: int | None, rtol: float,
+          progress=None) -> tuple[Solution, int, float, float]:
+    """Solve once.
+
+    Returns
+    -------
+    solution : Solution
+    switch : int
+        The switching level.
+    setup_s, solve_s : float
+        Seconds of the slowest rank.
+    """
+    comm = A.halo.comm
+    comm.Barrier()
+    started = perf_counter()
+    with Multigrid(A, blocks, smoother=smoothed(smoother, colours), switch=switch) as M:
+        setup_s = comm.allreduce(perf_counter() - started, MPI.MAX)
+        started = perf_counter()
+        found = cg(A, -np.ones(A.count), rtol=rtol, maxiter=2000, M=M, callback=progress)
+        return found, M.switch, setup_s, comm.allreduce(perf_counter() - started, MPI.MAX)
+
+
+@contextmanager
+def shown(rank: int, what: str):
+    """A counter of iterations on rank 0's terminal: a function to be called after each of them."""
+    if rank:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    console = Console(stderr=True)
+    with Progress(SpinnerColumn(), TextColumn(what), TextColumn("{task.completed:.0f} iterations"), TimeElapsedColumn(),
+                  console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda x: bar.advance(task)
+
+
+def draw(path: str, coefficient: np.ndarray, head: np.ndarray) -> None:
+    """Draw log10(lambda) and the head on three sides of the cube."""
+    from matplotlib import cm
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    for number, (name, values, colours) in enumerate((("log10(lambda)", np.log10(coefficient), cm.viridis),
+                                                      ("head", head, cm.plasma))):
+        axes = figure.add_subplot(1, 2, number + 1, projection="3d", title=name, xlabel="x", ylabel="y", zlabel="z")
+        norm = Normalize(values.min(), values.max())
+        nz, ny, nx = values.shape
+        edges = [np.arange(length + 1) for length in (nz, ny, nx)]
+        y, x = np.meshgrid(edges[1], edges[2], indexing="ij")
+        axes.plot_surface(x, y, np.full_like(x, nz), facecolors=colours(norm(values[-1])), rstride=1, cstride=1, shade=False)
+        z, x = np.meshgrid(edges[0], edges[2], indexing="ij")
+        axes.plot_surface(x, np.zeros_like(x), z, facecolors=colours(norm(values[:, 0])), rstride=1, cstride=1, shade=False)
+        z, y = np.meshgrid(edges[0], edges[1], indexing="ij")
+        axes.plot_surface(np.full_like(y, nx), y, z, facecolors=colours(norm(values[:, :, -1])), rstride=1, cstride=1, shade=False)
+        axes.set_box_aspect((nx, ny, nz))
+        figure.colorbar(cm.ScalarMappable(norm, colours), ax=axes, shrink=0.6)
+    figure.savefig(path, dpi=120)
+
+
+def gathered(comm: MPI.Intracomm, blocks: Blocks, values: np.ndarray) -> np.ndarray | None:
+    """The whole grid on rank 0."""
+    parts = comm.gather(values)
+    if parts is None:
+        return None
+    found = np.empty(blocks.shape)
+    for rank, part in enumerate(parts):
+        cells = found[blocks.part(rank)]
+        cells[...] = part.reshape(cells.shape)
+    return found
+
+
+def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(description="Groundwater flow by MGCG with coarse-grid aggregation.")
+    parser.add_argument("--cells", type=int, nargs="+", default=[32], metavar="N", help="along each axis (z y x), or one number for all; "
+                        "default: 32")
+    parser.add_argument("--contrast", type=float, default=5.0, metavar="C", help="log10(lambda) is from -C to C; default: 5")
+    parser.add_argument("--uniform", action="store_true", help="lambda = 1, and compare with the exact head")
+    parser.add_argument("--seed", type=int, default=1, help="of the field; default: 1")
+    parser.add_argument("--switch", default="auto", metavar="L", help="last level that all ranks compute, 'all' of them, one after "
+                        "the other, or 'auto'; default: auto")
+    parser.add_argument("--smoother", choices=("asdd", "ic0", "chebyshev"), default="asdd", help="IC(0) with one global correction, "
+                        "IC(0), or a polynomial; default: asdd")
+    parser.add_argument("--colours", type=int, metavar="N", help="of the CM-RCM order; default: as few as possible")
+    parser.add_argument("--rtol", type=float, default=1e-12, help="relative residual to stop at; default: 1e-12")
+    parser.add_argument("--picture", metavar="FILE", help="draw the field and the head")
+    given = parser.parse_args()
+    if len(given.cells) not in (1, 3) or min(given.cells) < 2:
+        parser.error(f"--cells: expected one or three numbers >= 2, received {given.cells}")
+    if given.switch not in ("all", "auto") and not given.switch.isdigit():
+        parser.error(f"--switch: expected a level, 'all' or 'auto', received {given.switch}")
+    return parser, given
+
+
+def main() -> None:
+    """Solve with one or all switching levels, compare, draw."""
+    _, given = arguments()
+    comm = MPI.COMM_WORLD
+    shape = tuple(given.cells * 3 if len(given.cells) == 1 else given.cells)
+    blocks = Blocks(shape, grid_of(shape, comm.size))
+    coefficient = np.ones(shape) if given.uniform else conductivity(shape, given.seed, given.contrast)
+    switches = {"all": list(range(1, last_switch(blocks) + 1)), "auto": [None]}.get(given.switch) or [int(given.switch)]
+    if comm.rank == 0:
+        print(f"{'x'.join(map(str, shape))} cells on {comm.size} ranks ({'x'.join(map(str, blocks.grid))}), log10(lambda) from "
+              f"{np.log10(coefficient.min()):.2f} to {np.log10(coefficient.max()):.2f}, smoother {given.smoother}")
+        print("switching level  iterations  set-up ms  solve ms  ms/iteration  true residual", flush=True)
+    with diffusion(comm, blocks, coefficient[blocks.part(comm.rank)], TOP) as A:
+        for switch in switches:
+            with shown(comm.rank, "solving") as progress:
+                found, used, setup_s, solve_s = solve(A, blocks, switch, given.smoother, given.colours, given.rtol, progress)
+            assert found.info == 0, f"expected convergence, received {found.iterations} iterations"
+            if comm.rank == 0:
+                print(f"{used:15d} {found.iterations:11d} {1e3 * setup_s:10.1f} {1e3 * solve_s:9.1f} "
+                      f"{1e3 * solve_s / found.iterations:13.2f} {found.true_residual / np.sqrt(np.prod(shape)):14.1e}", flush=True)
+            if given.uniform:
+                exact = uniform_head(shape[0], blocks, comm.rank)
+                error = comm.allreduce(float(abs(found.x - exact).max()), MPI.MAX) / shape[0]**2
+                assert error <= 1e-8, f"expected the exact head, received an error of {error:g}"
+    head = gathered(comm, blocks, found.x)
+    if head is not None and given.picture:
+        draw(given.picture, coefficient, head)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Grids of cells, their numbers over ranks, and the diffusion operator on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import prod
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arrays.blocks import Blocks
+from ..arrays.partition import length_of
+from ..arrays.topology import coordinates
+from ..errors import InputError
+from ..halo import Halo
+from ..runtime.own_control import OwnControl
+from .matrix import Matrix
+
+Sides = Collection[tuple[int, int]]
+
+
+def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Sides = (), **options: Any) -> Matrix:
+    """Make the matrix of -div(coefficient grad u) by finite volumes on cubes of edge 1. Collective.
+
+    Every rank has a block of cells, numbered in C order, after those of the ranks before it. The flux between neighbouring cells
+    i and j is (u_i - u_j) / (0.5 / c_i + 0.5 / c_j); through a fixed side, where u = 0, it is 2 c_i u_i; through the others
+    nothing flows, but where the axis is periodic.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    blocks : Blocks
+        Who has which cells; its ghost cells do not matter.
+    coefficient : array or number
+        Positive, of this rank's cells.
+    fixed : collection of (axis, side)
+        Sides of the grid with u = 0: side 0 is the low one, 1 the high one.
+    **options
+        Of `Matrix`.
+
+    Returns
+    -------
+    Matrix
+        Symmetric; positive definite if a side is fixed.
+
+    Raises
+    ------
+    InputError
+        On all ranks: a coefficient of the wrong shape or not positive, a side that does not exist.
+    """
+    control = OwnControl(comm, options.get("deadline_s", 60.0))
+    with control.together("making a diffusion matrix", control.close):
+        around = Blocks(blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False)
+        own = around.own(comm.rank)
+        inside = tuple(length_of(side) for side in own)
+        given = np.asarray(coefficient, np.float64)
+        problem = None
+        if given.shape not in ((), inside) or not (np.isfinite(given) & (given > 0)).all():
+            problem = f"expected a positive coefficient of shape {inside}, received shape {given.shape}" + (
+                f" from {given.min():g} on" if given.size else "")
+        elif not set(fixed) <= {(axis, side) for axis in range(len(inside)) for side in (0, 1)}:
+            problem = f"expected fixed sides (axis, 0 or 1) of {len(inside)} axes, received {sorted(fixed)}"
+        control.check("the coefficient", problem, shape=blocks.shape, grid=blocks.grid, fixed=sorted(fixed))
+        first = sum(prod(map(length_of, blocks.part(rank))) for rank in range(comm.rank))
+    with Halo(control, around, [np.float64, np.int64]) as halo:
+        cells, numbers = (np.zeros(halo.local_shape, dtype) for dtype in (np.float64, np.int64))
+        numbers -= 1
+        cells[own] = given
+        numbers[own] = first + np.arange(prod(inside)).reshape(inside)
+        halo.exchange(cells, numbers)
+    here = numbers[own]
+    diagonal: Any = np.zeros(inside)
+    entries: list[tuple[Any, Any, Any]] = [(here, here, diagonal)]
+    for axis in range(len(inside)):
+        for side in (0, 1):
+            there = list(own)
+            there[axis] = slice(own[axis].start + 2 * side - 1, own[axis].stop + 2 * side - 1)
+            other = numbers[tuple(there)]
+            known = other >= 0
+            flux = 1 / (0.5 / cells[own][known] + 0.5 / cells[tuple(there)][known])
+            diagonal[known] += flux
+            entries.append((here[known], other[known], -flux))
+            if (axis, side) in fixed:
+                diagonal[~known] += 2 * cells[own][~known]
+    rows, columns, values = (np.concatenate([np.ravel(one) for one in part]) for part in zip(*entries))
+    return Matrix(comm, rows, columns, values, prod(inside), **options)
+
+
+def equal_block(blocks: Blocks) -> tuple[int, ...]:
+    """The cells of a block along each axis, where all blocks are alike.
+
+    Raises
+    ------
+    InputError
+        They are not.
+    """
+    found = {tuple(map(length_of, blocks.part(rank))) for rank in range(blocks.size)}
+    if len(found) > 1:
+        raise InputError(f"expected blocks of equal size, received a grid of {blocks.grid} ranks for {blocks.shape} cells")
+    return found.pop()
+
+
+def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:
+    """The places of cells in the grid, (axes, cells), of numbers that count block after block; all blocks are alike."""
+    block = equal_block(blocks)
+    owner, local = np.divmod(numbers, prod(block))
+    where = np.array([coordinates(rank, blocks.grid) for rank in range(blocks.size)])
+    return where[owner].T * np.array(block)[:, None] + np.array(np.unravel_index(local, block))
+
+
+def numbers_of(places: np.ndarray, blocks: Blocks) -> np.ndarray:
+    """The numbers, block after block, of cells at places in the grid, (axes, cells)."""
+    block = equal_block(blocks)
+    steps = np.array([prod(blocks.grid[:axis]) for axis in range(len(block))])
+    owner, local = np.divmod(places, np.array(block)[:, None])
+    return steps @ owner * prod(block) + np.ravel_multi_index(tuple(local), block)

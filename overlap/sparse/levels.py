@@ -1,0 +1,126 @@
+"""Which levels a multigrid has, who computes each of them, and what that costs: pure arithmetic.
+
+Level 1 is the finest. Levels up to the *switching level* are computed by all ranks; what is coarser is gathered to fewer ranks,
+at the latest for the last level, which one rank solves directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from ..arrays.blocks import Blocks
+from ..arrays.topology import coordinates
+from ..errors import InputError
+from .cells import equal_block
+
+ENOUGH = 64         # cells of a level that needs no coarser one
+MOST_DIRECT = 1000  # cells that are solved directly
+EXCHANGES = 6       # of halos, on a level in a cycle
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a cycle is made of.
+
+    Attributes
+    ----------
+    cell_s : float
+        Seconds of all that a cycle does with a cell of a level.
+    latency_s : float
+        Seconds of a small message.
+    byte_s : float
+        Seconds per byte of a large one.
+    """
+
+    cell_s: float
+    latency_s: float
+    byte_s: float
+
+    def cycle_s(self, levels: Sequence[Blocks]) -> float:
+        """Seconds of one cycle on these levels."""
+        total = 0.0
+        for number, blocks in enumerate(levels):
+            cells = prod(blocks.shape)
+            total += cells / blocks.size * self.cell_s + (blocks.size > 1) * EXCHANGES * self.latency_s
+            if number and blocks.size < levels[number - 1].size:  # there and back
+                total += 2 * (self.latency_s + 8 * cells / blocks.size * self.byte_s)
+        return total
+
+
+def last_switch(blocks: Blocks) -> int:
+    """The last possible switching level: how often the blocks of all ranks can be halved, before one level is left."""
+    cells, times = equal_block(blocks), 0
+    while all(length % 2 == 0 for length in cells):
+        cells, times = tuple(length // 2 for length in cells), times + 1
+    return min(times, len(_shapes(blocks)) - 1)
+
+
+def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
+    """The cells of each level and who has them.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Level 1.
+    switch : int
+        The last level that all ranks compute.
+    ranks : int
+        How many compute the next ones, as long as their blocks can be halved; then one does.
+
+    Raises
+    ------
+    InputError
+        The grid cannot be halved often enough, there is no such switching level, or no such part of the ranks.
+    """
+    if len(blocks.shape) != 3 or any(blocks.periodic):
+        raise InputError(f"expected three axes that are not periodic, received blocks of {len(blocks.shape)} axes, periodic: "
+                         f"{blocks.periodic}")
+    shapes = _shapes(blocks)
+    if prod(shapes[-1]) > MOST_DIRECT:
+        raise InputError(f"expected a grid that can be halved along all axes until at most {MOST_DIRECT} cells are left, received "
+                         f"{blocks.shape}, which ends at {shapes[-1]}")
+    last = last_switch(blocks)
+    if blocks.size > 1 and last == 0:
+        raise InputError(f"expected blocks of an even number of cells along each axis, received {equal_block(blocks)}")
+    if not isinstance(switch, int) or not 1 <= switch <= max(last, 1):
+        raise InputError(f"expected switch to be a level from 1 to {max(last, 1)}, received {switch!r}")
+    few = merged_grid(blocks, ranks)
+    found = [blocks]
+    for number, shape in enumerate(shapes[1:], 2):
+        grid = blocks.grid if number <= switch else few
+        below = number < len(shapes)
+        if found[-1].size == 1 or not below or any(length % (2 * parts) for length, parts in zip(shape, grid)):
+            grid = (1,) * len(shape)
+        found.append(Blocks(shape, grid, width=0))
+    return found
+
+
+def merged_grid(blocks: Blocks, ranks: int) -> tuple[int, ...]:
+    """A grid of fewer ranks, each of whose blocks is made of whole blocks, with the smallest surface."""
+    possible = [grid for grid in product(*([part for part in range(1, parts + 1) if parts % part == 0] for parts in blocks.grid))
+                if prod(grid) == ranks]
+    if not possible:
+        raise InputError(f"expected gather_to to be a number of ranks that a part of the grid {blocks.grid} has, received {ranks!r}")
+    return min(possible, key=lambda grid: sum(parts / length for parts, length in zip(grid, blocks.shape)))
+
+
+def merged_rank(rank: int, grid: tuple[int, ...], few: tuple[int, ...]) -> int:
+    """Which rank of the smaller grid has the cells of a rank."""
+    places = [place * parts // all_parts for place, parts, all_parts in zip(coordinates(rank, grid), few, grid)]
+    return sum(place * prod(few[:axis]) for axis, place in enumerate(places))
+
+
+def best_switch(blocks: Blocks, ranks: int, costs: Costs) -> int:
+    """The switching level with the shortest cycle, as far as these costs tell."""
+    return min(range(1, last_switch(blocks) + 1), key=lambda switch: costs.cycle_s(levels_of(blocks, switch, ranks)), default=1)
+
+
+def _shapes(blocks):
+    """The grid of each level; of several ranks there are two at least."""
+    found = [blocks.shape]
+    while (prod(found[-1]) > ENOUGH or len(found) == 1 < blocks.size) and all(length % 2 == 0 for length in found[-1]):
+        found.append(tuple(length // 2 for length in found[-1]))
+    return found

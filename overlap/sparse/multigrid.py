@@ -1,0 +1,194 @@
+"""`Multigrid`: a V-cycle on grids of cells, 8 to 1, whose coarse levels are gathered to fewer ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from ..arrays.blocks import Blocks
+from ..compiled import njit
+from ..errors import InputError
+from .levels import Costs, best_switch, levels_of
+from .matrix import Matrix
+from .polynomial import Chebyshev
+from .preconditioners import Preconditioner
+from .transfer import Transfer, coarse_rows
+
+_MEASURED = 3   # cycles of a level
+
+
+class Multigrid(Preconditioner):
+    """One V-cycle of geometric multigrid (collective to make): ``cg(A, b, M=Multigrid(A, blocks))`` is MGCG.
+
+    Eight cells make one of the next level. Restriction sums over the eight, prolongation copies to them, and the matrix is that of finite
+    volumes on the coarser grid (half of the sum of the fluxes through the fine faces). Each level is smoothed once before
+    and once after by the same symmetric preconditioner, so that the cycle is symmetric. Levels after the switching level are
+    gathered to fewer ranks (coarse-grid aggregation): fewer small messages, and smoothers that see more of the grid, against a larger
+    problem on few ranks. The last level is solved directly. A cycle allocates nothing.
+
+    Parameters
+    ----------
+    A : Matrix
+        Symmetric and positive definite, of numbers; rows are the cells of the blocks, in C order, rank after rank: one of `diffusion`, or a
+        `Matrix.from_stencil` with ``Blocks(shape, (ranks, 1, 1))``.
+    blocks : Blocks
+        They have three axes and equal sizes, even as far as levels are computed by all ranks.
+    smoother : callable
+        Makes the preconditioner of a level of its matrix: `Chebyshev` by default, `IC0`, `AdditiveSchwarz`, or a function that
+        calls one of them.
+    switch : int, optional
+        The last level that all ranks compute, from 1 on. By default the one with the shortest cycle, by the time of a cell and of a message
+        as they are measured now: this may differ between runs.
+    gather_to : int
+        Ranks that compute the coarser levels; if more than one, one rank does when their blocks cannot be halved any more.
+
+    Attributes
+    ----------
+    levels : list of Blocks
+        Who has which cells on each level.
+    switch : int
+
+    Raises
+    ------
+    InputError
+        On all ranks: blocks that do not fit the matrix or cannot be halved, a switching level that does not exist, a matrix
+        that is not positive definite.
+    """
+
+    def __init__(self, A: Matrix, blocks: Blocks, *, smoother: Callable[[Matrix], Preconditioner] = Chebyshev,
+                 switch: int | None = None, gather_to: int = 1) -> None:
+        super().__init__(A)
+        self._steps: list[_Level] = []
+        with A.halo.control.together("making a multigrid", self._undo, None, shape=blocks.shape, grid=blocks.grid,
+                                     switch=switch, gather_to=gather_to):
+            A.halo.control.check("the blocks of a multigrid", _problem(A, blocks))
+            first = _Level(A, smoother(A))
+            self._steps.append(first)
+            if switch is None:
+                levels_of(blocks, 1, gather_to)  # raises what is wrong
+                switch = best_switch(blocks, gather_to, first.costs())
+            self.switch, self.levels = switch, levels_of(blocks, switch, gather_to)
+            for fine, coarse in zip(self.levels, self.levels[1:]):
+                if not self._add(fine, coarse, smoother):
+                    break
+            else:
+                self._steps[-1].invert()
+
+    def _add(self, fine, coarse, smoother):
+        """Add a level; False on a rank that has none of it."""
+        above = self._steps[-1]
+        above.transfer = Transfer(above.matrix, fine, coarse)
+        A = above.transfer.coarse_matrix(coarse_rows(above.matrix, fine, coarse))
+        if A is None:
+            return False
+        self._steps.append(_Level(A, smoother(A) if coarse is not self.levels[-1] else None))
+        return True
+
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """Compute z = M r, in the order of storage (collective)."""
+        self._solve(0, r)
+        z[...] = self._steps[0].x
+
+    def _solve(self, number, r):
+        level = self._steps[number]
+        if level.transfer is None:
+            _multiply(level.inverse, r, level.x)
+            return
+        level.smoother.apply(r, level.x)
+        level.matrix.multiply(level.extended, level.rest)
+        below = self._steps[number + 1] if number + 1 < len(self._steps) else None
+        level.transfer.restrict(r, level.rest, below.r if below else level.rest)
+        if below is not None:
+            self._solve(number + 1, below.r)
+        level.transfer.prolong(below.x if below else level.rest, level.x)
+        level.matrix.multiply(level.extended, level.rest)
+        np.subtract(r, level.rest, out=level.rest)
+        level.smoother.apply(level.rest, level.change)
+        np.add(level.x, level.change, out=level.x)
+
+    def free(self) -> None:
+        """Free the coarser levels (collective); the matrix given remains."""
+        self._undo()
+
+    def _undo(self):
+        for number in range(len(self._steps) - 1, -1, -1):
+            if number:
+                self._steps[number].matrix.free()
+            if (transfer := self._steps[number].transfer) is not None:
+                transfer.free()
+        self._steps.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if error is None:
+            self.free()
+
+
+class _Level:
+    """A matrix with its smoother, the vectors of a cycle (`r` is the right side of a coarser level) and the way to the next level."""
+
+    def __init__(self, A: Matrix, smoother: Preconditioner | None) -> None:
+        self.matrix = A
+        self.smoother: Preconditioner = smoother  # type: ignore[assignment]
+        self.extended, self.x = A.vector(fresh=True)
+        self.r, self.rest, self.change = (np.zeros_like(self.x) for _ in range(3))
+        self.transfer: Transfer | None = None
+        self.inverse = np.zeros((0, 0), A.dtype)
+
+    def invert(self) -> None:
+        """Make the inverse of the whole matrix, which one rank has."""
+        dense = self.matrix.to_scipy().toarray()
+        try:
+            half = np.linalg.inv(np.linalg.cholesky(dense))
+        except np.linalg.LinAlgError:
+            raise InputError("expected a positive definite matrix, received one whose coarsest level is not") from None
+        self.inverse = half.T @ half
+
+    def costs(self) -> Costs:
+        """Measure (collective): the same numbers on all ranks."""
+        A, control = self.matrix, self.matrix.halo.control
+        small, large = np.zeros(1), np.zeros(8192)
+
+        def cycle():
+            for _ in range(2):
+                self.smoother.apply(self.r, self.x)
+                A.multiply(self.extended, self.rest)
+
+        times = []
+        for one in (cycle, lambda: A.sum(small), lambda: A.sum(large)):
+            one()
+            started = perf_counter()
+            for _ in range(_MEASURED):
+                one()
+            times.append((perf_counter() - started) / _MEASURED)
+        cycle_s, latency_s, large_s = control.maximum(np.array(times))
+        return Costs(cycle_s / max(1, A.count), latency_s, max(0.0, large_s - latency_s) / large.nbytes)
+
+
+def _problem(A, blocks):
+    """What is wrong with a matrix and its blocks; None if nothing is."""
+    comm = A.halo.comm
+    if A.block != 1 or A.dtype.kind != "f":
+        return f"expected a matrix of real numbers, received {A.dtype} in blocks of {A.block}"
+    if blocks.size != comm.size:
+        return f"expected blocks of {comm.size} ranks, received a grid of {blocks.grid}"
+    cells = int(np.prod([side.stop - side.start for side in blocks.part(comm.rank)]))
+    if cells != A.count:
+        return f"expected blocks with {A.count} cells on this rank, as many as the matrix has rows, received {cells}"
+    return None
+
+
+@njit(fastmath={"reassoc", "contract"})
+def _multiply(matrix, x, y):
+    for row in range(len(y)):
+        total = y.dtype.type(0)
+        for column in range(len(x)):
+            total += matrix[row, column] * x[column]
+        y[row] = total

@@ -1,0 +1,128 @@
+"""Preconditioners that are polynomials in A: their steps are products, whose halos are hidden."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compiled import njit
+from .incomplete import IC0
+from .matrix import Matrix
+from .preconditioners import Preconditioner
+
+
+class AdditiveSchwarz(Preconditioner):
+    """Solve locally, then correct what that leaves with all ranks: additive Schwarz domain decomposition (collective to make).
+
+    With B the local preconditioner: z = B r, and then, `corrections` times, z += B (r - A z), in whose product the ranks see each
+    other. For a matrix without positive entries beside the diagonal and B = IC(0) it is positive definite.
+
+    Parameters
+    ----------
+    A : Matrix
+    local : Preconditioner, optional
+        Acts on a rank alone; ``IC0(A)`` by default.
+    corrections : int
+
+    Raises
+    ------
+    InputError
+        On all ranks: a negative number of corrections.
+    """
+
+    def __init__(self, A: Matrix, local: Preconditioner | None = None, corrections: int = 1) -> None:
+        super().__init__(A)
+        good = isinstance(corrections, (int, np.integer)) and corrections >= 0
+        A.halo.control.check("making an AdditiveSchwarz", None if good else
+                             f"expected corrections >= 0, received {corrections!r}", corrections=corrections)
+        self._local = IC0(A) if local is None else local
+        self._corrections = corrections
+        self._extended, self._own = A.vector(fresh=True)
+        self._rest, self._change = np.zeros_like(self._own), np.zeros_like(self._own)
+
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """Compute z = M r, in the order of storage (collective)."""
+        own, rest = self._own, self._rest
+        self._local.apply(r, own)
+        for _ in range(self._corrections):
+            self._matrix.multiply(self._extended, rest)
+            np.subtract(r, rest, out=rest)
+            self._local.apply(rest, self._change)
+            np.add(own, self._change, out=own)
+        z[...] = own
+
+
+class Chebyshev(Preconditioner):
+    """A Chebyshev polynomial in D^-1 A, D the diagonal: damps what the upper eigenvalues belong to (collective to make).
+
+    Needs no sums and no order of rows. The interval is from b / `ratio` to b, where b is a bound of the largest
+    eigenvalue by the sums of rows (Gershgorin). Saad, Iterative Methods for Sparse Linear Systems, algorithm 12.1.
+
+    Parameters
+    ----------
+    A : Matrix
+        One of numbers, Hermitian and positive definite.
+    degree : int
+        Steps; a product each but for the first one.
+    ratio : float
+        Upper over lower end of the interval, > 1.
+
+    Attributes
+    ----------
+    largest : float
+        The bound.
+
+    Raises
+    ------
+    InputError
+        On all ranks: arguments that make no sense, a matrix of blocks, a diagonal that is not positive.
+    """
+
+    def __init__(self, A: Matrix, degree: int = 2, ratio: float = 6.0) -> None:
+        super().__init__(A)
+        problem = None
+        diagonal = A.diagonal()
+        if not isinstance(degree, (int, np.integer)) or degree < 1 or not ratio > 1:
+            problem = f"expected degree >= 1 and ratio > 1, received {degree!r} and {ratio!r}"
+        elif A.block > 1:
+            problem = f"expected a matrix of numbers, received one of blocks of {A.block} x {A.block}"
+        elif not (diagonal.real > 0).all():
+            problem = "expected a positive diagonal, received one with other numbers"
+        A.halo.control.check("making a Chebyshev", problem, degree=degree, ratio=ratio)
+        self._inverse = np.ascontiguousarray(1 / diagonal[A.order].real)
+        self.largest = A.halo.control.maximum(float((A.row_sums() / diagonal.real).max()))
+        self._middle = self.largest * (1 + 1 / ratio) / 2
+        self._half = self.largest * (1 - 1 / ratio) / 2
+        self._degree = degree
+        self._extended, self._own = A.vector(fresh=True)
+        self._step, self._product = np.zeros_like(self._own), np.zeros_like(self._own)
+
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """Compute z = M r, in the order of storage (collective)."""
+        own = self._own if self._degree > 1 else z
+        sigma = self._middle / self._half
+        rho = 1 / sigma
+        _first(1 / self._middle, self._inverse, r, self._step, own)
+        for number in range(1, self._degree):
+            self._matrix.multiply(self._extended, self._product)
+            after = 1 / (2 * sigma - rho)
+            target = z if number == self._degree - 1 else own
+            _next(after * rho, 2 * after / self._half, self._inverse, r, self._product, self._step, own, target)
+            rho = after
+
+
+@njit
+def _first(factor, inverse, r, step, x):
+    """step = x = factor D^-1 r."""
+    for place in range(len(r)):
+        here = factor * inverse[place] * r[place]
+        step[place] = here
+        x[place] = here
+
+
+@njit
+def _next(old, new, inverse, r, product, step, x, out):
+    """step = old step + new D^-1 (r - product); out = x + step."""
+    for place in range(len(r)):
+        here = old * step[place] + new * inverse[place] * (r[place] - product[place])
+        step[place] = here
+        out[place] = x[place] + here

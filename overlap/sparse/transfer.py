@@ -1,0 +1,211 @@
+"""Between two levels of a multigrid: 8 cells to 1, on the same ranks or gathered to fewer of them."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arrays.blocks import Blocks
+from ..compiled import njit
+from ..runtime.own_control import OwnControl
+from .cells import coordinates_of, equal_block, numbers_of
+from .levels import merged_rank
+from .matrix import Matrix, node_collectives
+from .storage import Rows
+
+
+def coarse_rows(A: Matrix, fine: Blocks, coarse: Blocks) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows of the coarser matrix, of the cells that this rank's cells make up: global numbers, columns, values.
+
+    The flux between two coarse cells is half of what flows through their common fine faces, as they are twice as far apart: for
+    a constant coefficient this is what finite volumes give on the coarse grid, at the boundary too. In short, (1/2) P^T A P, where P
+    copies a coarse cell's value to its 8 cells.
+    """
+    cells, half = equal_block(fine), tuple(length // 2 for length in equal_block(fine))
+    between = Blocks(coarse.shape, fine.grid, width=0)
+    rows = A.local_rows
+    needed = np.unique(rows.columns[rows.external])
+    parents = numbers_of(coordinates_of(needed, fine) // 2, between)
+    count = prod(half)
+    first = rows.first // 8
+    starts, columns, values = _halved(rows.starts, rows.columns, rows.values, rows.first, np.array(cells), needed, parents, first)
+    numbers = first + np.repeat(np.arange(count), np.diff(starts))
+    if between.grid != coarse.grid:
+        numbers, columns = (numbers_of(coordinates_of(one, between), coarse) for one in (numbers, columns))
+    return numbers, columns, values
+
+
+class Transfer:
+    """Sums over children on the way down, copies on the way up; works in place, without allocating.
+
+    Collective to make and to use, over the ranks of the finer level.
+
+    Parameters
+    ----------
+    A : Matrix
+        The finer level's.
+    fine, coarse : Blocks
+
+    Attributes
+    ----------
+    coarse_control : OwnControl or None
+        For the ranks of the coarser level and its matrix; None on a rank that has none of it.
+    """
+
+    def __init__(self, A: Matrix, fine: Blocks, coarse: Blocks) -> None:
+        cells = equal_block(fine)
+        parents = np.ravel_multi_index(tuple(np.array(np.unravel_index(np.arange(A.count), cells)) // 2),
+                                       tuple(length // 2 for length in cells))
+        self._parents = parents[A.order].astype(np.uint32)
+        self._own = np.zeros(A.count // 8, A.dtype)
+        self._fine, self._coarse = fine, coarse
+        self._control: OwnControl | None = None
+        self._everything = np.zeros(0, A.dtype)
+        control = A.halo.control
+        self.coarse_control: OwnControl | None = None
+        if fine.size > coarse.size:
+            mine = merged_rank(control.rank, fine.grid, coarse.grid)
+            with control.watching("making groups of ranks that gather") as comm:
+                group = comm.Split(mine, comm.rank)
+            self._control = _owned(group, control)
+            self._collectives = node_collectives(self._control)
+            leads = self._control.rank == 0
+            with control.watching("making the ranks of a coarser level") as comm:
+                leaders = comm.Split(0 if leads else MPI.UNDEFINED, mine)
+            if leads:
+                self.coarse_control = _owned(leaders, control)
+                self._everything = np.zeros(self._control.size * len(self._own), A.dtype)
+        else:
+            self.coarse_control = OwnControl(control.comm, control.deadline_s)
+
+    def coarse_matrix(self, entries: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Matrix | None:
+        """Make the matrix of the coarser level, of the entries of all ranks; None on a rank that has none of it."""
+        if self._control is not None:
+            every = self._control.gather(entries)
+            rows, columns, values = (np.concatenate(one) for one in zip(*every)) if every is not None else entries
+        else:
+            rows, columns, values = entries
+        if self.coarse_control is None:
+            return None
+        coarse = Matrix(self.coarse_control, rows, columns, values, int(np.prod(equal_block(self._coarse))))
+        place = np.empty(coarse.count, np.uint32)
+        place[coarse.order] = np.arange(coarse.count)
+        if self._control is None:
+            self._parents = place[self._parents]
+            self._own = np.zeros(coarse.count, coarse.dtype)
+        else:
+            between = Blocks(self._coarse.shape, self._fine.grid, width=0)
+            mine = [rank for rank in range(between.size)
+                    if merged_rank(rank, between.grid, self._coarse.grid) == coarse.halo.comm.rank]
+            count = len(self._own)
+            numbers = np.concatenate([rank * count + np.arange(count) for rank in mine])
+            self._place = place[numbers_of(coordinates_of(numbers, between), self._coarse) - coarse.rows.start]
+        return coarse
+
+    def restrict(self, r: np.ndarray, product: np.ndarray, out: np.ndarray) -> None:
+        """The sums of r - product over the children of each coarse cell, in the coarse matrix's order of storage."""
+        if self._control is None:
+            _restrict(self._parents, r, product, out)
+            return
+        _restrict(self._parents, r, product, self._own)
+        if self._collectives is not None:
+            self._collectives.Gather(self._own, self._everything)
+        else:
+            with self._control.watching("gathering a coarse level") as comm:
+                comm.Gather(self._own, self._everything)
+        if self.coarse_control is not None:
+            _spread(self._place, self._everything, out)
+
+    def prolong(self, coarse: np.ndarray, x: np.ndarray) -> None:
+        """Add to each cell what its parent has."""
+        if self._control is None:
+            _prolong(self._parents, coarse, x)
+            return
+        if self.coarse_control is not None:
+            _collect(self._place, coarse, self._everything)
+        if self._collectives is not None:
+            self._collectives.Scatter(self._everything, self._own)
+        else:
+            with self._control.watching("scattering a coarse level") as comm:
+                comm.Scatter(self._everything, self._own)
+        _prolong(self._parents, self._own, x)
+
+    def free(self) -> None:
+        """Free the groups (collective); the coarse matrix is freed by who has it."""
+        if self._control is not None:
+            if self._collectives is not None:
+                self._collectives.free()
+            self._control.close()
+
+
+def _owned(comm, control):
+    """A control of a communicator that is ours, with the same deadline."""
+    found = OwnControl(comm, control.deadline_s)
+    with found.watching("freeing a communicator"):
+        comm.Free()
+    return found
+
+
+@njit
+def _halved(starts, columns, values, first, cells, needed, parents, coarse_first):
+    """(1/2) P^T A P: starts, columns in ascending order, values; cells of the block in C order."""
+    nz, ny, nx = cells
+    mz, my, mx = nz // 2, ny // 2, nx // 2
+    count = nz * ny * nx
+    found = np.zeros(mz * my * mx + 1, np.int64)
+    out_columns, out_values = np.empty(len(columns), np.int64), np.empty(len(columns), values.dtype)
+    end = 0
+    for row in range(mz * my * mx):
+        Z, rest = row // (my * mx), row % (my * mx)
+        Y, X = rest // mx, rest % mx
+        begin = end
+        for child in range(8):
+            fine = ((2 * Z + child // 4) * ny + 2 * Y + child // 2 % 2) * nx + 2 * X + child % 2
+            for entry in range(starts[fine], starts[fine + 1]):
+                local = columns[entry] - first
+                if 0 <= local < count:
+                    z, rest = local // (ny * nx), local % (ny * nx)
+                    column = coarse_first + ((z // 2) * my + rest // nx // 2) * mx + rest % nx // 2
+                else:
+                    column = parents[np.searchsorted(needed, columns[entry])]
+                at = end  # sorted, few of them
+                while at > begin and out_columns[at - 1] > column:
+                    at -= 1
+                if at > begin and out_columns[at - 1] == column:
+                    out_values[at - 1] += 0.5 * values[entry]
+                    continue
+                for place in range(end, at, -1):
+                    out_columns[place] = out_columns[place - 1]
+                    out_values[place] = out_values[place - 1]
+                out_columns[at] = column
+                out_values[at] = 0.5 * values[entry]
+                end += 1
+        found[row + 1] = end
+    return found, out_columns[:end].copy(), out_values[:end].copy()
+
+
+@njit
+def _restrict(parents, r, product, out):
+    out[:] = 0
+    for place in range(len(parents)):
+        out[parents[place]] += r[place] - product[place]
+
+
+@njit
+def _prolong(parents, coarse, x):
+    for place in range(len(parents)):
+        x[place] += coarse[parents[place]]
+
+
+@njit
+def _spread(place, packed, out):
+    for number in range(len(place)):
+        out[place[number]] = packed[number]
+
+
+@njit
+def _collect(place, values, packed):
+    for number in range(len(place)):
+        packed[number] = values[place[number]]

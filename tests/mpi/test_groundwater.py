@@ -1,0 +1,9 @@
+"""The example of groundwater."""
+
+import jobs
+import pytest
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_example(ranks):
+    jobs.run_job("groundwater_cases:example", ranks)

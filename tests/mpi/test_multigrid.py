@@ -1,0 +1,14 @@
+"""Multigrid and polynomial preconditioners on 1 to 8 ranks."""
+
+import jobs
+import pytest
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_preconditioners(ranks):
+    more = ",refused" if ranks > 1 else ""
+    jobs.run_job(f"multigrid_cases:matrices,polynomials,cycles,solutions,slabs{more}", ranks)
+
+
+def test_eight_ranks_and_few_cores():
+    jobs.run_job("multigrid_cases:matrices,solutions", 8)
