@@ -201,8 +201,8 @@ class Job:
             nonlocal remaining
             took_s = self._part(run, request.function, part)
             with lock:
-                slot.computing_s += took_s
                 remaining -= 1
+                slot.computing_s += took_s
                 last = remaining == 0
             if last:
                 slot.advance()
