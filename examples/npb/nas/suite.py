@@ -11,8 +11,9 @@ from mpi4py import MPI
 from .embarrassingly_parallel import EP
 from .fourier_transform import FT
 from .kernel import DRAWN, Advance, Check, Kernel, Weights
+from .multigrid import MG
 
-KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (EP, FT)}
+KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (EP, FT, MG)}
 
 
 @dataclass(frozen=True)
