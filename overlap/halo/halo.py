@@ -151,7 +151,9 @@ class Halo:
     def _make_window(self, traffic, transport):
         """Make the links to ranks of this node, if there are any; the traffic that they do not carry."""
         self.reason = "transport='messages'" if transport == "messages" else None
-        if transport == "messages":
+        if transport == "auto" and self.comm.size == 1 and not traffic:
+            self.reason = "no neighbours"
+        if self.reason is not None:
             return traffic
         with self.control.watching("finding the ranks of a node") as comm:
             node = node_of(comm)

@@ -133,8 +133,9 @@ def row_sums(starts, values, found):
     size = found.shape[1]
     for row in range(len(found)):
         for entry in range(starts[row], starts[row + 1]):
-            for number in range(size * size):
-                found[row, number // size] += abs(values[entry, number])
+            for i in range(size):
+                for j in range(size):
+                    found[row, i] += abs(values[entry, i * size + j])
 
 
 @njit

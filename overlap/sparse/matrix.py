@@ -259,6 +259,11 @@ class Matrix:
         return self._rows.diagonal()
 
     @property
+    def needed(self) -> np.ndarray:
+        """Global numbers, ascending, of the other ranks' entries that this rank's rows need."""
+        return self._storage.needed
+
+    @property
     def local_rows(self) -> Rows:
         """This rank's rows with global columns, as the user numbers them."""
         return self._rows
@@ -325,7 +330,9 @@ class Transposed:
 
 
 def node_collectives(control: OwnControl) -> Collectives | None:
-    """Collectives by shared memory; None where the ranks are on several nodes."""
+    """Collectives by shared memory; None where the ranks are on several nodes, or there is one."""
+    if control.size == 1:
+        return None
     with control.watching("making collectives") as comm:
         try:
             return Collectives(comm, deadline_s=control.deadline_s)

@@ -16,7 +16,7 @@ from .levels import Costs, best_switch, levels_of
 from .matrix import Matrix
 from .polynomial import Chebyshev
 from .preconditioners import Preconditioner
-from .transfer import Transfer, coarse_rows
+from .transfer import Transfer
 
 _MEASURED = 3   # cycles of a level
 
@@ -82,7 +82,7 @@ class Multigrid(Preconditioner):
         """Add a level; False on a rank that has none of it."""
         above = self._steps[-1]
         above.transfer = Transfer(above.matrix, fine, coarse)
-        A = above.transfer.coarse_matrix(coarse_rows(above.matrix, fine, coarse))
+        A = above.transfer.coarse_matrix()
         if A is None:
             return False
         self._steps.append(_Level(A, smoother(A) if coarse is not self.levels[-1] else None))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 from mpi4py import MPI
 
@@ -13,28 +11,6 @@ from ..runtime.own_control import OwnControl
 from .cells import coordinates_of, equal_block, numbers_of
 from .levels import merged_rank
 from .matrix import Matrix, node_collectives
-from .storage import Rows
-
-
-def coarse_rows(A: Matrix, fine: Blocks, coarse: Blocks) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows of the coarser matrix, of the cells that this rank's cells make up: global numbers, columns, values.
-
-    The flux between two coarse cells is half of what flows through their common fine faces, as they are twice as far apart: for
-    a constant coefficient this is what finite volumes give on the coarse grid, at the boundary too. In short, (1/2) P^T A P, where P
-    copies a coarse cell's value to its 8 cells.
-    """
-    cells, half = equal_block(fine), tuple(length // 2 for length in equal_block(fine))
-    between = Blocks(coarse.shape, fine.grid, width=0)
-    rows = A.local_rows
-    needed = np.unique(rows.columns[rows.external])
-    parents = numbers_of(coordinates_of(needed, fine) // 2, between)
-    count = prod(half)
-    first = rows.first // 8
-    starts, columns, values = _halved(rows.starts, rows.columns, rows.values, rows.first, np.array(cells), needed, parents, first)
-    numbers = first + np.repeat(np.arange(count), np.diff(starts))
-    if between.grid != coarse.grid:
-        numbers, columns = (numbers_of(coordinates_of(one, between), coarse) for one in (numbers, columns))
-    return numbers, columns, values
 
 
 class Transfer:
@@ -55,12 +31,11 @@ class Transfer:
     """
 
     def __init__(self, A: Matrix, fine: Blocks, coarse: Blocks) -> None:
-        cells = equal_block(fine)
-        parents = np.ravel_multi_index(tuple(np.array(np.unravel_index(np.arange(A.count), cells)) // 2),
-                                       tuple(length // 2 for length in cells))
-        self._parents = parents[A.order].astype(np.uint32)
+        self._A, self._fine, self._coarse = A, fine, coarse
+        self._cells = np.array(equal_block(fine))
+        self._parent_of = _parents(self._cells)  # in C order of the block; the next one in the order of storage
+        self._parents = self._parent_of[A.order]
         self._own = np.zeros(A.count // 8, A.dtype)
-        self._fine, self._coarse = fine, coarse
         self._control: OwnControl | None = None
         self._everything = np.zeros(0, A.dtype)
         control = A.halo.control
@@ -80,8 +55,14 @@ class Transfer:
         else:
             self.coarse_control = OwnControl(control.comm, control.deadline_s)
 
-    def coarse_matrix(self, entries: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Matrix | None:
-        """Make the matrix of the coarser level, of the entries of all ranks; None on a rank that has none of it."""
+    def coarse_matrix(self) -> Matrix | None:
+        """Make the matrix of the coarser level; None on a rank that has none of it.
+
+        The flux between two coarse cells is half of what flows through their common fine faces, as they are twice as far apart: for a
+        constant coefficient this is what finite volumes give on the coarse grid, at the boundary too. In short, (1/2) P^T A P, where P
+        copies a coarse cell's value to its 8 cells.
+        """
+        entries = self._coarse_rows()
         if self._control is not None:
             every = self._control.gather(entries)
             rows, columns, values = (np.concatenate(one) for one in zip(*every)) if every is not None else entries
@@ -103,6 +84,19 @@ class Transfer:
             numbers = np.concatenate([rank * count + np.arange(count) for rank in mine])
             self._place = place[numbers_of(coordinates_of(numbers, between), self._coarse) - coarse.rows.start]
         return coarse
+
+    def _coarse_rows(self):
+        """Global numbers of the coarse cells that this rank's cells make up, columns, values."""
+        A, rows = self._A, self._A.local_rows
+        between = Blocks(self._coarse.shape, self._fine.grid, width=0)
+        parents = numbers_of(coordinates_of(A.needed, self._fine) // 2, between)
+        first = rows.first // 8
+        starts, columns, values = _halved(rows.starts, rows.columns, rows.values, rows.first, self._cells, self._parent_of,
+                                          A.needed, parents, first)
+        numbers = first + np.repeat(np.arange(len(self._own)), np.diff(starts))
+        if between.grid != self._coarse.grid:
+            numbers, columns = (numbers_of(coordinates_of(one, between), self._coarse) for one in (numbers, columns))
+        return numbers, columns, values
 
     def restrict(self, r: np.ndarray, product: np.ndarray, out: np.ndarray) -> None:
         """The sums of r - product over the children of each coarse cell, in the coarse matrix's order of storage."""
@@ -149,7 +143,21 @@ def _owned(comm, control):
 
 
 @njit
-def _halved(starts, columns, values, first, cells, needed, parents, coarse_first):
+def _parents(cells):
+    """The number of each cell's parent in the block, both in C order."""
+    nz, ny, nx = cells
+    found, place = np.empty(nz * ny * nx, np.uint32), 0
+    for z in range(nz):
+        for y in range(ny):
+            row = (z // 2 * (ny // 2) + y // 2) * (nx // 2)
+            for x in range(nx):
+                found[place] = row + x // 2
+                place += 1
+    return found
+
+
+@njit
+def _halved(starts, columns, values, first, cells, parent_of, needed, parents, coarse_first):
     """(1/2) P^T A P: starts, columns in ascending order, values; cells of the block in C order."""
     nz, ny, nx = cells
     mz, my, mx = nz // 2, ny // 2, nx // 2
@@ -166,8 +174,7 @@ def _halved(starts, columns, values, first, cells, needed, parents, coarse_first
             for entry in range(starts[fine], starts[fine + 1]):
                 local = columns[entry] - first
                 if 0 <= local < count:
-                    z, rest = local // (ny * nx), local % (ny * nx)
-                    column = coarse_first + ((z // 2) * my + rest // nx // 2) * mx + rest % nx // 2
+                    column = coarse_first + np.int64(parent_of[local])
                 else:
                     column = parents[np.searchsorted(needed, columns[entry])]
                 at = end  # sorted, few of them
