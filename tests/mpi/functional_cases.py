@@ -7,6 +7,8 @@ from fft2_cases import raised, same_everywhere
 import overlap
 from overlap import fft
 from overlap.arrays import block
+from overlap.fft import functional
+from overlap.fft import scipy_backend as backend
 
 
 def like_scipy(comm):
@@ -49,7 +51,6 @@ def refused(comm):
 
 def plans_are_kept_and_bounded(comm):
     """The same plan serves the same call; of many, the last ones are kept."""
-    from overlap.fft import functional
     for length in range(2, 2 * functional.KEPT + 2):
         fft.fft2(np.ones((1, 2, length)), comm)
     held = functional._plans_of(comm)
@@ -70,3 +71,95 @@ def numpy_counts(comm):
         np.testing.assert_allclose(plan.backward(plan.forward(np.ones(plan.real.shape))), 1)
     with overlap.Runtime(comm, deadline_s=None) as runtime:
         assert runtime.deadline_s is None
+
+
+def scipy_backend(comm):
+    """What scipy.fft returns or raises with overlap as its backend is what it does without."""
+    rng = np.random.default_rng(4)
+    served = []
+    transform = functional._transform
+
+    def counted(*arguments):
+        result = transform(*arguments)
+        served.append(arguments)
+        return result
+
+    functional._transform = counted
+    least, backend.LEAST_POINTS = backend.LEAST_POINTS, 1
+    try:
+        for shape in (6, 5), (3, 8, 9), (2, 3, 4, 6), (4, 1), (1, 4):
+            for name in backend.SERVED:
+                for dtype, tolerance in ("f8", 1e-13), ("c16", 1e-13), ("f4", 2e-6), ("c8", 2e-6):
+                    x = rng.standard_normal(shape).astype(dtype)
+                    if x.dtype.kind == "c":
+                        x += 1j * rng.standard_normal(shape).astype(dtype)
+                    expected, received = with_and_without(name, x)
+                    agree(expected, received, tolerance, name, shape, dtype)
+        # All combinations but: complex input of rfft2 and rfftn, the n-dimensional ones of four axes, and irfft2
+        # and irfftn of one mode, which leaves no point.
+        assert len(served) == 5 * 8 * 4 - 5 * 2 * 2 - (2 * 4 + 2 + 4) - 2 * 4
+        served.clear()
+        x = rng.standard_normal((4, 6, 8))
+        for options in ({"norm": "ortho"}, {"norm": "forward", "workers": 2}, {"axes": (1, 2)}, {"s": (6, 8)},
+                        {"overwrite_x": True}, {"workers": -1}):
+            agree(*with_and_without("fft2", x, **options), 1e-13, options)
+        assert len(served) == 6
+        agree(*with_and_without("fft2", x[::-1, :, ::2]), 1e-13)
+        agree(*with_and_without("fftn", np.asfortranarray(x)), 1e-13)
+        with scipy.fft.set_workers(2):
+            agree(*with_and_without("rfftn", x), 1e-13)
+        assert len(served) == 9
+        for name, options in (("fft2", {"axes": (0, 1)}), ("fft2", {"axes": (2, 1)}), ("fft2", {"s": (4, 9)}),
+                              ("irfft2", {"s": (6, 3)}), ("fftn", {"axes": (-1,)}), ("fft", {}), ("dctn", {}),
+                              ("fft2", {"axes": (1, 1)}), ("fft2", {"axes": (0, 7)}), ("fft2", {"norm": "none"}),
+                              ("fft2", {"workers": 0}), ("fft2", {"workers": 1.5}), ("rfft2", {"workers": -10**6}),
+                              ("fft2", {"colour": "red"}), ("fftn", {"plan": 3})):
+            agree(*with_and_without(name, x, **options), 0, name, options)
+        for other in (x.astype("g"), x.astype(">f8"), x.astype("i4"), x.astype("f2"), x[:, :0], x.tolist(),
+                      np.float64(1), np.ma.masked_array(x, x > 0), None,
+                      overlap.DistArray(x, comm, x.shape, (0, 1, 2), [slice(0, length) for length in x.shape])):
+            agree(*with_and_without("fft2", other), 0, type(other))
+        assert len(served) == 9
+        with overlap.Runtime(comm, workers=2) as runtime:
+            @runtime.pipelined
+            async def program(z):
+                with scipy.fft.set_backend(fft):
+                    spectra[z] = scipy.fft.fft2(x)
+                await runtime.comm.Barrier()
+
+            spectra = [None] * 8
+            program(range(8))
+        for spectrum in spectra:
+            agree(scipy.fft.fft2(x), spectrum, 1e-13)
+    finally:
+        functional._transform, backend.LEAST_POINTS = transform, least
+    agree(*with_and_without("fft2", rng.standard_normal((2, 256, 256))), 1e-13)
+    fft.close_plans()
+
+
+def with_and_without(name, x, **options):
+    """What a function of scipy.fft returns or raises without and with overlap as its backend."""
+    def called():
+        try:
+            return getattr(scipy.fft, name)(x, **options)
+        except Exception as error:
+            return error
+
+    given = x.copy() if isinstance(x, np.ndarray) else x
+    expected = called()
+    with scipy.fft.set_backend(fft):
+        received = called()
+    if isinstance(x, np.ndarray) and not options.get("overwrite_x"):
+        assert np.array_equal(x, given, equal_nan=x.dtype.kind in "fc")
+    return expected, received
+
+
+def agree(expected, received, tolerance, *what):
+    """The same numbers, but for rounding, of the same type; or the same error."""
+    assert type(expected) is type(received), (expected, received, what)
+    if isinstance(expected, Exception):
+        assert str(expected) == str(received), what
+    else:
+        assert expected.dtype == received.dtype and expected.shape == received.shape, what
+        np.testing.assert_allclose(received, expected, rtol=0, atol=tolerance * np.abs(expected).max(initial=1),
+                                   err_msg=str(what))

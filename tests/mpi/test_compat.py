@@ -21,6 +21,11 @@ def test_the_rest_of_the_library(ranks):
     jobs.run_job("drop_in_cases:" + DROP_IN, ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_libraries_built_on_it(ranks):
+    jobs.run_job("derived_cases:derived_plans,derived_arrays,standing_in", ranks)
+
+
 def test_serial_transforms():
     jobs.run_job("drop_in_cases:serial", 1)
 

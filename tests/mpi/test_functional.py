@@ -7,3 +7,7 @@ import pytest
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_functions(ranks):
     jobs.run_job("functional_cases:like_scipy,refused,plans_are_kept_and_bounded,numpy_counts", ranks)
+
+
+def test_backend_of_scipy():
+    jobs.run_job("functional_cases:scipy_backend", 1)

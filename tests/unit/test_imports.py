@@ -21,7 +21,7 @@ IMPORTERS = {
     "pyfftw": {"fft/engine/library.py", "fft/engine/bare_speed.py", "compat"},
     "threadpoolctl": {"runtime/workers.py"},
     "mpi4py": {"__main__.py", "abort.py", "collectives", "runtime", "arrays/exchange.py", "halo", "sparse",
-               "fft/functional.py", "fft/planning/tuning.py",
+               "fft/functional.py", "fft/scipy_backend.py", "fft/planning/tuning.py",
                "tools", "compat"},
     "mpi4py_fft": {"tools/bench/peer.py"},
     "greenlet": {"timing/simulate/clock.py"},

@@ -56,11 +56,11 @@ class DistArray(np.ndarray):
                                 strides=strides)
         if buffer is None and isinstance(val, Number):
             array.fill(val)
-        array._pencil, array._rank = pencil, rank
+        array._p0, array._rank = pencil, rank
         return array
 
-    def __array_finalize__(self, parent):
-        self._pencil = getattr(parent, "_pencil", None)
+    def __array_finalize__(self, parent):  # subclasses elsewhere know `_p0` and `_rank` by these names
+        self._p0 = getattr(parent, "_p0", None)
         self._rank = getattr(parent, "_rank", None)
 
     def __getitem__(self, index):
@@ -76,12 +76,12 @@ class DistArray(np.ndarray):
     @property
     def alignment(self):
         """The axis along which it is whole, not counting the tensor's."""
-        return self._pencil.axis
+        return self._p0.axis
 
     @property
     def pencil(self):
         """The `Pencil` of every component."""
-        return self._pencil
+        return self._p0
 
     @property
     def rank(self):
@@ -95,8 +95,8 @@ class DistArray(np.ndarray):
 
     @property
     def global_shape(self):
-        return self.shape[:self.rank] + (self.shape[self.rank:] if self._pencil is None
-                                         else self._pencil.shape)
+        return self.shape[:self.rank] + (self.shape[self.rank:] if self._p0 is None
+                                         else self._p0.shape)
 
     @property
     def substart(self):
@@ -106,7 +106,7 @@ class DistArray(np.ndarray):
     @property
     def subcomm(self):
         """The communicators along all axes."""
-        return (MPI.COMM_SELF,) * self.rank + self._pencil.subcomm
+        return (MPI.COMM_SELF,) * self.rank + self._p0.subcomm
 
     @property
     def commsizes(self):
@@ -120,7 +120,7 @@ class DistArray(np.ndarray):
 
     def local_slice(self):
         """Where the local part lies in the global array, a tuple of slices."""
-        own = (() if self._pencil is None else self._pencil.local_slice)
+        own = (() if self._p0 is None else self._p0.local_slice)
         return tuple(slice(0, length) for length in self.shape[:self.ndim - len(own)]) + own
 
     def get(self, gslice):
@@ -136,7 +136,7 @@ class DistArray(np.ndarray):
         ndarray or None
             On rank 0 of all ranks; None elsewhere.
         """
-        comm = (self._pencil and self._pencil.subcomm.parent) or MPI.COMM_WORLD
+        comm = (self._p0 and self._p0.subcomm.parent) or MPI.COMM_WORLD
         if len(gslice) != self.ndim:
             raise InputError(f"expected {self.ndim} indices, received {gslice!r}")
         shape, here, there = part_of(gslice, self.global_shape, self.local_slice())
@@ -151,8 +151,8 @@ class DistArray(np.ndarray):
 
     def get_pencil_and_transfer(self, axis):
         """The `Pencil` aligned along `axis`, and the `Transfer` to it."""
-        pencil = self._pencil.pencil(axis)
-        return pencil, self._pencil.transfer(pencil, self.dtype)
+        pencil = self._p0.pencil(axis)
+        return pencil, self._p0.transfer(pencil, self.dtype)
 
     def redistribute(self, axis=None, out=None):
         """Align the global array along another axis (collective).
@@ -175,20 +175,20 @@ class DistArray(np.ndarray):
                                 or axis is not None and axis % self.dimensions != out.alignment):
             raise InputError(f"expected out to be a DistArray of global shape {self.global_shape}"
                              f"{'' if axis is None else f', aligned along {axis}'}, received {out!r}")
-        pencil = self._pencil
+        pencil = self._p0
         if out is None:
             axis %= self.dimensions
             if pencil.subcomm[axis].size == 1:
                 if axis != pencil.axis:
-                    self._pencil = Pencil(pencil.subcomm, pencil.shape, axis)
+                    self._p0 = Pencil(pencil.subcomm, pencil.shape, axis)
                 return self
             there = pencil.pencil(axis)
             out = DistArray(self.global_shape, subcomm=there.subcomm, dtype=self.dtype,
                             alignment=axis, rank=self.rank)
-        if out._pencil.local_slice == pencil.local_slice and out.commsizes == self.commsizes:
+        if out._p0.local_slice == pencil.local_slice and out.commsizes == self.commsizes:
             out[...] = self
             return out
-        transfer = pencil.transfer(out._pencil, self.dtype)
+        transfer = pencil.transfer(out._p0, self.dtype)
         for component in np.ndindex(self.shape[:self.rank]):
             transfer.forward(self.v[component], out.v[component])
         return out

@@ -91,7 +91,14 @@ class PFFT:
     ------
     InputError
         On all ranks, when an argument is bad, not supported, or differs between ranks.
+
+    Notes
+    -----
+    A subclass may make its transforms itself, without calling this constructor: what it sets as `forward`, a
+    `Transform`, is all that the methods ask, and `subcomm` what `destroy` frees.
     """
+
+    _shared = None  # what plans on one communicator have in common; a subclass' transforms may need none of it
 
     def __init__(self, comm, shape=None, axes=None, dtype=float, grid=None, padding=False,
                  collapse=False, backend="fftw", transforms=None, darray=None, slab=False,
@@ -145,9 +152,6 @@ class PFFT:
             return modes.shape, modes.dtype
 
         self.pencil, self.transfer = self._steps(request, transformed)
-        ends = self.xfftn[0].forward.input_array, self.xfftn[-1].forward.output_array
-        self._dtypes = tuple(array.dtype for array in ends)
-        self._shapes = tuple(pencil.shape for pencil in self.pencil)
         self.forward = Transform([one.forward for one in self.xfftn],
                                  [one.forward for one in self.transfer], self.pencil)
         self.backward = Transform([one.backward for one in self.xfftn[::-1]],
@@ -165,18 +169,18 @@ class PFFT:
         modes = list(request.fine)
         for axis, each in request.transformed.items():
             modes[axis - 1] = each.length(True)
-        self._dtypes = request.dtype, complex_of(request.dtype)
-        self._shapes = request.fine, tuple(modes)
+        dtypes = request.dtype, complex_of(request.dtype)
+        shapes = request.fine, tuple(modes)
         makers = []
 
         def transformed(*arguments):
             makers.append(partial(FFT, *arguments, request.factors, **serial))
-            return self._shapes[1], self._dtypes[1]
+            return shapes[1], dtypes[1]
 
         self.pencil, self.transfer = self._steps(request, transformed)
         self.xfftn = MadeLater(makers)
         specs = []
-        for layout, shape, kind in zip(layouts, self._shapes, self._dtypes):
+        for layout, shape, kind in zip(layouts, shapes, dtypes):
             where = layout.local_slice((1, *shape), coordinates)[1:]
             specs.append(ArraySpec(runtime.comm, (), shape, {
                 axis - len(shape): part for axis, part in enumerate(where)}, kind))
@@ -221,35 +225,38 @@ class PFFT:
 
     def destroy(self):
         """Free what the plan holds, and the communicators of `subcomm` (collective)."""
-        if self._shared is None:
-            return
-        for transform in (self.forward, self.backward):
-            transform.release()
+        if self._shared is not None:
+            for transform in (self.forward, self.backward):
+                transform.release()
         if isinstance(self.subcomm, Subcomm):
             self.subcomm.destroy()
-        self._shared.leave(self._workers)
-        self._shared = None
+        if self._shared is not None:
+            self._shared.leave(self._workers)
+            self._shared = None
 
     def shape(self, forward_output=True):
         """Local shape of the result, or of the input."""
-        return self.pencil[bool(forward_output)].subshape
+        return self._pencil_of(forward_output).subshape
 
     def local_slice(self, forward_output=True):
         """Where the local part of the result, or of the input, lies in the global array."""
-        return self.pencil[bool(forward_output)].local_slice
+        return self._pencil_of(forward_output).local_slice
 
     def global_shape(self, forward_output=False):
         """Global shape of the input, or of the result."""
-        return self._shapes[bool(forward_output)]
+        return self._pencil_of(forward_output).shape
 
     def dtype(self, forward_output=False):
         """Data type of the input, or of the result."""
-        return self._dtypes[bool(forward_output)]
+        return self.forward.dtypes[bool(forward_output)]
 
     @property
     def dimensions(self):
         """Number of axes."""
-        return len(self._shapes[0])
+        return len(self.global_shape())
+
+    def _pencil_of(self, forward_output):
+        return self.forward.output_pencil if forward_output else self.forward.input_pencil
 
     def describe(self):
         """The plan's choices, as text."""

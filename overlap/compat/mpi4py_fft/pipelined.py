@@ -31,6 +31,10 @@ class PipelinedTransform(Transform):
     def output_array(self):
         return self._arrays.used(self._sides[1])
 
+    @property
+    def dtypes(self):
+        return tuple(one.dtype for one in (*self._volume.inputs, *self._volume.outputs))
+
     def __call__(self, input_array=None, output_array=None, *, normalize=None, **unknown):
         """Transform (collective).
 

@@ -37,6 +37,11 @@ class Transform:
         return self._xfftn[-1].output_array
 
     @property
+    def dtypes(self):
+        """The data types of the input and of the result."""
+        return self.input_array.dtype, self.output_array.dtype
+
+    @property
     def input_pencil(self):
         return self._pencil[0]
 

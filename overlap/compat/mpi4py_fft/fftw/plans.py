@@ -3,9 +3,7 @@
 import numpy as np
 
 from ....errors import InputError
-from ....fft.engine import fftw as memory
-from ....fft.engine.library import PREFIXES, Precision, precision
-from .constants import (
+from .utilities import (
     C2C_BACKWARD,
     C2C_FORWARD,
     C2R,
@@ -31,24 +29,6 @@ COMPLEX_SIDES = {C2C_FORWARD: (True, True), C2C_BACKWARD: (True, True), R2C: (Fa
 FLAGS = (FFTW_DESTROY_INPUT, FFTW_UNALIGNED, FFTW_EXHAUSTIVE, FFTW_PATIENT, FFTW_ESTIMATE, FFTW_WISDOM_ONLY)
 
 _time_limit_s = None  # of planning; FFTW's own is as global
-
-
-def get_alignment(array):
-    """The largest power of two, 32 at most, by which an array's address can be divided."""
-    return next(n for n in (32, 16, 8, 4, 2, 1) if array.ctypes.data % n == 0)
-
-
-def aligned(shape, n=32, dtype=np.dtype("d"), fill=None):
-    """An array that begins at a multiple of `n` bytes; uninitialised, or filled with `fill`."""
-    array = memory.aligned(tuple(np.atleast_1d(shape)), dtype, n)
-    if fill is not None:
-        array[...] = fill
-    return array
-
-
-def aligned_like(z, fill=None):
-    """An array of the shape, type and alignment of another."""
-    return aligned(z.shape, get_alignment(z), z.dtype, fill)
 
 
 class FFT:
@@ -168,37 +148,6 @@ class FFT:
     def destroy(self):
         """Let go of FFTW's plan."""
         self._plan = None
-
-
-class Library:
-    """FFTW in one precision."""
-
-    FFT = FFT
-
-    def __init__(self, functions: Precision) -> None:
-        self.functions = functions
-
-    def alignment_of(self, array: np.ndarray) -> int:
-        """What FFTW makes of an array's alignment: 0 is the best."""
-        return self.functions.alignment_of(array)
-
-
-fftlib = {char: Library(found) for char in PREFIXES if (found := precision(char))}
-"""FFTW by precision: "F", "D" and, where the library has it, "G", long double."""
-
-
-def get_fftw_lib(dtype):
-    """FFTW in the precision of `dtype`, or None."""
-    return fftlib.get(np.dtype(dtype).char.upper())
-
-
-def get_planned_FFT(input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1,
-                    flags=(FFTW_MEASURE,), normalization=1.0):
-    """The plan of a transform from one array to another; see `FFT`."""
-    if get_fftw_lib(input_array.dtype) is None:
-        raise InputError(f"expected an array of the types {', '.join(fftlib)} or real ones of their precision, "
-                         f"received {input_array.dtype}")
-    return FFT(input_array, output_array, axes, kind, threads, flags, normalization)
 
 
 def set_timelimit(limit):

@@ -7,7 +7,9 @@ the lengths of the output along `axes`.
 import numpy as np
 
 from ....errors import InputError
-from .constants import (
+from .factory import get_planned_FFT
+from .plans import get_normalization
+from .utilities import (
     C2C_BACKWARD,
     C2C_FORWARD,
     C2R,
@@ -22,17 +24,13 @@ from .constants import (
     FFTW_RODFT10,
     FFTW_RODFT11,
     R2C,
-    dct_type,
-    dst_type,
-    idct_type,
-    idst_type,
-)
-from .plans import (
     aligned,
     aligned_like,
+    dct_type,
+    dst_type,
     get_alignment,
-    get_normalization,
-    get_planned_FFT,
+    idct_type,
+    idst_type,
 )
 
 __all__ = ["aligned", "aligned_like", "dctn", "dstn", "fftn", "get_alignment", "get_normalization", "hfftn", "idctn",

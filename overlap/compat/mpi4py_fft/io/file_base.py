@@ -22,7 +22,7 @@ class FileBase:
     def __init__(self, filename=None, domain=None):
         self.f, self.filename, self.domain = None, filename, domain
 
-    def write(self, step, fields, as_scalar=False):
+    def write(self, step, fields, as_scalar=False, **others):
         """Write a snapshot (collective).
 
         Parameters
@@ -33,6 +33,8 @@ class FileBase:
             ``slice(None)`` per axis, not counting the tensor's.
         as_scalar : bool
             Write components of tensors as arrays of their own, ``u0``, ``u1``, ...
+        others
+            Without effect.
         """
         for name, entries in fields.items():
             if not isinstance(name, str) or not isinstance(entries, tuple | list):
@@ -42,10 +44,12 @@ class FileBase:
                 field, index = entry if isinstance(entry, tuple | list) else (entry, None)
                 components = np.ndindex(field.shape[:field.rank]) if as_scalar else [()]
                 for component in components:
-                    self._write(name + "".join(map(str, component)), field[component] if component else field,
+                    # Classes derived from `DistArray` may know their components by an integer alone.
+                    where = component[0] if len(component) == 1 else component
+                    self._write(name + "".join(map(str, component)), field[where] if component else field,
                                 index, step)
 
-    def read(self, u, name, step=0):
+    def read(self, u, name, step=0, **others):
         """Fill a `DistArray` from a whole array in the file (collective)."""
         raise NotImplementedError
 

@@ -52,14 +52,14 @@ class HDF5File(FileBase):
             elif COMM.rank == 0:
                 self.f = h5py.File(self.filename, mode, **kw)
 
-    def write(self, step, fields, as_scalar=False):
+    def write(self, step, fields, as_scalar=False, **others):
         self.open()
         try:
             super().write(step, fields, as_scalar)
         finally:
             self.close()
 
-    def read(self, u, name, step=0):
+    def read(self, u, name, step=0, **others):
         with together(COMM):
             import h5py
             with h5py.File(self.filename, "r") as file:

@@ -1,4 +1,8 @@
-"""FFTW's kinds and flags, as numbers."""
+"""FFTW's kinds and flags, as numbers; arrays that lie as it likes them."""
+
+import numpy as np
+
+from ....fft.engine import fftw as memory
 
 FFTW_FORWARD, FFTW_BACKWARD = -1, 1
 FFTW_R2HC, FFTW_HC2R, FFTW_DHT = 0, 1, 2
@@ -27,4 +31,22 @@ idct_type = {1: FFTW_REDFT00, 2: FFTW_REDFT01, 3: FFTW_REDFT10, 4: FFTW_REDFT11}
 idst_type = {1: FFTW_RODFT00, 2: FFTW_RODFT01, 3: FFTW_RODFT10, 4: FFTW_RODFT11}
 
 __all__ = [name for name in globals() if name.startswith(("FFTW_", "C2", "R2"))] + [
-    "dct_type", "dst_type", "flag_dict", "idct_type", "idst_type"]
+    "aligned", "aligned_like", "dct_type", "dst_type", "flag_dict", "get_alignment", "idct_type", "idst_type"]
+
+
+def get_alignment(array):
+    """The largest power of two, 32 at most, by which an array's address can be divided."""
+    return next(n for n in (32, 16, 8, 4, 2, 1) if array.ctypes.data % n == 0)
+
+
+def aligned(shape, n=32, dtype=np.dtype("d"), fill=None):
+    """An array that begins at a multiple of `n` bytes; uninitialised, or filled with `fill`."""
+    array = memory.aligned(tuple(np.atleast_1d(shape)), dtype, n)
+    if fill is not None:
+        array[...] = fill
+    return array
+
+
+def aligned_like(z, fill=None):
+    """An array of the shape, type and alignment of another."""
+    return aligned(z.shape, get_alignment(z), z.dtype, fill)

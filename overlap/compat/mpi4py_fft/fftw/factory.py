@@ -1,0 +1,73 @@
+"""FFTW by precision: its plans, and what it has learned, in files: one per precision and rank."""
+
+import numpy as np
+from mpi4py import MPI
+
+from ....errors import InputError
+from ....fft.engine.library import PREFIXES, Precision, precision
+from .plans import FFT, set_timelimit
+from .utilities import FFTW_FORWARD, FFTW_MEASURE
+
+__all__ = ["FFT", "cleanup", "export_wisdom", "fftlib", "forget_wisdom", "get_fftw_lib", "get_planned_FFT",
+           "import_wisdom", "set_timelimit"]
+
+
+class Library:
+    """FFTW in one precision."""
+
+    FFT = FFT
+
+    def __init__(self, functions: Precision) -> None:
+        self.functions = functions
+
+    def alignment_of(self, array: np.ndarray) -> int:
+        """What FFTW makes of an array's alignment: 0 is the best."""
+        return self.functions.alignment_of(array)
+
+
+fftlib = {char: Library(found) for char in PREFIXES if (found := precision(char))}
+"""FFTW by precision: "F", "D" and, where the library has it, "G", long double."""
+
+
+def get_fftw_lib(dtype):
+    """FFTW in the precision of `dtype`, or None."""
+    return fftlib.get(np.dtype(dtype).char.upper())
+
+
+def get_planned_FFT(input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1,
+                    flags=(FFTW_MEASURE,), normalization=1.0):
+    """The plan of a transform from one array to another; see `FFT`."""
+    if get_fftw_lib(input_array.dtype) is None:
+        raise InputError(f"expected an array of the types {', '.join(fftlib)} or real ones of their precision, "
+                         f"received {input_array.dtype}")
+    return FFT(input_array, output_array, axes, kind, threads, flags, normalization)
+
+
+def _name(char, filename):
+    return f"{char}{MPI.COMM_WORLD.rank}_{filename}"
+
+
+def export_wisdom(filename):
+    """Write this rank's wisdom to the files ``F0_filename``, ``D0_filename``, ...; 0 is the rank."""
+    for char, library in fftlib.items():
+        with open(_name(char, filename), "wb") as file:
+            file.write(library.functions.wisdom())
+
+
+def import_wisdom(filename):
+    """Take the wisdom that `export_wisdom` wrote, with as many ranks."""
+    for char, library in fftlib.items():
+        with open(_name(char, filename), "rb") as file:
+            if not library.functions.take_wisdom(file.read()):
+                raise ValueError(f"expected a file of FFTW's wisdom, received {file.name!r}")
+
+
+def forget_wisdom():
+    """Forget all wisdom."""
+    for library in fftlib.values():
+        library.functions.forget_wisdom()
+
+
+def cleanup():
+    """Forget all wisdom; plans free themselves."""
+    forget_wisdom()

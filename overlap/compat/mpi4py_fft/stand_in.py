@@ -1,0 +1,29 @@
+"""`stand_in`: programs and libraries that import mpi4py_fft find the drop-in, unchanged."""
+
+import sys
+from importlib import import_module
+from pkgutil import walk_packages
+
+from ...errors import InputError
+
+NAME = "mpi4py_fft"
+
+
+def stand_in() -> None:
+    """Let ``import mpi4py_fft`` find the drop-in from now on in this process, with all submodules.
+
+    To be called before anything imports mpi4py-fft: for libraries that are built on it, such as shenfun, and for programs
+    that one would rather not change.
+
+    Raises
+    ------
+    InputError
+        mpi4py-fft itself has been imported already.
+    """
+    package = sys.modules[__package__]
+    found = sys.modules.setdefault(NAME, package)
+    if found is not package:
+        raise InputError(f"expected a call before anything imports {NAME}, received one after it has come from "
+                         f"{found.__file__}")
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        sys.modules[NAME + module.name.removeprefix(package.__name__)] = import_module(module.name)
