@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..arrays import Weights
 from .arguments import ORDERS, choice_problem, integers, shown
@@ -34,17 +34,18 @@ class ArrayLayout:
         ``"3/2"``: in real space an `FFT3` has ceil(3 n / 2) points per direction; modes beyond the
         resolved ones, and the Nyquist modes of even n, are dropped. Values are those of the same
         function. (`FFT2` does this in `FFT2.pointwise` alone.)
-    weights : sequence of numbers, optional
+    weights : sequence of numbers or "measure", optional
         One per rank, positive, as of the ranks' speeds: what every rank's share of each split axis is in
         proportion to (`overlap.arrays.shares`), with as many messages as even shares have. On a P x Q
-        grid a coordinate weighs what its ranks weigh together. A share may be empty.
+        grid a coordinate weighs what its ranks weigh together. A share may be empty. ``"measure"``: what
+        the plan's tuning file knows, or else what `Plan.balance` finds when the plan is made.
     """
 
     order: str = "natural"
     grid: tuple[int, int] | None = None
     restore: bool = False
     dealias: str | None = None
-    weights: Weights = None
+    weights: Weights | Literal["measure"] = None
 
     def __post_init__(self) -> None:
         # numpy's integers become Python's: records that are equal look alike on all ranks.
@@ -66,10 +67,14 @@ def volume_problem(layout: ArrayLayout, ranks: int) -> str | None:
 
 def slab_problem(layout: ArrayLayout) -> str | None:
     """What is wrong with a layout of an `FFT2`, or None."""
-    others: dict[str, Any] = {"grid": None, "restore": False, "dealias": None}
-    for name, only in others.items():
-        value = getattr(layout, name)
-        if value is not only:
-            return (f"expected a layout with {name}={only!r}, as an FFT2 has no other, received "
-                    f"{shown(value)}")
-    return choice_problem(order=(layout.order, ORDERS))
+    return default_problem(layout, "an FFT2", ("grid", "restore", "dealias")) or choice_problem(
+        order=(layout.order, ORDERS))
+
+
+def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:
+    """What is wrong with fields of a layout that have one value only in that plan, or None."""
+    for name in names:
+        value, only = getattr(layout, name), getattr(ArrayLayout, name)
+        if value is not only and not (isinstance(value, str) and value == only):
+            return f"expected a layout with {name}={only!r}, as {plan} has no other, received {shown(value)}"
+    return None

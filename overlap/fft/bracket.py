@@ -27,11 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import integers, memory_problem, record, shown
+from .arguments import integers, memory_problem, shown
+from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
 from .bracket_transform import BracketTransform, Redistribution, SliceBuffers
 from .engine.fftw import fast_length
-from .plan import Plan, PlanComm
+from .plan import Plan, PlanComm, given_weights, records
 from .planning.settings import Settings, settings_problem
 
 DEPTH = 8
@@ -57,6 +58,9 @@ class Bracket(Plan):
     points : (int, int), optional
         Points of the real-space grid in y and x, at least 3 K + 1 for modes up to K; by default
         the next lengths that FFTW is fast at.
+    layout : ArrayLayout or dict, optional
+        How the arrays lie: here only the weights of the ranks can differ from the default. They decide about
+        ky outside of the exchanges and planes between them.
     settings : Settings or dict, optional
         How a call runs, as far as it is not left to planning. What is left is chosen in the first
         call, as programs of your own need none of it. `chunk` is 1. By default, `effort` is
@@ -86,44 +90,55 @@ class Bracket(Plan):
     def __init__(self, comm: PlanComm, shape: Sequence[int],
                  spacing: tuple[float, float] = (1.0, 1.0), *,
                  points: tuple[int, int] | None = None,
+                 layout: ArrayLayout | dict[str, Any] | None = None,
                  settings: Settings | dict[str, Any] | None = None) -> None:
         super().__init__(comm)
         with self._making():
-            requested, problem = record(Settings, settings, "settings")
+            arrays, requested, problem = records(layout, settings, self.comm.size)
             sizes: Any = integers(shape)
             control = self.runtime.control
             members = control.ranks_of(self.comm)
             # Other ranks of the runtime may work on other shapes.
-            shapes = [other for theirs, other in control.allgather((members, sizes))
-                      if theirs == members]
+            same = [others for theirs, *others in control.allgather((members, sizes, arrays))
+                    if theirs == members]
             problem = (_problem(sizes, shape, spacing, points) or problem
-                       or _settings_problem(requested) or _disagreement(shapes)
+                       or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias"))
+                       or _settings_problem(requested)
+                       or _disagreement("shape", [sizes for sizes, _ in same])
+                       or _disagreement("weights", [arrays.weights for _, arrays in same])
                        or memory_problem(2 * 16 * prod(sizes) // self.comm.size))
             self.runtime.preflight(problem, plan="Bracket", spacing=spacing, points=points,
                                    **asdict(requested))
             self.shape: tuple[int, ...] = sizes
-            slices, planes, nky, nkx = sizes
+            _, _, nky, nkx = sizes
+            self._spacing = spacing
             self.points: Any = integers(points or (fast_length(3 * (nky - 1) + 1),
                                               fast_length(3 * (nkx // 2) + 1)))
             self.speed = 0.0
-            self._redistribution = Redistribution(
-                (planes, nky, nkx), self.comm.rank, self.comm.size)
-            self.rows = self._redistribution.rows
-            parts, modes = {-2: self.rows}, (planes, nky, nkx)
-            self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex,
-                                      contiguous=True)
-            self.advecting = ArraySpec(self.comm, (), modes, parts, complex,
-                                       contiguous=True)
+            self._weights, measures = given_weights(arrays)
             requested = replace(requested, chunk=1, effort=requested.effort or "estimate")
             if requested.wait != "auto":
                 requested = replace(requested, depth=requested.depth or DEPTH)
-            self.transform = BracketTransform(
-                self._comm, self._redistribution, self.spectrum, (spacing, self.points),
-                requested)
-            self._keep("bracket", self.transform)
-            self._advect: Any = self.runtime.pipelined(
-                self._take, buffers=self.buffers, depth=1,
-                wait="off" if self.runtime.workers == 1 else "poll")
+            self._requested = requested
+            self._place()
+            self.transform = _transform(self)
+            self._keep("bracket", self.transform, _transform)
+            # A runtime may have several of them, on a part of its ranks each: all measure if one does.
+            if control.maximum(int(measures)):
+                self._balanced()
+
+    def _place(self) -> None:
+        slices, *modes = self.shape
+        self._redistribution = Redistribution(modes, self.comm.rank, self.comm.size, self._weights)
+        self.rows = self._redistribution.rows
+        parts: Any = {-2: self.rows}
+        self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True)
+        self.advecting = ArraySpec(self.comm, (), modes, parts, complex, contiguous=True)
+        self._advect: Any = self.runtime.pipelined(
+            self._take, buffers=self.buffers, depth=1, wait="off" if self.runtime.workers == 1 else "poll")
+
+    def _share(self) -> float:
+        return self._redistribution.share_of_planes
 
     def _forget(self) -> None:
         self._advect = None
@@ -184,6 +199,8 @@ class Bracket(Plan):
     def _before_tuning(self) -> None:
         self.transform.plan()
 
+    _before_tuning_or_balancing = _before_tuning
+
     # ---- slices ----------------------------------------------------------------------------------
 
     def buffers(self) -> SliceBuffers:
@@ -209,10 +226,15 @@ class Bracket(Plan):
         self.speed = await self.transform.take(a, buffers)
 
 
-def _disagreement(shapes: list[Any]) -> str | None:
-    """What is wrong with the shapes of all ranks, or None."""
-    if any(shape != shapes[0] for shape in shapes):
-        return f"shape: expected the same on all ranks, received {', '.join(map(repr, shapes))}"
+def _transform(plan: Bracket) -> BracketTransform:
+    return BracketTransform(plan._comm, plan._redistribution, plan.spectrum, (plan._spacing, plan.points),
+                            plan._requested)
+
+
+def _disagreement(name: str, values: list[Any]) -> str | None:
+    """What is wrong with the values of all ranks, or None."""
+    if any(value != values[0] for value in values):
+        return f"{name}: expected the same on all ranks, received {', '.join(map(repr, values))}"
     return None
 
 

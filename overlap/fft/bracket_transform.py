@@ -25,6 +25,8 @@ class Redistribution:
     shape : (int, int, int)
         Global ``(planes, nky, nkx)``.
     rank, size : int
+    weights : tuple of numbers, optional
+        One per rank, what its ky and its planes are in proportion to.
 
     Attributes
     ----------
@@ -38,18 +40,23 @@ class Redistribution:
         What this rank has before the first exchange, and between the two.
     """
 
-    def __init__(self, shape, rank, size):
-        planes, nky, nkx = self.shape = shape
+    def __init__(self, shape, rank, size, weights=None):
+        planes, nky, nkx = self.shape = tuple(shape)
         self.rank = rank
-        self.all_rows = block(nky, size)
+        self.all_rows = block(nky, size, weights)
         self.rows = self.all_rows[rank]
         shares = [slice(min(2 * pairs.start, planes), min(2 * pairs.stop, planes))
-                  for pairs in block(-(-planes // 2), size)]
+                  for pairs in block(-(-planes // 2), size, weights)]
         self.share = shares[rank]
         share, mine = length_of(self.share), length_of(self.rows)
         self.held = RemotePieces([(length_of(part), mine, nkx) for part in shares], rank,
                                  [part.start * mine * nkx for part in shares])
         self.worked = RemotePieces([(share, length_of(part), nkx) for part in self.all_rows], rank)
+
+    @property
+    def share_of_planes(self) -> float:
+        """This rank's part of the planes, 0 to 1."""
+        return length_of(self.share) / self.shape[0]
 
     @property
     def nbytes(self) -> int:

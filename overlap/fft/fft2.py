@@ -32,7 +32,7 @@ from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, Plan
 from .engine.stage import Direction
 from .engine.staged import StagedTransform
 from .function import Function, fine_points
-from .plan import FourierPlan, PlanComm, records
+from .plan import FourierPlan, PlanComm, given_weights, records
 from .planning.memory import Memory
 from .planning.search import adopt, choose
 from .planning.settings import Settings, settings_problem
@@ -116,32 +116,38 @@ class FFT2(FourierPlan):
             self._shape: tuple[int, ...] = lengths
             self._dtype = np.dtype(dtype)
             self._transposed = arrays.order == "transposed"
-            self._weights = arrays.weights
+            self._weights, measures = given_weights(arrays)
             self._requested = requested
             kind = {"kind": "FFT2", "shape": list(lengths), "dtype": str(self._dtype),
                     "order": arrays.order, "ranks": self.comm.size, "workers": self.runtime.workers}
-            if self._weights is not None:
-                kind["weights"] = str(self._weights)
+            if arrays.weights is not None:
+                kind["weights"] = str(arrays.weights)
             self._tuning = Tuning(self.runtime, path or None, kind, self._dtype)
+            if measures:
+                self._weights = self._tuning.weights
+                measures = self._weights is None
             self._memory = Memory(self.runtime, kind | {"requested": str(requested.given())}, self._dtype)
             self._make(NORMS[norm])
+            if measures:
+                self._balanced()
 
     def _make(self, power: float) -> None:
-        *batch, ny, nx = self._shape
-        points = float(ny * nx)
+        points = float(np.prod(self._shape[-2:]))
         self._scale_forward, self._scale_backward = points ** -power, points ** (power - 1.0)
+        self._comms = (self.runtime.comm,)
+        self._place()
+        self.forward, self.backward = _forward(self), _backward(self)
+        self._add("forward", self.forward, _forward)
+        self._add("backward", self.backward, _backward)
+        self._memory.keep_wisdom()
+
+    def _place(self) -> None:
         size = self.comm.size
         self._here = Layout((None, 0 if size > 1 else None, None), (size,), self._weights)
         self._there = Layout((None, None, 0 if size > 1 else None), (size,), self._weights)
-        self.real, self.spectrum = self._specs(batch)
+        self.real, self.spectrum = self._specs(self._shape[:-2])
         self._staged: weakref.WeakValueDictionary[tuple, StagedTransform | PlaneBlocks] = (
             weakref.WeakValueDictionary())  # all that are in use
-        self._comms = (self.runtime.comm,)
-        self.forward = self._transform(True, self.real, self.spectrum, self._scale_forward)
-        self.backward = self._transform(False, self.spectrum, self.real, self._scale_backward)
-        self._add("forward", self.forward)
-        self._add("backward", self.backward)
-        self._memory.keep_wisdom()
 
     def _transform(self, forward, source, target, scale):
         make = self._staged_of(forward, (*self._shape[-2:],), source.slices)
@@ -200,9 +206,12 @@ class FFT2(FourierPlan):
         self._tuning.keep(tuned, (self.real.shape[-2:], self.spectrum.shape[-2:]))
         self._staged.clear()  # made anew, as a later plan will
 
-    def _add(self, name, transform):
+    def _keep_weights(self) -> None:
+        self._tuning.keep_weights(self._weights)
+
+    def _add(self, name, transform, make):
         """Plan a new transform, from the tuning file if that knows it."""
-        self._keep(name, transform)
+        self._keep(name, transform, make)
         found = self._tuning.settings(name)
         if found is not None:
             transform.tuned = found[1]
@@ -263,10 +272,14 @@ class FFT2(FourierPlan):
             self.runtime.preflight(function.problem or choice_problem(blocks=(blocks, BLOCKS)),
                                    **function.agreed, blocks=blocks)
             fine = (ny, nx) if dealias is None else tuple(fine_points((ny, nx), dealias))
-            transform = self._pointwise(function, fine, blocks == "planes")
+
+            def make(plan: FFT2) -> Pointwise:
+                return plan._pointwise(function, fine, blocks == "planes")
+
+            transform = make(self)
             self._add(f"pointwise: {function.inputs - function.shared} input(s), "
                       f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
-                      transform)
+                      transform, make)
             return transform
 
     def _pointwise(self, function, fine, whole):
@@ -315,3 +328,11 @@ class FFT2(FourierPlan):
         else:
             spectrum = ArraySpec(self.comm, batch, (ny, columns), {-1: mine}, spectral)
         return ArraySpec(self.comm, batch, (ny, nx), {-2: rows}, self._dtype), spectrum
+
+
+def _forward(plan: FFT2) -> Planes:
+    return plan._transform(True, plan.real, plan.spectrum, plan._scale_forward)
+
+
+def _backward(plan: FFT2) -> Planes:
+    return plan._transform(False, plan.spectrum, plan.real, plan._scale_backward)

@@ -27,7 +27,7 @@ from .engine.fftw import complex_of
 from .engine.stage import Direction
 from .engine.staged import StagedTransform
 from .function import Function, fine_points
-from .plan import FourierPlan, PlanComm, records
+from .plan import FourierPlan, PlanComm, given_weights, records
 from .planning.grids import near_grids
 from .planning.memory import Memory
 from .planning.search import MEASURED, choose
@@ -102,40 +102,44 @@ class FFT3(FourierPlan):
                                    norm=norm, **asdict(arrays), **asdict(requested))
             self._shape: tuple[int, ...] = lengths
             self._dtype = np.dtype(dtype)
-            self._layout, self._requested = arrays, requested
+            self._weights, measures = given_weights(arrays)
+            self._layout, self._requested = replace(arrays, weights=self._weights), requested
             self._transposed = arrays.order == "transposed"
             self._power = NORMS[norm]
             self.grid = arrays.grid or self._choose_grid()
             self._make()
+            if measures:
+                self._balanced()
+
+    def _place(self) -> None:
+        weights = self._weights
+        p, q = (None if size == 1 else dimension for dimension, size in enumerate(self.grid))
+        self._here = Layout((None, q, p, None), self.grid, weights)
+        self._there = self._here if self._layout.restore else Layout((None, None, q, p), self.grid, weights)
+        self.real, self.spectrum = self._specs(self._shape[:-3])
 
     def _make(self) -> None:
         self._coordinates = coordinates(self.comm.rank, self.grid)
         self._comms = subcomms(self.runtime, self.grid)
-        p, q = (None if size == 1 else dimension for dimension, size in enumerate(self.grid))
-        weights = self._layout.weights
-        self._here = Layout((None, q, p, None), self.grid, weights)
-        self._there = self._here if self._layout.restore else Layout((None, None, q, p), self.grid, weights)
-        *batch, nz, ny, nx = self._shape
+        nz, ny, nx = self._shape[-3:]
         self._axes = axes_of((Z, Y, X), (nz, ny, nx), fine_points((nz, ny, nx), self._layout.dealias), self._dtype)
-        self.real, self.spectrum = self._specs(batch)
+        self._place()
         self._memory = Memory(self.runtime, {
             "kind": "FFT3", "shape": list(self._shape), "dtype": str(self._dtype), "layout": str(self._layout),
             "grid": list(self.grid), "workers": self.runtime.workers, "requested": str(self._requested.given())},
             self._dtype)
-        fields = self.real.slices
-        self.forward = Volume(
-            self.runtime, self._comms, self._staged(True, self._axes, fields), self.real,
-            self.spectrum, self._scale(True, self._axes))
-        self.backward = Volume(
-            self.runtime, self._comms, self._staged(False, self._axes, fields), self.spectrum,
-            self.real, self._scale(False, self._axes))
-        self._add("forward", self.forward)
-        self._add("backward", self.backward)
+        self.forward, self.backward = _forward(self), _backward(self)
+        self._add("forward", self.forward, _forward)
+        self._add("backward", self.backward, _backward)
         self._memory.keep_wisdom()
 
-    def _add(self, name: str, transform: Fields) -> None:
+    def _volume(self, forward: bool, source: ArraySpec, target: ArraySpec) -> Volume:
+        return Volume(self.runtime, self._comms, self._staged(forward, self._axes, self.real.slices), source, target,
+                      self._scale(forward, self._axes))
+
+    def _add(self, name: str, transform: Fields, make: Callable[[Any], Fields]) -> None:
         """Plan a new transform."""
-        self._keep(name, transform)
+        self._keep(name, transform, make)
         choose(transform, self._requested, self._memory)
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
@@ -205,15 +209,19 @@ class FFT3(FourierPlan):
             if dealias is not None:
                 axes = axes_of((Z, Y, X), self._shape[-3:], fine_points(self._shape[-3:], dealias), self._dtype)
             fine = tuple(axes[axis].length(False) for axis in (Z, Y, X))
-            transform = VolumePointwise(
-                self.runtime, self._comms, function,
-                self._staged(False, axes, max(function.inputs, shared), False, True),
-                self._staged(True, axes, outputs, False), self.spectrum, self._specs(())[1],
-                self._here.local_shape((1, *fine), self._coordinates), self._dtype,
-                self._scale(False, axes), self._scale(True, axes))
+
+            def make(plan: FFT3) -> VolumePointwise:
+                return VolumePointwise(
+                    plan.runtime, plan._comms, function,
+                    plan._staged(False, axes, max(function.inputs, shared), False, True),
+                    plan._staged(True, axes, outputs, False), plan.spectrum, plan._specs(())[1],
+                    plan._here.local_shape((1, *fine), plan._coordinates), plan._dtype,
+                    plan._scale(False, axes), plan._scale(True, axes))
+
+            transform = make(self)
             self._add(f"pointwise: {function.inputs - function.shared} input(s), "
                       f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
-                      transform)
+                      transform, make)
             return transform
 
     def _choose_grid(self) -> tuple[int, int]:
@@ -266,6 +274,14 @@ class FFT3(FourierPlan):
                  if layout.splits[axis] is not None}
         return ArraySpec(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
                     natural=natural)
+
+
+def _forward(plan: FFT3) -> Volume:
+    return plan._volume(True, plan.real, plan.spectrum)
+
+
+def _backward(plan: FFT3) -> Volume:
+    return plan._volume(False, plan.spectrum, plan.real)
 
 
 def _route(grid, real, forward, restore):

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
-from ..arrays import checked
+from ..arrays import DistArray, Weights, checked
 from ..errors import ClosedError
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
 from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
+from .planning.balance import Balance, computing_s, speeds_of, weights_of, whole_s
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
 from .transform import Progress, Transform
 
+MEASURE = "measure"
 PlanComm = Any
 """What a plan runs on: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
 
@@ -62,6 +64,8 @@ class Plan:
             self.runtime.check_open()
         self.comm = self._comm.source
         self._made = 0
+        self._weights: Weights = None
+        self._makers: weakref.WeakKeyDictionary[Transform, Callable[[Any], Transform]] = weakref.WeakKeyDictionary()
         self._transforms: weakref.WeakValueDictionary[int, Transform] = (
             weakref.WeakValueDictionary())  # by a number, alike on all ranks
 
@@ -135,6 +139,77 @@ class Plan:
                 transform.configure(tuned[transform.name].settings)
             return {name: transform.tuned for name, transform in tuned.items()}
 
+    def balance(self, *arrays: DistArray) -> Balance:
+        """Give every rank a share that follows its speed (collective).
+
+        The speeds are measured on the plan's own computing. Where shares in proportion to them gain clearly, the plan is
+        made anew with these as weights, in place: `real`, `spectrum` and the shapes of arrays change, `forward` and all other
+        transforms stay the same objects with the same settings, hence as many messages. A `Bracket` must be told its advecting
+        field again. With a tuning file, the weights are kept there, for plans with ``weights="measure"``.
+
+        Parameters
+        ----------
+        arrays : DistArray
+            Arrays of the plan, of real space or of the spectrum, to be moved to the new shares.
+
+        Returns
+        -------
+        Balance
+            Speeds, weights, what was gained, and the arrays.
+
+        Raises
+        ------
+        InputError
+            On all ranks, when an array is not one of the plan's.
+        """
+        self._check_in_use()
+        with self.runtime.together("balancing a plan"):
+            sides = [next((side for side, spec in enumerate((self.real, self.spectrum)) if spec is not None and isinstance(
+                array, DistArray) and array.global_shape == spec.global_shape and array.axes == spec.axes), None)
+                for array in arrays]
+            self.runtime.preflight(None if None not in sides else (
+                "expected arrays distributed as real or spectrum of the plan are, received "
+                f"{arrays[sides.index(None)]!r:.80}"), sides=sides)
+            found = self._balanced()
+            specs: Any = (self.real, self.spectrum)
+            moved = tuple(array.redistribute(specs[side]) if found.changed else array for array, side in zip(arrays, sides))
+            return replace(found, arrays=moved)
+
+    def _balanced(self) -> Balance:
+        """Find the speeds of all ranks, and take them as weights where that pays (collective)."""
+        self._before_tuning_or_balancing()
+        alive = self._alive()
+        everyone = self.runtime.control.allgather((computing_s(alive), self._share()))
+        members: Any = self.runtime.control.ranks_of(self.comm)
+        times_s, shares = zip(*(everyone[rank] for rank in members))
+        speeds, pays = speeds_of(times_s, shares)
+        pays = self.comm.size > 1 and pays
+        if not self.runtime.control.maximum(int(pays)):
+            return Balance(speeds, self._weights, False, 1.0)
+        before, before_s = self._weights, whole_s(alive)
+        self._reshare(weights_of(speeds) if pays else before, alive)
+        after_s = whole_s(alive)
+        if after_s >= before_s:
+            self._reshare(before, alive)
+            return Balance(speeds, before, False, 1.0)
+        self._keep_weights()
+        return Balance(speeds, self._weights, pays, before_s / after_s)
+
+    def _reshare(self, weights: Weights, alive: list[Transform]) -> None:
+        """Make the plan anew with other weights (collective)."""
+        self._weights = weights
+        self._place()
+        for transform in list(self._transforms.values()):
+            if transform in alive:
+                transform.become(self._makers[transform](self))
+            else:  # dropped elsewhere
+                transform.release()
+
+    def _share(self) -> float:
+        """This rank's part of the computing."""
+        specs = [spec for spec in (self.real, self.spectrum) if spec is not None]
+        return float(np.mean([np.prod(spec.shape) / max(1.0, float(np.prod(spec.global_shape))) for spec in specs]))
+
     def _alive(self) -> list[Transform]:
         """The transforms that no rank has dropped, in the order they were made in (collective)."""
         held = dict(self._transforms)
@@ -165,9 +240,10 @@ class Plan:
         if self.closed:
             raise ClosedError("expected a plan in use, received one that was closed")
 
-    def _keep(self, name: str, transform: Transform) -> None:
-        """Keep a new transform until it is dropped or the plan is closed."""
+    def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
+        """Keep a new transform until it is dropped or the plan is closed; `make` makes another like it, of this plan."""
         transform.name = name
+        self._makers[transform] = make
         self._transforms[self._made] = transform
         self._made += 1
 
@@ -187,6 +263,16 @@ class Plan:
     def _untunable(self) -> str | None:
         """Why what tuning finds could not be kept, or None."""
         return None
+
+    def _place(self) -> None:
+        """Find what every rank holds with the plan's weights."""
+        raise NotImplementedError
+
+    def _keep_weights(self) -> None:
+        """Keep weights that were measured for later plans, if there is where (collective)."""
+
+    def _before_tuning_or_balancing(self) -> None:
+        """What makes the transforms ready (collective)."""
 
     def _before_tuning(self) -> None:
         """What comes before the search (collective)."""
@@ -225,9 +311,16 @@ def _part_of(progress: Progress, name: str, before_s: float, total_s: float) -> 
 def records(layout: Any, settings: Any, ranks: int) -> tuple[ArrayLayout, Settings, str | None]:
     """A plan's two option records, with checked weights, and what is wrong with what was given for them."""
     layout, problem = record(ArrayLayout, layout, "layout")
-    weights, uneven = checked(layout.weights, ranks)
     settings, other = record(Settings, settings, "settings")
+    if isinstance(layout.weights, str) and layout.weights == MEASURE:
+        return layout, settings, problem or other
+    weights, uneven = checked(layout.weights, ranks)
     return replace(layout, weights=weights), settings, problem or uneven or other
+
+
+def given_weights(layout: ArrayLayout) -> tuple[Weights, bool]:
+    """A plan's weights as given, None where they are to be measured, and whether they are."""
+    return (None, True) if isinstance(layout.weights, str) else (layout.weights, False)
 
 
 class Closed:

@@ -269,6 +269,16 @@ class Transform:
         return sum(int(np.prod(spec.shape[-spec.dimensions:])) * spec.dtype.itemsize
                    for spec in (*self.inputs, *self.outputs)) or 1
 
+    def become(self, other: Transform) -> None:
+        """Be another transform from now on, one of the same kind for other shares, with the same settings (collective)."""
+        kept = {name: getattr(self, name) for name in ("name", "requested", "trials", "tuned", "refinement")
+                if hasattr(self, name)}
+        settings, configured = self.settings, self._pipelines is not None
+        vars(self).clear()
+        vars(self).update(vars(other) | kept)
+        if configured:
+            self.configure(settings)
+
     def release(self):
         """Let go of buffers and plans: they are in a cycle, which Python would find late."""
         self._released, self.refinement = True, None

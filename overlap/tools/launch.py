@@ -146,7 +146,7 @@ def run_ranks(command: Sequence[str], *, ranks: int, workers: int = 1, link: str
     environ.setdefault(THREAD_LEVEL[0], os.environ.get(*THREAD_LEVEL))
     with signals.ending_by_exception(), _reading(on_line) as stdout:
         if link is not None:
-            options = {} if burst is None else {"burst": burst}
+            options: Any = {} if burst is None else {"burst": burst}
             return links.run(command, hosts=ranks, rate=link, cpus=(), deadline_s=deadline_s,
                              env=environ, stdout=stdout, **options)
         with removing_segments():

@@ -9,6 +9,12 @@ def test_bad_weights_and_numbers_of_messages(ranks):
     jobs.run_job("weights_cases:refused,messages", ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_balanced_plans(ranks, tmp_path):
+    jobs.run_job("weights_cases:balanced", ranks, args={"path": str(tmp_path / "tuning.json")})
+    jobs.run_job("weights_cases:measured,brackets", ranks)
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_computing_and_waiting_are_counted(ranks):
     jobs.run_job("weights_cases:loads,loads_of_plans", ranks)

@@ -1,8 +1,11 @@
 """Uneven shares on real ranks: equal numbers of messages, equal bits, one error for bad weights."""
 
+import sys
 import time
+from contextlib import contextmanager
 
 import numpy as np
+from bracket_cases import SPACING, modes, run
 from everywhere import raises_everywhere
 
 import overlap
@@ -86,3 +89,109 @@ def loads_of_plans(comm):
         assert "waits" not in plan.describe()
         plan.forward(plan.real.empty())
         assert f"rank {comm.rank} waits" in plan.describe().splitlines()[1]
+
+
+def balanced(comm, path):
+    """A plan with a rank that counts as slow: shares follow, arrays move, transforms stay right; and back."""
+    counts = 5, 3, 1, 1
+    from overlap.fft.planning import balance
+    true = balance.computing_s
+    rng = np.random.default_rng(1)
+
+    def pretended(transforms):
+        share = current[0]._share()
+        return [share / counts[comm.rank]] * len(true(transforms))
+
+    for make, truth, dtype in ((lambda rt: FFT2(rt, (6, 20, 18), tuning=path), np.fft.fft2, "c16"),
+                               (lambda rt: FFT3(rt, (2, 16, 12, 18), layout={"order": "natural"}), None, "c16")):
+        truth = truth or (lambda u: np.fft.fftn(u, axes=(-3, -2, -1)))
+        with overlap.Runtime(comm) as rt, make(rt) as plan:
+            current = [plan]
+            u = rng.standard_normal(plan.real.global_shape) + 0j
+            local = plan.real.wrap(np.ascontiguousarray(u[plan.real.local_slice]))
+            squares = plan.pointwise(lambda a: a * a)
+            spectrum = plan.forward(local)
+            forward, settings = plan.forward, plan.forward.settings
+            balance_module = sys.modules["overlap.fft.plan"]
+            with patched(balance_module, "computing_s", pretended), patched(balance_module, "whole_s", falling()):
+                found = plan.balance(local, spectrum)
+            assert found.changed == (comm.size > 1)
+            assert found.gain > 1 or comm.size == 1
+            assert len(set(comm.allgather((found.weights, found.speeds, found.gain)))) == 1
+            if comm.size > 1:
+                assert found.weights == tuple(round(1000 * one / 5) for one in counts[:comm.size])
+            assert plan.forward is forward and forward.settings == settings
+            local, spectrum = found.arrays
+            for array, spec, whole in ((local, plan.real, u), (spectrum, plan.spectrum, truth(u))):
+                assert array.local_slice == spec.local_slice
+                np.testing.assert_allclose(array, whole[spec.local_slice], rtol=0, atol=1e-12 * abs(whole).max())
+            again = plan.forward(local)
+            np.testing.assert_allclose(again, truth(u)[plan.spectrum.local_slice], rtol=0, atol=1e-12 * abs(truth(u)).max())
+            np.testing.assert_allclose(plan.backward(again), u[plan.real.local_slice], rtol=0, atol=1e-12)
+            np.testing.assert_allclose(squares(again), truth(u * u)[plan.spectrum.local_slice], rtol=0,
+                                       atol=1e-12 * abs(truth(u * u)).max())
+            raises_everywhere(comm, InputError, "distributed as real or spectrum of the plan",
+                              lambda: plan.balance(np.zeros(3) if comm.rank == 0 else local))
+            # What gains nothing changes nothing: neither equal speeds nor shares that turned out slower.
+            with patched(balance_module, "computing_s", pretended), patched(balance_module, "whole_s", falling()):
+                assert not plan.balance().changed
+            weights = plan._weights
+            with patched(balance_module, "computing_s", lambda transforms: [1.0 + comm.rank] * 7), \
+                    patched(balance_module, "whole_s", lambda transforms: 1.0):
+                unchanged = plan.balance(local)
+                assert not unchanged.changed and plan._weights == weights and unchanged.arrays[0] is local
+            np.testing.assert_allclose(plan.forward(local), again, rtol=0, atol=1e-12 * abs(truth(u)).max())
+    with FFT2(comm, (6, 20, 18), tuning=path, layout={"weights": "measure"}) as plan:
+        assert comm.size == 1 or plan._weights == found.weights
+        np.testing.assert_allclose(plan.backward(plan.forward(plan.real.empty() * 0 + 1)), 1, atol=1e-13)
+
+
+def falling():
+    """Times that fall from call to call."""
+    times = iter(range(100, 0, -1))
+    return lambda transforms: float(next(times))
+
+
+@contextmanager
+def patched(module, name, value):
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def measured(comm):
+    """Weights that are measured, whatever comes of it: the same on all ranks, and the result is right."""
+    for plan in (FFT2(comm, (8, 24, 20), layout={"weights": "measure"}),
+                 FFT3(comm, (16, 24, 20), layout={"weights": "measure"})):
+        with plan:
+            assert len(set(comm.allgather(plan._weights))) == 1
+            u = np.random.default_rng(1).standard_normal(plan.real.global_shape) + 0j
+            axes = (-2, -1) if isinstance(plan, FFT2) else (-3, -2, -1)
+            truth = np.fft.fftn(u, axes=axes)
+            np.testing.assert_allclose(plan.forward(u[plan.real.local_slice]), truth[plan.spectrum.local_slice], rtol=0,
+                                       atol=1e-12 * abs(truth).max())
+
+
+def brackets(comm):
+    """With any weights, and a rank without planes: the same bits as with even shares."""
+    a, f = modes((5, 9, 17), 1), modes((3, 5, 9, 17), 2)
+    expected = run(comm, a, f, wait="poll", effort="estimate")
+    for weights in (WEIGHTS[:comm.size], (0.001, 1, 1, 1)[:comm.size]):
+        with overlap.Bracket(comm, f.shape, SPACING, layout={"weights": weights}, settings={"wait": "poll"}) as bracket:
+            bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+            parts = comm.gather(bracket(np.ascontiguousarray(f[:, :, bracket.rows])))
+            found = bracket.balance()
+            assert len(set(comm.allgather((found.weights, found.speeds)))) == 1
+            bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
+            again = comm.gather(bracket(np.ascontiguousarray(f[:, :, bracket.rows])))
+        if comm.rank == 0:
+            for some in (parts, again):
+                np.testing.assert_array_equal(np.concatenate(some, axis=2), expected)
+    if comm.size > 1:
+        raises_everywhere(comm, InputError, "weights: expected the same on all ranks", lambda: overlap.Bracket(
+            comm, f.shape, SPACING, layout={"weights": (1 + comm.rank, *(2,) * (comm.size - 1))}))
+    raises_everywhere(comm, InputError, "a Bracket has no other", lambda: overlap.Bracket(
+        comm, f.shape, SPACING, layout={"restore": True}))

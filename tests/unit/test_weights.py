@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.arrays import Layout, block, checked, combined, coordinates, length_of, shares
+from overlap.fft.planning.balance import LEAST_GAIN, ROUNDS, speeds_of, weights_of
 
 NUMBERS = (st.integers(1, 30) | st.integers(1, 10**40) | st.fractions(Fraction(1, 10**6), 10**6)
            | st.floats(min_value=5e-324, allow_infinity=False, exclude_min=False))
@@ -74,3 +75,26 @@ def test_bad_weights_are_refused(given_):
     found, problem = checked(given_, 2)
     assert found is None
     assert "positive finite numbers, one for each rank, 2 in all, received" in problem
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.lists(st.integers(1, 20), min_size=6, max_size=6))
+def test_speeds_are_shares_over_times(speeds, some):
+    """Any speeds, found from any shares; new shares pay where the even ones lose more than measuring errs."""
+    parts = [one / sum(some[:len(speeds)]) for one in some[:len(speeds)]]
+    times = [[share / speed] * ROUNDS for share, speed in zip(parts, speeds)]
+    found, pays = speeds_of(times, parts)
+    np.testing.assert_allclose(found, np.array(speeds) / max(speeds), rtol=1e-12)
+    gain = max(each[0] for each in times) * sum(speeds)
+    assert pays == (gain >= LEAST_GAIN) or abs(gain - LEAST_GAIN) < 1e-9
+    assert all(abs(weight - 1000 * speed / max(speeds)) <= 0.5 or weight == 1 for weight, speed in zip(
+        weights_of(found), speeds))
+
+
+def test_a_disturbed_round_balances_nothing():
+    times = np.ones((2, ROUNDS))
+    times[1, :ROUNDS // 2] = 3.0
+    assert not speeds_of(times, (0.5, 0.5))[1]
+    assert speeds_of(np.array([[1.0], [2.0]]) * np.ones(ROUNDS), (0.5, 0.5))[1]
+    found, pays = speeds_of([[1.0] * ROUNDS, [0.0] * ROUNDS, [1.0] * ROUNDS], (0.5, 0.0, 0.5))
+    assert found == (1, 1, 1) and pays      # who has no work gets some

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
+from ...arrays import Weights, checked
 from ...errors import InputError
 from ...runtime import Runtime
 from ...timing.processor import cpu_model
@@ -37,6 +38,11 @@ class Tuning:
     dtype : dtype
         Its precision is that of the wisdom.
 
+    Attributes
+    ----------
+    weights : tuple of numbers or None
+        What `keep_weights` has kept for this plan.
+
     Raises
     ------
     InputError
@@ -51,6 +57,7 @@ class Tuning:
         self._entry: dict | None = None
         self._reason: str | None = None
         self._machine: dict | None = None
+        self.weights: Weights = None
         self._known: list[str] = []  # wisdom of an earlier entry, for transforms that are not tuned anew
         if path is None:
             return
@@ -60,6 +67,9 @@ class Tuning:
             found = (None if control.rank > 0 else
                      store.find(store.read(path), plan, self._machine))
             self._entry, self._reason = control.bcast(found)
+            self.weights = checked((self._entry or {}).get("weights"), control.size)[0]
+            if self._entry is not None and not self._entry["transforms"]:
+                self._entry, self._reason = None, "its entry for this plan has weights alone"
             if self._entry is not None:
                 with self.planning() as accepted:
                     if not accepted:
@@ -94,6 +104,20 @@ class Tuning:
             return None
         return store.unwritable(self.path)
 
+    def keep_weights(self, weights: Weights) -> None:
+        """Keep weights that were measured in the file, if there is one, for plans that ask for such (collective)."""
+        with self._runtime.together("keeping weights"):
+            self.weights, self._plan = weights, self._plan | {"weights": "measure"}
+            if self.path is None or self._runtime.control.rank > 0:
+                return
+            found = {"plan": self._plan, "machine": self._machine, "transforms": {}, "wisdom": ""}
+            if self._entry is not None and self._entry["plan"] == self._plan:
+                found = self._entry
+            try:
+                store.write(self.path, found | {"weights": list(weights or (1,) * self._runtime.control.size)})
+            except (InputError, OSError) as error:
+                raise InputError(f"expected to write a tuning file, received {self.path!r}: {error}") from None
+
     def keep(self, transforms: dict[str, Tunable], shapes: tuple) -> None:
         """Keep what was found as the entry, and in the file if there is one (collective).
 
@@ -117,6 +141,8 @@ class Tuning:
                                    if transform.tuned is not None},
                     "wisdom": local.joined_wisdom(self._dtype,
                                                   [*filter(None, texts or ()), *self._known])}
+                if self.weights is not None:
+                    self._entry["weights"] = list(self.weights)
             self._entry = control.bcast(self._entry)
             if control.rank == 0 and self.path is not None:
                 try:

@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 
 from ... import files
+from ...arrays import checked
 from ...errors import InputError
 from .settings import Settings, Tuned, settings_problem
 
@@ -158,9 +159,12 @@ def _refuse(constant: str) -> None:
 
 def _problem(entry: object) -> str | None:
     """What is wrong with an entry, or None."""
-    if not isinstance(entry, dict) or set(entry) != set(_PARTS) or any(
+    if not isinstance(entry, dict) or set(entry) - {"weights"} != set(_PARTS) or any(
             not isinstance(entry[name], kind) for name, kind in _PARTS.items()):
         return f"an entry that does not consist of {', '.join(_PARTS)}"
+    weights = entry.get("weights")
+    if weights is not None and (not isinstance(weights, list) or checked(weights, len(weights))[1]):
+        return f"weights that are no list of positive numbers, {_short(weights)}"
     for part in ("plan", "machine"):
         for name, value in entry[part].items():
             if not all(isinstance(one, _SCALARS) for one in (

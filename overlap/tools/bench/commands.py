@@ -43,6 +43,7 @@ def add_commands(add: options.Add) -> None:
                        help="time to take")
     tuned.add_argument("--file", metavar="FILE", type=options.output, help="the tuning file; default: what "
                        f"OVERLAP_TUNING names, else {DEFAULT_FILE}")
+    tuned.add_argument("--balance", action="store_true", help="first find shares that follow the ranks' speeds")
 
     shown = add("demo", _demo, "see communication disappear on this machine")
     shown.add_argument("--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report")
@@ -152,11 +153,11 @@ def _demo(given, parser):
 # --- tune -----------------------------------------------------------------------------------------
 
 def _tune(given, parser):
-    tune(_case(given, parser), budget_s=given.budget, path=given.file, ranks=given.ranks,
+    tune(_case(given, parser), budget_s=given.budget, path=given.file, balance=given.balance, ranks=given.ranks,
          link=given.link, burst=given.burst, deadline_s=given.deadline)
 
 
-def tune(case: Case, *, budget_s: float, path: str | None = None, ranks: int,
+def tune(case: Case, *, budget_s: float, path: str | None = None, balance: bool = False, ranks: int,
          link: str | None = None, burst: int | None = None,
          deadline_s: float | None = None) -> None:
     """Tune a case on ranks of its own, or on those mpiexec started; print what was tried.
@@ -180,10 +181,12 @@ def tune(case: Case, *, budget_s: float, path: str | None = None, ranks: int,
                 what, done, total = event["progress"]
                 bar.update(task, description=what, completed=done, total=total)
 
-        run_spec({"task": "tune", "budget_s": budget_s, "path": path, **case.as_dict()},
+        run_spec({"task": "tune", "budget_s": budget_s, "path": path, "balance": balance, **case.as_dict()},
                  ranks=at_hand(ranks), on_event=on_event, workers=case.workers, link=link,
                  burst=burst, deadline_s=deadline_s)
         bar.update(task, description="done", completed=budget_s, total=budget_s)
+    if "balanced" in events:
+        _console().print(events["balanced"] + "; plans use them with layout={'weights': 'measure'}", markup=False)
     if "tuned" in events:
         _show_trials(events["tuned"], path)
 

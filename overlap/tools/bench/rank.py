@@ -19,6 +19,7 @@ from mpi4py import MPI
 from ...abort import limited_to
 from ...errors import InputError
 from ...fft import FFT2
+from ...fft.planning.balance import Balance
 from ...fft.engine.fftw import fftw_version
 from ...runtime import Runtime
 from .. import launch
@@ -109,8 +110,11 @@ def _case(spec, comm, emit):
 
 
 def _tune(spec, comm, emit):
-    emit({"tuned": tune_case(comm, Case.from_dict(spec), spec["budget_s"], spec["path"],
-                             lambda *step: emit({"progress": step}))})
+    tuned, balanced = tune_case(comm, Case.from_dict(spec), spec["budget_s"], spec["path"],
+                                lambda *step: emit({"progress": step}), spec.get("balance", False))
+    emit({"tuned": tuned})
+    if balanced is not None:
+        emit({"balanced": str(balanced)})
 
 
 def _solver(spec, comm, emit):
@@ -134,7 +138,7 @@ def environment(comm: MPI.Intracomm) -> dict[str, Any]:
 
 
 def tune_case(comm: MPI.Intracomm, case: Case, budget_s: float, path: str,
-              progress: Callable[..., None]) -> dict[str, Any]:
+              progress: Callable[..., None], balance: bool = False) -> tuple[dict[str, Any], Balance | None]:
     """Tune a case's plan. Collective.
 
     Parameters
@@ -146,20 +150,24 @@ def tune_case(comm: MPI.Intracomm, case: Case, budget_s: float, path: str,
         The tuning file.
     progress : callable
         What `FFT2.tune` takes.
+    balance : bool
+        Balance it first.
 
     Returns
     -------
-    dict
+    transforms : dict
         Name of each transform to its ``default``, ``chosen``, ``gain``, ``tried`` and ``trials``, a
         list of (settings, seconds per slice, the model's), fastest first.
+    balanced : Balance or None
     """
     with Runtime(comm, workers=case.workers) as runtime, \
             FFT2(runtime, case.global_shape, case.dtype, tuning=path) as plan:
         transform = JOBS[case.workload](case, plan).transform(plan)
+        found = plan.balance() if balance else None
         plan.tune(budget_s, progress)
         transforms: dict[Any, Any] = {each.name: each for each in (plan.forward, plan.backward, transform)}
         return {name: {
             "default": each.tuned.default, "chosen": str(each.settings), "gain": each.tuned.gain,
             "tried": each.tuned.tried,
             "trials": [(str(trial.settings), trial.seconds_per_slice, trial.model_s)
-                       for trial in each.trials[:SHOWN]]} for name, each in transforms.items()}
+                       for trial in each.trials[:SHOWN]]} for name, each in transforms.items()}, found

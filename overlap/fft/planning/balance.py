@@ -1,0 +1,117 @@
+"""Balancing: shares that follow the ranks' speeds, found by running a plan's own computing on all ranks at once.
+
+What counts is the time of the steps that compute (`Load.computing_s`), not that of the calls: in a call all ranks take as
+long as the slowest. A rank's speed is its share of the points over that time. New shares must gain clearly, in nearly every round, by
+more than measuring errs: so ranks that are equal stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...arrays import Weights
+from .candidates import Tunable
+from .trials import median_seconds, on_trial, seconds
+
+ROUNDS = 7
+ROUND_S = 0.06      # of computing, in all transforms together; several turns of a scheduler that shares a core out
+STRAY = 2           # rounds that something else may have disturbed
+LEAST_GAIN = 1.04   # what new shares must promise, or nothing changes
+RESOLUTION = 1000   # weights are integers up to that
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What balancing found; alike on all ranks, but for the arrays.
+
+    Attributes
+    ----------
+    speeds : tuple of float
+        Of all ranks, the fastest one's 1.
+    weights : tuple of int or None
+        The plan's from now on; None where shares are even.
+    changed : bool
+    gain : float
+        Time of the plan's transforms before over that after, on arrays of zeros; 1 where nothing changed.
+    arrays : tuple of DistArray
+        Those that were given, distributed as the plan now has it.
+    """
+
+    speeds: tuple[float, ...]
+    weights: Weights
+    changed: bool
+    gain: float
+    arrays: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        speeds = " : ".join(f"{speed:.2f}" for speed in self.speeds)
+        if not self.changed:
+            return f"balance: speeds {speeds}; nothing to gain, shares stay"
+        return f"balance: speeds {speeds}; {self.gain:.2f}x as fast with weights {self.weights}"
+
+
+def computing_s(transforms: Sequence[Tunable]) -> list[float]:
+    """Seconds that this rank computes in a trial of all transforms, round by round, all ranks at once (collective)."""
+    found = np.zeros(ROUNDS)
+    for transform in transforms:
+        settings = transform.settings
+        count = transform.candidates(transform, transform.requested).parts[0]
+        with on_trial(transform, "measuring the speeds of all ranks"):
+            transform.configure(settings, count)
+            arrays, control = transform.trial_arrays(count), transform.runtime.control
+            once_s = control.maximum(min(seconds(transform, arrays, "compute") for _ in range(2)))
+            runs = max(1, math.ceil(ROUND_S / len(transforms) / max(once_s, 1e-6)))
+            load = transform.runtime.load
+            for number in range(ROUNDS):
+                before_s = load.computing_s
+                for _ in range(runs):
+                    seconds(transform, arrays, "compute")
+                found[number] += (load.computing_s - before_s) / runs
+            transform.configure(settings)
+    return [float(each) for each in found]
+
+
+def whole_s(transforms: Sequence[Tunable]) -> float:
+    """Seconds of trials of all transforms as they are configured (collective)."""
+    total_s = 0.0
+    for transform in transforms:
+        settings = transform.settings
+        count = transform.candidates(transform, transform.requested).parts[0]
+        with on_trial(transform, "timing a transform"):
+            transform.configure(settings, count)
+            median_seconds(transform, count, 1)
+            total_s += median_seconds(transform, count)
+            transform.configure(settings)
+    return total_s
+
+
+def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tuple[tuple[float, ...], bool]:
+    """The speeds of all ranks, and whether shares in proportion to them gain enough.
+
+    Parameters
+    ----------
+    times_s : sequence of sequences of float
+        Of every rank, its times of computing, round by round.
+    shares : sequence of float
+        Of every rank, its part of the work. One without work is taken to be as fast as the others are on average.
+    """
+    works = np.array(shares) > 0
+    times = np.array(times_s)
+    speeds = np.full(len(works), np.nan)
+    speeds[works] = np.array(shares)[works] / np.median(times, axis=1)[works]
+    speeds[~works] = np.nanmean(speeds)
+    fair = speeds / speeds.sum()
+    now = times[works].max(axis=0)
+    then = (times[works] * (fair[works] / np.array(shares)[works])[:, None]).max(axis=0)
+    gains = np.sort(now / then)
+    return tuple(float(one) for one in speeds / speeds.max()), bool(gains[STRAY] >= LEAST_GAIN)
+
+
+def weights_of(speeds: Sequence[float]) -> tuple[int, ...]:
+    """Speeds as small integers."""
+    return tuple(max(1, round(RESOLUTION * speed)) for speed in speeds)
