@@ -140,7 +140,7 @@ def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: i
         Rank i is pinned to ``cpus[i % len(cpus)]``; an empty sequence pins nothing. By default,
         all the cores this process may use.
     shares : dict, optional
-        Of ranks that shall be slow, the share of their core's time that they keep: competitors take the rest (`slow`). A
+        The share that each slow rank keeps of its core's time: competitors take the rest (`slow`). A
         line on standard error tells what was measured of each.
     deadline_s : float, optional
         Seconds after which everything is ended; by default the command takes what it takes.

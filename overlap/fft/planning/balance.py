@@ -32,7 +32,7 @@ class Balance:
     Attributes
     ----------
     speeds : tuple of float
-        Of all ranks, the fastest one's 1.
+        All ranks' speeds, where the fastest one's is 1.
     weights : tuple of int or None
         The plan's from now on; None where shares are even.
     changed : bool
@@ -96,9 +96,9 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
     Parameters
     ----------
     times_s : sequence of sequences of float
-        Of every rank, its times of computing, round by round.
+        Every rank's times of computing, round by round.
     shares : sequence of float
-        Of every rank, its part of the work. One without work is taken to be as fast as the others are on average.
+        Every rank's part of the work. One without work is taken to be as fast as the others are on average.
     """
     works = np.array(shares) > 0
     times = np.array(times_s)
