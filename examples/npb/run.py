@@ -28,7 +28,7 @@ from overlap.files import write
 from overlap.tools import launch
 from overlap.tools.links import parse_rate
 
-NAMES, CLASSES = ("ep", "cg", "ft", "mg"), "SWAB"
+NAMES, CLASSES = ("ep", "is", "cg", "ft", "mg"), "SWAB"
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,7 +12,7 @@ from mpi4py import MPI
 import overlap
 from overlap.compiled import njit
 
-from .kernel import Advance, Check, Kernel, Weights
+from .kernel import Advance, Check, Kernel, Waiting, Weights
 from .random_numbers import fill, jumped
 
 SEED = 314159265
@@ -85,16 +85,20 @@ class FT(Kernel):
         self.run()
 
     def run(self) -> None:
+        self.waited_s, self.messages = 0.0, 0
         plane = 2 * self._shape[1] * self._shape[2]
         fill(jumped(SEED, self._planes.start * plane), np.asarray(self._u).reshape(-1).view(float))
-        self._plan.forward(self._u, out=self._spectrum)
+        with Waiting(self, self._plan.runtime):
+            self._plan.forward(self._u, out=self._spectrum)
         kz, ky, kx = self._factors
         for step in range(self.iterations):
             evolve(np.asarray(self._spectrum), ky, kx, kz)
-            self._plan.backward(self._spectrum, out=self._u)
+            with Waiting(self, self._plan.runtime):
+                self._plan.backward(self._spectrum, out=self._u)
             self._sums[step] = np.asarray(self._u)[self._places].sum()
             self.advance(step + 1, self.iterations)
-        self.comm.Allreduce(MPI.IN_PLACE, self._sums)
+        with Waiting(self):
+            self.comm.Allreduce(MPI.IN_PLACE, self._sums)
 
     def checks(self) -> list[Check]:
         return [Check(f"checksum {step + 1}", complex(value), expected, 1e-12)

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from mpi4py import MPI
 
+from overlap import Runtime
+
 DRAWN = "drawn"     # in place of weights: a rank takes what it finds undone
 Weights = tuple[float, ...] | str | None
 Advance = Callable[[int, int], None]
@@ -121,13 +123,22 @@ class Kernel:
 
 
 class Waiting:
-    """Adds the seconds of a block to a kernel's `waited_s`."""
+    """Adds the seconds of a block to a kernel's `waited_s`, without those in which a runtime's slices compute.
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    Parameters
+    ----------
+    kernel : Kernel
+    runtime : overlap.Runtime, optional
+    """
+
+    def __init__(self, kernel: Kernel, runtime: Runtime | None = None) -> None:
+        self._kernel, self._runtime = kernel, runtime
+
+    def _computing_s(self):
+        return self._runtime.load.computing_s if self._runtime is not None else 0.0
 
     def __enter__(self) -> None:
-        self._begun = perf_counter()
+        self._begun, self._before = perf_counter(), self._computing_s()
 
     def __exit__(self, *exc_info: object) -> None:
-        self._kernel.waited_s += perf_counter() - self._begun
+        self._kernel.waited_s += perf_counter() - self._begun - (self._computing_s() - self._before)

@@ -11,10 +11,11 @@ from mpi4py import MPI
 from .conjugate_gradient import CG
 from .embarrassingly_parallel import EP
 from .fourier_transform import FT
+from .integer_sort import IS
 from .kernel import DRAWN, Advance, Check, Kernel, Weights
 from .multigrid import MG
 
-KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (EP, CG, FT, MG)}
+KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (EP, IS, CG, FT, MG)}
 
 
 @dataclass(frozen=True)

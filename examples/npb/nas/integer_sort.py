@@ -1,0 +1,227 @@
+"""IS: the ranks of integer keys, by buckets. Keys travel in pieces of bucket ranges, while pieces that have come are counted.
+
+Every rank packs its keys bucket by bucket. Runs of buckets belong to ranks, as many as their shares of the keys ask for, and are cut
+in pieces: piece i is one all-to-all exchange, a slice of a slice program, after which its keys are counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+import overlap
+from overlap.arrays import block
+from overlap.compiled import njit
+
+from .kernel import Advance, Check, Kernel, Waiting, Weights
+from .random_numbers import numbers
+
+SEED = 314159265
+ITERATIONS = 10
+PIECES = 4
+WARM_UP = 8             # rankings, in which the pipeline finds the fastest way to wait
+KEYS = {"S": 16, "W": 20, "A": 23, "B": 25, "C": 27}        # binary logarithms
+RANGES = {"S": 11, "W": 16, "A": 19, "B": 21, "C": 23}
+BUCKETS = {"S": 9, "W": 10, "A": 10, "B": 10, "C": 10}
+PLACES = {"S": (48427, 17148, 23627, 62548, 4431), "W": (357773, 934767, 875723, 898999, 404505),
+          "A": (2112377, 662041, 5336171, 3642833, 4250760), "B": (41869, 812306, 5102857, 18232239, 26860214),
+          "C": (44172927, 72999161, 74326391, 129606274, 21736814)}
+RANKS = {"S": (0, 18, 346, 64917, 65463), "W": (1249, 11698, 1039987, 1043896, 1048018),
+         "A": (104, 17523, 123928, 8288932, 8388264), "B": (33422937, 10244, 59149, 33135281, 99),
+         "C": (61147, 882988, 266290, 133997595, 133525895)}
+SIGNS = {"S": (1, 1, 1, -1, -1), "W": (1, 1, -1, -1, -1), "A": (1, 1, 1, -1, -1), "B": (-1, 1, 1, -1, 1), "C": (1, 1, 1, -1, -1)}
+
+
+def expected_rank(letter: str, test: int, iteration: int) -> int:
+    """The rank that NPB demands of a test key."""
+    sign = SIGNS[letter][test]
+    shift = {"W": 2 if sign > 0 else 0, "A": 1}.get(letter, 0)
+    return RANKS[letter][test] + sign * (iteration - shift)
+
+
+@njit
+def histogram(keys, shift, counts):
+    """Count the keys of each bucket."""
+    for place in range(len(keys)):
+        counts[keys[place] >> shift] += 1
+
+
+@njit
+def pack(keys, shift, ends, out):
+    """Copy keys bucket by bucket; `ends` has where each bucket begins, and then where it ends."""
+    for place in range(len(keys)):
+        key = keys[place]
+        bucket = key >> shift
+        end = ends[bucket]
+        ends[bucket] = end + np.uint32(1)
+        out[end] = key
+
+
+@njit
+def count(keys, low, counts):
+    """Count keys, by their distance from the lowest."""
+    for place in range(len(keys)):
+        counts[keys[place] - low] += np.uint32(1)
+
+
+@njit
+def accumulate(counts):
+    """Add up: how many keys there are up to each."""
+    total = np.uint32(0)
+    for place in range(len(counts)):
+        total += counts[place]
+        counts[place] = total
+
+
+@njit
+def put(keys, low, counts, out):
+    """Put keys where their ranks say, from the last one on."""
+    for place in range(len(keys)):
+        counts[keys[place] - low] -= np.uint32(1)
+        out[counts[keys[place] - low]] = keys[place]
+
+
+class IS(Kernel):
+    """The kernel IS; see `Kernel`."""
+
+    name, title, operation, unit = "is", "IS", "keys ranked", "keys"
+    iterations = ITERATIONS
+
+    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance) -> None:
+        super().__init__(comm, letter, weights, advance)
+        self._highest = 2**RANGES[letter]
+        self._shift = np.uint32(RANGES[letter] - BUCKETS[letter])
+        parts = block(2**KEYS[letter], comm.size, weights)
+        self._part, self._limits = parts[comm.rank], np.array([part.stop for part in parts])
+        self.share = self._part.stop - self._part.start
+        draws = numbers(SEED, 4 * self._part.start, 4 * self.share).reshape(-1, 4)
+        sums = ((draws[:, 0] + draws[:, 1]) + draws[:, 2]) + draws[:, 3]
+        self._keys = (self._highest / 4 * sums).astype(np.uint32)
+        self._original = self._keys[:2 * ITERATIONS + 1].copy()     # all that iterations change, where this rank has it
+        self._packed, self._received = np.empty_like(self._keys), np.empty(0, np.uint32)
+        self._buckets = 2**BUCKETS[letter]
+        tests = len(PLACES[letter])
+        self._told = np.zeros(self._buckets + tests, np.int64)      # this rank's histogram, and the test keys that it has
+        self._everywhere = np.zeros((comm.size, len(self._told)), np.int64)
+        self._found = np.zeros((ITERATIONS, tests), np.int64)
+        self._counts = np.empty(0, np.uint32)
+        self._runtime = overlap.Runtime(comm)
+        self._exchange = self._runtime.pipelined(self._piece, skeleton=self._only_exchange)
+
+    @property
+    def size(self) -> str:
+        return str(2**KEYS[self.letter])
+
+    @property
+    def mop(self) -> float:
+        return ITERATIONS * 2**KEYS[self.letter] / 1e6
+
+    def warm_up(self) -> None:
+        self._keys[:len(self._original)] = self._original
+        for _ in range(WARM_UP):
+            self._rank(1)
+
+    def run(self) -> None:
+        self.waited_s, self.messages = 0.0, 0
+        for iteration in range(1, ITERATIONS + 1):
+            self._rank(iteration)
+            self.advance(iteration, ITERATIONS)
+
+    def _rank(self, iteration):
+        """One ranking."""
+        self._set(iteration, iteration)
+        self._set(iteration + ITERATIONS, self._highest - iteration)
+        self._told[:] = 0
+        histogram(self._keys, self._shift, self._told)
+        for test, place in enumerate(PLACES[self.letter]):
+            if self._part.start <= place < self._part.stop:
+                self._told[self._buckets + test] = self._keys[place - self._part.start]
+        with Waiting(self):
+            self.comm.Allgather(self._told, self._everywhere)
+        self._deal()
+        mine = self._told[:self._buckets]
+        ends = (np.cumsum(mine) - mine).astype(np.uint32)
+        pack(self._keys, self._shift, ends, self._packed)
+        with Waiting(self, self._runtime):
+            self._exchange(range(PIECES))
+        self.messages += PIECES * (self.comm.size - 1)
+        accumulate(self._counts)
+        self._look_up(iteration)
+
+    def _set(self, place, key):
+        """Set a key, where this rank has it."""
+        if self._part.start <= place < self._part.stop:
+            self._keys[place - self._part.start] = key
+
+    def _deal(self):
+        """Give runs of buckets to ranks, and cut them in pieces."""
+        histograms = self._everywhere[:, :self._buckets]
+        totals = histograms.sum(axis=0)
+        before = np.cumsum(totals) - totals
+        firsts = np.searchsorted(np.searchsorted(self._limits, before, side="right"), np.arange(self.comm.size + 1))
+        firsts[-1] = self._buckets
+        self._edges = np.array([[first + (last - first) * piece // PIECES for piece in range(PIECES + 1)]
+                                for first, last in zip(firsts, firsts[1:])])      # (ranks, pieces + 1)
+        starts = np.concatenate([np.zeros((self.comm.size, 1), np.int64), np.cumsum(histograms, axis=1)], axis=1)
+        rank = self.comm.rank
+        self._sent_at = starts[rank][self._edges]
+        arrived = np.diff(starts[:, self._edges[rank]], axis=1)       # (ranks, pieces): from each, in each piece
+        arrived[rank] = 0                                             # those stay where they are packed
+        self._arrived = arrived
+        self._arrived_at = (np.cumsum(arrived.T.ravel()) - arrived.T.ravel()).reshape(PIECES, -1).T
+        if arrived.sum() > len(self._received):
+            self._received = np.empty(int(1.1 * arrived.sum()), np.uint32)
+        self._first, self._last = firsts[rank] << self._shift, firsts[rank + 1] << self._shift
+        self._below = int(totals[:firsts[rank]].sum())
+        if len(self._counts) != self._last - self._first:
+            self._counts = np.empty(self._last - self._first, np.uint32)
+        self._counts[:] = 0
+
+    def _request(self, piece):
+        """The exchange of a piece."""
+        counts = self._sent_at[:, piece + 1] - self._sent_at[:, piece]
+        counts[self.comm.rank] = 0
+        return self._runtime.comm.Alltoallv(
+            [self._packed, (counts, self._sent_at[:, piece]), MPI.UINT32_T],
+            [self._received, (self._arrived[:, piece], self._arrived_at[:, piece]), MPI.UINT32_T])
+
+    async def _piece(self, piece):
+        begin, end = self._sent_at[self.comm.rank, piece:piece + 2]
+        count(self._packed[begin:end], np.uint32(self._first), self._counts)
+        await self._request(piece)
+        begin = self._arrived_at[0, piece]
+        count(self._received[begin:begin + self._arrived[:, piece].sum()], np.uint32(self._first), self._counts)
+
+    async def _only_exchange(self, piece):
+        await self._request(piece)
+
+    def _look_up(self, iteration):
+        """Note the ranks of the test keys that this rank has counted."""
+        for test, key in enumerate(self._everywhere[:, self._buckets:].sum(axis=0)):
+            mine = self._first <= key < self._last
+            lower = int(self._counts[key - 1 - self._first]) if mine and key > self._first else 0
+            self._found[iteration - 1, test] = self._below + lower if mine else 0
+
+    def checks(self) -> list[Check]:
+        found = self.comm.allreduce(self._found)
+        return [Check(f"rank of test key {test + 1} in iteration {iteration}", int(found[iteration - 1, test]),
+                      expected_rank(self.letter, test, iteration), 0.0)
+                for iteration in range(1, ITERATIONS + 1) for test in range(found.shape[1])] + [
+            Check(f"keys out of order on rank {rank}", disorder, 0, 0.0) for rank, disorder in enumerate(self._disorder())]
+
+    def _disorder(self):
+        """How many neighbouring keys of each rank, and across its lower border, are out of order once all are sorted."""
+        own = self._packed[self._sent_at[self.comm.rank, 0]:self._sent_at[self.comm.rank, -1]]
+        came = self._received[:self._arrived.sum()]
+        sorted_keys = np.zeros(len(own) + len(came), np.uint32)
+        for keys in (own, came):
+            put(keys, np.uint32(self._first), self._counts, sorted_keys)
+        disorder = int((sorted_keys[1:] < sorted_keys[:-1]).sum())
+        ends = self.comm.allgather((int(sorted_keys[0]), int(sorted_keys[-1])) if len(sorted_keys) else None)
+        lower = [end[1] for end in ends[:self.comm.rank] if end is not None]
+        if len(sorted_keys) and lower and max(lower) > sorted_keys[0]:
+            disorder += 1
+        return self.comm.allgather(disorder)
+
+    def close(self) -> None:
+        self._runtime.close()
