@@ -2,7 +2,7 @@
 
     mpiexec -n 2 python examples/elasticity/run.py --elements 16 --picture cube.png
 
-The benchmark problem of GeoFEM: a matrix of 3 x 3 blocks, CG with the inverse diagonal blocks, until
+The benchmark problem of GeoFEM: a matrix of 3 x 3 blocks, CG with the inverse diagonal blocks (or incomplete factors), until
 norm(b - A x) < 1e-8 norm(b). Every rank has a run of planes of nodes; a product computes the rows that need no other
 rank's nodes while these are on their way. It ends by comparing with the exact displacement.
 """
@@ -10,6 +10,7 @@ rank's nodes while these are on their way. It ends by comparing with the exact d
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
@@ -17,11 +18,14 @@ from cube import exact, system
 from mpi4py import MPI
 
 from overlap.arrays import block
-from overlap.sparse import BlockJacobi, Matrix, Solution, cg
+from overlap.sparse import IC0, BlockJacobi, Matrix, Preconditioner, Solution, cg
 
 
-def solve(comm: MPI.Intracomm, n: int, every: int = 0) -> tuple[Solution, float, float]:
-    """Solve for a cube of n^3 elements.
+PRECONDITIONERS: dict[str, Callable[[Matrix], Preconditioner]] = {"blocks": BlockJacobi, "ic0": IC0}
+
+
+def solve(comm: MPI.Intracomm, n: int, every: int = 0, preconditioner: str = "blocks") -> tuple[Solution, float, float]:
+    """Solve for a cube of n^3 elements, with one of the `PRECONDITIONERS`.
 
     Returns
     -------
@@ -42,7 +46,7 @@ def solve(comm: MPI.Intracomm, n: int, every: int = 0) -> tuple[Solution, float,
 
     with Matrix(comm, rows, columns, values, len(b)) as A:
         del rows, columns, values
-        M = BlockJacobi(A)
+        M = PRECONDITIONERS[preconditioner](A)
         started = perf_counter()
         found = cg(A, b, rtol=1e-8, M=M, callback=tell if every else None)
         seconds = perf_counter() - started
@@ -68,13 +72,15 @@ def main() -> None:
     """Read the arguments, solve, compare, draw."""
     parser = argparse.ArgumentParser(description="An elastic cube, solved by conjugate gradients.")
     parser.add_argument("--elements", type=int, default=16, metavar="N", help="along an edge; default: 16")
+    parser.add_argument("--preconditioner", choices=PRECONDITIONERS, default="blocks", help="inverse diagonal blocks, or incomplete "
+                        "Cholesky factors with colours; default: blocks")
     parser.add_argument("--picture", metavar="FILE", help="draw the displaced face y = 0")
     given = parser.parse_args()
     comm = MPI.COMM_WORLD
     n = given.elements
     if not n + 1 >= comm.size:
         parser.error(f"--elements: expected at least one plane of nodes for each of {comm.size} ranks, received {n}")
-    found, error, seconds = solve(comm, n, every=50)
+    found, error, seconds = solve(comm, n, every=50, preconditioner=given.preconditioner)
     parts = comm.gather(found.x)
     if comm.rank == 0:
         print(f"{3 * (n + 1)**3} unknowns, {comm.size} ranks: {found.iterations} iterations, "

@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from overlap import Blocks
 from overlap.sparse import IC0, AdditiveSchwarz, Chebyshev, Matrix, Multigrid, Preconditioner, Solution, cg, diffusion
-from overlap.sparse.levels import last_switch
+from overlap.sparse.levels import Costs, last_switch, levels_of
 
 TOP = [(0, 1)]
 
@@ -36,9 +36,9 @@ def smoothed(name: str, colours: int | None):
 
 
 def grid_of(shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
-    """As cubic blocks as the number of ranks allows, the longest axis split most."""
+    """As cubic blocks as the number of ranks allows, the longest axis split most, the first one among equals."""
     found = [1] * len(shape)
-    for parts, axis in zip(MPI.Compute_dims(ranks, [0] * len(shape)), np.argsort(shape)[::-1]):
+    for parts, axis in zip(MPI.Compute_dims(ranks, [0] * len(shape)), np.argsort([-length for length in shape], kind="stable")):
         found[axis] = parts
     return tuple(found)
 
@@ -81,13 +81,13 @@ def shown(rank: int, what: str):
 
 
 def draw(path: str, coefficient: np.ndarray, head: np.ndarray) -> None:
-    """Draw log10(lambda) and the head on three sides of the cube."""
+    """Draw log10(lambda) and log10(-head) on three sides of the cube; the head is below 0 everywhere."""
     from matplotlib import cm
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
     figure = Figure(figsize=(11, 5), layout="constrained")
     for number, (name, values, colours) in enumerate((("log10(lambda)", np.log10(coefficient), cm.viridis),
-                                                      ("head", head, cm.plasma))):
+                                                      ("log10(-head)", np.log10(-head), cm.plasma_r))):
         axes = figure.add_subplot(1, 2, number + 1, projection="3d", title=name, xlabel="x", ylabel="y", zlabel="z")
         norm = Normalize(values.min(), values.max())
         nz, ny, nx = values.shape
@@ -100,7 +100,7 @@ def draw(path: str, coefficient: np.ndarray, head: np.ndarray) -> None:
         axes.plot_surface(np.full_like(y, nx), y, z, facecolors=colours(norm(values[:, :, -1])), rstride=1, cstride=1, shade=False)
         axes.set_box_aspect((nx, ny, nz))
         figure.colorbar(cm.ScalarMappable(norm, colours), ax=axes, shrink=0.6)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=80)
 
 
 def gathered(comm: MPI.Intracomm, blocks: Blocks, values: np.ndarray) -> np.ndarray | None:
@@ -113,6 +113,17 @@ def gathered(comm: MPI.Intracomm, blocks: Blocks, values: np.ndarray) -> np.ndar
         cells = found[blocks.part(rank)]
         cells[...] = part.reshape(cells.shape)
     return found
+
+
+def simulate(ranks: list[int], cells: tuple[int, ...], costs: Costs) -> None:
+    """Print the time of a cycle by the switching level, of grids with so many cells per rank."""
+    print(f"{'x'.join(map(str, cells))} cells per rank, {1e9 * costs.cell_s:g} ns per cell, {1e6 * costs.latency_s:g} us and "
+          f"{1e9 * costs.byte_s:g} ns per byte of a message: ms of a cycle by switching level, best in brackets")
+    for count in ranks:
+        grid = tuple(MPI.Compute_dims(count, [0] * 3))
+        blocks = Blocks(tuple(length * parts for length, parts in zip(cells, grid)), grid)
+        times = [1e3 * costs.cycle_s(levels_of(blocks, switch)) for switch in range(1, last_switch(blocks) + 1)]
+        print(f"{count:6d} ranks: " + "  ".join(f"[{time:.3g}]" if time == min(times) else f"{time:.3g}" for time in times))
 
 
 def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -129,6 +140,10 @@ def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
                         "IC(0), or a polynomial; default: asdd")
     parser.add_argument("--colours", type=int, metavar="N", help="of the CM-RCM order; default: as few as possible")
     parser.add_argument("--rtol", type=float, default=1e-12, help="relative residual to stop at; default: 1e-12")
+    parser.add_argument("--simulate", type=int, nargs="+", metavar="RANKS", help="solve nothing, but tell what a cycle would take on so "
+                        "many ranks, each with --cells, by the model that chooses the level")
+    parser.add_argument("--costs", type=float, nargs=3, default=[30.0, 5.0, 0.5], metavar=("NS", "US", "NS"), help="of the model: per "
+                        "cell, per message, per byte; default: 30 5 0.5")
     parser.add_argument("--picture", metavar="FILE", help="draw the field and the head")
     given = parser.parse_args()
     if len(given.cells) not in (1, 3) or min(given.cells) < 2:
@@ -143,6 +158,11 @@ def main() -> None:
     _, given = arguments()
     comm = MPI.COMM_WORLD
     shape = tuple(given.cells * 3 if len(given.cells) == 1 else given.cells)
+    if given.simulate:
+        cell_ns, latency_us, byte_ns = given.costs
+        if comm.rank == 0:
+            simulate(given.simulate, shape, Costs(1e-9 * cell_ns, 1e-6 * latency_us, 1e-9 * byte_ns))
+        return
     blocks = Blocks(shape, grid_of(shape, comm.size))
     coefficient = np.ones(shape) if given.uniform else conductivity(shape, given.seed, given.contrast)
     switches = {"all": list(range(1, last_switch(blocks) + 1)), "auto": [None]}.get(given.switch) or [int(given.switch)]
@@ -151,6 +171,8 @@ def main() -> None:
               f"{np.log10(coefficient.min()):.2f} to {np.log10(coefficient.max()):.2f}, smoother {given.smoother}")
         print("switching level  iterations  set-up ms  solve ms  ms/iteration  true residual", flush=True)
     with diffusion(comm, blocks, coefficient[blocks.part(comm.rank)], TOP) as A:
+        if len(switches) > 1:  # the first one would be timed with all that is done once
+            solve(A, blocks, switches[-1], given.smoother, given.colours, given.rtol)
         for switch in switches:
             with shown(comm.rank, "solving") as progress:
                 found, used, setup_s, solve_s = solve(A, blocks, switch, given.smoother, given.colours, given.rtol, progress)

@@ -95,8 +95,13 @@ def equal_block(blocks: Blocks) -> tuple[int, ...]:
     InputError
         They are not.
     """
-    found = {tuple(map(length_of, blocks.part(rank))) for rank in range(blocks.size)}
-    if len(found) > 1:
+    if blocks.weights is None:  # the same for any number of ranks, in no time
+        found = {tuple(length // parts for length, parts in zip(blocks.shape, blocks.grid))}
+        alike = all(length % parts == 0 for length, parts in zip(blocks.shape, blocks.grid))
+    else:
+        found = {tuple(map(length_of, blocks.part(rank))) for rank in range(blocks.size)}
+        alike = len(found) == 1
+    if not alike:
         raise InputError(f"expected blocks of equal size, received a grid of {blocks.grid} ranks for {blocks.shape} cells")
     return found.pop()
 

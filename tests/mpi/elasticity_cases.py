@@ -13,4 +13,7 @@ def cubes(comm):
         found, error, _ = run.solve(comm, n)
         assert abs(found.iterations - iterations) <= 2, (n, found.iterations)
         assert error <= 1e-8 * n, (n, error)
+        fewer, error, _ = run.solve(comm, n, preconditioner="ic0")
+        assert error <= 1e-8 * n, (n, error)
+        assert n == 2 or fewer.iterations <= 0.8 * iterations, (n, fewer.iterations)  # n = 2: a plane for each of three ranks
         assert found.true_residual <= 1.01 * found.residuals[-1] + 1e-12
