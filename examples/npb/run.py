@@ -54,6 +54,7 @@ def parsed(arguments: list[str], ranks: int | None) -> argparse.Namespace:
     shares.add_argument("--balance", action="store_true", help="shares after measured speeds; EP: batches drawn by who is free")
     parser.add_argument("--ranks", type=int, metavar="N", help="start so many ranks; default: those of mpiexec, or 1")
     parser.add_argument("--link", type=_rate, metavar="RATE", help="start each rank on a host of its own, joined by such links: 2gbit")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run so often, and tell of the run of the median time")
     parser.add_argument("--json", metavar="FILE", help="write the figures")
     parser.add_argument("--picture", metavar="FILE", help="draw shares and times of the ranks")
     given = parser.parse_args(arguments)
@@ -63,6 +64,8 @@ def parsed(arguments: list[str], ranks: int | None) -> argparse.Namespace:
         ranks = given.ranks = given.ranks if given.ranks is not None else 2 if given.link else 1
         if ranks < 1:
             parser.error(f"expected --ranks to be at least 1, received {ranks}")
+    if given.repeat < 1:
+        parser.error(f"expected --repeat to be at least 1, received {given.repeat}")
     if given.weights and len(given.weights) != ranks:
         parser.error(f"expected a weight for each of {ranks} rank(s), received {len(given.weights)}")
     for name in ("json", "picture"):
@@ -91,7 +94,7 @@ def benchmark(comm: MPI.Intracomm, given: argparse.Namespace) -> bool:
     """Run a benchmark, print and write what it found; whether it was verified (collective)."""
     from nas import machine, report, suite
     with report.progress(comm.rank, f"{given.kernel.upper()} {given.letter}") as advance:
-        runs, kernel = suite.runs(comm, given.kernel, given.letter, given.weights and tuple(given.weights), given.balance, advance)
+        runs, kernel = suite.runs(comm, given.kernel, given.letter, given.weights and tuple(given.weights), given.balance, given.repeat, advance)
     figures = suite.figures(runs, kernel)
     figures["stream_triad_gb_per_s"] = machine.triad_gb_per_s(comm)
     figures["bare_fft_mflop_per_s"] = machine.fft_mflop_per_s(comm)

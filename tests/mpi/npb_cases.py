@@ -17,7 +17,7 @@ def class_s(comm):
     from nas import suite
     for name in suite.KERNELS:
         weights = (3.0, 1.0, 2.0)[:comm.size]
-        runs, kernel = suite.runs(comm, name, "S", weights, False, lambda done, total: None)
+        runs, kernel = suite.runs(comm, name, "S", weights, False, 1, lambda done, total: None)
         for run in runs:
             assert run.verified, (name, run)
             assert sum(run.shares) == sum(runs[0].shares) and len(run.shares) == comm.size
@@ -31,7 +31,7 @@ def class_s(comm):
 def drawn_batches(comm):
     """Every batch of EP is drawn once."""
     from nas import suite
-    runs, _ = suite.runs(comm, "ep", "S", None, True, lambda done, total: None)
+    runs, _ = suite.runs(comm, "ep", "S", None, True, 2, lambda done, total: None)
     for run in runs:
         assert run.verified and sum(run.shares) == 256, run
 
@@ -51,6 +51,7 @@ BAD = {"ep --weights 1": "expected a weight for each of 2 rank(s), received 1",
        "ep --weights 1 0": "expected a positive number, received 0",
        "ep --weights 1 nan": "expected a positive number, received nan",
        "ep --weights 1 2 --balance": "not allowed with argument",
+       "ep --repeat 0": "expected --repeat to be at least 1, received 0",
        "ep --class D": "invalid choice: 'D'",
        "lu": "invalid choice: 'lu'",
        "ep --link 2furlongs": "expected a rate above 0",
