@@ -30,6 +30,7 @@ here; the tests compare it with a small event simulation]
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from .checks import amount, count, seconds
 from .messages import LatencyBandwidth
@@ -128,6 +129,39 @@ def poll_s(compute_s: float, communication_s: float, *, slices: int | None = Non
     slices = count("slices", slices)
     return max(compute_s + communication_s / slices,
                communication_s + compute_s / math.ceil(slices / workers))
+
+
+def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    """Give C where ranks differ in speed: the time of the rank that computes longest.
+
+    With p ranks of speeds P_i and shares w_i / sum(w), in units of the C of even shares on ranks of speed 1, it is
+    max_i p w_i / (P_i sum(w)): 1 / min(P) with even shares, p / sum(P) with weights in proportion to the speeds, and never less.
+
+    Parameters
+    ----------
+    compute_s : float
+        C in seconds of even shares on ranks that all have speed 1.
+    speeds : sequence of float
+        One per rank.
+    weights : sequence of float, optional
+        What the shares are in proportion to; by default the speeds.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Raises
+    ------
+    ValueError
+        The time is negative or not finite, or speeds and weights are not as many positive numbers.
+    """
+    compute_s = seconds("compute_s", compute_s)
+    weights = speeds if weights is None else weights
+    if not speeds or len(speeds) != len(weights) or not all(0 < each < math.inf for each in (*speeds, *weights)):
+        raise ValueError(f"expected as many positive speeds and weights, got {speeds!r} and {weights!r}")
+    whole = math.fsum(weights)
+    return compute_s * len(speeds) * max(weight / (speed * whole) for speed, weight in zip(speeds, weights))
 
 
 def best_speedup(workers: int) -> float:

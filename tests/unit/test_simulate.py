@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf, nan
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.errors import InputError
+from overlap.runtime.waiting import LONGEST_SLEEP_S
 from overlap.timing import model
 from overlap.timing.simulate import (
     Machine,
@@ -356,3 +357,42 @@ def test_prediction_beside_the_model():
     assert found.off_s == pytest.approx(0.192) and found.bound_s == pytest.approx(0.128)
     assert found.wall_s == pytest.approx(found.model_s, rel=0.02)
     assert 0.95 < found.hidden <= 1 and found.gain == pytest.approx(1.5, rel=0.03)
+
+
+def test_ranks_of_different_speeds():
+    """Computing alone takes what the formula says; one slow rank holds up an exchange, and shares that follow speeds do not."""
+    speeds = (1.0, 1.0, 4 / 7, 1.0)
+    machine = Machine(name="none", fft_flops=1e9, copy_Bps=1e12, latency_s=0.0, bandwidth_Bps=1e12)
+    for wait in ("off", "poll", "block"):
+        options = Options(ranks=4, wait=wait, speeds=speeds)
+        for weights in ((1, 1, 1, 1), speeds, (7, 1, 1, 1)):
+            parts = [weight / sum(weights) for weight in weights]
+            programs = [Program.alike(6, (4 * part, 0.0), (Transfer(0.0, 3),)) for part in parts]
+            expected = model.uneven_compute_s(6.0, speeds, weights)
+            found_s = simulate(programs, machine, options).wall_s
+            assert expected * (1 - 1e-12) <= found_s <= expected + 8 * LONGEST_SLEEP_S  # polls sleep that long
+        even = simulate(Program.alike(6, (1.0, 0.0), (Transfer(0.0, 3),)), machine, options)
+        assert even.simulated == 4 and even.wall_s == pytest.approx(6.0 * 7 / 4, abs=8 * LONGEST_SLEEP_S)
+    for bad in ((1.0,), (1.0, 1.0, 0.0, 1.0), (1.0, 1.0, nan, 1.0)):
+        with pytest.raises(InputError, match="speeds: expected 4 finite numbers > 0"):
+            Options(ranks=4, speeds=bad)
+
+
+def test_uneven_computing_has_a_formula():
+    assert model.uneven_compute_s(3.0, (1, 1)) == 3.0
+    assert model.uneven_compute_s(1.0, (7, 4)) == pytest.approx(2 / 11)
+    assert model.uneven_compute_s(1.0, (7, 4), (1, 1)) == pytest.approx(1 / 4)
+    for bad in (((), None), ((1, 0), None), ((1, 1), (1,)), ((1, inf), None)):
+        with pytest.raises(ValueError, match="as many positive speeds"):
+            model.uneven_compute_s(1.0, *bad)
+
+
+def test_a_workload_with_weights():
+    """The shares of a plan: what is computed and sent by all ranks together stays, or falls."""
+    machine = Machine(name="none", fft_flops=1e9, copy_Bps=1e12, latency_s=0.0, bandwidth_Bps=1e12)
+    workload = Workload(shape=(44, 66), slices=2)
+    even, uneven = ([workload.program(2, machine, rank=rank, weights=weights) for rank in range(2)]
+                    for weights in (None, (7, 4)))
+    assert sum(one.compute_s for one in even) == pytest.approx(sum(one.compute_s for one in uneven))
+    assert uneven[0].compute_s / uneven[1].compute_s == pytest.approx(7 / 4)
+    assert [len(one.transfers) for one in even] == [len(one.transfers) for one in uneven]

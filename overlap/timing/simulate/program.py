@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...arrays import block, chunks, length_of
+from ...arrays import Weights, block, chunks, length_of
 from ...errors import InputError
 from .machine import Machine
 
@@ -73,6 +73,12 @@ class Program:
         """Make a program of `slices` slices that are all alike."""
         return cls((tuple(steps),) * slices, (tuple(transfers),) * slices)
 
+    def scaled(self, factor: float) -> Program:
+        """The same exchanges, with computing that takes so many times as long."""
+        if factor == 1:
+            return self
+        return Program(tuple(tuple(factor * seconds for seconds in steps) for steps in self.steps), self.transfers)
+
     @property
     def compute_s(self) -> float:
         """Seconds that one thread would compute in all."""
@@ -117,8 +123,8 @@ class Workload:
                              f"received {self.slices}, {self.shape}")
 
     def program(self, ranks: int, machine: Machine, *, rank: int = 0, chunk: int = 1,
-                compute_s: float | None = None, workers: int = 1) -> Program:
-        """Make the program of one of `ranks` ranks. Rank 0 has the most to do.
+                compute_s: float | None = None, workers: int = 1, weights: Weights = None) -> Program:
+        """Make the program of one of `ranks` ranks. With even shares, rank 0 has the most to do.
 
         Parameters
         ----------
@@ -131,12 +137,14 @@ class Workload:
             C, if it was measured: all slices of this rank, with `workers` workers. It is divided
             over the steps as the operations of their FFTs.
         workers : int
+        weights : tuple of numbers, optional
+            One per rank, what its share is in proportion to.
 
         Returns
         -------
         Program
         """
-        sweeps, transfers = self._slice(ranks, rank)
+        sweeps, transfers = self._slice(ranks, rank, weights)
         if compute_s is None:
             seconds_per_flop = 1 / machine.fft_flops
         else:
@@ -153,13 +161,13 @@ class Workload:
         """Count the operations of the FFTs of every step of every slice, by the usual count."""
         return [self._slice(ranks, rank)[0]] * self.slices
 
-    def _slice(self, ranks, rank):
+    def _slice(self, ranks, rank, weights=None):
         """One slice: operations of each step; bytes sent, and partners, of each exchange."""
         ny, nx = self.shape
         real = np.dtype(self.dtype).kind != "c"
         itemsize = np.result_type(self.dtype, "c8").itemsize
         width = nx // 2 + 1 if real else nx
-        rows, columns = (length_of(block(length, ranks)[rank]) for length in (ny, width))
+        rows, columns = (length_of(block(length, ranks, weights)[rank]) for length in (ny, width))
         row_sweep = rows * _flops(nx) / (2 if real else 1)
         column_sweep = columns * _flops(ny)
         # Empty pieces are not sent: beyond so many ranks nothing comes, or goes, any more.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,8 @@ class Options:
     agree_every : int
     seed : int
         The seed of the jitter.
+    speeds : tuple of float or None
+        How fast each rank computes, in units of what the machine's and the program's times are of; None: 1 for all.
 
     Raises
     ------
@@ -46,6 +49,7 @@ class Options:
     in_flight: int | None = None
     agree_every: int = 64
     seed: int = 0
+    speeds: tuple[float, ...] | None = None
 
     def __post_init__(self):
         for name in ("ranks", "workers", "depth", "agree_every"):
@@ -58,6 +62,9 @@ class Options:
             object.__setattr__(self, "in_flight", self.depth)
         if self.in_flight < 1:
             raise InputError(f"in_flight: expected an integer >= 1, received {self.in_flight!r}")
+        if self.speeds is not None and (len(self.speeds) != self.ranks
+                                        or not all(0 < speed < math.inf for speed in self.speeds)):
+            raise InputError(f"speeds: expected {self.ranks} finite numbers > 0, one per rank, received {self.speeds!r}")
 
 
 @dataclass(frozen=True)
@@ -107,12 +114,13 @@ def simulate(program: Program | Sequence[Program], machine: Machine, options: Op
     else:
         programs = program
         _check(programs, options)
-    alone = alike and not machine.jitter and not every_rank
+    alone = alike and not machine.jitter and not every_rank and options.speeds is None
     count = 1 if alone else options.ranks
     clock = Clock()
     network = Network(clock, machine, options.ranks, count)
     seeds = np.random.SeedSequence(options.seed).spawn(count)
-    ranks = [Rank(number, clock, network, machine, programs[number], options,
+    speeds = options.speeds or (1.0,) * count
+    ranks = [Rank(number, clock, network, machine, programs[number].scaled(1 / speeds[number]), options,
                   np.random.default_rng(seed) if machine.jitter else None)
              for number, seed in enumerate(seeds)]
     clock.run()

@@ -1,0 +1,109 @@
+"""Clusters with one slow node, simulated on 2 to 64 ranks, beside what was measured with blocks of different numbers.
+
+The kernels of the NAS Parallel Benchmarks, class B, were run on Athlon nodes joined by Myrinet, one of them slower (Sasou and
+Matsuoka, "An Efficient NAS Parallel Benchmarks Algorithm for Heterogeneous Clusters", tables 3, 4, 5, 8 and 9, here as ratios). There, more blocks on fast nodes meant more
+messages. Here every rank has one share, in proportion to its speed, and as many messages as with even shares. What a kernel
+computes on one node is taken from the smallest run on equal nodes; exchanges are those of a one-dimensional partition, as
+all-to-alls of their bytes and messages. ``python bench/slow_node.py [--ranks 2 4 8]``
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from overlap.arrays import shares
+from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+
+MYRINET = Machine(name="Athlon MP, Myrinet 2000", fft_flops=1e8, copy_Bps=4e8, latency_s=10e-6, bandwidth_Bps=2.2e8,
+                  message_s=5e-6)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel, class B.
+
+    Attributes
+    ----------
+    speed : float
+        The slow node's, where the others' is 1 (measured, inverse times).
+    node_s : float
+        One fast node's computing of one iteration.
+    units : int
+        What is shared out: batches, keys, rows or planes.
+    nbytes, near : int, bool
+        Bytes of the whole array that is exchanged in an iteration, or of the planes sent to both neighbours.
+    source : dict
+        Ranks to (uneven over even, uneven over all fast), as measured there.
+    hides : bool
+        Whether the iteration can be cut into slices that hide each other's exchanges.
+    """
+
+    speed: float
+    node_s: float
+    units: int
+    nbytes: float
+    near: bool
+    source: dict[int, tuple[float, float]]
+    hides: bool = False
+
+    def program(self, ranks: int, share: float, slices: int) -> Program:
+        """Ten iterations of a rank with that share, each cut into slices."""
+        if not self.nbytes or ranks == 1:
+            transfer = Transfer(0.0, 0)
+        elif self.near:
+            transfer = Transfer(self.nbytes / slices, min(2, ranks - 1))
+        else:
+            transfer = Transfer(self.nbytes * share * (1 - share) / slices, ranks - 1)
+        half_s = 0.5 * self.node_s * share / slices
+        return Program.alike(10 * slices, (half_s, half_s), (transfer,))
+
+
+KERNELS = {  # Mop of class B over Mop/s per node of the smallest run; bytes of keys, vector, array, planes on all grids
+    "EP (table 3)": Kernel(1 / 1.76, 2147.5 / 6.285 / 16, 2**14, 0, False, {
+        2: (1.385, 0.790), 4: (1.575, 0.900), 8: (1.664, 0.953), 16: (1.698, 0.971)}),
+    "IS (table 4)": Kernel(1 / 1.45, 33.55 / 10.755, 2**10, 4 * 2**25, False, {
+        2: (1.226, 0.896), 4: (1.239, 0.944), 8: (1.226, 0.956), 16: (1.159, 0.959)}, hides=True),
+    "CG (table 5)": Kernel(1 / 1.47, 54.71e3 / 66.77 / 1950, 75000, 8 * 75000, False, {
+        2: (1.494, 1.043), 4: (1.345, 0.968), 8: (0.782, 0.557), 16: (0.858, 0.625)}),
+    "FT (table 8)": Kernel(1 / 1.51, 92.0e3 / 122.6 / 20, 256, 16 * 2**25, False, {
+        4: (1.000, 0.776), 8: (0.964, 0.769), 16: (0.964, 0.767)}, hides=True),
+    "MG (table 9)": Kernel(1 / 1.35, 19.46e3 / 204.1 / 20, 256, 2 * 4 * 8 * 256**2 * 4 / 3, True, {
+        2: (1.090, 0.787), 4: (1.052, 0.769), 8: (0.875, 0.657), 16: (1.115, 0.868)})}
+
+
+def simulated_s(kernel: Kernel, speeds: tuple[float, ...], weights: tuple[float, ...], hidden: bool = False) -> float:
+    """Seconds of ten iterations on ranks of these speeds with these weights."""
+    ranks, slices = len(speeds), 8 if hidden else 1
+    parts = [share / kernel.units for share in shares(kernel.units, weights)]
+    options = Options(ranks=ranks, wait="poll" if hidden else "off", depth=4, speeds=speeds)
+    return simulate([kernel.program(ranks, part, slices) for part in parts], MYRINET, options).wall_s
+
+
+def rows(kernel: Kernel, counts: list[int]) -> list[tuple[float, ...]]:
+    """For each number of ranks: gain over even shares, share of all fast nodes' speed, the same hidden, and its bound."""
+    found = []
+    for ranks in counts:
+        fast, slow = (1.0,) * ranks, (*(1.0,) * (ranks - 1), kernel.speed)
+        even_s, uneven_s, equal_s = (simulated_s(kernel, *one) for one in ((slow, fast), (slow, slow), (fast, fast)))
+        hidden_s = simulated_s(kernel, slow, slow, True) if kernel.hides else float("nan")
+        found.append((ranks, even_s / uneven_s, equal_s / uneven_s, even_s / hidden_s, sum(slow) / ranks))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64])
+    given = parser.parse_args()
+    print("one slow node; uneven shares over even ones, over equal fast nodes; there: measured, blocks; here: simulated, weights")
+    for name, kernel in KERNELS.items():
+        print(f"\n{name}, slow node {kernel.speed:.2f}\nranks   over even: there   here  here, hidden   over fast: there   here  bound")
+        for ranks, gain, kept, hidden, bound in rows(kernel, given.ranks):
+            there = kernel.source.get(ranks)
+            texts = [f"{value:.3f}" for value in there] if there else ["-", "-"]
+            shown = f"{hidden:.3f}" if kernel.hides else "-"
+            print(f"{ranks:5}{texts[0]:>19}{gain:7.3f}{shown:>14}{texts[1]:>19}{kept:7.3f}{bound:7.3f}")
+
+
+if __name__ == "__main__":
+    main()
