@@ -6,6 +6,7 @@ releases would show: the flags are tested for what they promise.
 """
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -71,7 +72,8 @@ def made(arrows, size):
     node, windows = Node(size), [None] * size
 
     def make(rank):
-        windows[rank] = OneProcess(node.seen_by(rank), {other: other for other in range(size)},
+        control = SimpleNamespace(watching=lambda what: nullcontext())
+        windows[rank] = OneProcess(control, node.seen_by(rank), {other: other for other in range(size)},
                                    traffic_of(arrows, rank, size), (CELLS * (size + 1),), [8], print)
         windows[rank].shared = windows[rank].new_set([((CELLS * (size + 1),), np.dtype(np.int64))])[0]
 
