@@ -49,7 +49,7 @@ class Halo:
 
     All arrays of a round travel in one message per neighbour. Messages are chosen for each neighbour: ranks of one node write into each
     other's memory (`overlap.halo.links` tells how), straight into the ghost cells where the array is one of `empty`;
-    others send by persistent requests of MPI. From `start` to the end of `wait` the ghost cells and the cells
+    others send by persistent requests of MPI, without a copy what is one run of bytes of an array (a slab of planes). From `start` to the end of `wait` the ghost cells and the cells
     that neighbours need must not be written to; these may be read.
 
     All ranks call `start` and `wait` in the same order, from one thread at a time. What goes wrong on a rank, a wrong

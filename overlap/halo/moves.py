@@ -92,6 +92,13 @@ class Moves:
             self._table[place, :len(row)] = row
         self.address = self._table.ctypes.data
 
+    def run(self) -> tuple[int, int, int, int, int] | None:
+        """Source, offset there, target, offset there and bytes, where one run of bytes is all there is to move."""
+        row = self._table[0]
+        if self.rows != 1 or row[DIMS] != 0:
+            return None
+        return tuple(map(int, row[[SOURCE, SOURCE_OFFSET, TARGET, TARGET_OFFSET, NBYTES]]))  # type: ignore[return-value]
+
     def _row(self, source, target):
         indexed = [isinstance(place.region, np.ndarray) for place in (source, target)]
         if any(indexed):

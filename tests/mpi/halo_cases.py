@@ -86,6 +86,18 @@ def blocks(comm, transport, seeds=(0,), mixed=False):
         halo_module.node_of = before
 
 
+def planes(comm):
+    """Slabs travel without a copy; more arrays than have requests of their own, on some ranks in another order."""
+    where = Blocks((3 * comm.size, 4), (comm.size, 1), width=((1, 1), 0), periodic=(True, False))
+    arrays = np.zeros((40, *where.local_shape(comm.rank)))
+    with Halo(comm, where, transport="messages") as halo:
+        for number in range(60):
+            array = arrays[(number * (1 + 2 * comm.rank)) % 40]
+            expected = fill(where, comm.rank, array, number)
+            halo.exchange(array)
+            np.testing.assert_array_equal(array, expected)
+
+
 def lists(comm, transport, seeds=(0,)):
     """Entries dealt out to ranks at random, and any others needed."""
     for seed in seeds:

@@ -1,5 +1,7 @@
 """Multigrid and the preconditioners that are polynomials, on real ranks: against dense matrices and exact solutions."""
 
+import os
+import signal
 import tracemalloc
 
 import numpy as np
@@ -164,6 +166,16 @@ def slabs(comm):
         with Multigrid(A, Blocks(shape, (comm.size, 1, 1)), smoother=IC0) as M:
             found = cg(A, b, rtol=1e-10, M=M)
         assert found.info == 0 and found.iterations < cg(A, b, rtol=1e-10, M=Jacobi(A)).iterations
+
+
+def stopped(comm):
+    """The last rank is stopped while the others go through cycles."""
+    blocks = Blocks((8 * comm.size, 8, 8), (comm.size, 1, 1))
+    with diffusion(comm, blocks, 1.0, TOP, deadline_s=1) as A, Multigrid(A, blocks, smoother=Jacobi, switch=1) as M:
+        comm.Barrier()
+        if comm.rank == comm.size - 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        M @ np.ones(A.count)
 
 
 def refused(comm):

@@ -11,6 +11,11 @@ def test_blocks_and_lists(ranks, transport):
     jobs.run_job("halo_cases:lists", ranks, args={"transport": transport, "seeds": list(range(4))})
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_planes_without_a_copy(ranks):
+    jobs.run_job("halo_cases:planes", ranks)
+
+
 def test_some_neighbours_on_the_node_and_some_not():
     jobs.run_job("halo_cases:blocks", 4, args={"transport": "auto", "seeds": list(range(6)), "mixed": True})
 

@@ -12,3 +12,8 @@ def test_preconditioners(ranks):
 
 def test_eight_ranks_and_few_cores():
     jobs.run_job("multigrid_cases:matrices,solutions", 8)
+
+
+def test_a_rank_that_is_stopped_in_a_cycle_ends_the_job_with_stacks():
+    result = jobs.run_job("multigrid_cases:stopped", 2, expect_failure=True)
+    assert "has not completed in 1." in result.err and "in stopped" in result.err, result
