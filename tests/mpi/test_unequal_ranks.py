@@ -15,6 +15,11 @@ def test_balanced_plans(ranks, tmp_path):
     jobs.run_job("weights_cases:measured,brackets", ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_the_drop_in_takes_weights(ranks):
+    jobs.run_job("weights_cases:drop_in", ranks)
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_computing_and_waiting_are_counted(ranks):
     jobs.run_job("weights_cases:loads,loads_of_plans", ranks)

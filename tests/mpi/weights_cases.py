@@ -10,6 +10,8 @@ from everywhere import raises_everywhere
 
 import overlap
 from overlap import FFT2, FFT3, Blocks, Halo, InputError
+from overlap.compat.mpi4py_fft import PFFT, newDistArray
+from overlap.compat.mpi4py_fft.fftw import dctn, idctn
 from overlap.sparse import Matrix
 
 WEIGHTS = (7, 4, 0.001, 3)
@@ -195,3 +197,39 @@ def brackets(comm):
             comm, f.shape, SPACING, layout={"weights": (1 + comm.rank, *(2,) * (comm.size - 1))}))
     raises_everywhere(comm, InputError, "a Bracket has no other", lambda: overlap.Bracket(
         comm, f.shape, SPACING, layout={"restore": True}))
+
+
+def drop_in(comm):
+    """The drop-in's extra argument: transforms, padding, serial kinds, arrays and their redistribution."""
+    weights = WEIGHTS[:comm.size]
+    for shape, options in (((12, 10, 9), {}), ((12, 10, 9), {"grid": (-1,)}), ((12, 10, 9), {"grid": (0, 0, 1)}),
+                           ((5, 12, 10), {"axes": (1, 2), "slab": True}), ((12, 14), {"axes": ((0,), (1,))})):
+        for dtype in "dD":
+            u = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+            plan = PFFT(comm, shape, dtype=dtype, weights=weights, wait="poll", **options)
+            axes = [axis for group in plan.axes for axis in group]
+            truth = (np.fft.fftn if dtype == "D" else np.fft.rfftn)(u, axes=axes, norm="forward")
+            array = newDistArray(plan, False)
+            array[...] = u[plan.local_slice(False)]
+            found = plan.forward(array)
+            np.testing.assert_allclose(found, truth[plan.local_slice(True)], rtol=0, atol=1e-13)
+            np.testing.assert_allclose(plan.backward(found), array, rtol=0, atol=1e-13)
+            counts = comm.allgather(array.size)
+            assert comm.size == 1 or len(set(counts)) > 1 and sum(counts) == u.size
+            whole = [axis for axis, one in enumerate(plan.pencil[0].subcomm) if one.size == 1]
+            other = array.redistribute(next(axis for axis in range(len(shape)) if axis not in whole[-1:]))
+            np.testing.assert_array_equal(other, u[other.local_slice()])
+            same = PFFT(comm, darray=array, wait="poll")  # of axes in its own order
+            assert same.local_slice(False) == plan.local_slice(False)
+            axes = [axis for group in same.axes for axis in group]
+            truth = (np.fft.fftn if dtype == "D" else np.fft.rfftn)(u, axes=axes, norm="forward")
+            np.testing.assert_allclose(same.forward(array), truth[same.local_slice(True)], rtol=0, atol=1e-13)
+            same.destroy()
+            plan.destroy()
+    plan = PFFT(comm, (8, 9, 10), axes=((0,), (1, 2)), weights=weights, transforms={(1, 2): (dctn, idctn)})
+    u = np.random.default_rng(2).standard_normal((8, 9, 10))
+    array = newDistArray(plan, False)
+    array[...] = u[plan.local_slice(False)]
+    np.testing.assert_allclose(plan.backward(plan.forward(array)), u[plan.local_slice(False)], rtol=0, atol=1e-13)
+    plan.destroy()
+    raises_everywhere(comm, InputError, "positive finite numbers", lambda: PFFT(comm, (4, 4), weights=(-1,) * comm.size))

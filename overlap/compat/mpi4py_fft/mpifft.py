@@ -8,11 +8,12 @@ other libraries, long double), serial transforms and exchanges follow each other
 """
 
 from functools import partial
+from math import prod
 
 import numpy as np
 from mpi4py import MPI
 
-from ...arrays import Layout, subcomms
+from ...arrays import Layout, checked, combined, coordinates, subcomms
 from ...errors import InputError
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
@@ -24,7 +25,7 @@ from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
 from ...fft.volume import Volume
 from .libfft import FFT, MadeLater
-from .pencil import Pencil, Subcomm
+from .pencil import Comms, Pencil, Subcomm
 from .pipelined import OwnArrays, PipelinedTransform
 from .request import EFFORTS, check_supported, has_pipeline, understood
 from .route import dimensions_of, for_stages, route_of
@@ -72,6 +73,8 @@ class PFFT:
         As of `overlap.FFT3`.
     deadline_s : float
         As of `Runtime`, of the first plan on `comm`.
+    weights : sequence of numbers, optional
+        One per rank, what the shares are in proportion to (`overlap.ArrayLayout`); not an argument of mpi4py-fft's.
 
     Attributes
     ----------
@@ -103,7 +106,7 @@ class PFFT:
     def __init__(self, comm, shape=None, axes=None, dtype=float, grid=None, padding=False,
                  collapse=False, backend="fftw", transforms=None, darray=None, slab=False,
                  planner_effort=None, threads=1, overwrite_input=None, wait="auto",
-                 deadline_s=600.0, **unknown):
+                 deadline_s=600.0, weights=None, **unknown):
         parent = comm.parent if isinstance(comm, Subcomm) else comm
         if not isinstance(parent, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {comm!r}")
@@ -119,6 +122,10 @@ class PFFT:
         workers = counts[0] if counts and counts[0] > 0 else 1
         if counts != (workers,):
             problem = f"expected threads to be a positive integer, received {threads!r}"
+        weights, uneven = checked(weights, parent.size)
+        if weights is not None and darray is not None:
+            uneven = "expected no weights with darray, whose distribution counts, received both"
+        problem = problem or uneven
         self._shared = Shared.of(parent)
         self._workers = workers
         self.collapse = collapse
@@ -128,19 +135,33 @@ class PFFT:
         with self.runtime.together("making a PFFT", lambda: self._shared.leave(workers)):
             self.runtime.preflight(
                 problem, plan="PFFT", request=request, effort=planner_effort, wait=wait, workers=workers,
-                backend=backend, transforms=transforms and sorted(transforms))
-            self._understand(comm, darray, request)
+                backend=backend, transforms=transforms and sorted(transforms), weights=weights)
+            self._understand(comm, darray, request, weights)
             if has_pipeline(request, backend, transforms):
                 self._make_pipelines(request, EFFORTS[planner_effort], wait, serial)
             else:
                 self._make_serially(request, serial)
 
-    def _understand(self, comm, darray, request):
+    def _understand(self, comm, darray, request, weights):
         if darray is not None:
             self.subcomm = darray.pencil.subcomm
         else:
             self.subcomm = comm if isinstance(comm, Subcomm) else Subcomm(comm, request.dims)
         self.axes = request.axes
+        self._comms = self.subcomm
+        if weights is not None:
+            order, grid, _ = dimensions_of(self.runtime, self.subcomm)
+            places = [coordinates(rank, grid) for rank in range(len(weights))]
+            along = {axis: combined(weights, [place[dimension] for place in places]) for dimension, axis in enumerate(order)}
+            self._comms = Comms(self.subcomm, self.subcomm.parent, map(along.get, range(len(self.subcomm))))
+
+    def _weights(self, order, grid):
+        """One number per rank, whose sums along each axis of the grid are as that axis's weights, or None."""
+        along = [self._comms.weights[axis] for axis in order] if isinstance(self._comms, Comms) else []
+        if not any(along):
+            return None
+        return tuple(prod(each[place] if each else 1 for each, place in zip(along, coordinates(rank, grid)))
+                     for rank in range(prod(grid)))
 
     def _make_serially(self, request, options):
         """Serial transforms and exchanges, one after the other."""
@@ -159,11 +180,12 @@ class PFFT:
 
     def _make_pipelines(self, request, effort, wait, serial):
         runtime = self.runtime
-        order, grid, coordinates = dimensions_of(runtime, self.subcomm)
+        order, grid, here = dimensions_of(runtime, self.subcomm)
+        weights = self._weights(order, grid)
         comms = subcomms(runtime, grid)
         splits = [order.index(axis) if axis in order else None
                   for axis in range(len(request.fine))]
-        layouts = [Layout((None, *splits), grid)]
+        layouts = [Layout((None, *splits), grid, weights)]
         route, ends = route_of(request.axes, layouts[0], request.padded)
         layouts.append(ends)
         modes = list(request.fine)
@@ -181,19 +203,20 @@ class PFFT:
         self.xfftn = MadeLater(makers)
         specs = []
         for layout, shape, kind in zip(layouts, shapes, dtypes):
-            where = layout.local_slice((1, *shape), coordinates)[1:]
+            where = layout.local_slice((1, *shape), here)[1:]
             specs.append(ArraySpec(runtime.comm, (), shape, {
                 axis - len(shape): part for axis, part in enumerate(where)}, kind))
         real = request.dtype.kind == "f"
         volumes = []
         memory = Memory(runtime, {"kind": "PFFT", "shape": list(request.fine), "dtype": str(request.dtype),
                                   "axes": str(request.axes), "request": str(request), "effort": str(effort), "wait": wait,
-                                  "order": list(order), "grid": list(grid), "workers": runtime.workers}, request.dtype)
+                                  "order": list(order), "grid": list(grid), "workers": runtime.workers,
+                                  "weights": str(weights)}, request.dtype)
         for forward in (True, False):
             source, target = specs[::1 if forward else -1]
             staged = StagedTransform(
                 for_stages(route, real, forward), layouts[not forward], request.transformed, 1,
-                source.global_shape, coordinates, source.dtype, Direction(forward, effort),
+                source.global_shape, here, source.dtype, Direction(forward, effort),
                 runtime.workers)
             volumes.append(Volume(runtime, comms, staged, source, target, 1.0))
             volumes[-1].name = "forward" if forward else "backward"
@@ -210,7 +233,7 @@ class PFFT:
         ``transformed(local_shape, group, dtype)`` tells lengths and type after a group's serial transform.
         """
         shape, dtype = list(request.fine), request.dtype
-        pencil = first = Pencil(self.subcomm, shape, self.axes[-1][-1])
+        pencil = first = Pencil(self._comms, shape, self.axes[-1][-1])
         transfers = []
         for number, group in enumerate(reversed(self.axes)):
             if number:

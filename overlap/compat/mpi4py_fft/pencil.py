@@ -71,11 +71,15 @@ class Subcomm(tuple):
 
 
 class Comms(tuple):
-    """Communicators along every axis of some pencil, and the `parent` of them all, where known."""
+    """Communicators along every axis of some pencil; the `parent` of them all, where known; `weights`.
 
-    def __new__(cls, comms, parent):
+    The weights are one tuple for each axis, what the shares of its communicator's ranks are in proportion to, or None: even shares.
+    """
+
+    def __new__(cls, comms, parent, weights=None):
         found = super().__new__(cls, comms)
         found.parent = parent
+        found.weights = (None,) * len(found) if weights is None else tuple(weights)
         return found
 
 
@@ -113,9 +117,11 @@ class Pencil:
             comms.insert(axis, MPI.COMM_SELF)
         if comms[axis].size != 1:
             raise InputError(f"expected one rank along axis {axis}, received {comms[axis].size}")
-        parts = [block(length, comm.size)[comm.rank] for length, comm in zip(shape, comms)]
         self.shape, self.axis = shape, int(axis)
-        self.subcomm = Comms(comms, getattr(subcomm, "parent", None))
+        self.subcomm = Comms(comms, getattr(subcomm, "parent", None),
+                             subcomm.weights if isinstance(subcomm, Comms) else None)
+        parts = [block(length, comm.size, weights)[comm.rank]
+                 for length, comm, weights in zip(shape, comms, self.subcomm.weights)]
         self.subshape = tuple(map(length_of, parts))
         self.substart = tuple(part.start for part in parts)
 
@@ -127,9 +133,10 @@ class Pencil:
     def pencil(self, axis):
         """The pencil aligned along `axis`: its ranks and those of the present axis change places."""
         axis = axis + len(self.shape) if axis < 0 else axis
-        comms = list(self.subcomm)
-        comms[axis], comms[self.axis] = comms[self.axis], comms[axis]
-        return Pencil(Comms(comms, self.subcomm.parent), self.shape, axis)
+        comms, weights = list(self.subcomm), list(self.subcomm.weights)
+        for each in comms, weights:
+            each[axis], each[self.axis] = each[self.axis], each[axis]
+        return Pencil(Comms(comms, self.subcomm.parent, weights), self.shape, axis)
 
     def transfer(self, pencil, dtype):
         """The `Transfer` of arrays of `dtype` from this pencil to another of the same array."""
@@ -142,7 +149,7 @@ class Pencil:
         shape = list(self.subshape)
         shape[pencil.axis] = self.shape[pencil.axis]
         return Transfer(self.subcomm[pencil.axis], shape, dtype, self.subshape, self.axis,
-                        pencil.subshape, pencil.axis)
+                        pencil.subshape, pencil.axis, weights=self.subcomm.weights[pencil.axis])
 
 
 class Transfer:
@@ -158,12 +165,14 @@ class Transfer:
         Local shapes before and after.
     axisA, axisB : int
         The axis that is whole before and after.
+    weights : tuple of numbers, optional
+        What the shares of the ranks of `comm` are in proportion to; not an argument of mpi4py-fft's.
     """
 
-    def __init__(self, comm, shape, dtype, subshapeA, axisA, subshapeB, axisB):
+    def __init__(self, comm, shape, dtype, subshapeA, axisA, subshapeB, axisB, *, weights=None):
         splits = [None] * len(shape)
         splits[axisB] = 0
-        crossing = TransposeBlocks(Layout(tuple(splits), (comm.size,)), Transpose(axisB, axisA), tuple(shape),
+        crossing = TransposeBlocks(Layout(tuple(splits), (comm.size,), weights), Transpose(axisB, axisA), tuple(shape),
                             (comm.rank,), axisB, 1)
         self.comm, self.shape, self.dtype = comm, tuple(shape), np.dtype(dtype)
         self.subshapeA, self.axisA = tuple(subshapeA), axisA
