@@ -15,7 +15,7 @@ import numpy as np
 from ...arrays import TransposeBlocks, box_shape, contiguous, length_of, offset
 from .fftw import REQUIRED_ALIGNMENT, complex_of
 from .program import RECEIVE, SEND, Program, View
-from .sweep import BLOCK_NBYTES, Sweep, SweepInPlace
+from .sweep import Sweep, SweepInPlace
 
 UNIT_NBYTES = 256 * 1024
 NARROWEST_UNIT = 16  # points, along the array's last axis
@@ -151,12 +151,11 @@ class Stage:
                 pieces, [target], effort, turned if forward else None)
 
     def _gathers(self, source, lines):
-        """Whether the first FFTs of a unit are made where it is stored: alone, and small."""
+        """Whether the first FFTs of a unit are made where it is stored: no other rank gets any of it."""
         first = self._steps.first
         return (self.blocks.size == 1 and self.straight and self.place.natural and len(first) == 1
                 and not lines[first[0]].real
                 and lines[first[0]].fine == lines[first[0]].points
-                and points(box_shape(source)) * self.dtype.itemsize <= BLOCK_NBYTES
                 and SweepInPlace.suits(box_shape(source), first[0], self.dtype)
                 and self._units_suit())
 
