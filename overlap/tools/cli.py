@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -268,9 +269,10 @@ def _predict(given, parser):
     if given.png:
         need("matplotlib")
     try:
+        width = shutil.get_terminal_size((120, 24)).columns
         for name, case in cases.items():
-            indent = "" if times else "  "
-            print("\n".join([*([] if times else [name]), *(indent + line for line in closed_forms(*case))]))
+            heading, indent = ([], "") if times else ([name], "  ")
+            print("\n".join(heading + [indent + line for line in closed_forms(*case, width - len(indent))]))
         values = {name: form_values(*case) for name, case in cases.items()}
     except ValueError as error:
         parser.error(str(error))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -25,7 +26,7 @@ CHUNKS = tuple(2**k for k in range(11))  # tried where the slices per message ar
 # --- closed forms ---------------------------------------------------------------------------------
 
 def closed_forms(C: float, T: float, workers: int, slices: int | None,
-                 measured: Mapping[str, float | None] | None = None) -> list[str]:
+                 measured: Mapping[str, float | None] | None = None, width: int = 120) -> list[str]:
     """Show the model's values, line by line.
 
     Parameters
@@ -37,29 +38,36 @@ def closed_forms(C: float, T: float, workers: int, slices: int | None,
         Counts pipeline fill and drain, if given.
     measured : dict, optional
         Seconds of ``"off"``, ``"block"`` and ``"poll"``.
+    width : int
+        Characters per line; what does not fit goes on below, indented.
     """
     rows = [("off", "no overlap: C + T", model.no_overlap_s(C, T), model.no_overlap_s(C, T)),
             ("block", "blocking calls: C + T/N, or T", model.block_s(C, T, workers),
              model.block_s(C, T, workers, slices=slices)),
             ("poll", "sleeping communicator: max(C, T)", model.poll_s(C, T),
              model.poll_s(C, T, slices=slices, workers=workers))]
-    lines = [f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {workers}, "
-             f"T/C = {T / C if C else math.inf:.3g}"]
+    lines = textwrap.wrap(f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {workers}, "
+                          f"T/C = {T / C if C else math.inf:.3g}", width, subsequent_indent="    ")
     for name, words, wall_s, filled_s in rows:
-        line = f"{words:34} {1e3 * wall_s:10.2f} ms"
+        values = [f"{1e3 * wall_s:10.2f} ms"]
         if slices is not None:
-            line += f"  with fill and drain of {slices} {1e3 * filled_s:10.2f} ms"
+            values.append(f"with fill and drain of {slices} {1e3 * filled_s:10.2f} ms")
         measured_s = None if measured is None else measured[name]
         if measured_s is not None:
-            line += f"  measured {1e3 * measured_s:10.2f} ms"
-        lines.append(line)
+            values.append(f"measured {1e3 * measured_s:10.2f} ms")
+        lines += _fitted(words, values, width)
     bound = (C + T) / max(C, T) if max(C, T) else 1.0
-    lines.append(f"{'best speed-up, sleeping':34} {bound:10.2f} x")
+    lines += _fitted("best speed-up, sleeping", [f"{bound:10.2f} x"], width)
     at_s = model.best_speedup_at(C, workers)
     where = "never more" if math.isinf(at_s) else f"at T = {1e3 * at_s:.2f} ms"
-    lines.append(f"{'best speed-up, blocking: 2 - 1/N':34} {model.best_speedup(workers):10.2f} x, "
-                 f"{where}")
-    return lines
+    return lines + _fitted("best speed-up, blocking: 2 - 1/N",
+                           [f"{model.best_speedup(workers):10.2f} x, {where}"], width)
+
+
+def _fitted(words: str, values: Sequence[str], width: int) -> list[str]:
+    """Words and values in one line, or, where that is too long, in a line each."""
+    line = f"{words:34} " + "  ".join(values)
+    return [line] if len(line) <= width else [words, *(f"  {' '.join(value.split())}" for value in values)]
 
 
 def form_values(C: float, T: float, workers: int, slices: int | None,

@@ -12,7 +12,8 @@ def test_a_tuned_plan_is_found_again(ranks, workers, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["tuned_again", "requests_come_first", "other_wisdom",
-                                  "ranks_disagree", "bad_files", "a_rank_fails_with_the_file"])
+                                  "ranks_disagree", "bad_files", "a_file_that_is_not_there_is_said",
+                                  "a_rank_fails_with_the_file"])
 def test_files(case, tmp_path):
     jobs.run_job(f"tuning_cases:{case}", 2, args={"path": str(tmp_path / "tuning.json")})
 

@@ -1,10 +1,11 @@
 """What `test_tuning_mpi` runs on every rank."""
 
 import gc
+import io
 import json
 import os
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from itertools import product
 from pathlib import Path
 
@@ -198,6 +199,23 @@ def bad_files(comm, path):
         same_everywhere(comm, str(error))
         assert "spoilt" in str(error)
         plan.forward(plan.real.empty())  # the plan is usable all the same
+
+
+def a_file_that_is_not_there_is_said(comm, path):
+    """Rank 0 says so, on standard error, and of a file that is there nothing."""
+    def said():
+        told = io.StringIO()
+        with redirect_stderr(told), overlap.FFT2(comm, SHAPE, tuning=path,
+                                                            settings={"effort": "estimate"}) as plan:
+            if not os.path.exists(path):
+                comm.Barrier()
+                plan.tune(0.2)
+        return told.getvalue()
+
+    text = said()
+    assert (repr(path) in text and "not tuned" in text) if comm.rank == 0 else not text
+    comm.Barrier()
+    assert not said()
 
 
 def ranks_disagree(comm, path):

@@ -2,7 +2,9 @@
 
 import argparse
 import builtins
+import errno
 import json
+import os
 from dataclasses import replace
 from importlib import metadata
 
@@ -18,6 +20,7 @@ from overlap.tools import cli, launch, timeline
 from overlap.tools.bench import demo, jobs, reference, report, table
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import case_record, warnings
+from overlap.tools.bench.session import Session
 
 
 def measured(**changes):
@@ -302,6 +305,58 @@ def test_table_shows_every_number():
         assert words in text, words
     assert "mpi4py-fft" not in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width, count", [(40, 2), (57, 2), (58, 1), (100, 1)])
+def test_tables_fit_narrow_terminals(width, count):
+    """Nothing is cut, and no number is broken apart."""
+    from rich.console import Console
+    records = [record(), record(Case(rounds=3, link="shm"))]
+    parts = table.tables(records, width)
+    assert len(parts) == count
+    with open(os.devnull, "w") as nowhere:
+        console = Console(width=width, record=True, file=nowhere)
+        for part in parts:
+            console.print(part)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    for number in ("103 (102-104)", "1.56x", "1.0e-15", "60.0 (59.0-61.0)"):
+        assert text.count(number) == 2, number
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_predictions_fit_narrow_terminals(measured, monkeypatch, tmp_path, capsys):
+    argv = ["predict", "--compute-s", "2", "--communication-s", "1", "--slices", "64"]
+    if measured:
+        content = report.new_report(["overlap"])
+        content["cases"] = [record()]
+        report.write(content, tmp_path / "report.json")
+        argv = ["predict", str(tmp_path / "report.json")]
+    shown = []
+    for columns in (40, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert cli.main(argv) == 0
+        shown.append(capsys.readouterr().out)
+    lines = shown[0].splitlines()[1 if measured else 0:]  # the first one of a report is its title
+    assert max(map(len, lines)) <= 40
+    assert shown[0].split() == shown[1].split()
+
+
+def test_a_full_disk_costs_no_table(tmp_path, monkeypatch, capsys):
+    """What was measured is shown, and the error names the file that could not be written."""
+    def measure(self, case, link, ranks):
+        self.report["cases"].append(record())
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Session, "measure", measure)
+    monkeypatch.setattr(os, "fsync", full)
+    path = tmp_path / "report.json"
+    assert cli.main(["bench", "fft2", "--json", str(path)]) == 1
+    shown = capsys.readouterr()
+    assert "103 (102-104)" in shown.out
+    assert "No space left on device" in shown.err and str(path) in shown.err and not path.exists()
 
 
 def test_sentence_trusts_only_what_the_control_allows():

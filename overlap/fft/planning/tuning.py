@@ -8,6 +8,7 @@ the run that tuned it, whatever else this process has planned.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
 from mpi4py import MPI
@@ -67,6 +68,9 @@ class Tuning:
             found = (None if control.rank > 0 else
                      store.find(store.read(path), plan, self._machine))
             self._entry, self._reason = control.bcast(found)
+            if control.rank == 0 and not os.path.exists(path):
+                print(f"overlap: no tuning file {path!r} yet, so the plan is not tuned: its method tune() makes one",
+                      file=sys.stderr)
             self.weights = checked((self._entry or {}).get("weights"), control.size)[0]
             if self._entry is not None and not self._entry["transforms"]:
                 self._entry, self._reason = None, "its entry for this plan has weights alone"

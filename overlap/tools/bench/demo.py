@@ -57,11 +57,11 @@ def demo(case: Case, *, command: Sequence[str], ranks: int, rates: Sequence[str]
         record, path = min(timelines, key=_interest)
         spans = timeline.read_chrome(path)
     paths = [folder / name for name in ("report.json", "timeline.json", "timeline.png")]
+    console = session.print()
+    console.print(_sentence(session.report["cases"]), markup=False)
     report.write(session.report, paths[0])
     timeline.write_chrome(spans, paths[1])
     timeline.draw(spans, paths[2], title=_timeline_title(record))
-    console = session.print()
-    console.print(_sentence(session.report["cases"]), markup=False)
     console.print("written: " + " ".join(map(os.fspath, paths)), markup=False, soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ and only rank 0 gets answers.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -167,10 +168,11 @@ class Session:
         """Print the table, then what a reader must know; the console, for more."""
         from rich.console import Console
         console = Console()
-        if console.width < 60 or not console.is_terminal:
+        if not console.is_terminal and "COLUMNS" not in os.environ:
             console = Console(width=100)
         console.print(table.heading(self.report["cases"]), markup=False)
-        console.print(table.table(self.report["cases"]))
+        for part in table.tables(self.report["cases"], console.width):
+            console.print(part)
         for record in self.report["cases"]:
             for line in warnings(record):
                 console.print(line, style="bold red" if line.startswith("warning") else "",

@@ -84,6 +84,8 @@ ROWS = (
     ("C + OpenMP, blocking calls", _ms("reference"), True),
 )
 
+LABEL_WIDTH, COLUMN_WIDTH = 20, 19  # in characters, with borders: less would break numbers apart
+
 
 def heading(records: Sequence[Record]) -> str:
     """Say what a table holds, for the line above it."""
@@ -123,15 +125,22 @@ def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
+def tables(records: Sequence[Record], width: int) -> list[Any]:
+    """Make `rich.table.Table`s of records of the same job for a terminal: all in one, or one each where that is too wide."""
+    if LABEL_WIDTH + COLUMN_WIDTH * len(records) <= width:
+        return [table(records)]
+    return [table([record]) for record in records]
+
+
 def table(records: Sequence[Record]) -> Any:
     """Make a `rich.table.Table` of records of the same job: one column each."""
     from rich.table import Table
     table = Table()
-    table.add_column("")
+    table.add_column("", overflow="fold")
     several = len({shape(record) for record in records}) > 1
     for record in records:
         table.add_column(f"{place(record)}\n{shape(record)}" if several else place(record),
-                         justify="right")
+                         justify="right", overflow="fold")
     for row in ROWS:
         if row is None:
             table.add_section()
