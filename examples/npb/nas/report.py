@@ -82,7 +82,7 @@ def draw(runs: list[Run], kernel: Kernel, path: str) -> None:
 
     from overlap.tools import picture
     ranks = range(len(runs[0].shares))
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     width = 0.8 / len(runs)
     for number, run in enumerate(runs):
@@ -94,5 +94,6 @@ def draw(runs: list[Run], kernel: Kernel, path: str) -> None:
     left.set(xlabel="rank", ylabel=kernel.unit, title=f"{kernel.title}, class {kernel.letter}: shares", xticks=ranks)
     right.set(xlabel="rank", ylabel="s", title="times", xticks=ranks)
     for axes in (left, right):
-        axes.legend(fontsize="small")
+        axes.margins(y=0.3)     # room for the legend
+        axes.legend(fontsize="small", loc="upper center", ncols=2 if axes is right else 1)
     picture.save(figure, Path(path))
