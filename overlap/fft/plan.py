@@ -16,7 +16,7 @@ from ..runtime import AsyncComm, Runtime
 from .arguments import record
 from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
-from .planning.balance import Balance, computing_s, speeds_of, weights_of, whole_s
+from .planning.balance import KEPT_GAIN, Balance, computing_s, speeds_of, weights_of, whole_s
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
 from .transform import Progress, Transform
@@ -189,7 +189,7 @@ class Plan:
         before, before_s = self._weights, whole_s(alive)
         self._reshare(weights_of(speeds) if pays else before, alive)
         after_s = whole_s(alive)
-        if after_s >= before_s:
+        if before_s < KEPT_GAIN * after_s:
             self._reshare(before, alive)
             return Balance(speeds, before, False, 1.0)
         self._keep_weights()

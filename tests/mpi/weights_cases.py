@@ -150,8 +150,8 @@ def balanced(comm, path):
 
 def falling():
     """Times that fall from call to call."""
-    times = iter(range(100, 0, -1))
-    return lambda transforms: float(next(times))
+    times = iter(range(100))
+    return lambda transforms: 0.9 ** next(times)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ ROUNDS = 7
 ROUND_S = 0.06      # of computing, in all transforms together; several turns of a scheduler that shares a core out
 STRAY = 2           # rounds that something else may have disturbed
 LEAST_GAIN = 1.04   # what new shares must promise, or nothing changes
+KEPT_GAIN = 1.02    # what they must then show, or the plan goes back
 RESOLUTION = 1000   # weights are integers up to that
 
 
