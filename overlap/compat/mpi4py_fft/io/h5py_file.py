@@ -52,6 +52,10 @@ class HDF5File(FileBase):
             elif COMM.rank == 0:
                 self.f = h5py.File(self.filename, mode, **kw)
 
+    def close(self):
+        with together(COMM):  # no rank reads what rank 0 has not closed
+            super().close()
+
     def write(self, step, fields, as_scalar=False, **others):
         self.open()
         try:
