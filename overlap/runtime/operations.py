@@ -191,11 +191,12 @@ class Persistent(Operation):
     Made by ``comm.Send_init`` and the like outside of slice programs. It belongs to one slice at a time.
     """
 
-    __slots__ = ("request",)
+    __slots__ = ("_to_nobody", "request")
 
     def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> None:
         super().__init__(comm, name, args, kwargs)
+        self._to_nobody = signatures.has_nobody(self)
         self.awaited = True  # to make one, and not to use it, is no mistake
         self.request: Any = None
         self.renew()
@@ -215,8 +216,12 @@ class Persistent(Operation):
 
     def start(self) -> Any:
         # As `_make`: the call and the note that it was made are one.
-        self.made.extend(starmap(_started, ((self.request,),)))
-        return self.request
+        if self._to_nobody:
+            # MPICH's Testsome, by which a runtime polls, never reports a persistent request to nobody.
+            self.made.extend(starmap(self.comm._handle.Irecv, ((_NO_BYTES, MPI.PROC_NULL),)))
+        else:
+            self.made.extend(starmap(_started, ((self.request,),)))
+        return self.made[0]
 
     def on_scratch(self) -> Operation:
         """Itself: a persistent collective matches no other kind."""
@@ -224,6 +229,9 @@ class Persistent(Operation):
 
     def __str__(self) -> str:
         return f"{self.name}_init on communicator {self.comm.number}"
+
+
+_NO_BYTES = bytearray()
 
 
 def _started(request):

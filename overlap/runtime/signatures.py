@@ -151,6 +151,13 @@ def sent(operation) -> int:
             - ("source" in given and given["source"] != MPI.PROC_NULL))
 
 
+def has_nobody(operation) -> bool:
+    """Whether its only peer is `MPI.PROC_NULL`: nothing is sent or received."""
+    given = arguments(operation)
+    peers = [given[name] for name in ("dest", "source") if name in given]
+    return bool(peers) and all(peer == MPI.PROC_NULL for peer in peers)
+
+
 def is_receive(operation) -> bool:
     """Whether the operation waits for one message and sends none: it can be cancelled."""
     return operation.name == "Recv"

@@ -105,6 +105,7 @@ def persistent(comm):
     for rt in runtimes(comm):
         mine, there = np.zeros(1), np.zeros(1)
         send, receive = rt.comm.Send_init(mine, right, 3), rt.comm.Recv_init(there, left, 3)
+        nobody = rt.comm.Send_init(mine, MPI.PROC_NULL, 3), rt.comm.Recv_init(there, MPI.PROC_NULL)
         exchange = total = None
         if hasattr(MPI.Comm, "Alltoallv_init") and MPI.Get_version() >= (4, 0):
             row, swapped, sums = np.zeros(size), np.zeros(size), np.zeros(size)
@@ -115,6 +116,10 @@ def persistent(comm):
             mine[0] = 10.0 * z + rank
             await all_of(send, receive)
             seen.append(there[0] == 10.0 * z + left)
+            await all_of(*nobody)
+            none = await start(nobody[1])
+            await nobody[0]
+            await none
             pending = await start(receive)
             await send
             await pending
