@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ..arrays import Weights
 from .arguments import ORDERS, choice_problem, integers, shown

@@ -29,7 +29,7 @@ from .engine.axis import axes_of
 from .engine.compiled_function import can_be_compiled
 from .engine.fftw import complex_of
 from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, PlaneBlocks
-from .engine.stage import Direction
+from .engine.stage import Direction, SourceArray
 from .engine.staged import StagedTransform
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, given_weights, records
@@ -166,10 +166,12 @@ class FFT2(FourierPlan):
             found = self._staged.get(key)
             if found is None:
                 with self._tuning.planning():
+                    source = SourceArray(
+                        self._here if forward else self._there,
+                        (planes, *(axes[axis].length(not forward) for axis in (Y, X))), (self.comm.rank,),
+                        self._dtype if forward else complex_of(self._dtype))
                     found = self._staged[key] = StagedTransform(
-                        route, self._here if forward else self._there, axes, planes,
-                        [axes[axis].length(not forward) for axis in (Y, X)], (self.comm.rank,),
-                        self._dtype if forward else complex_of(self._dtype),
+                        route, axes, source,
                         Direction(forward, effort, Y if self._transposed else None, by_index=True),
                         self.runtime.workers, joined=None, reused=reused)
             return found

@@ -24,7 +24,7 @@ from .array_layout import ArrayLayout, volume_problem
 from .array_spec import ArraySpec
 from .engine.axis import axes_of
 from .engine.fftw import complex_of
-from .engine.stage import Direction
+from .engine.stage import Direction, SourceArray
 from .engine.staged import StagedTransform
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, given_weights, records
@@ -213,10 +213,11 @@ class FFT3(FourierPlan):
             def make(plan: FFT3) -> VolumePointwise:
                 return VolumePointwise(
                     plan.runtime, plan._comms, function,
-                    plan._staged(False, axes, max(function.inputs, shared), False, True),
-                    plan._staged(True, axes, outputs, False), plan.spectrum, plan._specs(())[1],
-                    plan._here.local_shape((1, *fine), plan._coordinates), plan._dtype,
-                    plan._scale(False, axes), plan._scale(True, axes))
+                    (plan._staged(False, axes, max(function.inputs, shared), False, True),
+                     plan._staged(True, axes, outputs, False)),
+                    (plan.spectrum, plan._specs(())[1]),
+                    (plan._here.local_shape((1, *fine), plan._coordinates), plan._dtype),
+                    (plan._scale(False, axes), plan._scale(True, axes)))
 
             transform = make(self)
             self._add(f"pointwise: {function.inputs - function.shared} input(s), "
@@ -252,12 +253,12 @@ class FFT3(FourierPlan):
         return points ** -self._power * points / fine
 
     def _staged(self, forward, axes, batch, joined=True, reused=False):
-        shape = [axes[axis].length(not forward) for axis in (Z, Y, X)]
-        real = self._dtype.kind == "f"
+        source = SourceArray(
+            self._here if forward else self._there,
+            (batch, *(axes[axis].length(not forward) for axis in (Z, Y, X))), self._coordinates,
+            self._dtype if forward else complex_of(self._dtype))
         return StagedTransform(
-            _route(self.grid, real, forward, self._layout.restore),
-            self._here if forward else self._there, axes, batch, shape, self._coordinates,
-            self._dtype if forward else complex_of(self._dtype),
+            _route(self.grid, self._dtype.kind == "f", forward, self._layout.restore), axes, source,
             Direction(forward, self._requested.effort, Z if self._transposed else None),
             self.runtime.workers, joined, reused)
 

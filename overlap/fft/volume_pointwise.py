@@ -41,10 +41,25 @@ class Step:
 
 
 class VolumePointwise(Fields):
-    """A function of real-space fields, made to act on spectral ones; see `FFT3.pointwise`."""
+    """A function of real-space fields, made to act on spectral ones; see `FFT3.pointwise`.
 
-    def __init__(self, runtime, comms, function, back, forth, spectrum, shared_spectrum, local, dtype,
-                 scale_backward, scale_forward):
+    Parameters
+    ----------
+    runtime : Runtime
+    comms : sequence of AsyncComm
+    function : Function
+    staged : tuple of StagedTransform
+        To real space, and back.
+    spectra : tuple of ArraySpec
+        Of the inputs and outputs, and of the shared inputs.
+    real : tuple
+        This rank's shape of a field in real space, with a batch of one, and its dtype.
+    scales : tuple of float
+        To real space, and back.
+    """
+
+    def __init__(self, runtime, comms, function, staged, spectra, real, scales):
+        (back, forth), (spectrum, shared_spectrum), (local, dtype) = staged, spectra, real
         units = back.units * (function.inputs + function.shared) + forth.units * function.outputs
         super().__init__(runtime, comms, units, spectrum.slices)
         self.inputs = ((spectrum,) * function.inputs + (shared_spectrum,) * function.shared)
@@ -53,7 +68,7 @@ class VolumePointwise(Fields):
         self._function = function
         self._back, self._forth = back, forth
         self._batch = spectrum.global_shape[:-3]
-        self._scale_backward, self._scale_forward = scale_backward, scale_forward
+        self._scale_backward, self._scale_forward = scales
         self._given = [zeros(local, dtype) for _ in range(function.inputs)]
         self._shared = [zeros(local, dtype) for _ in range(function.shared)]
         self._results = [zeros(local, dtype) for _ in range(

@@ -34,10 +34,10 @@ from mpi4py import MPI
 
 from ..errors import ClosedError, InputError, RankError, formatted
 from .exclusive import Exclusive
+from .header import Header, disagreement
 from .interrupts import held_error
 from .requests import AsyncComm
 from .watchdog import Watchdog
-from .wishes import Wish, disagreement
 
 MANY, MOST = 500, 1500  # communicators of runtimes that are open; MPI has about 2,000
 _open = 0
@@ -90,7 +90,7 @@ class Control:
         self.size = self.comm.size
         _count(1)
         self._identity = None
-        self._header = array("q", (0, 0, 0))
+        self._numbers = array("q", (0, 0, 0))
 
     # ---- agreement ---------------------------------------------------------------------------
 
@@ -120,35 +120,35 @@ class Control:
             raised there itself.
         """
         try:
-            wish = Wish(call, agreed)
+            header = Header(call, agreed)
         except Exception as problem:
-            wish = Wish(call)
+            header = Header(call)
             error = error or InputError(
                 "expected values that can be written as text, received one for which this fails: "
                 f"{formatted(problem)[0]}")
-        self.meet_for(wish, error, entry)
+        self.meet_for(header, error, entry)
 
-    def meet_for(self, wish: Wish, error: BaseException | None = None, entry: bool = False) -> None:
-        """As `meet`, for a `Wish` that was made before: of a call that is made again and again."""
-        with self.exclusive.used(wish.call):
+    def meet_for(self, header: Header, error: BaseException | None = None, entry: bool = False) -> None:
+        """As `meet`, for a `Header` that was made before: of a call that is made again and again."""
+        with self.exclusive.used(header.call):
             self.check_idle()
-            self.meet_here(wish, error, entry)
+            self.meet_here(header, error, entry)
 
-    def meet_here(self, wish: Wish, error: BaseException | None, entry: bool) -> None:
+    def meet_here(self, header: Header, error: BaseException | None, entry: bool) -> None:
         """As `meet_for`, inside of a call that has made sure that nobody else is in one."""
         if error is None:
             error = held_error()
-        call, header = wish.call, self._header
+        call, numbers = header.call, self._numbers
         self._meetings += 1
-        header[0], header[1], header[2] = error is None, wish.signature, -wish.signature
+        numbers[0], numbers[1], numbers[2] = error is None, header.signature, -header.signature
         try:
             with self.watchdog.watching(call, entry):
-                self.comm.Allreduce(MPI.IN_PLACE, header, MPI.MIN)
-            well, agreed = header[0], header[1] == -header[2]
+                self.comm.Allreduce(MPI.IN_PLACE, numbers, MPI.MIN)
+            well, agreed = numbers[0], numbers[1] == -numbers[2]
             if well and agreed:
                 return
             with self.watchdog.watching(f"the report of what failed in {call}"):
-                found = self.comm.allgather(wish.values if well else _report(error))
+                found = self.comm.allgather(header.values if well else _report(error))
         except MPI.Exception as broken:
             self.mark(broken)
             raise

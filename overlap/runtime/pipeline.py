@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import InputError, formatted, repr_of
+from .header import Header
 from .interrupts import held_signals
 from .load import Load
-from .wishes import Wish
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHORT_S = 500e-6  # a call that takes less is noise to a trial
 ALONE_S = 5e-3  # a call that takes less may be faster without threads: both are tried
 TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
-WISHES = 8  # numbers of slices whose header is kept
+HEADERS = 8  # numbers of slices whose header is kept
 
 SliceProgram = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -85,7 +85,7 @@ class Pipeline:
         self._used = runtime.control.exclusive.used(self._call)
         self._calls = _Calls()
         self.load = Load()
-        self._wishes: dict[tuple[int, str], Wish] = {}  # of calls that agree on nothing more
+        self._headers: dict[tuple[int, str], Header] = {}  # of calls that agree on nothing more
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
         self._trial: dict[str, list[float]] | None = (
             {way: [] for way in ways} if options.wait == "auto" else None)
@@ -156,16 +156,16 @@ class Pipeline:
     def _meet(self, count, wait, agree, error):
         """Meet all ranks at the header of a call."""
         runtime = self._runtime
-        wish = self._wishes.get((count, wait)) if agree is None else None
-        if wish is not None:
-            runtime.control.meet_here(wish, error, entry=not runtime.control.nested)
+        header = self._headers.get((count, wait)) if agree is None else None
+        if header is not None:
+            runtime.control.meet_here(header, error, entry=not runtime.control.nested)
             return
         options = self._options
         agreed = {"slices": count, "depth": options.depth, "wait": wait, "in_flight": options.in_flight,
                   "polls": options.polls, **(agree if isinstance(agree, dict) else {"agree": agree})}
         runtime.enter(self._call, agreed, error)
-        if agree is None and len(self._wishes) < WISHES:
-            self._wishes[count, wait] = Wish(self._call, agreed)
+        if agree is None and len(self._headers) < HEADERS:
+            self._headers[count, wait] = Header(self._call, agreed)
 
     def _job(self, keys, wait, one_thread, args, kwargs):
         skeleton = self._skeleton

@@ -9,7 +9,7 @@ from error_cases import WAITS, Boom, raised, same_message
 from mpi4py import MPI
 
 import overlap
-from overlap.runtime.wishes import canonical
+from overlap.runtime.header import canonical
 
 # ---- input -----------------------------------------------------------------------------------
 

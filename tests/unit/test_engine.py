@@ -14,7 +14,7 @@ from overlap.fft.engine.execute import execute
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import SOURCE, TARGET, Program, View
-from overlap.fft.engine.stage import Direction
+from overlap.fft.engine.stage import Direction, SourceArray
 from overlap.fft.engine.staged import StagedTransform
 
 Y, X = 1, 2
@@ -230,8 +230,8 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
     found, tasks, calls = np.empty(shape, result_kind), [], []
     for rank in range(ranks):
         way = StagedTransform(
-            [first, over if ranks > 1 else None, then], here, axes, len(given), global_shape, (rank,),
-            kind, direction, 1, joined=None)
+            [first, over if ranks > 1 else None, then], axes,
+            SourceArray(here, (len(given), *global_shape), (rank,), kind), direction, 1, joined=None)
         source = given[here.local_slice(given.shape, (rank,))].copy()
         where = there.local_slice(shape, (rank,))
         part = zeros(found[where].shape, result_kind)

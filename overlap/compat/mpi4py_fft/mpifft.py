@@ -18,7 +18,7 @@ from ...errors import InputError
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import complex_of
-from ...fft.engine.stage import Direction
+from ...fft.engine.stage import Direction, SourceArray
 from ...fft.engine.staged import StagedTransform
 from ...fft.planning.memory import Memory
 from ...fft.planning.search import choose
@@ -215,9 +215,9 @@ class PFFT:
         for forward in (True, False):
             source, target = specs[::1 if forward else -1]
             staged = StagedTransform(
-                for_stages(route, real, forward), layouts[not forward], request.transformed, 1,
-                source.global_shape, here, source.dtype, Direction(forward, effort),
-                runtime.workers)
+                for_stages(route, real, forward), request.transformed,
+                SourceArray(layouts[not forward], (1, *source.global_shape), here, source.dtype),
+                Direction(forward, effort), runtime.workers)
             volumes.append(Volume(runtime, comms, staged, source, target, 1.0))
             volumes[-1].name = "forward" if forward else "backward"
             choose(volumes[-1], Settings(wait), memory)

@@ -16,6 +16,7 @@ from .compiled_function import BlockPlaces
 from .execute import execute
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
 from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, Program, View
+from .stage import Direction
 from .sweep import Sweep
 
 COMPILED_NBYTES = 256 * 1024  # of a block's fields in real space, for the second-level cache
@@ -93,10 +94,10 @@ class PlaneBlocks:
             boxes = [[(one, inside, box[X]) for box in boxes] for boxes in (
                 back.message(one).received, forth.message(one).sent)]
             self._sweeps[height] = (
-                Sweep((1, height, lines[X].length(True)), (X,), lines, spectral, False, boxes[0],
-                      here, effort, after=self._fields_nbytes),
-                Sweep((1, height, nx), (X,), lines, dtype, True, here, boxes[1], effort,
-                      after=self._fields_nbytes))
+                Sweep((1, height, lines[X].length(True)), {X: lines[X]}, spectral,
+                      Direction(False, effort), boxes[0], here, self._fields_nbytes),
+                Sweep((1, height, nx), {X: lines[X]}, dtype, Direction(True, effort), here, boxes[1],
+                      self._fields_nbytes))
         nbytes = max([self._fields_nbytes, back.scratch_nbytes, forth.scratch_nbytes]
                      + [sweep.scratch_nbytes for pair in self._sweeps.values() for sweep in pair])
         self._scratch = [zeros(nbytes, np.uint8) for _ in range(workers)]

@@ -7,12 +7,12 @@ are two programs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from ...arrays import TransposeBlocks, box_shape, contiguous, length_of, offset
+from ...arrays import Layout, TransposeBlocks, box_shape, contiguous, length_of, offset
 from .fftw import REQUIRED_ALIGNMENT, complex_of
 from .program import RECEIVE, SEND, Program, View
 from .sweep import Sweep, SweepInPlace
@@ -44,6 +44,26 @@ class Direction:
 
 
 @dataclass(frozen=True)
+class SourceArray:
+    """The distributed array from which a transform, or a stage of it, begins, as one rank sees it.
+
+    Attributes
+    ----------
+    layout : Layout
+    shape : tuple of int
+        Global shape. Axis 0 is the batch's.
+    coordinates : tuple of int
+        The rank's, in the layout's grid.
+    dtype : dtype
+    """
+
+    layout: Layout
+    shape: tuple[int, ...]
+    coordinates: tuple[int, ...]
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a stage stores.
 
@@ -71,25 +91,20 @@ class Stage:
         What it exchanges and transforms.
     place : Place
         Where it stores.
-    layout : Layout
-        Layout of its source.
     lines : dict
         The `Axis` of every transformed axis.
-    shape : tuple of int
-        Global shape of its source.
-    coordinates : tuple of int
-    dtype : dtype
-        Type of its source.
+    source : SourceArray
     direction : Direction
     units : int, optional
         Into how many it is cut; by default units of a size that stays in the cache.
     """
 
-    def __init__(self, steps, place, layout, lines, shape, coordinates, dtype, direction, units=None):
+    def __init__(self, steps, place, lines, source, direction, units=None):
         self.place = place
         self._steps = steps
-        forward, effort = direction.forward, direction.effort
-        spectral = self.dtype = complex_of(dtype)
+        layout, shape, coordinates, forward = (
+            source.layout, source.shape, source.coordinates, direction.forward)
+        spectral = self.dtype = complex_of(source.dtype)
         crossed = transformed(shape, steps.first, lines, forward)
         if units is None:
             longest = length_of(layout.even.parts(crossed, steps.along)[0])
@@ -100,7 +115,7 @@ class Stage:
         self.layout = layout if steps.transpose is None else layout.transposed(steps.transpose)
         self.shape = transformed(crossed, steps.then, lines, forward)
         self.source_shape = layout.local_shape(shape, coordinates)
-        self.source_dtype = np.dtype(dtype)
+        self.source_dtype = np.dtype(source.dtype)
         self.target_shape = self.layout.local_shape(self.shape, coordinates)
         real = any(lines[axis].real for axis in steps.then)
         self.target_dtype = np.dtype(f"f{spectral.itemsize // 2}") if real else spectral
@@ -117,7 +132,7 @@ class Stage:
         for number in range(self.blocks.units):
             length = length_of(self.blocks.unit(number))
             if length and length not in self.first:
-                self._make_sweeps(number, length, lines, forward, effort, direction.turned)
+                self._make_sweeps(number, length, lines, direction)
 
     def _units_suit(self):
         """Whether every unit of the target is contiguous, and begins as aligned as FFTW requires."""
@@ -126,7 +141,9 @@ class Stage:
         return (points(self.target_shape[:along]) == 1
                 and inner * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0)
 
-    def _make_sweeps(self, number, length, lines, forward, effort, turned):
+    def _make_sweeps(self, number, length, lines, direction):
+        straight = replace(direction, turned=None)
+        at_first, at_last = (straight, direction) if direction.forward else (direction, straight)
         steps, message = self._steps, self.blocks.message(slice(number, number + 1))
 
         def unit(shape):
@@ -137,18 +154,18 @@ class Stage:
         source, target = unit(self.source_shape), unit(self.target_shape)
         if self._gathers(source, lines):
             self.first[length] = SweepInPlace(
-                box_shape(source), steps.first[0], self.source_dtype, forward, effort, [source])
+                box_shape(source), steps.first[0], self.source_dtype, direction, [source])
         else:
             self.first[length] = Sweep(
-                box_shape(source), steps.first, lines, self.source_dtype, forward, [source], tiles,
-                effort, None if forward else turned)
+                box_shape(source), {axis: lines[axis] for axis in steps.first}, self.source_dtype, at_first,
+                [source], tiles)
         if self._in_target:
             self.then[length] = SweepInPlace(
-                box_shape(target), steps.then[0], self.dtype, forward, effort, pieces)
+                box_shape(target), steps.then[0], self.dtype, direction, pieces)
         elif steps.then:
             self.then[length] = Sweep(
-                box_shape(unit(self.blocks.after)), steps.then, lines, self.dtype, forward,
-                pieces, [target], effort, turned if forward else None)
+                box_shape(unit(self.blocks.after)), {axis: lines[axis] for axis in steps.then}, self.dtype,
+                at_last, pieces, [target])
 
     def _gathers(self, source, lines):
         """Whether the first FFTs of a unit are made where it is stored: no other rank gets any of it."""

@@ -36,6 +36,7 @@ from .schedule import Task, in_order, streamed
 from .stage import (
     UNIT_NBYTES,
     Place,
+    SourceArray,
     Stage,
     largest_nbytes,
     points,
@@ -56,17 +57,9 @@ class StagedTransform:
     ----------
     route : list
         As of `overlap.arrays.stages`, for axes counted with the batch's.
-    layout : Layout
-        Layout of the source.
     lines : dict
         The `Axis` of every transformed axis.
-    batch : int
-    shape : tuple of int
-        Global shape of the source, without the batch.
-    coordinates : tuple of int
-        The rank's, in the layout's grid.
-    dtype : dtype
-        Type of the source.
+    source : SourceArray
     direction : Direction
     workers : int
     joined : bool or None
@@ -75,21 +68,21 @@ class StagedTransform:
         The same targets serve again and again: nothing is written there early.
     """
 
-    def __init__(self, route, layout, lines, batch, shape, coordinates, dtype, direction,
-                 workers, joined=True, reused=False):
+    def __init__(self, route, lines, source, direction, workers, joined=True, reused=False):
         forward, turned = direction.forward, direction.turned
         natural = turned is None or not forward  # the target can hold what is not complete yet
-        spectral = complex_of(dtype)
+        layout, batch = source.layout, source.shape[0]
+        spectral = complex_of(source.dtype)
         real = next((axis for axis, line in lines.items() if line.real), None)
-        nbytes = largest_nbytes(layout, (1, *shape), spectral)
+        nbytes = largest_nbytes(layout, (1, *source.shape[1:]), spectral)
         whole = joined is None or batch > 1 and joined and nbytes <= UNIT_NBYTES
         self._whole = whole
         self._relocates = direction.by_index  # what is done with some units, is done with any others
-        self.coordinates = coordinates
+        self.coordinates = source.coordinates
         self.fields = 1 if whole else batch
         self._buffers = min(2, self.fields)
-        shape = (batch if whole else 1, *shape)
-        ways, rest = stages(route, (0,) if whole else range(1, len(shape)),
+        source = replace(source, shape=(batch if whole else 1, *source.shape[1:]))
+        ways, rest = stages(route, (0,) if whole else range(1, len(source.shape)),
                             None if forward else real, natural and forward)
         # The rest is made in the target, if that can hold what is not complete yet.
         able = natural and (forward or real is None) and all(
@@ -108,16 +101,17 @@ class StagedTransform:
             own = replace(direction, turned=turned if (
                 at == 0 if forward else number == 0) else None)
             self.stages.append(Stage(
-                way, place, layout, lines, shape, coordinates, dtype, own,
+                way, place, lines, source, own,
                 self.stages[0].blocks.units if self._streams and number else None))
-            layout, shape, dtype = self.stages[-1].layout, self.stages[-1].shape, spectral
+            layout, shape = self.stages[-1].layout, self.stages[-1].shape
+            source = SourceArray(layout, shape, self.coordinates, spectral)
         self.dtype = spectral
         self.mpi_type = mpi_type(spectral)
         self._rest_axes = rest
         self._alone = self._relocates and self.stages[0].dimension is None
         self._make_rest(layout, shape, ways[-1], lines, direction, able, whole)
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
-        local = layout.local_shape(shape, coordinates)
+        local = layout.local_shape(shape, self.coordinates)
         room = points(transformed(local, rest, lines, forward)) * itemsize if natural else 0
         sizes = [max((points(stage.target_shape) for stage in self.stages
                       if stage.place.number and stage.place.number % 2 == odd), default=0)
@@ -156,13 +150,12 @@ class StagedTransform:
             alone = self.fields == 1 or points(local) * spectral.itemsize % REQUIRED_ALIGNMENT == 0
             if able and len(rest) == 1 and alone and SweepInPlace.suits(
                     local, rest[0], spectral, cuts or ()):
-                self._rest = SweepInPlace(local, rest[0], spectral, direction.forward,
-                                          direction.effort, cuts=cuts)
+                self._rest = SweepInPlace(local, rest[0], spectral, direction, cuts=cuts)
             else:
                 there = transformed(local, rest, lines, direction.forward)
-                self._rest = Sweep(local, rest, lines, spectral, direction.forward, [_whole(local)],
-                                   [_whole(there)], direction.effort,
-                                   direction.turned if direction.forward else None)
+                own = direction if direction.forward else replace(direction, turned=None)
+                self._rest = Sweep(local, {axis: lines[axis] for axis in rest}, spectral, own,
+                                   [_whole(local)], [_whole(there)])
         self.can_be_late = cuts is not None and stage.straight and not self._streams
 
     @property

@@ -38,19 +38,14 @@ class Sweep:
     ----------
     shape : tuple of int
         Shape of the box that goes in.
-    axes : tuple of int
-        To be transformed, in this order; none: data are moved only.
     lines : dict
-        The `Axis` of every axis.
+        The `Axis` of every axis that is transformed, in this order; none: data are moved only.
     dtype : dtype
         Type of what goes in.
-    forward : bool
+    direction : Direction
+        With the axis that the views of the spectral side have last in memory, if not the last one.
     sources, targets : list of tuple of slice
         Which part of the box goes in, or comes out, where: a box for every view.
-    effort : str
-        FFTW planning effort.
-    turned : int or None
-        The axis that the views of the spectral side have last in memory, if not the last one.
     after : int or None
         All of it is one block, in scratch memory that begins after so many bytes.
 
@@ -62,20 +57,18 @@ class Sweep:
         Number of blocks.
     """
 
-    def __init__(self, shape, axes, lines, dtype, forward, sources, targets, effort,
-                 turned=None, after=None):
-        used = {axis: lines[axis] for axis in axes}
+    def __init__(self, shape, lines, dtype, direction, sources, targets, after=None):
         itemsize = complex_of(dtype).itemsize
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
-            [line.fine for line in used.values()], dtype=int)))))
-        cuts = _cuts(shape, used if after is None else range(len(shape)), budget, NARROWEST)
+            [line.fine for line in lines.values()], dtype=int)))))
+        cuts = _cuts(shape, lines if after is None else range(len(shape)), budget, NARROWEST)
         made = {}
         self._parts = []
-        for ranges in product(*cuts) if axes else ():
+        for ranges in product(*cuts) if lines else ():
             key = tuple(map(length_of, ranges))
             if key not in made:
-                made[key] = _Transformed(key, used, dtype, forward, effort, turned, after or 0)
-            self._parts.append((made[key], ranges, used, forward))
+                made[key] = _Transformed(key, lines, dtype, direction, after or 0)
+            self._parts.append((made[key], ranges, lines, direction.forward))
         self.scratch_nbytes = max((one.nbytes for one in made.values()), default=0)
         self._sources = sources
         self._set_targets(targets)
@@ -187,7 +180,8 @@ class _Transformed:
     axes nor, going backward, ever anything but zero.
     """
 
-    def __init__(self, shape, lines, dtype, forward, effort, turned, after):
+    def __init__(self, shape, lines, dtype, direction, after):
+        forward, turned = direction.forward, direction.turned
         spectral = list(shape)
         fine = list(shape)
         for axis, line in lines.items():
@@ -226,7 +220,7 @@ class _Transformed:
             for where in product(*bounds):
                 source, target = (end[where].array(memory) for end in self._ends_of(
                     axis == apart, modes, physical))
-                plan = LineTransform(source, target, axis, forward, effort)
+                plan = LineTransform(source, target, axis, forward, direction.effort)
                 self._plans.append((plan, axis == apart, where))
         for axis, line in () if forward else lines.items():
             for gap in complement([pair[1] for pair in line.segments], line.fine_modes):
@@ -278,7 +272,7 @@ class SweepInPlace:
     ----------
     shape : tuple of int
     axis : int
-    dtype, forward, effort
+    dtype, direction
         As of `Sweep`.
     sources : list of tuple of slice, optional
         Which part of the array is taken from where: a box for every view; by default all is there.
@@ -295,7 +289,7 @@ class SweepInPlace:
         Number of blocks.
     """
 
-    def __init__(self, shape, axis, dtype, forward, effort, sources=(), cuts=None):
+    def __init__(self, shape, axis, dtype, direction, sources=(), cuts=None):
         inner = int(np.prod(shape[axis + 1:], dtype=int))
         outer = int(np.prod(shape[:axis], dtype=int))
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
@@ -317,11 +311,12 @@ class SweepInPlace:
         for where in wheres:
             block_shape = box_shape(where)
             if block_shape not in made:
-                made[block_shape] = self._plan(where, length, forward, effort, np.dtype(dtype))
+                made[block_shape] = self._plan(where, length, direction, np.dtype(dtype))
             self._blocks.append((made[block_shape], where))
 
-    def _plan(self, where, length, forward, effort, dtype):
+    def _plan(self, where, length, direction, dtype):
         """The FFT of a block, and of those like it."""
+        forward, effort = direction.forward, direction.effort
         if self._contiguous:
             part = barely_aligned(box_shape(where), dtype).reshape(-1, length)
             return LineTransform(part, part, 1, forward, effort)

@@ -1,4 +1,4 @@
-"""What ranks want to do together: as values that can be compared, and as a checksum."""
+"""Headers: what ranks are about to do together, as values that can be compared, and as a checksum."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 
-class Wish:
-    """What a rank is about to do together with the others, and a checksum of it.
+class Header:
+    """The header of a call: what a rank is about to do together with the others, and a checksum of it.
 
     Parameters
     ----------
@@ -69,14 +69,14 @@ def _canonical_number(value):
     return repr(value)
 
 
-def disagreement(wishes):
+def disagreement(headers):
     """Name what differs between the ranks, rank by rank."""
-    calls = [wish["call"] for wish in wishes]
+    calls = [header["call"] for header in headers]
     if any(call != calls[0] for call in calls):
-        wishes = [{"call": call} for call in calls]
+        headers = [{"call": call} for call in calls]
     lines = []
-    for name in dict.fromkeys(name for wish in wishes for name in wish):
-        values = [wish.get(name, "nothing") for wish in wishes]
+    for name in dict.fromkeys(name for header in headers for name in header):
+        values = [header.get(name, "nothing") for header in headers]
         if any(value != values[0] for value in values):
             lines.append(f"{name}: expected the same on all ranks, received " + ", ".join(
                 f"{value} (rank {rank})" for rank, value in enumerate(values)))
