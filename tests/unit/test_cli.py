@@ -1,15 +1,12 @@
-"""The commands without ranks: arguments, records, tables, reports, predictions."""
+"""The commands without ranks: arguments, launching, predictions, traces, the cache."""
 
 import argparse
 import builtins
-import errno
 import json
-import os
-from dataclasses import replace
 from importlib import metadata
 
-import numpy as np
 import pytest
+from records import record
 
 import overlap
 from overlap.fft.planning import memory, tuning_file
@@ -17,31 +14,8 @@ from overlap.fft.planning.settings import Settings, Tuned
 from overlap.runtime.trace import Span
 from overlap.timing import model
 from overlap.tools import cli, launch, timeline
-from overlap.tools.bench import demo, jobs, reference, report, table
+from overlap.tools.bench import reference, report
 from overlap.tools.bench.cases import Case
-from overlap.tools.bench.record import case_record, warnings
-from overlap.tools.bench.session import Session
-
-
-def measured(**changes):
-    """What `measure` returns for C = 60 ms, T = 100 ms, on links."""
-    seconds = {"off": [0.161, 0.160, 0.170], "block": [0.159, 0.160, 0.161],
-               "poll": [0.105, 0.104, 0.103], "auto": [0.102, 0.103, 0.104],
-               "C": [0.060, 0.059, 0.061], "T": [0.100, 0.100, 0.101],
-               "control": [0.158, 0.160, 0.159], "control_C": [0.060] * 3,
-               "control_T": [0.100] * 3}
-    for name in changes.pop("without", ()):
-        del seconds[name]
-    seconds |= changes.pop("seconds", {})
-    return {"seconds": seconds, "ranks": 2, "hosts": 2, "max_rel_error": 1e-15,
-            "choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
-            "nbytes_in_flight": 1 << 20, "bare_fft_s": 0.05, "peer_setting": None,
-            "peer_skipped": None,
-            "binding": [{"host": f"h{rank}", "cores": [rank]} for rank in range(2)]} | changes
-
-
-def record(case=None, **changes):
-    return case_record(case or Case(rounds=3, link="2gbit"), measured(**changes))
 
 
 # ---- arguments -------------------------------------------------------------------------------
@@ -188,194 +162,6 @@ def test_missing_mpiexec_is_one_clear_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"])
 def test_under_mpi(name):
     assert launch.under_mpi({name: "0"}) and not launch.under_mpi({"PATH": ""})
-
-
-# ---- cases -----------------------------------------------------------------------------------
-
-def test_case_survives_json():
-    case = Case(workload="operation", dtype="f4", shape=[8, 6], chunk=2)
-    assert Case.from_dict(json.loads(json.dumps(case.as_dict() | {"task": "case"}))) == case
-
-
-def test_dtype_by_any_name():
-    assert Case(dtype="complex64").dtype == "c8"
-
-
-@pytest.mark.parametrize("changes", [
-    {"workload": "fft4"}, {"order": "odd"}, {"calls": 0}, {"shape": (4,)}, {"shape": (0, 4)}, {"chunk": 0}, {"wait": "on"},
-    {"dtype": "nonsense"}])
-def test_case_refuses(changes):
-    with pytest.raises(ValueError, match="expected"):
-        Case(**changes)
-
-
-def test_plane_waves_bracket_is_what_the_pseudo_spectral_formula_gives():
-    case = Case(workload="operation", dtype="f8", shape=(16, 12))
-    job = jobs.Brackets.__new__(jobs.Brackets)
-    job._case = case
-    closed_form = job.truth(0)
-    job._waves = lambda z: True
-
-    class Numerically(jobs.Brackets):
-        def __init__(self):
-            self._case = case
-
-        def _waves(self, z):
-            return False
-
-        def _field(self, z, which):
-            return np.sin(jobs._phase(case.shape, (jobs._P, jobs._R)[which]))
-
-    np.testing.assert_allclose(Numerically().truth(0), closed_form, atol=1e-11)
-    assert np.abs(closed_form).max() > 1
-
-
-# ---- records ---------------------------------------------------------------------------------
-
-def test_record_holds_the_model_and_the_share_hidden():
-    found = record()
-    assert (found["C_s"], found["T_s"]) == (0.060, 0.100)
-    assert found["T_over_C"] == pytest.approx(5 / 3)
-    assert found["model_block_s"] == model.block_s(0.06, 0.1, 1)
-    assert found["model_poll_s"] == 0.1
-    assert found["auto_s"] == 0.103
-    assert found["hidden"] == pytest.approx((0.16 - 0.103) / 0.06)
-    assert found["gain"] == pytest.approx(0.161 / 0.103)
-    assert found["gain_bound"] == pytest.approx(1.6) and found["gain_bound_block"] == 1
-    assert found["spread"]["off"] == [0.160, 0.170]
-    assert "peer_mpi4py_fft_s" not in found
-
-
-def test_nothing_to_hide_is_null_and_valid_json(tmp_path):
-    found = record(seconds={"T": [0.0] * 3, "control_T": [0.0] * 3})
-    assert found["hidden"] is None and found["control_hidden"] is None and found["control_ok"]
-    content = report.new_report(["overlap", "bench"])
-    content["cases"].append(found)
-    report.write(content, tmp_path / "report.json")
-    assert json.loads((tmp_path / "report.json").read_text())["cases"][0]["hidden"] is None
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
-    table.table([found])
-
-
-def test_control_that_fails_is_said():
-    good = record()
-    assert good["control_ok"] and good["control_hidden"] == pytest.approx(0.001 / 0.06)
-    assert warnings(good) == []
-    bad = record(seconds={"control": [0.130] * 3})
-    assert bad["control_ok"] is False
-    assert "warning: 2gbit" in warnings(bad)[0] and "0.50" in warnings(bad)[0]
-
-
-def test_busy_machine_is_said():
-    bad = record(seconds={"C": [0.06, 0.06, 0.09]})
-    assert "something else ran" in warnings(bad)[0]
-
-
-def test_no_control_in_shared_memory():
-    found = record(without=("control", "control_C", "control_T"), hosts=1)
-    assert found["control_hidden"] is found["control_ok"] is None
-    assert warnings(found) == []
-
-
-def test_peer_in_the_record_or_why_not():
-    case = Case(rounds=3, peer=True)
-    found = record(case, peer_setting="numpy", seconds={
-        "peer_mpi4py_fft": [0.5] * 3, "peer_mpi4py_fft_default": [0.9] * 3})
-    assert (found["peer_mpi4py_fft_s"], found["peer_mpi4py_fft_default_s"]) == (0.5, 0.9)
-    skipped = record(case, peer_skipped="mpi4py-fft is not installed")
-    assert skipped["peer_mpi4py_fft_s"] is None
-    assert "not installed" in warnings(skipped)[0]
-
-
-def test_report_says_where_it_was_made():
-    made = report.new_report(["overlap", "bench", "a b"])
-    assert (made["format"], made["schema"]) == (report.FORMAT, report.SCHEMA)
-    assert made["command"] == "overlap bench 'a b'"
-    assert made["machine"]["cores"] >= 1 and made["packages"]["numpy"] == np.__version__
-
-
-def test_table_shows_every_number():
-    from rich.console import Console
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))
-    with console.file:
-        console.print(table.table([record(), record(Case(rounds=3, link="shm"))]))
-    text = console.export_text()
-    for words in ("links of 2gbit", "shared memory", "103 (102-104)", "1.67", "poll, depth 16",
-                  "1.56x", "0.95", "1.0e-15"):
-        assert words in text, words
-    assert "mpi4py-fft" not in text
-    assert max(map(len, text.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("width, count", [(40, 2), (57, 2), (58, 1), (100, 1)])
-def test_tables_fit_narrow_terminals(width, count):
-    """Nothing is cut, and no number is broken apart."""
-    from rich.console import Console
-    records = [record(), record(Case(rounds=3, link="shm"))]
-    parts = table.tables(records, width)
-    assert len(parts) == count
-    with open(os.devnull, "w") as nowhere:
-        console = Console(width=width, record=True, file=nowhere)
-        for part in parts:
-            console.print(part)
-    text = console.export_text()
-    assert max(map(len, text.splitlines())) <= width and "…" not in text
-    for number in ("103 (102-104)", "1.56x", "1.0e-15", "60.0 (59.0-61.0)"):
-        assert text.count(number) == 2, number
-
-
-@pytest.mark.parametrize("measured", [False, True])
-def test_predictions_fit_narrow_terminals(measured, monkeypatch, tmp_path, capsys):
-    argv = ["predict", "--compute-s", "2", "--communication-s", "1", "--slices", "64"]
-    if measured:
-        content = report.new_report(["overlap"])
-        content["cases"] = [record()]
-        report.write(content, tmp_path / "report.json")
-        argv = ["predict", str(tmp_path / "report.json")]
-    shown = []
-    for columns in (40, 120):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        assert cli.main(argv) == 0
-        shown.append(capsys.readouterr().out)
-    lines = shown[0].splitlines()[1 if measured else 0:]  # the first one of a report is its title
-    assert max(map(len, lines)) <= 40
-    assert shown[0].split() == shown[1].split()
-
-
-def test_a_full_disk_costs_no_table(tmp_path, monkeypatch, capsys):
-    """What was measured is shown, and the error names the file that could not be written."""
-    def measure(self, case, link, ranks):
-        self.report["cases"].append(record())
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Session, "measure", measure)
-    monkeypatch.setattr(os, "fsync", full)
-    path = tmp_path / "report.json"
-    assert cli.main(["bench", "fft2", "--json", str(path)]) == 1
-    shown = capsys.readouterr()
-    assert "103 (102-104)" in shown.out
-    assert "No space left on device" in shown.err and str(path) in shown.err and not path.exists()
-
-
-def test_sentence_trusts_only_what_the_control_allows():
-    assert "links of 2gbit" in demo._sentence([record()])
-    assert "95 %" in demo._sentence([record()])
-    assert "see the warnings" in demo._sentence([record(seconds={"control": [0.13] * 3})])
-    assert "see the warnings" in demo._sentence([record(seconds={"C": [0.06, 0.06, 0.1]})])
-    assert "little to hide" in demo._sentence([record(without=("control",), hosts=1)])
-
-
-def test_timeline_shown_is_of_links_and_balanced():
-    shared = record(Case(rounds=3), without=("control",), hosts=1)
-    slow = record(seconds={"T": [0.5] * 3})
-    picked = min([(shared, 0), (slow, 1), (record(), 2)], key=demo._interest)
-    assert picked[1] == 2
-
-
-def test_quick_keeps_large_planes():
-    assert demo.quick(Case(slices=64, rounds=9)) == replace(Case(), slices=12, rounds=3)
 
 
 # ---- predict and trace -----------------------------------------------------------------------
