@@ -51,7 +51,7 @@ class VolumePointwise(Fields):
     staged : tuple of StagedTransform
         To real space, and back.
     spectra : tuple of ArraySpec
-        Of the inputs and outputs, and of the shared inputs.
+        What inputs and outputs are, and what shared inputs are.
     real : tuple
         This rank's shape of a field in real space, with a batch of one, and its dtype.
     scales : tuple of float
