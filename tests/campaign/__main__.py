@@ -1,0 +1,45 @@
+"""Run parts of the campaign, or one seed once more."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "mpi")]  # as pytest has them
+
+import conftest  # noqa: F401, E402  # the environment of the tests' jobs
+import launchers  # noqa: E402
+
+from .harness import Campaign  # noqa: E402
+from .parts import PARTS  # noqa: E402
+
+REPORT = TESTS.parent / "bench" / "results" / "reliability.json"
+
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which a job without a terminal may have ignored, and ranks inherit
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    names = [part.name for part in PARTS]
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together")
+    parser.add_argument("--part", nargs="+", choices=names, default=(), metavar="NAME", help=", ".join(names))
+    parser.add_argument("--seed", type=int, help="run this seed of one part again, and record nothing")
+    parser.add_argument("--report", type=Path, default=REPORT, help="the JSON file, with a table beside it")
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.seed is None:
+            return 0 if Campaign(PARTS, arguments.report).run(arguments.part, arguments.minutes) else 1
+        if len(arguments.part) != 1:
+            parser.error("expected one --part for --seed")
+        part, = (part for part in PARTS if part.name == arguments.part[0])
+        part.run(arguments.seed)
+        print(f"{part.name}: seed {arguments.seed}: passed")
+        return 0
+    finally:
+        launchers.end_launchers()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

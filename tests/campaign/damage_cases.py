@@ -1,0 +1,30 @@
+"""What `damage` runs on every rank."""
+
+import numpy as np
+from campaign.spoil import spoilt
+from gkv_cases import BOX, configured
+from gkv_file_cases import checkpoints, write_two
+
+from fluxtube.solver import Solver  # found by `gkv_file_cases`
+
+
+def damaged(comm, folder, seed, count):
+    """A newest checkpoint that is damaged is passed over by name, or read as it was written."""
+    config = configured(grid=BOX)
+    write_two(comm, config, folder)
+    newest = checkpoints.paths(folder)[0]
+    content, drawn = newest.read_bytes(), np.random.default_rng(seed)
+    with Solver(comm, config) as solver:
+        checkpoints.read(folder, solver)
+        straight = solver.state.f.copy()
+        for number in range(count):
+            comm.Barrier()
+            data = spoilt(drawn, content)
+            if comm.rank == 0:
+                newest.write_bytes(data)
+            comm.Barrier()
+            _, remarks = checkpoints.read(folder, solver)
+            if remarks:
+                assert solver.state.step == 2 and newest.name in remarks[0], (number, remarks)
+            else:
+                assert solver.state.step == 3 and np.array_equal(solver.state.f, straight), number

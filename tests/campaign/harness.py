@@ -1,0 +1,152 @@
+"""What drives the parts of the campaign: seeds, time, what is kept of it, and the report. Knows no MPI."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from overlap import files
+from overlap.tools.bench import report
+
+MOST_FAILURES = 5       # of a part in one run: whoever reads them has enough
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of trial.
+
+    Parameters
+    ----------
+    name : str
+    what : str
+        What is tried, and what must hold.
+    target : int
+        How many trials the whole campaign makes.
+    run : callable
+        Called with a seed, which determines all that is drawn; raises what is wrong.
+    defect : callable
+        Puts a defect in and makes a trial that finds it: raises, too, or the part proves nothing.
+    finds : str
+        Words of what `defect` raises: anything else that goes wrong is no proof.
+    trials : int
+        How many trials a seed stands for.
+    unavailable : callable, optional
+        Says why the part cannot be run here, or None.
+    """
+
+    name: str
+    what: str
+    target: int
+    run: Callable[[int], object]
+    defect: Callable[[], object]
+    finds: str
+    trials: int = 1
+    unavailable: Callable[[], str | None] = lambda: None
+
+
+@dataclass
+class Record:
+    """What is known of a part: its next seed, its failures, the time spent, and what found its defect."""
+
+    seed: int = 0
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    defect: str | None = None
+    skipped: str | None = None
+
+
+def problem_of(function: Callable[..., object], *args: object) -> str | None:
+    """What a trial raises, as text; None where all is well."""
+    try:
+        function(*args)
+    except Exception as error:
+        return "".join(traceback.format_exception_only(error)).strip() or type(error).__name__
+    return None
+
+
+class Campaign:
+    """Parts and their records, which are kept in a JSON file after every seed, with a table beside it.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        All that there are: the table has a line for each.
+    path : path
+        The JSON file; what an earlier run left there is gone on with.
+    say : callable
+        Called with a line of text for each seed.
+    """
+
+    def __init__(self, parts: Sequence[Part], path: str | Path, say: Callable[[str], object] = print) -> None:
+        self.parts, self.path, self.say = parts, Path(path), say
+        known = json.loads(self.path.read_text())["parts"] if self.path.exists() else {}
+        self._about = {"machine": report.machine(), "packages": report.packages(), "commit": report.commit()}
+        self.records = {part.name: Record(**known.get(part.name, {})) for part in parts}
+
+    def run(self, names: Sequence[str] = (), minutes: float = 1.0) -> bool:
+        """Give each part an equal share of the time, or what it needs to reach its target; True if nothing failed."""
+        chosen = [part for part in self.parts if not names or part.name in names]
+        return all([self._run_part(part, 60 * minutes / len(chosen)) for part in chosen])
+
+    def _run_part(self, part, budget_s):
+        record, start = self.records[part.name], time.monotonic()
+        record.skipped = part.unavailable()
+        if record.skipped:
+            self.say(f"{part.name}: not run here: {record.skipped}")
+            self.keep()
+            return True
+        found = problem_of(part.defect)
+        record.defect = found if found and part.finds in found else None
+        self.say(f"{part.name}: its defect is {'NOT FOUND: ' + str(found) if record.defect is None else 'found'}")
+        failed = 0
+        while (record.seed * part.trials < part.target and time.monotonic() - start < budget_s
+               and failed < MOST_FAILURES):
+            began, problem = time.monotonic(), problem_of(part.run, record.seed)
+            record.seconds += time.monotonic() - began
+            self.say(f"{part.name}: seed {record.seed}: {'failed: ' + problem if problem else 'passed'}")
+            if problem:
+                failed += 1
+                record.failures.append({"seed": record.seed, "commit": self._about["commit"], "problem": problem})
+            record.seed += 1
+            self.keep()
+        self.keep()
+        return not failed and record.defect is not None
+
+    def keep(self) -> None:
+        """Write the records and the table."""
+        content = {"about": self._about, "parts": {name: asdict(record) for name, record in self.records.items()}}
+        files.write(self.path, json.dumps(content, indent=1) + "\n")
+        files.write(self.path.with_suffix(".md"), self.table())
+
+    def table(self) -> str:
+        """The report in Markdown."""
+        about = self._about
+        rows = [self._row(part, self.records[part.name]) for part in self.parts]
+        whole = all(self.records[part.name].seed * part.trials >= part.target for part in self.parts)
+        failures = [f"* {name}, seed {one['seed']}: {one['problem'].splitlines()[0]} (commit {one['commit']})"
+                    for name, record in self.records.items() for one in record.failures]
+        versions = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
+        return "\n".join([
+            "# Reliability: how much of the campaign has been run", "",
+            "`python -m tests.campaign`: " + ("every part has reached its number." if whole else
+                                              "**the full campaign has not been run yet.** Trials made so far, beside "
+                                              "those that it asks for:"), "",
+            "| part | what is tried, and must hold | asked for | made | failed | its defect is found | s |",
+            "|---|---|---|---|---|---|---|", *rows, "",
+            f"Machine: {about['machine']['cpu']}, {about['machine']['cores']} cores, {about['machine']['system']}, "
+            f"Python {about['machine']['python']}; {versions}; commit {about['commit']}. Ranks, mode and MPI library are "
+            "drawn from the seed; one worker per rank unless drawn.", "",
+            "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again):" if failures
+            else "No trial has failed.", *failures, ""])
+
+    def _row(self, part, record):
+        made = part.trials * record.seed
+        defect = record.skipped and f"not run: {record.skipped}" or (
+            "not tried yet" if not record.seed and record.defect is None else "yes" if record.defect else "**no**")
+        return (f"| {part.name} | {part.what} | {part.target:,} | {made:,} | {len(record.failures)} | {defect} | "
+                f"{record.seconds:.0f} |")

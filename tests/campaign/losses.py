@@ -1,0 +1,75 @@
+"""A rank that is lost at a random moment: killed, stopped, ended by a signal or by itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import commands
+import processes
+
+from overlap.tools import launch
+
+from . import victim
+from .draw import Drawn
+from .harness import Part
+
+SIGNALS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP", "SIGSEGV")
+HOWS = (*SIGNALS, "_exit", "sys.exit")
+SHARED = Path("/dev/shm")
+START_S = 120.0     # for the ranks to begin, on a machine that has other work
+OVER_S = 5.0        # beyond the deadline
+
+
+def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=True):
+    """Start the job, lose a rank of it, and see how it ends."""
+    launcher, environ = processes.launcher_command(mpi)
+    before = set(os.listdir(SHARED))
+    with tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder:
+        given = {"folder": folder, "rank": ranks - 1, "own": how if how not in SIGNALS else None, "delay_s": delay_s}
+        with commands.process(*launcher, "-n", ranks, sys.executable, "-X", "faulthandler", victim.__file__,
+                              json.dumps(given), env=environ | dict([launch.THREAD_LEVEL])) as job:
+            pids = _pids(job, folder, ranks)
+            time.sleep(delay_s)
+            lost = time.monotonic()
+            if how in SIGNALS and sent:
+                os.kill(pids[-1], getattr(signal, how))
+            try:
+                job.communicate(timeout=patience_s)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{how}: still running after {patience_s} s") from None
+            wall_s = time.monotonic() - lost
+        assert job.returncode != 0, f"{how}: exit status 0 after {wall_s:.1f} s"
+    left = set(os.listdir(SHARED)) - before
+    mine = [name for name in left if any(str(pid) in name for pid in pids)]
+    assert not mine, f"{how}: left in {SHARED}: {mine}"
+
+
+def _pids(job, folder, ranks):
+    """The ranks' process ids, when all of them have begun."""
+    end = time.monotonic() + START_S
+    files = [Path(folder, f"rank{one}") for one in range(ranks)]
+    while not all(file.exists() and file.read_text() for file in files):
+        assert job.poll() is None and time.monotonic() < end, "the ranks did not begin"
+        time.sleep(0.02)
+    return [int(file.read_text()) for file in files]
+
+
+def run(seed):
+    """One rank lost in one way, at a random moment of planning, running or closing."""
+    drawn = Drawn(seed)
+    lose(HOWS[seed % len(HOWS)], drawn.ranks(2, 3), drawn.library(), float(drawn.uniform(0, 3)))
+
+
+def defect():
+    """A job that loses nobody does not end, which is found."""
+    lose("SIGTERM", 2, "mpich", 0.1, patience_s=2, sent=False)
+
+
+PART = Part("losses", f"a rank lost by {', '.join(HOWS)} while it plans, runs or closes: the job has ended {OVER_S:.0f} s after "
+            f"its deadline of {victim.DEADLINE_S:.0f} s, with a status other than 0, no process and nothing in /dev/shm left",
+            600, run, defect, "still running after")

@@ -1,0 +1,55 @@
+"""Shapes, types, layouts and settings against numpy: FFT2, FFT3, Bracket, Halo and the drop-in."""
+
+import drawing
+import jobs
+from test_fft2 import CASE as FFT2_CASE
+from test_fft3 import CASE as FFT3_CASE
+
+from .draw import Drawn
+from .harness import Part
+
+EXAMPLES = 20       # of a seed, drawn and shrunk by hypothesis
+
+
+def _fft2(drawn, ranks, mpi):
+    drawing.check("fft2_cases:drawn", FFT2_CASE, EXAMPLES, ranks, mpi=mpi, seed=drawn.seed, workers=drawn.workers())
+
+
+def _fft3(drawn, ranks, mpi):
+    drawing.check("fft3_cases:drawn", FFT3_CASE, EXAMPLES, ranks, mpi=mpi, seed=drawn.seed, workers=drawn.workers())
+
+
+def _bracket(drawn, ranks, mpi):
+    for _ in range(EXAMPLES):
+        slices, planes, nky, half = (int(drawn.integers(low, high)) for low, high in ((1, 4), (1, 4), (1, 7), (0, 7)))
+        jobs.run_job("bracket_cases:direct_sum", ranks, mpi=mpi, args={
+            "mode": drawn.mode(), "shape": [slices, planes, nky, 2 * half + 1]})
+
+
+def _halo(drawn, ranks, mpi):
+    seeds = [int(one) for one in drawn.integers(2**31, size=EXAMPLES // 2)]
+    for case in ("blocks", "lists"):
+        jobs.run_job(f"halo_cases:{case}", ranks, mpi=mpi,
+                     args={"transport": drawn.pick(["window", "messages", "auto"]), "seeds": seeds})
+
+
+def _drop_in(drawn, ranks, mpi):
+    jobs.run_job("campaign.shape_cases:drop_in", ranks, mpi=mpi, args={"seed": drawn.seed, "count": EXAMPLES})
+
+
+SUBJECTS = (_fft2, _fft3, _bracket, _halo, _drop_in)
+
+
+def run(seed):
+    """One subject on some ranks, all drawn."""
+    drawn = Drawn(seed)
+    SUBJECTS[seed % len(SUBJECTS)](drawn, drawn.ranks(), drawn.library())
+
+
+def defect():
+    """A rank that does not unpack a slice is found by the comparison with numpy."""
+    jobs.run_job("campaign.shape_cases:spoilt", 2)
+
+
+PART = Part("shapes", "FFT2, FFT3, Bracket, Halo and the drop-in in any shape, type, layout, mode, on 1 to 4 ranks: numpy's "
+            "values within 5 eps sqrt(log2 N)", 3000, run, defect, "in assert_close", EXAMPLES)

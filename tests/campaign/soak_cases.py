@@ -1,0 +1,64 @@
+"""What `soak` runs on every rank: much of the same, and what it leaves in the process."""
+
+import gc
+import os
+import threading
+import warnings
+
+import numpy as np
+from leftovers import descriptors
+from mpi4py import MPI
+
+import overlap
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident():
+    """Bytes of this process in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * PAGE
+
+
+def _plans(comm, rt, count):
+    """Plans on a runtime, made, used and closed."""
+    field = np.ones((2, 4, 4), complex)
+    for _ in range(count):
+        with overlap.FFT2(rt, field.shape, settings={"wait": "off", "effort": "estimate"}) as plan:
+            spectrum = plan.forward(field[plan.real.local_slice])
+            if 0 in spectrum.shape or comm.rank:
+                continue
+            assert spectrum[0, 0, 0] == 16
+
+
+def _dropped(comm, count):
+    """Runtimes with a plan that nobody closes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        for _ in range(count):
+            overlap.FFT2(comm, (2, 4, 4), settings={"wait": "off", "effort": "estimate"})
+            gc.collect()
+
+
+def soak(comm, slices, plans, dropped, leak=0):
+    """Twice the same work: the second time leaves the process as the first has left it."""
+    sizes, found = [], []
+    kept = []
+    for _ in range(2):
+        with overlap.Runtime(comm, workers=1, depth=4, wait="poll") as rt:
+            @rt.pipelined
+            async def program(z):
+                await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+            program(range(slices))
+            _plans(comm, rt, plans)
+        _dropped(comm, dropped)
+        kept.append(np.ones(leak, np.uint8))
+        gc.collect()
+        with overlap.Runtime(comm, wait="off"):     # frees what all ranks have dropped
+            pass
+        sizes.append(resident())
+        found.append((threading.active_count(), len(descriptors())))
+    print(f"rank {comm.rank}: resident set grew by {sizes[1] - sizes[0]} bytes")
+    assert found[0] == found[1], f"threads and descriptors: {found}"
+    assert sizes[1] - sizes[0] < 2**20, f"resident set grew by {sizes[1] - sizes[0]} bytes"

@@ -1,0 +1,40 @@
+"""A job that plans, runs and closes for as long as it lives; one rank of it is lost. See `losses`."""
+
+import json
+import os
+import sys
+import threading
+import time
+
+from mpi4py import MPI
+
+import overlap
+
+DEADLINE_S = 3.0
+
+
+def work(comm, folder, own, delay_s):
+    """Phases without end; each rank says in a file that it has begun, and `own` is the way in which it ends itself."""
+    shape = (6, 16, 16)
+    end = time.monotonic() + delay_s
+    if own == "_exit":
+        timer = threading.Timer(delay_s, os._exit, [3])
+        timer.daemon = True
+        timer.start()
+    with open(f"{folder}/rank{comm.rank}", "w") as file:
+        file.write(str(os.getpid()))
+    while True:
+        with overlap.Runtime(comm, workers=2, deadline_s=DEADLINE_S, entry_deadline_s=DEADLINE_S) as rt, \
+                overlap.FFT2(rt, shape, settings={"effort": "estimate", "wait": "auto"}) as plan:
+            field = plan.real.empty()
+            field[...] = 1
+            for _ in range(20):
+                plan.backward(plan.forward(field), out=field)
+                if own == "sys.exit" and time.monotonic() > end:
+                    sys.exit(3)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    mine = MPI.COMM_WORLD.rank == given["rank"]
+    work(MPI.COMM_WORLD, given["folder"], given["own"] if mine else None, given["delay_s"])

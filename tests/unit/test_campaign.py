@@ -1,0 +1,91 @@
+"""The campaign's harness: it goes on where it ended, and reports what failed with its seed."""
+
+import json
+
+import pytest
+from campaign.harness import Campaign, Part, problem_of
+
+
+class Tried:
+    """A part whose trials are counted, and fail at some seeds."""
+
+    def __init__(self, target=6, bad=(), defect="put in"):
+        self.seeds, self.bad, self.text = [], bad, defect
+        self.part = Part("tried", "counted trials", target, self.run, self.defect, "put in", trials=2)
+
+    def run(self, seed):
+        self.seeds.append(seed)
+        if seed in self.bad:
+            raise AssertionError(f"seed {seed} is bad\nsecond line")
+
+    def defect(self):
+        if self.text:
+            raise AssertionError(self.text)
+
+
+def campaign(path, tried, said=None):
+    return Campaign([tried.part], path, (said if said is not None else []).append)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "reliability.json"
+
+
+def test_it_ends_at_its_number_and_says_so(path):
+    tried = Tried()
+    assert campaign(path, tried).run()
+    assert tried.seeds == [0, 1, 2]     # two trials each
+    text = path.with_suffix(".md").read_text()
+    assert "| tried | counted trials | 6 | 6 | 0 | yes |" in text and "every part has reached its number" in text
+
+
+def test_it_goes_on_where_it_ended(path):
+    first, second = Tried(target=4), Tried(target=10)
+    campaign(path, first).run()
+    campaign(path, second).run()
+    assert first.seeds == [0, 1] and second.seeds == [2, 3, 4]
+    assert json.loads(path.read_text())["parts"]["tried"]["seed"] == 5
+
+
+def test_without_time_nothing_is_tried_and_the_report_says_that_it_is_not_all(path):
+    tried = Tried()
+    assert campaign(path, tried).run(minutes=0)
+    assert tried.seeds == []
+    assert "the full campaign has not been run yet" in path.with_suffix(".md").read_text()
+
+
+def test_a_failure_is_reported_with_its_seed_and_the_rest_is_tried(path):
+    tried, said = Tried(bad=(1,)), []
+    assert not campaign(path, tried, said).run()
+    assert tried.seeds == [0, 1, 2]
+    failure, = json.loads(path.read_text())["parts"]["tried"]["failures"]
+    assert failure["seed"] == 1 and "second line" in failure["problem"]
+    assert any("seed 1: failed" in line for line in said)
+    assert "* tried, seed 1: AssertionError: seed 1 is bad (commit" in path.with_suffix(".md").read_text()
+    campaign(path, Tried(target=8)).run()   # what has failed once stays in the report
+    assert "seed 1 is bad" in path.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("text", [None, "another error"])
+def test_a_part_whose_defect_is_not_found_proves_nothing(path, text):
+    assert not campaign(path, Tried(defect=text)).run()
+    assert "| **no** |" in path.with_suffix(".md").read_text()
+
+
+def test_a_part_that_cannot_be_run_here_is_named(path):
+    tried = Tried()
+    part = Part("tried", "counted", 6, tried.run, tried.defect, "put in", unavailable=lambda: "no links")
+    assert Campaign([part], path, lambda line: None).run()
+    assert not tried.seeds and "not run: no links" in path.with_suffix(".md").read_text()
+
+
+def test_what_a_trial_raises():
+    assert problem_of(lambda: 3) is None
+    assert problem_of(int, "x").startswith("ValueError")
+    with pytest.raises(KeyboardInterrupt):
+        problem_of(_interrupted)
+
+
+def _interrupted():
+    raise KeyboardInterrupt
