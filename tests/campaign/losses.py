@@ -12,7 +12,7 @@ from pathlib import Path
 import commands
 import processes
 
-from overlap.tools import launch
+from overlap.tools import launch, signals
 
 from . import victim
 from .draw import Drawn
@@ -32,7 +32,7 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
     with tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder:
         given = {"folder": folder, "rank": ranks - 1, "own": how if how not in SIGNALS else None, "delay_s": delay_s}
         with commands.process(*launcher, "-n", ranks, sys.executable, "-X", "faulthandler", victim.__file__,
-                              json.dumps(given), env=environ | dict([launch.THREAD_LEVEL])) as job:
+                              json.dumps(given), env=environ | dict([launch.THREAD_LEVEL]) | signals.UCX_SETTINGS) as job:
             pids = _pids(job, folder, ranks)
             time.sleep(delay_s)
             lost = time.monotonic()

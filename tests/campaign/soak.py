@@ -11,7 +11,7 @@ WORK = {"slices": SLICES // 2, "plans": PLANS // 2, "dropped": DROPPED // 2}    
 
 def run(seed):
     """The work of a seed in one job."""
-    jobs.run_job("campaign.soak_cases:soak", Drawn(seed).ranks(1, 3), args=WORK, fresh=True, deadline_s=1200)
+    jobs.run_job("campaign.soak_cases:soak", Drawn(seed).ranks(1, 2), args=WORK, fresh=True, deadline_s=1200)
 
 
 def defect():
