@@ -171,7 +171,10 @@ class Control:
 
     def is_known(self, error: BaseException) -> bool:
         """Whether all ranks have failed with this exception, and have not met since."""
-        return getattr(error, "_overlap_meeting", None) == (self, self._meetings)
+        try:
+            return getattr(error, "_overlap_meeting", None) == (self, self._meetings)
+        except Exception:  # its attributes cannot be asked for: it has no mark, and is told once more
+            return False
 
     # ---- collectives -------------------------------------------------------------------------
 

@@ -213,3 +213,19 @@ def unformattable(comm):
                 kind = "SyntaxError" if make is _odd_syntax_error else make.__name__
                 assert kind in error.summary and "OddKey" in error.slice, error
             pipeline(keys, None, None)
+
+
+def unattributable_together(comm):
+    """An exception whose attributes cannot be asked for leaves no rank alone that plans with it."""
+    for kind in (Unattributable, RaisingNotes, RaisingText, RaisingTruth, NoPickle):
+        with overlap.Runtime(comm, wait="off", deadline_s=20) as rt:
+            def plan():
+                with rt.together("planning"):
+                    rt.control.barrier()
+                    if comm.rank == comm.size - 1:
+                        raise kind
+                    rt.control.barrier()
+
+            error = raised(overlap.RankError, plan)
+            same_message(comm, error)
+            assert error.rank == comm.size - 1 and kind.__name__ in str(error), error

@@ -35,6 +35,11 @@ def test_errors_are_agreed_on(case):
     jobs.run_job(case, 2, fresh=case in LEAKY)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_exceptions_that_cannot_be_asked_are_agreed_on(ranks):
+    jobs.run_job("input_cases:unattributable_together", ranks)
+
+
 def test_errors_are_agreed_on_by_three():
     jobs.run_job(",".join(AGREED), 3, fresh=True)
 
