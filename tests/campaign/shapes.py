@@ -20,8 +20,8 @@ def _fft3(drawn, ranks, mpi):
 
 
 def _bracket(drawn, ranks, mpi):
-    for _ in range(EXAMPLES):
-        slices, planes, nky, half = (int(drawn.integers(low, high)) for low, high in ((1, 4), (1, 4), (1, 7), (0, 7)))
+    for _ in range(EXAMPLES):  # a single row or column of modes has no bracket but 0
+        slices, planes, nky, half = (int(drawn.integers(low, high)) for low, high in ((1, 4), (1, 4), (2, 7), (1, 7)))
         jobs.run_job("bracket_cases:direct_sum", ranks, mpi=mpi, args={
             "mode": drawn.mode(), "shape": [slices, planes, nky, 2 * half + 1]})
 
