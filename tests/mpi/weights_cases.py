@@ -2,7 +2,7 @@
 
 import sys
 import time
-from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 from bracket_cases import SPACING, modes, run
@@ -117,7 +117,7 @@ def balanced(comm, path):
             spectrum = plan.forward(local)
             forward, settings = plan.forward, plan.forward.settings
             balance_module = sys.modules["overlap.fft.plan"]
-            with patched(balance_module, "computing_s", pretended), patched(balance_module, "whole_s", falling()):
+            with patch.object(balance_module, "computing_s", pretended), patch.object(balance_module, "whole_s", falling()):
                 found = plan.balance(local, spectrum)
             assert found.changed == (comm.size > 1)
             assert found.gain > 1 or comm.size == 1
@@ -137,11 +137,11 @@ def balanced(comm, path):
             raises_everywhere(comm, InputError, "distributed as real or spectrum of the plan",
                               lambda: plan.balance(np.zeros(3) if comm.rank == 0 else local))
             # What gains nothing changes nothing: neither equal speeds nor shares that turned out slower.
-            with patched(balance_module, "computing_s", pretended), patched(balance_module, "whole_s", falling()):
+            with patch.object(balance_module, "computing_s", pretended), patch.object(balance_module, "whole_s", falling()):
                 assert not plan.balance().changed
             weights = plan._weights
-            with patched(balance_module, "computing_s", lambda transforms: [1.0 + comm.rank] * 7), \
-                    patched(balance_module, "whole_s", lambda transforms: 1.0):
+            with patch.object(balance_module, "computing_s", lambda transforms: [1.0 + comm.rank] * 7), \
+                    patch.object(balance_module, "whole_s", lambda transforms: 1.0):
                 unchanged = plan.balance(local)
                 assert not unchanged.changed and plan._weights == weights and unchanged.arrays[0] is local
             np.testing.assert_allclose(plan.forward(local), again, rtol=0, atol=1e-12 * abs(truth(u)).max())
@@ -154,16 +154,6 @@ def falling():
     """Times that fall from call to call."""
     times = iter(range(100))
     return lambda transforms: 0.9 ** next(times)
-
-
-@contextmanager
-def patched(module, name, value):
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
 
 
 def measured(comm):
