@@ -29,7 +29,7 @@ from .engine.axis import axes_of
 from .engine.compiled_function import can_be_compiled
 from .engine.fftw import complex_of
 from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, PlaneBlocks
-from .engine.stage import Direction, SourceArray
+from .engine.stage import Direction
 from .engine.staged import StagedTransform
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, given_weights, records
@@ -135,6 +135,7 @@ class FFT2(FourierPlan):
         points = float(np.prod(self._shape[-2:]))
         self._scale_forward, self._scale_backward = points ** -power, points ** (power - 1.0)
         self._comms = (self.runtime.comm,)
+        self._coordinates = (self.comm.rank,)
         self._place()
         self.forward, self.backward = _forward(self), _backward(self)
         self._add("forward", self.forward, _forward)
@@ -166,12 +167,8 @@ class FFT2(FourierPlan):
             found = self._staged.get(key)
             if found is None:
                 with self._tuning.planning():
-                    source = SourceArray(
-                        self._here if forward else self._there,
-                        (planes, *(axes[axis].length(not forward) for axis in (Y, X))), (self.comm.rank,),
-                        self._dtype if forward else complex_of(self._dtype))
                     found = self._staged[key] = StagedTransform(
-                        route, axes, source,
+                        route, axes, self._source(forward, axes, planes),
                         Direction(forward, effort, Y if self._transposed else None, by_index=True),
                         self.runtime.workers, joined=None, reused=reused)
             return found

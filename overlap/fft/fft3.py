@@ -24,7 +24,7 @@ from .array_layout import ArrayLayout, volume_problem
 from .array_spec import ArraySpec
 from .engine.axis import axes_of
 from .engine.fftw import complex_of
-from .engine.stage import Direction, SourceArray
+from .engine.stage import Direction
 from .engine.staged import StagedTransform
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, given_weights, records
@@ -253,12 +253,9 @@ class FFT3(FourierPlan):
         return points ** -self._power * points / fine
 
     def _staged(self, forward, axes, batch, joined=True, reused=False):
-        source = SourceArray(
-            self._here if forward else self._there,
-            (batch, *(axes[axis].length(not forward) for axis in (Z, Y, X))), self._coordinates,
-            self._dtype if forward else complex_of(self._dtype))
         return StagedTransform(
-            _route(self.grid, self._dtype.kind == "f", forward, self._layout.restore), axes, source,
+            _route(self.grid, self._dtype.kind == "f", forward, self._layout.restore), axes,
+            self._source(forward, axes, batch),
             Direction(forward, self._requested.effort, Z if self._transposed else None),
             self.runtime.workers, joined, reused)
 

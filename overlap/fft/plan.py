@@ -10,12 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..arrays import DistArray, Weights, checked
+from ..arrays import DistArray, Layout, Weights, checked
 from ..errors import ClosedError
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
 from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
+from .engine.fftw import complex_of
+from .engine.stage import SourceArray
 from .planning.balance import KEPT_GAIN, Balance, computing_s, speeds_of, weights_of, whole_s
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
@@ -290,6 +292,16 @@ class FourierPlan(Plan):
     real: ArraySpec
     forward: Transform
     backward: Transform
+    _here: Layout  # of real space
+    _there: Layout
+    _coordinates: tuple[int, ...]
+    _dtype: np.dtype
+
+    def _source(self, forward: bool, axes: dict[int, Any], batch: int) -> SourceArray:
+        """What a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
+        shape = batch, *(axis.length(not forward) for axis in axes.values())
+        return SourceArray(self._here if forward else self._there, shape, self._coordinates,
+                           self._dtype if forward else complex_of(self._dtype))
 
     def _forget(self) -> None:
         closed: Any = Closed()
