@@ -352,7 +352,6 @@ class StagedTransform:
         return slice(0, length_of(task.part)) if self._relocates else task.part
 
     async def complete(self, source, target):
-        """Make the rest of a field."""
         """Transform the axes that waited for all units."""
         def complete(part):
             code = self._code(("rest", part.start), source, target, 1.0, self._write_rest, part)
