@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from mmap import mmap
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -45,13 +46,14 @@ def zeros(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
 
 
 def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """An array aligned to `REQUIRED_ALIGNMENT` and no more.
+    """An array to plan on, aligned to `REQUIRED_ALIGNMENT` and no more.
 
-    A plan made on it accepts all arrays aligned as well.
+    A plan made on it accepts all arrays aligned as well. Its pages are small: of a large one, of which a plan
+    for a few columns needs little, only that is there, and no time of a search goes into the rest.
     """
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape)) * dtype.itemsize
-    raw = aligned((nbytes + REQUIRED_ALIGNMENT,), np.uint8, ALIGNMENT)
+    raw = np.frombuffer(mmap(-1, nbytes + REQUIRED_ALIGNMENT), np.uint8)
     return raw[REQUIRED_ALIGNMENT:].view(dtype).reshape(shape)
 
 

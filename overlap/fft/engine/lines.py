@@ -4,11 +4,11 @@ pyfftw executes plans one call from Python at a time. What compiled code execute
 that of the function that executes it on other arrays; both come from here. Wisdom is the library's, hence
 shared with pyfftw (see `library`).
 
-FFTW_MEASURE takes up to 0.2 s for a transform of a block, FFTW_PATIENT 2 s: they time hundreds of plans. By default two
-short searches are made, and the faster of their plans is kept: one that stops at the first codelet which does a
-step (FFTW_ALLOW_PRUNING; a few ms), and one that looks for what the first misses: other ways through the lines,
-or buffers where lines lie far apart in memory, in place. Wisdom remembers the plan that was kept and not the
-other, so a transform that is planned again has the same one.
+FFTW_MEASURE takes up to 0.2 s for a transform of a block, FFTW_PATIENT 2 s: they time hundreds of plans. By default
+what is transformed in place gets the plan of a search that stops at the first codelet which does a step
+(FFTW_ALLOW_PRUNING; a few ms). Out of place there is a second short search, for other ways through the lines,
+and the faster of the two plans is kept. Wisdom remembers the plan that was kept and not the other, so a transform
+that is planned again has the same one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ WISDOM_ONLY, PRUNED = 1 << 21, 1 << 20
 # A narrow search, and one wide in splitting the loops over lines but narrow in all else.
 NARROW = EFFORTS["measure"] | PRUNED
 WIDE = EFFORTS["patient"] | PRUNED | sum(1 << bit for bit in (9, 11, 12, 14, 18, 19))
-WIDE_S, MEASURE_S = 0.03, 0.1  # for the second search
-LONGEST_CODELET = 64  # longer transforms take several steps, in one of many ways
+WIDE_S = 0.03  # for the second search
 ROUNDS, ROUND_POINTS = 5, 2**14  # of comparing two plans
 
 
@@ -55,6 +54,11 @@ class LineTransform:
         FFTW's planning effort; None: the faster of two quick searches.
     keep : bool
         Leave the source as it is, where it is not the target.
+    streamed : bool
+        What is transformed comes from memory, block after block, and the points of a line lie far apart.
+        FFTW times a block that stays in the cache, and prefers plans that take line after line: twice as
+        slow then as those that take all lines of a block at once. So the second search's plan is
+        taken, whatever the effort.
 
     Attributes
     ----------
@@ -63,7 +67,7 @@ class LineTransform:
     """
 
     def __init__(self, source: np.ndarray, target: np.ndarray, axis: int, forward: bool,
-                 effort: str | None, keep: bool = False) -> None:
+                 effort: str | None, keep: bool = False, streamed: bool = False) -> None:
         self._fftw = fftw_of(source.dtype)
         kind = {"cc": "dft", "fc": "dft_r2c", "cf": "dft_c2r"}[source.dtype.kind + target.dtype.kind]
         self._destroy = self._fftw.function("destroy_plan")
@@ -86,8 +90,12 @@ class LineTransform:
         execute = self._fftw.function(f"execute_{kind}")
         self.function: int = ctypes.cast(execute, ctypes.c_void_p).value or 0
         self._execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(self.function)
-        plan = planned(EFFORTS[effort]) if effort else self._quick(
-            planned, source, target, physical.shape[axis], physical.strides[axis] == physical.itemsize)
+        if streamed:
+            plan = self._searched(planned) or planned(NARROW)
+        elif effort:
+            plan = planned(EFFORTS[effort])
+        else:
+            plan = planned(NARROW) if source is target else self._faster(planned, source, target)
         if plan is None:
             raise RuntimeError(f"expected FFTW to plan axis {axis} of {physical.shape} "
                                f"{source.dtype}, received no plan")
@@ -97,22 +105,22 @@ class LineTransform:
         if getattr(self, "plan", None) is not None:
             self._destroy(ctypes.c_void_p(self.plan))
 
-    def _quick(self, planned: Callable[[int], int | None], source: np.ndarray, target: np.ndarray,
-               length: int, contiguous: bool) -> int | None:
+    def _searched(self, planned: Callable[[int], int | None]) -> int | None:
+        """The plan of the second search; None for a length of large prime factors."""
+        limit = self._fftw.function("set_timelimit")
+        limit(ctypes.c_double(WIDE_S))
+        plan = planned(WIDE)
+        limit(ctypes.c_double(-1.0))
+        return plan
+
+    def _faster(self, planned: Callable[[int], int | None], source: np.ndarray,
+                target: np.ndarray) -> int | None:
         """The plan that wisdom has, or the faster one of two searches."""
-        other, limit_s = WIDE, WIDE_S
-        if source is target:
-            if contiguous or length <= LONGEST_CODELET:
-                return planned(NARROW)
-            other, limit_s = EFFORTS["measure"], MEASURE_S
-        if known := planned(other | WISDOM_ONLY) or planned(NARROW | WISDOM_ONLY):
+        if known := planned(WIDE | WISDOM_ONLY) or planned(NARROW | WISDOM_ONLY):
             return known
         before = learned()
-        limit = self._fftw.function("set_timelimit")
-        limit(ctypes.c_double(limit_s))
-        challenger = planned(other)
-        limit(ctypes.c_double(-1.0))
-        if challenger is None:  # a length of large prime factors
+        challenger = self._searched(planned)
+        if challenger is None:
             return planned(NARROW)
         after = learned()
         relearn(before)  # or the other's plan would be found
@@ -132,7 +140,7 @@ class LineTransform:
             return plans[1]
         held = learned()
         relearn(after)
-        if known := planned(other | WISDOM_ONLY):
+        if known := planned(WIDE | WISDOM_ONLY):
             self._destroy(ctypes.c_void_p(plans[1]))
             return known
         relearn(held)  # the search ran out of time, and wisdom has not kept what it had

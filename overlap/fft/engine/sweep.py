@@ -23,11 +23,12 @@ from .fftw import (
     complex_of,
     empty,
 )
-from .lines import LONGEST_CODELET, LineTransform
+from .lines import LineTransform
 from .program import SCRATCH, View, strides_of
 
 BLOCK_NBYTES = 256 * 1024
 HOT_NBYTES = 128 * 1024  # of a block that is transformed where it is
+AT_ONCE = 16  # lines that are not contiguous, through scratch memory
 NARROWEST = 4  # points of a block along the array's last axis, if that is not transformed
 
 
@@ -263,10 +264,10 @@ class _Transformed:
 class SweepInPlace:
     """FFTs along one axis of a contiguous, aligned complex array, where what goes in is gathered first.
 
-    Contiguous lines are gathered and transformed some at a time, while they are hot. Long lines that are not
-    contiguous go through scratch memory, some at a time: their FFT is made out of place, into compact memory,
-    and copied back. FFTW plans that ten times faster than the same in place, where lines so far apart
-    compete for the same places in the cache, and it takes less time.
+    Contiguous lines are gathered and transformed some at a time, while they are hot. Lines that are not
+    contiguous go through scratch memory, `AT_ONCE` at a time: their FFT is made out of place, into compact memory,
+    and copied back. It takes less time than in place, where lines so far apart compete for the same places in
+    the cache, as long as the scratch memory stays in the cache; longer ones are transformed in place.
 
     Parameters
     ----------
@@ -295,11 +296,11 @@ class SweepInPlace:
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
         lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # in a block
         self.groups, self._sources, self._blocks = [], sources, []
-        self._contiguous, self._compact = inner == 1, inner > 1 and length > LONGEST_CODELET
+        self._contiguous, self._compact = inner == 1, inner > 1 and lines >= AT_ONCE
         self._shape = shape if self._contiguous else (outer, length, inner)
         self.scratch_nbytes = 0
         wheres = list(product(*_cuts(shape, {axis}, lines))) if self._contiguous else []
-        at_once = max(NARROWEST, min(COLUMNS, lines)) if self._compact else COLUMNS
+        at_once = AT_ONCE if self._compact else COLUMNS
         for cut in (cuts or [slice(0, inner)]) if inner > 1 else ():
             first = len(wheres)
             wheres += [(slice(i, i + 1), slice(0, length), columns) for i in range(outer)
@@ -324,7 +325,7 @@ class SweepInPlace:
         if not self._compact:
             return LineTransform(part, part, 0, forward, effort)
         self.scratch_nbytes = max(self.scratch_nbytes, part.nbytes)
-        return LineTransform(part, empty(part.shape, dtype), 0, forward, effort)
+        return LineTransform(part, empty(part.shape, dtype), 0, forward, effort, streamed=True)
 
     @staticmethod
     def suits(shape, axis, dtype, cuts=()):
