@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import DistArray, length_of
+from ..arrays import DistArray, length_of, mask_problem
 from .engine.fftw import empty
 
 
@@ -78,8 +78,8 @@ class ArraySpec:
         """What is wrong with a local array as one of these, or None."""
         if not isinstance(array, np.ndarray):
             return f"expected {name} to be a numpy array, received {type(array).__name__}"
-        if isinstance(array, np.ma.MaskedArray):
-            return f"expected {name} to be an array without a mask, received a masked array"
+        if masked := mask_problem(**{name: array}):
+            return masked
         if array.shape != self.shape or array.dtype != self.dtype:
             return (f"expected {name} of local shape {self.shape} and dtype {self.dtype}, received "
                     f"{array.shape} and {array.dtype}")

@@ -237,7 +237,8 @@ class FFT2(FourierPlan):
             tuple of them) to fill instead; if it has a parameter ``index``, the slice's index
             in the batch; if ``rows``, which of this rank's rows these are, a slice. The `shared` fields
             cannot be written to. All of it lies in buffers that the next call uses again: copy what you
-            keep. One compiled by `numba.njit` runs without Python, and without the GIL.
+            keep. One compiled by `numba.njit` runs without Python, and without the GIL, if it fills ``out`` and returns
+            nothing, or has no ``out``.
         inputs : int, optional
             Number of spectral inputs; by default the function's positional parameters.
         outputs : int

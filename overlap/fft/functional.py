@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..arrays import DistArray, block
+from ..arrays import DistArray, block, mask_problem
 from ..errors import InputError
 from ..runtime import Runtime
 from .arguments import NORMS
@@ -95,6 +95,8 @@ def _transform(x: Any, comm: MPI.Intracomm | None, forward: bool, real: bool, le
     plans = _plans_of(comm)
     runtime = plans.runtime(threads)
     with runtime.together("transforming an array"):  # what is wrong on one rank is refused on all
+        if problem := mask_problem(x=x):
+            raise InputError(problem)
         shape, dtype, count = _request(array, runtime, forward, real, least, s, axes, norm)
         plan = plans.find(FFT2 if count == 2 else FFT3, shape, dtype, norm, threads)
         source = plan.real if forward else plan.spectrum

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
+from ..arrays.masks import mask_problem
 from ..errors import ClosedError, InputError
 from ..runtime.operations import start as started
 from ..runtime.own_control import OwnControl
@@ -209,7 +210,7 @@ class Halo:
         if len(arrays) != len(self._shapes):
             raise InputError(f"expected {len(self._shapes)} arrays (one per data type), received {len(arrays)}")
         for array, shape, (dtype, _) in zip(arrays, self._shapes, self._dtypes):
-            if not isinstance(array, np.ndarray):
+            if not isinstance(array, np.ndarray) or mask_problem(array=array):
                 raise InputError(f"expected an array, received {type(array).__name__}")
             if array.shape != shape or array.dtype != dtype:
                 raise InputError(f"expected an array of shape {shape} and type {dtype}, received {array.shape} and "

@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
+from ..arrays.masks import mask_problem
 from ..arrays.partition import length_of
 from ..arrays.topology import coordinates
 from ..errors import InputError
@@ -54,9 +55,8 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
         around = Blocks(blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False)
         own = around.own(comm.rank)
         inside = tuple(length_of(side) for side in own)
-        given = np.asarray(coefficient, np.float64)
-        problem = None
-        if given.shape not in ((), inside) or not (np.isfinite(given) & (given > 0)).all():
+        problem, given = mask_problem(coefficient=coefficient), np.asarray(coefficient, np.float64)
+        if problem is None and (given.shape not in ((), inside) or not (np.isfinite(given) & (given > 0)).all()):
             problem = f"expected a positive coefficient of shape {inside}, received shape {given.shape}" + (
                 f" from {given.min():g} on" if given.size else "")
         elif not set(fixed) <= {(axis, side) for axis in range(len(inside)) for side in (0, 1)}:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
+from ..arrays.masks import mask_problem
 from ..arrays.partition import block, length_of
 from ..arrays.weights import checked
 from ..collectives import Collectives
@@ -64,10 +65,9 @@ class Matrix:
 
     def __init__(self, comm: MPI.Intracomm | OwnControl, rows: Any, columns: Any, values: Any, count: int, *,
                  transport: str = "auto", deadline_s: float | None = 60.0) -> None:
-        rows, columns, values = np.asarray(rows), np.asarray(columns), np.asarray(values)
         control = OwnControl.of(comm, deadline_s)
-        with control.together("making a matrix", control.close):
-            self._make(control, rows, columns, values, count, transport)
+        with control.together("making a matrix", control.close, mask_problem(rows=rows, columns=columns, values=values)):
+            self._make(control, np.asarray(rows), np.asarray(columns), np.asarray(values), count, transport)
 
     def _make(self, control, rows, columns, values, count, transport):
         counts: list[int] = control.allgather(count)
@@ -231,8 +231,8 @@ class Matrix:
 
     def inward(self, x: Any) -> np.ndarray:
         """A vector of the user's in the order of storage; an `InputError` if it does not fit."""
-        x = np.asarray(x)
-        if problem := self.vector_problem(x):
+        masked, x = mask_problem(x=x), np.asarray(x)
+        if problem := masked or self.vector_problem(x):
             self.halo.fail(InputError(problem))
         return x[self.order] if self._moved else x
 

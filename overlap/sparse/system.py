@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
+from ..arrays.masks import mask_problem
 from ..errors import InputError
 from ..runtime.own_control import OwnControl
 from . import kernels
@@ -47,9 +48,8 @@ class System:
         else:
             raise InputError("expected a Matrix, or an operator with comm=, received an operator of type "
                              f"{type(A).__name__} and comm={comm!r}")
-        b = np.asarray(b)
-        problem = None
-        if isinstance(A, Matrix):
+        problem, b = mask_problem(b=b), np.asarray(b)
+        if problem is None and isinstance(A, Matrix):
             problem = A.vector_problem(b)
         if problem is None and not np.isfinite(b).all():
             problem = "expected a right side of finite numbers, received some that are not finite"
@@ -115,8 +115,8 @@ class System:
         """The first x, and its residual."""
         if x0 is None:
             return np.zeros_like(self.b), self.b.copy()
-        x0 = np.asarray(x0)
-        self.control.check("the first x", None if x0.shape == self.b.shape and np.isfinite(x0).all() else
+        masked, x0 = mask_problem(x0=x0), np.asarray(x0)
+        self.control.check("the first x", masked if masked or x0.shape == self.b.shape and np.isfinite(x0).all() else
               f"expected x0 to have shape {self.b.shape} and finite numbers, received shape {x0.shape}")
         x = self._inward(x0).astype(self.dtype)
         return x, self.residual(x)

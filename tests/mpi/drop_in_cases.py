@@ -117,6 +117,15 @@ def masks(comm):
         same_everywhere(comm, text)
         assert "mask" in text
     plan.destroy()
+    plan = PFFT(comm, (4, 5, 6), backend="numpy")
+    masked = np.ma.zeros(plan.shape(), complex)
+    alone = fftw.aligned((4, 4), dtype=complex)
+    serial = fftw.fftn(alone)
+    for call in (lambda: plan.forward(u), lambda: plan.forward(None, masked), lambda: plan.xfftn[0].backward(masked),
+                 lambda: fftw.fftn(np.ma.array(alone)), lambda: serial(np.ma.array(alone)),
+                 lambda: serial(alone, np.ma.array(alone))):
+        assert "mask" in refusal(call)
+    plan.destroy()
 
 
 # ---- other local transforms ------------------------------------------------------------------

@@ -168,7 +168,7 @@ def wrong_arrays(comm, transport):
     """A wrong array on one rank: all raise the same, a rank that is not its neighbour too; the halo can be freed."""
     for wrong, text in ((np.zeros(3), "type float64, received (3,) and float64"),
                         (np.zeros(6, "f4"), "received (6,) and float32"), ([0.0] * 6, "expected an array, received list"),
-                        (np.zeros(12)[::2], "contiguous in C order")):
+                        (np.zeros(12)[::2], "contiguous in C order"), (np.ma.zeros(6), "received MaskedArray")):
         halo = Halo(comm, Blocks((4 * comm.size,), (comm.size,)), transport=transport)
 
         def rounds():

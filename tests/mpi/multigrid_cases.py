@@ -69,6 +69,7 @@ def matrices(comm):
                 np.testing.assert_allclose(coarse, renumbered(right, M.levels[1]), rtol=1e-13)
     for text, coefficient, fixed in (("expected a positive coefficient of shape", -1.0, TOP),
                                      ("expected a positive coefficient of shape", np.ones(3), TOP),
+                                     ("expected coefficient to be an array without a mask", np.ma.ones(3), TOP),
                                      ("expected fixed sides (axis, 0 or 1) of 3 axes", 1.0, [(3, 0)])):
         raises_everywhere(comm, InputError, text, lambda: diffusion(comm, blocks, coefficient, fixed))
 

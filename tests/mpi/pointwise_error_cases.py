@@ -3,6 +3,7 @@
 import functools
 from itertools import product
 
+import numba
 import numpy as np
 from fft2_cases import assert_close, forward_truth, raised, random, same_bits, same_everywhere
 from fft2_error_cases import Boom, failing, nothing_fails
@@ -61,6 +62,47 @@ def functions_that_would_lie(comm):
                 error = raised(overlap.InputError, plan.pointwise, bad, inputs=2, shared=1)
                 same_everywhere(comm, str(error))
                 assert "async" in str(error) and name in str(error)
+
+
+def compiled_functions_that_would_lie(comm):
+    """As for functions of Python: shared fields cannot be changed, what a function with `out` returns counts."""
+    shape = (3, 6, 8)
+    u, v = (random(np.random.default_rng(seed), shape[number:], "float64") for number, seed in enumerate((4, 5)))
+
+    @numba.njit
+    def returns(u, v, out):
+        return u * v
+
+    @numba.njit
+    def fills_and_returns(u, v, out):
+        out[:] = u * v
+        return out
+
+    @numba.njit
+    def fills(u, v, out):
+        out[:] = u * v
+
+    @numba.njit
+    def assigns(u, v):
+        v[0, 0] = 2
+        return u * v
+
+    @numba.njit
+    def scales(u, v):
+        v *= 2
+        return u * v
+
+    with overlap.FFT2(comm, shape, "f8", settings={"wait": "off"}) as plan, \
+            overlap.FFT2(comm, shape[1:], "f8", settings={"wait": "off"}) as flat_plan:
+        field, flat = plan.forward(u[plan.real.local_slice]), flat_plan.forward(v[flat_plan.real.local_slice])
+        truth = plan.forward((u * v)[plan.real.local_slice])
+        for function in (returns, fills_and_returns, fills):
+            found = plan.pointwise(function, shared=1)(field, flat)
+            np.testing.assert_allclose(found, truth, rtol=0, atol=1e-11, err_msg=str(function))
+        for function in (assigns, scales):
+            error = raised(overlap.InputError, plan.pointwise, function, shared=1)
+            same_everywhere(comm, str(error))
+            assert f"read-only, received {function.__name__}" in str(error)
 
 
 # ---- errors ----------------------------------------------------------------------------------

@@ -199,6 +199,8 @@ def errors(comm):
             ("expected a number of rows, received count=-1", lambda: Matrix(comm, [0], [0], one, -1 if last else 2)),
             ("a matrix of at least one row, received none", lambda: Matrix(comm, [], [], np.ones(0), 0)),
             ("expected floating-point values, received int64", lambda: Matrix(comm, [0], [0], np.ones(1, int), 2)),
+            ("expected values to be an array without a mask", lambda: Matrix(
+                comm, [0], [0], np.ma.array(one) if last else one, 2)),
             ("expected finite values", lambda: Matrix(comm, [0], [0], one * (np.nan if last else 1), 2)),
             ("expected a row and a column for each of 2 values", lambda: Matrix(comm, [0], [0], np.ones(2), 2)),
             ("expected the same on all ranks", lambda: Matrix(
@@ -215,9 +217,14 @@ def errors(comm):
                 ("positive definite matrix, received one with p.Ap = -", lambda: pipecg(A, np.ones(2))),
                 ("expected a right side of finite numbers", lambda: cg(A, np.array([1, np.nan if last else 1]))),
                 ("expected a vector of shape (2,)", lambda: cg(A, np.ones(3 if last else 2))),
+                ("expected b to be an array without a mask", lambda: cg(A, np.ma.ones(2) if last else np.ones(2))),
+                ("expected x0 to be an array without a mask", lambda: cg(A, np.ones(2), np.ma.ones(2))),
                 ("expected x0 to have shape (2,)", lambda: cg(A, np.ones(2), np.ones(3 if last else 2))),
                 ("expected rtol and atol >= 0", lambda: cg(A, np.ones(2), rtol=-1.0)),
                 ("expected ord to be 'fro' or inf", lambda: A.norm(1))):
             raises_everywhere(comm, InputError, text, call)
         raises_everywhere(comm, InputError, "expected a vector of a type that fits float64, received complex128",
                           lambda: [A @ np.ones(2, "c16" if comm.rank == 0 else "f8") for _ in range(10)])
+    with Matrix(comm, i, j, np.repeat([-10, 0.1, 0.1], 2), 2) as A:
+        raises_everywhere(comm, InputError, "expected x to be an array without a mask",
+                          lambda: [A @ (np.ma.ones(2) if last else np.ones(2)) for _ in range(10)])

@@ -9,10 +9,12 @@ import pytest
 RUN = processes.REPOSITORY / "examples" / "gkv" / "run.py"
 
 
-def run_gkv(comm, arguments):
+def run_gkv(comm, arguments, missing=None):
     """Run the command as a user would (a case: this module is imported on the ranks too)."""
     import runpy
     import sys
+    if missing is not None:
+        sys.modules[missing] = None
     sys.path.insert(0, str(RUN.parent))
     sys.argv = [str(RUN), *arguments]
     runpy.run_path(str(RUN), run_name="__main__")
@@ -162,6 +164,11 @@ def test_bad_configurations_are_named(text, words, tmp_path):
                      expect_failure=True)
     assert result.err.count("run.py: ") == 1
     assert words in result.err.splitlines()[0]
+
+
+def test_a_missing_extra_is_said_once():
+    result = jobs.run_job("test_gkv:run_gkv", 2, args={"arguments": ["zonal"], "missing": "h5py"}, expect_failure=True)
+    assert result.err.count("expected h5py to be installed: pip install 'overlap-mpi[gkv]'") == 1, result
 
 
 def test_a_missing_file_and_a_missing_checkpoint(tmp_path):

@@ -76,7 +76,7 @@ def test_failure_at_every_site(ranks, mode, dealias):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_functions_that_would_lie(ranks):
-    jobs.run_job("pointwise_error_cases:functions_that_would_lie", ranks)
+    jobs.run_job("pointwise_error_cases:functions_that_would_lie,compiled_functions_that_would_lie", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -6,6 +6,7 @@ from importlib import import_module
 
 import numpy as np
 
+from ...arrays import mask_problem
 from ...errors import InputError
 from . import fftw
 
@@ -142,7 +143,14 @@ class Serial:
             Where to copy the result to.
         normalize : bool, optional
             Divide by the number of points.
+
+        Raises
+        ------
+        InputError
+            When an array is masked.
         """
+        if problem := mask_problem(input_array=input_array, output_array=output_array):
+            raise InputError(problem)
         if input_array is not None:
             self.input_array[...] = input_array
         self.xfftn(**options)

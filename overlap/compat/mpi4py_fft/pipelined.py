@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 
+from ...arrays import mask_problem
 from ...fft.engine.fftw import zeros
 from .transform import Transform
 
@@ -91,8 +92,8 @@ class PipelinedTransform(Transform):
         shape = self._volume.outputs[0].shape
         if unknown:
             return f"expected no option but normalize, received {sorted(unknown)}"
-        if any(isinstance(array, np.ma.MaskedArray) for array in (input_array, output_array)):
-            return "expected arrays without masks, received a masked array"
+        if masked := mask_problem(input_array=input_array, output_array=output_array):
+            return masked
         if output_array is not None and not (isinstance(output_array, np.ndarray) and output_array.shape == shape
                                              and output_array.flags.writeable):
             return (f"expected output_array to be a writeable array of local shape {shape}, "

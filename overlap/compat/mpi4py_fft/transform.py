@@ -1,5 +1,6 @@
 """`Transform`: serial transforms with exchanges between them, one after the other."""
 
+from ...arrays import mask_problem
 from ...errors import InputError
 
 
@@ -66,7 +67,14 @@ class Transform:
         -------
         ndarray
             `output_array`, or the plan's own.
+
+        Raises
+        ------
+        InputError
+            On this rank, when an array is masked.
         """
+        if problem := mask_problem(input_array=input_array, output_array=output_array):
+            raise InputError(problem)
         if input_array is not None:
             self.input_array[...] = input_array
         for serial, exchange, following in zip(self._xfftn, self._transfer, self._xfftn[1:]):

@@ -10,7 +10,10 @@ import numpy as np
 from numba import carray, types
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
 
+from ...errors import InputError
 from .execute import pointer
 
 
@@ -70,28 +73,68 @@ def can_be_compiled(function: Any) -> bool:
 
 
 def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
-    """The function for the compiled loop; None if it must be called from Python."""
+    """The function for the compiled loop; None if it must be called from Python.
+
+    Raises
+    ------
+    InputError
+        It takes shared fields only where it may write to them.
+    """
     if not can_be_compiled(function):
         return None
+    returned = _returned(function, places, True)
+    if returned is None and places.shared and _returned(function, places, False) is not None:
+        raise InputError(
+            f"expected a function of shared fields that are read-only, received {function.function.__name__}, which "
+            "writes to one, or was compiled for others (types.Array(..., readonly=True) in its signature mends that)")
+    if returned is None or function.takes_out and returned != types.none:
+        return None  # Python code finds out whether what it returns is `out` itself
     try:
         return CompiledFunction(function.function, function.takes_out, places)
-    except NumbaError:  # it takes, or returns, what only Python code can
+    except NumbaError:  # it returns what only Python code can take
         return None
 
 
-def _planes(count, step, kind):
+def _returned(function, places, read_only):
+    """The type that a `Function` returns for planes as they are given to it; None if it cannot be compiled for them."""
+    plane = types.Array(numba.from_dtype(places.dtype), 2, "C")
+    out = plane if places.outputs == 1 else types.UniTuple(plane, places.outputs)
+    given = (plane,) * places.inputs + (plane.copy(readonly=read_only),) * places.shared + (out,) * function.takes_out
+    try:
+        return types.Dispatcher(function.function).get_call_type(cpu_target.typing_context, given, {}).return_type
+    except (NumbaError, TypeError, AttributeError):  # the last: numba's, for `shared *= 2`
+        return None
+
+
+@intrinsic
+def _read_only(typing, array):
+    """The same array, which compiled code cannot write to."""
+    def generate(context, builder, signature, arguments):
+        return arguments[0]
+    return array.copy(readonly=True)(array), generate
+
+
+@intrinsic
+def _as_it_is(typing, array):
+    """The same array."""
+    def generate(context, builder, signature, arguments):
+        return arguments[0]
+    return array(array), generate
+
+
+def _planes(count, step, kind, access=_as_it_is):
     """A compiled function that gives some planes at an address, as a tuple of arrays."""
     if count == 0:
         return numba.njit(lambda address, shape: ())
-    fewer, offset = _planes(count - 1, step, kind), (count - 1) * step
+    fewer, offset = _planes(count - 1, step, kind, access), (count - 1) * step
     return numba.njit(lambda address, shape: fewer(address, shape) + (
-        carray(pointer(address + offset), shape, kind),))
+        access(carray(pointer(address + offset), shape, kind)),))
 
 
 def _callback(function, takes_out, places, failed):
     kind = numba.from_dtype(places.dtype)
     fields = _planes(places.inputs, places.step, kind)
-    shared = _planes(places.shared, places.shared_step, kind)
+    shared = _planes(places.shared, places.shared_step, kind, _read_only)
     results = _planes(places.outputs, places.step, kind)
     after, nx, outputs, single = (places.inputs * places.step, places.nx, places.outputs,
                                   places.outputs == 1)

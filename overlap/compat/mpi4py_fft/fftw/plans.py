@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ....arrays import mask_problem
 from ....errors import InputError
 from .utilities import (
     C2C_BACKWARD,
@@ -101,7 +102,14 @@ class FFT:
         -------
         ndarray
             `output_array`, or the plan's own.
+
+        Raises
+        ------
+        InputError
+            When an array is masked.
         """
+        if problem := mask_problem(input_array=input_array, output_array=output_array):
+            raise InputError(problem)
         source = self.input_array if input_array is None else input_array
         target = self.output_array if output_array is None else output_array
         if self._plan is not None and not (implicit and self._execute_on(source, target)):
