@@ -99,8 +99,8 @@ class Transform:
         """The buffers of `depth` slots, for chunks of `sizes` slices."""
         raise NotImplementedError
 
-    async def run(self, part, slot, compute, comm, *prepared):
-        """The slice program of one chunk, without computing or, if `comm` is None, exchanges."""
+    def run(self, part, slot, compute, comm, *prepared):
+        """The coroutine of one chunk, without computing or, if `comm` is None, exchanges."""
         raise NotImplementedError
 
     def kernels_of(self, settings):
@@ -133,11 +133,11 @@ class Transform:
         settings, comm, depth = self.settings, self.runtime.comm, len(slots)
 
         def pipeline(compute, comm, wait):
-            async def program(part, slot, *prepared):
-                await self.run(part, slot, compute, comm, *prepared)
+            def program(part, slot, *prepared):
+                return self.run(part, slot, compute, comm, *prepared)
 
-            async def skeleton(part, slot, *prepared):
-                await self.run(part, slot, False, comm, *prepared)
+            def skeleton(part, slot, *prepared):
+                return self.run(part, slot, False, comm, *prepared)
 
             program.__qualname__ = type(self).__name__
             return self.runtime.pipelined(

@@ -145,8 +145,8 @@ class Volume(Fields):
         return (self._staged.arrays(split(natural_view(inputs[0], self.inputs[0])),
                                     split(natural_view(outputs[0], self.outputs[0]))),)
 
-    async def run(self, task, slot, compute, comm, arrays):
-        await self._staged.run(task, slot, arrays, compute, comm and self._comms, self.scale)
+    def run(self, task, slot, compute, comm, arrays):
+        return self._staged.run(task, slot, arrays, compute, comm and self._comms, self.scale)
 
 
 class Planes(Volume):

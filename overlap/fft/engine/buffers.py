@@ -6,12 +6,13 @@ from .program import BASES, RECEIVE, SEND
 
 
 class Located:
-    """An array with its address."""
+    """An array with its address and its strides."""
 
-    __slots__ = ("address", "array", "flat")
+    __slots__ = ("address", "array", "flat", "strides")
 
     def __init__(self, array):
         self.array = array
+        self.strides = array.strides
         self.address = array.__array_interface__["data"][0]
         self.flat = array.reshape(-1) if array.flags.c_contiguous else None
 

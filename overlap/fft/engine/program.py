@@ -194,25 +194,35 @@ class Codes:
     KEPT = 8  # kinds of arrays
 
     def __init__(self) -> None:
-        self._known: dict[tuple, dict[tuple, np.ndarray]] = {}
+        self._known: dict[Any, dict[Any, np.ndarray]] = {}
 
     def clear(self) -> None:
         """Forget all."""
         self._known.clear()
 
-    def find(self, arrays: tuple, key: tuple, write: Callable[..., None], *args: Any) -> np.ndarray:
-        """The code for some kind of arrays and key; ``write(program, *args)`` writes it the first time."""
+    def of(self, arrays: Any) -> dict[Any, np.ndarray]:
+        """The code for some kind of arrays, by what it does."""
         known = self._known.get(arrays)
         if known is None:
             if len(self._known) >= self.KEPT:
                 self._known.pop(next(iter(self._known)), None)
             known = self._known[arrays] = {}
+        return known
+
+    def find(self, arrays: Any, key: tuple, write: Callable[..., None], *args: Any) -> np.ndarray:
+        """The code for some kind of arrays and key; ``write(program, *args)`` writes it the first time."""
+        known = self.of(arrays)
         code = known.get(key)
         if code is None:
-            program = Program()
-            write(program, *args)
-            code = known[key] = program.code
+            code = known[key] = written(write, *args)
         return code
+
+
+def written(write: Callable[..., None], *args: Any) -> np.ndarray:
+    """The code that ``write(program, *args)`` writes."""
+    program = Program()
+    write(program, *args)
+    return program.code
 
 
 def strides_of(shape, itemsize):

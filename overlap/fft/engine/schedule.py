@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any
 
-from ...arrays import chunks
+from ...arrays import chunks, length_of
 
 LEAD = 2  # tasks of a field's first stage before the second one of the field before joins in
 NOTHING = range(0)
@@ -56,6 +56,11 @@ class Task:
         """Alike for tasks that do the same to different fields."""
         aside = self.set_aside and self.set_aside.start
         return self.stage, self.part.start, self.part.stop, self.kind, aside
+
+    @cached_property
+    def length(self) -> int:
+        """Number of units."""
+        return length_of(self.part)
 
     def __str__(self) -> str:
         if self.kind == "indices":

@@ -31,7 +31,7 @@ from .buffers import Located
 from .deferred import DeferredTiles
 from .execute import execute
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
-from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, View
+from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, View, written
 from .schedule import Task, in_order, streamed
 from .stage import (
     UNIT_NBYTES,
@@ -321,11 +321,14 @@ class StagedTransform:
         return message.exchanged(comm, send, receive, self.mpi_type)
 
     def _execute(self, what, task, slot, source, target, scale):
-        key = (what, length_of(task.part)) if self._relocates else (what, *task.key)
-        code = self._code(key, source, target, scale, self._write, what, task)
+        key = (what, task.length) if self._relocates else (what, *task.key)
+        codes = self._codes.of((source.strides, target.strides, scale))
+        code = codes.get(key)
+        if code is None:
+            code = codes[key] = written(self._write, *_views(source, target), scale, what, task)
         bases, first = slot.bases, task.part.start if self._relocates else 0
-        bases[SOURCE] = source.address + first * source.array.strides[0]
-        bases[TARGET] = target.address + first * target.array.strides[0]
+        bases[SOURCE] = source.address + first * source.strides[0]
+        bases[TARGET] = target.address + first * target.strides[0]
         bases[SCRATCH] = self._scratch[worker_index()].address
         if task.set_aside is not None:
             bases[ASIDE] = self._deferred.address
@@ -353,8 +356,12 @@ class StagedTransform:
 
     async def complete(self, source, target):
         """Transform the axes that waited for all units."""
+        codes = self._codes.of(("rest", source.strides, target.strides))
+
         def complete(part):
-            code = self._code(("rest", part.start), source, target, 1.0, self._write_rest, part)
+            code = codes.get(part.start)
+            if code is None:
+                code = codes[part.start] = written(self._write_rest, *_views(source, target), 1.0, part)
             bases = np.zeros(BASES, np.int64)
             bases[SOURCE], bases[TARGET] = source.address, target.address
             bases[SCRATCH] = self._scratch[worker_index()].address
@@ -371,15 +378,15 @@ class StagedTransform:
     def _write_rest(self, program, source, target, scale, blocks):
         self._rest.write(program, [source], [target], scale, blocks)
 
-    def _code(self, key, source, target, scale, write, *args):
-        return self._codes.find((source.array.strides, target.array.strides, scale), key, write,
-                                View.of(SOURCE, source.array), View.of(TARGET, target.array),
-                                scale, *args)
-
     def describe(self):
         """The way, as text."""
         return "; ".join(map(str, self.stages)) + (
             f"; then axes {self._rest_axes}" if self._rest_axes else "")
+
+
+def _views(source, target):
+    """Two arrays as programs see them."""
+    return View.of(SOURCE, source.array), View.of(TARGET, target.array)
 
 
 def _ended(tasks, first):

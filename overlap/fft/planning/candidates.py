@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEPTH = 16
 SHALLOW = 4  # slots that stay in the cache: enough where an exchange is a copy
+LONG_NBYTES = 2 * 1024 * 1024  # of a message behind which nothing is hidden: what a call costs counts no more
 SLOTS_PER_WORKER = 2  # at least: some slices compute while others wait for their exchange
 DEPTHS = (2, 4, 8, 16, 32)  # that tuning tries
 LATE = (0.0, 0.25, 0.5, 0.75)  # shares that tuning tries
@@ -86,6 +87,8 @@ class Candidates:
         per message of a short and of a long message.
     sizes : list of int
         Slices per message that are worth a try, first those that are likely to be good.
+    long : int
+        Slices per message where nothing is hidden, hence nothing is gained by cutting a batch into short ones.
     deep, shallow : int
         Slots that hide most, and that stay in the cache.
     hopeless : float
@@ -106,6 +109,7 @@ class Candidates:
         self.slices = transform.slices
         self.nbytes = self.control.maximum(transform.nbytes_per_slice())
         self.hides = self.slices > 1 and self.nbytes > 0
+        self.long = requested.chunk or max(1, min(self.slices, LONG_NBYTES // max(1, self.nbytes)))
         self.workers = transform.runtime.workers
         self.deep, self.shallow = (requested.depth or max(slots, SLOTS_PER_WORKER * self.workers)
                                    for slots in (DEPTH, SHALLOW))
@@ -186,13 +190,13 @@ class PlaneCandidates(Candidates):
         if wait == "auto":  # nothing to hide, or nothing to hide it behind
             alone = min(max(1, self.slices), self.workers) == 1
             wait = "off" if alone else "poll"
-        return self.settings(wait, self._size, self.deep)
+        return self.settings(wait, self.long if wait == "off" and self.nbytes else self._size, self.deep)
 
     def planned(self, compute_s, exchange_s):
         deep, shallow = self.deep, self.shallow
-        size, smaller, double, quadruple, largest = map(self._times, (1, 0.5, 2, 4, 16))
+        size, smaller, double, quadruple = map(self._times, (1, 0.5, 2, 4))
         return [self.settings(*one) for one in (
-            ("off", size, 1), ("off", quadruple, 1), ("off", largest, 1),
+            ("off", self.long, 1), ("off", quadruple, 1), ("off", size, 1),
             ("block", size, deep), ("block", size, shallow), ("block", quadruple, shallow),
             *(("poll", chunk, deep) for chunk in (size, smaller, double, quadruple)),
             ("poll", size, shallow), ("poll", quadruple, shallow))]
@@ -242,7 +246,7 @@ class FieldCandidates(Candidates):
         wait = self.requested.wait
         if wait == "auto":  # nothing to hide, or nothing to hide it behind
             wait = "off" if self.workers == 1 else "poll"
-        return self._with_slots(wait, self._middle, self.requested.late or 0.0)
+        return self._with_slots(wait, self.long if wait == "off" else self._middle, self.requested.late or 0.0)
 
     def planned(self, compute_s, exchange_s):
         requested, sizes, middle = self.requested, self._sizes, self._middle
@@ -252,7 +256,7 @@ class FieldCandidates(Candidates):
             others = [("poll", sizes[0])]
         else:
             others = [("block", size) for size in sizes if size != middle]
-        found = [self.settings("off", middle, 1, late),
+        found = [self.settings("off", self.long, 1, late), self.settings("off", middle, 1, late),
                  *(self.settings(wait, size, shallow, late)
                    for wait, size in (("block", middle), *others)),
                  *(self._with_slots("poll", size, late) for size in sizes)]
