@@ -7,12 +7,12 @@ from .exchange import RemotePieces, mpi_type
 from .layout import Layout, box_shape, contiguous, offset
 from .masks import mask_problem
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
-from .stages import Stage, stages
+from .stages import Stage, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, subcomms
 from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
 from .weights import Weights, checked, combined, shares
 
 __all__ = ["Blocks", "DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "Neighbour", "RemotePieces", "Stage",
-           "Transpose", "TransposeBlocks", "Weights", "block", "box_shape", "checked", "chunks", "combined", "complement", "contiguous", "coordinates", "intersect", "length_of", "mask_problem", "mode_segments", "moved",
+           "Transpose", "TransposeBlocks", "Weights", "axis_names", "block", "box_shape", "checked", "chunks", "combined", "complement", "contiguous", "coordinates", "ffts_along", "intersect", "length_of", "mask_problem", "mode_segments", "moved",
            "mpi_type", "offset", "part_of", "parts_on_rank_0", "shares", "stages", "subcomms", "together"]

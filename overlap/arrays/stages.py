@@ -30,6 +30,23 @@ class Stage:
     then: tuple[int, ...]
     along: int
 
+    def in_words(self, names: Sequence[str]) -> str:
+        """What is done, in order, with the axes by their names."""
+        exchange = [] if self.transpose is None else [
+            f"exchange that makes {names[self.transpose.joined]} whole and splits {names[self.transpose.split]}"]
+        return ", ".join([*ffts_along(self.first, names), *exchange, *ffts_along(self.then, names)])
+
+
+def axis_names(dimensions: int) -> tuple[str, ...]:
+    """Names of the axes of an array: the batch's, axis 0, and those of a field of so many `dimensions`."""
+    fields = ("z", "y", "x")[-dimensions:] if dimensions <= 3 else tuple(f"axis {axis}" for axis in range(dimensions))
+    return ("the batch", *fields)
+
+
+def ffts_along(axes: Sequence[int], names: Sequence[str]) -> list[str]:
+    """What is done with some axes, in their order, as a text, or no text where there are none."""
+    return ["FFTs along " + " and ".join(names[axis] for axis in axes)] if axes else []
+
 
 def stages(route: list[Any], axes: Sequence[int], last: int | None = None,
            in_place: bool = False) -> tuple[list[Stage], tuple[int, ...]]:

@@ -12,8 +12,10 @@ from overlap.arrays import (
     Layout,
     Transpose,
     TransposeBlocks,
+    axis_names,
     chunks,
     contiguous,
+    ffts_along,
     length_of,
     offset,
     stages,
@@ -172,3 +174,14 @@ def test_units_divide_the_longest_part():
         one = TransposeBlocks(layout, transpose, (7, 4, 5), (rank,), 0, 100)
         assert one.units == 3
         assert sum(length_of(one.unit(number)) for number in range(3)) == (3, 2, 2)[rank]
+
+
+def test_stages_are_told_in_words():
+    found, rest = stages([(3,), Transpose(2, 3), (2,), Transpose(1, 2), (1,)], (1, 2, 3))
+    names = axis_names(3)
+    assert [stage.in_words(names) for stage in found] == [
+        "FFTs along x, exchange that makes y whole and splits x, FFTs along y",
+        "exchange that makes z whole and splits y, FFTs along z"]
+    assert ffts_along(rest, names) == [] and ffts_along((3, 1), names) == ["FFTs along x and z"]
+    (stage,), _ = stages([(3, 2), None, (1,)], (0,))
+    assert stage.in_words(axis_names(4)) == "FFTs along axis 2 and axis 1, FFTs along axis 0"

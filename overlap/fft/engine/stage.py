@@ -176,8 +176,10 @@ class Stage:
                 and SweepInPlace.suits(box_shape(source), first[0], self.dtype)
                 and self._units_suit())
 
-    def __str__(self):
-        return f"{self._steps}, {self.blocks.units} units"
+    def in_words(self, names):
+        """What it does, with the axes by their names."""
+        units = f"{self.blocks.units} parts of" if self.blocks.units > 1 else "one part of"
+        return f"{self._steps.in_words(names)} (in {units} {names[self._steps.along]})"
 
     @property
     def dimension(self):

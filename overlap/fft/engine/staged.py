@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...arrays import block, chunks, length_of, moved, mpi_type, stages
+from ...arrays import axis_names, ffts_along, block, chunks, length_of, moved, mpi_type, stages
 from ...runtime import parallel, take_turn, wait_for_slices, worker_index
 from .buffers import Located
 from .deferred import DeferredTiles
@@ -380,8 +380,8 @@ class StagedTransform:
 
     def describe(self):
         """The way, as text."""
-        return "; ".join(map(str, self.stages)) + (
-            f"; then axes {self._rest_axes}" if self._rest_axes else "")
+        names = axis_names(len(self.stages[0].shape) - 1)
+        return "; then ".join([*(stage.in_words(names) for stage in self.stages), *ffts_along(self._rest_axes, names)])
 
 
 def _views(source, target):

@@ -4,7 +4,8 @@ A plan that was made before, on this machine and with these libraries, gets its 
 lie in the folder OVERLAP_CACHE (empty: nothing is kept), by default in ``overlap`` in the user's cache folder. Each is
 a tuning file (`tuning_file`) with one entry, under a name that is a digest of plan and machine: written whole or not at
 all, and checked when it is read. One that was damaged counts as missing. Rank 0 alone touches files; what cannot be read
-or written is done without.
+or written is done without. Of more than `KEPT` files those that were not used for the longest time go: a file's time is
+that of its last use. They are counted and removed under the lock under which files are written.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .settings import Settings, Tuned
 from .tuning import machine
 
 VARIABLE = "OVERLAP_CACHE"
+KEPT = 1000  # files, of some 10 KiB
 
 
 def folder() -> Path | None:
@@ -59,9 +61,39 @@ def settings_of(values: dict[str, Any]) -> Settings:
 def clear() -> int:
     """Remove all files of the cache; returns how many."""
     paths = [path for path, _ in entries()]
-    for path in paths:
+    place = folder()
+    for path in [*paths, *(_unfinished(place) if place else ())]:
         path.unlink(missing_ok=True)
     return len(paths)
+
+
+def _unfinished(place):
+    """Files that are being written, or that a writer left which was killed."""
+    return place.glob(".*.plan.js*.partial")
+
+
+def _write(path, entry):
+    """Write a file of the cache; an `OSError` or `InputError` if that fails."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = not path.exists()
+    try:
+        store.write(str(path), entry)
+    except InputError:  # damaged: it makes room
+        path.unlink(missing_ok=True)
+        store.write(str(path), entry)
+    if new:
+        _drop_oldest(path.parent)
+
+
+def _drop_oldest(place):
+    """Remove what has not been used for the longest time, and what killed writers have left."""
+    with store.locked(str(place)):  # nobody writes meanwhile
+        ages = []
+        for path in place.glob("*.plan.json"):
+            with suppress(OSError):  # `clear` takes no lock
+                ages.append((path.stat().st_mtime_ns, path))
+        for path in [*(path for _, path in sorted(ages)[:-KEPT]), *_unfinished(place)]:
+            path.unlink(missing_ok=True)
 
 
 class Memory:
@@ -128,18 +160,17 @@ class Memory:
         if path is None:
             return None
         try:
-            return store.find(store.read(str(path)), self._plan, self._runtime.cache["machine"])[0]
+            entry = store.find(store.read(str(path)), self._plan, self._runtime.cache["machine"])[0]
         except InputError:
             return None
+        if entry is not None:
+            with suppress(OSError):
+                os.utime(path)
+        return entry
 
     def _write(self) -> None:
         path = self._path() if self._runtime.control.rank == 0 else None
         if path is None:
             return
         with suppress(OSError, InputError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                store.write(str(path), self._entry)
-            except InputError:  # damaged: it makes room
-                path.unlink(missing_ok=True)
-                store.write(str(path), self._entry)
+            _write(path, self._entry)

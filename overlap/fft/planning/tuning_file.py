@@ -96,7 +96,7 @@ def write(path: str, entry: dict) -> None:
     """
     if problem := files.unwritable(path):
         raise OSError(problem)
-    with _locked(os.path.dirname(os.path.realpath(path))):
+    with locked(os.path.dirname(os.path.realpath(path))):
         entries = read(path)
         for old in entries:
             if _key(old) == _key(entry):
@@ -198,7 +198,7 @@ def _short(value: object) -> str:
 
 
 @contextmanager
-def _locked(folder: str) -> Iterator[None]:
+def locked(folder: str) -> Iterator[None]:
     """Keep other processes that write here waiting, where the file system can do that."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
