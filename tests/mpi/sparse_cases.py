@@ -77,7 +77,7 @@ def products(comm, transport, seeds):
 
 
 def symmetric_blocks(comm):
-    """Of a symmetric matrix of 3 x 3 blocks half is stored; the products are right, and the same bits for any number of workers."""
+    """Half of a symmetric matrix of 3 x 3 blocks is stored; the products are right, and the same bits for any number of workers."""
     for rows, dtype in ((5, "f8"), (40, "f4"), (4500, "f8")):  # the last one is cut into several parts on each of two ranks
         i, j, v = drawn(rows, rows, 3, dtype, symmetric=True)
         order = np.argsort(i * rows + j, kind="stable")
