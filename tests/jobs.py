@@ -34,7 +34,7 @@ from processes import MARK, JobFailed, Result, end_all, start, text_of
 from overlap.tools.launch import removing_segments
 
 
-def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=150, env=None,
+def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None,
             expect_failure=False, fresh=False):
     """Run ``"module:function"``, or several joined by commas in turn, on `ranks` ranks.
 

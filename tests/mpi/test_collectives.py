@@ -13,7 +13,7 @@ def test_all_seven_with_every_root(ranks):
 
 
 def test_all_seven_on_eight_ranks():
-    jobs.run_job("collectives_cases:all_seven", 8, args={"counts": [1, 7]}, deadline_s=240)
+    jobs.run_job("collectives_cases:all_seven", 8, args={"counts": [1, 7]})
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
@@ -32,7 +32,8 @@ def test_arguments(ranks):
 
 
 def test_types_and_operations():
-    jobs.run_job("collectives_cases:types_and_operations", 3, deadline_s=300)
+    for ranks in (1, 3):    # one compiles what three would compile at the same time
+        jobs.run_job("collectives_cases:types_and_operations", ranks)
 
 
 @pytest.mark.parametrize("ranks, flat", [(2, 8), (4, 8), (4, 1), (3, 1)])
@@ -42,12 +43,12 @@ def test_the_same_to_the_last_bit(ranks, flat):
 
 @pytest.mark.parametrize("ranks, rounds", [(2, 100_000), (3, 5_000), (4, 3_000)])
 def test_rounds_back_to_back(ranks, rounds):
-    jobs.run_job("collectives_cases:many_rounds", ranks, args={"rounds": rounds}, deadline_s=240)
+    jobs.run_job("collectives_cases:many_rounds", ranks, args={"rounds": rounds})
 
 
 @pytest.mark.parametrize("ranks, rounds", [(1, 100), (2, 100_000), (3, 2_000), (4, 2_000)])
 def test_rounds_in_compiled_code(ranks, rounds):
-    jobs.run_job("collectives_cases:compiled_loop", ranks, args={"rounds": rounds}, deadline_s=240)
+    jobs.run_job("collectives_cases:compiled_loop", ranks, args={"rounds": rounds})
 
 
 def test_many_instances():

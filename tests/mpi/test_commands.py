@@ -277,9 +277,9 @@ def test_deadline_ends_the_ranks():
 
 def test_deadline_under_mpiexec():
     launcher, environ = processes.launcher_command("mpich")
-    status, _, err = overlap(*LONG, "--deadline", 15, launcher=[*launcher, "-n", "2"], env=environ)
+    status, _, err = overlap(*LONG, "--deadline", 5, launcher=[*launcher, "-n", "2"], env=environ)
     assert status != 0
-    assert "the task 'case' has not completed in 15 s" in err and "measure.py" in err
+    assert "the task 'case' has not completed in 5 s" in err and "measure.py" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])

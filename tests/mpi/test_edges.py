@@ -49,7 +49,7 @@ def test_rank_lost_while_a_plan_is_made(how):
 
 
 def test_plans_that_fail_on_one_rank():
-    jobs.run_job("edge_cases:plans", 2, deadline_s=240)
+    jobs.run_job("edge_cases:plans", 2)
 
 
 def test_dropped_runtimes():

@@ -28,11 +28,11 @@ def command(ranks, *arguments, **options):
 @pytest.mark.parametrize("ranks, layout", [
     (1, {}), (2, {"z": 2}), (2, {"v": 2}), (4, {"v": 2, "z": 2}), (2, {"ky": 2}), (3, {"z": 3})])
 def test_operator_against_a_matrix(ranks, layout):
-    jobs.run_job("gkv_cases:operator", ranks, args={"ranks": layout}, deadline_s=240)
+    jobs.run_job("gkv_cases:operator", ranks, args={"ranks": layout})
 
 
 def test_growth_against_a_dense_eigenvalue():
-    jobs.run_job("gkv_cases:eigenvalue", 2, deadline_s=300)
+    jobs.run_job("gkv_cases:eigenvalue", 2)
 
 
 def test_any_ranks_workers_depth_and_mode():
@@ -41,12 +41,12 @@ def test_any_ranks_workers_depth_and_mode():
                (1, 1, 3, 1, 1, 4, "poll"), (1, 2, 2, 1, 1, 2, "auto"), (3, 1, 1, 1, 1, 2, "poll"),
                (2, 1, 1, 2, 3, 4, "poll"), (1, 4, 1, 1, 1, 1, "off"), (1, 2, 1, 2, 1, 4, "block"),
                (1, 1, 2, 3, 1, 4, "poll")]
-    jobs.run_job("gkv_cases:any_ranks", 6, args={"layouts": layouts}, deadline_s=300)
+    jobs.run_job("gkv_cases:any_ranks", 6, args={"layouts": layouts})
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_slab_gives_the_same_bracket(ranks):
-    jobs.run_job("gkv_cases:slab", ranks, deadline_s=240)
+    jobs.run_job("gkv_cases:slab", ranks)
 
 
 @pytest.mark.parametrize("ranks", [5, 7])
@@ -70,12 +70,12 @@ def test_nonlinear_term_conserves_entropy(ranks):
 
 
 def test_balance_of_entropy():
-    jobs.run_job("gkv_field_cases:entropy_linear,entropy_nonlinear,memory", 2, deadline_s=300)
+    jobs.run_job("gkv_field_cases:entropy_linear,entropy_nonlinear,memory", 2)
 
 
 @pytest.mark.parametrize("ranks, parallel", [(1, {}), (2, {"v": 2}), (4, {"ky": 2, "z": 2})])
 def test_restart_bit_for_bit(ranks, parallel, tmp_path):
-    jobs.run_job("gkv_file_cases:restart", ranks, deadline_s=240, args={
+    jobs.run_job("gkv_file_cases:restart", ranks, args={
         "folder": str(tmp_path), "parallel": parallel})
 
 
@@ -179,7 +179,7 @@ def test_a_missing_file_and_a_missing_checkpoint(tmp_path):
 
 
 def test_under_open_mpi(openmpi):
-    jobs.run_job("gkv_cases:operator", 2, mpi="openmpi", args={"ranks": {"z": 2}}, deadline_s=240)
+    jobs.run_job("gkv_cases:operator", 2, mpi="openmpi", args={"ranks": {"z": 2}})
     jobs.run_job("gkv_field_cases:nonlinear_conserves,boundary", 2, mpi="openmpi")
 
 

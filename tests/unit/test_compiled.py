@@ -105,8 +105,8 @@ def test_a_change_of_a_function_that_is_called_is_noticed(folder, imports):
     call = "double(x)" if "from" in imports else "other.twice(x)"
     write(folder, call, imports)
     assert [run(folder, "3") for _ in range(2)] == [([6], 0), ([6], 1)]
-    write(folder, "3 * x", name="inner")
-    assert run(folder, "3") == ([9], 0)
+    write(folder, "30 * x", name="inner")   # by its size another file, had it the same second
+    assert run(folder, "3") == ([90], 0)
 
 
 def test_a_number_that_the_module_takes_from_elsewhere_is_noticed(folder):

@@ -3,13 +3,13 @@
 from time import perf_counter
 
 import numpy as np
-import pyfftw
 
 from .fftw import COLUMNS, complex_of, empty
 
 
-def _flags(effort):
-    return f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT"
+def _plan(source, target, axes, effort):
+    import pyfftw   # takes a third of a second, which every command would pay
+    return pyfftw.FFTW(source, target, axes=axes, flags=(f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT"))
 
 
 def bare_fft_seconds(lines, length, dtype, rounds=5):
@@ -26,7 +26,7 @@ def bare_fft_seconds(lines, length, dtype, rounds=5):
     dtype = np.dtype(dtype)
     source = empty((lines, length), dtype)
     target = source if dtype.kind == "c" else empty((lines, length // 2 + 1), complex_of(dtype))
-    plan = pyfftw.FFTW(source, target, axes=(1,), flags=_flags("measure"))
+    plan = _plan(source, target, (1,), "measure")
     source[...] = 0
     return _median_seconds(plan.execute, rounds)
 
@@ -55,8 +55,8 @@ def sweep_seconds(shape, axes, dtype, rounds=5):
 
     def planned(*where):
         effort = "measure" if axes[-1] == len(shape) - 1 else "patient"
-        return pyfftw.FFTW(source[where], spectrum[where], axes=tuple(
-            axis - (source.ndim - source[where].ndim) for axis in axes), flags=_flags(effort))
+        return _plan(source[where], spectrum[where],
+                     tuple(axis - (source.ndim - source[where].ndim) for axis in axes), effort)
 
     if 0 in axes:
         wheres = [(Ellipsis, slice(start, min(start + COLUMNS, width)))
