@@ -33,6 +33,7 @@ def element(poisson: float = POISSON) -> np.ndarray:
                        for axis in range(3))
             strain[:, 3 * number:3 * number + 3] = [[x, 0, 0], [0, y, 0], [0, 0, z], [y, x, 0], [0, z, y], [z, 0, x]]
         found += strain.T @ elastic @ strain / 8
+    found = (found + found.T) / 2  # symmetric bit for bit, so that half of the matrix has to be stored
     return found.reshape(8, 3, 8, 3).transpose(0, 2, 1, 3)
 
 

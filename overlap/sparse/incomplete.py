@@ -6,8 +6,11 @@ import numpy as np
 
 from ..compiled import njit
 from .colouring import colours_of
+from .kernels import product_of_3
 from .matrix import Matrix
 from .preconditioners import Preconditioner
+
+_LEAST_ROWS = 512   # of a colour, for workers to share it
 
 
 class IC0(Preconditioner):
@@ -60,11 +63,20 @@ class IC0(Preconditioner):
             self._lower, self._upper = ((first, where, numbers.reshape(-1)) for first, where, numbers in (
                 self._lower, self._upper))
             self._inverse = self._inverse.reshape(-1)
-        self._solve = _numbers if values.ndim == 1 else _blocks_of_3 if A.block == 3 else _blocks
+        self._limits = np.concatenate([[0], np.cumsum(np.bincount(colour, minlength=self.colours))]).tolist()
+        self._forward, self._backward = (
+            (_forward, _backward) if values.ndim == 1 else
+            (_forward_blocks_of_3, _backward_blocks_of_3) if A.block == 3 else (_forward_blocks, _backward_blocks))
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
-        """Compute z = M r, in the order of storage."""
-        self._solve(self._rows, *self._lower, *self._upper, self._inverse, r, z)
+        """Compute z = M r, in the order of storage; the matrix's workers share the rows of each colour."""
+        team, rows, inverse = self._matrix.team, self._rows, self._inverse
+        limits = self._limits if team.workers > 1 else [0, len(rows)]
+        colours = list(zip(limits, limits[1:]))
+        for colour in colours:
+            team.run(lambda first, last: self._forward(rows, *self._lower, inverse, r, z, first, last), *colour, _LEAST_ROWS)
+        for colour in reversed(colours):
+            team.run(lambda first, last: self._backward(rows, *self._upper, inverse, z, first, last), *colour, _LEAST_ROWS)
 
 
 @njit
@@ -179,27 +191,32 @@ def _invert(a, inverse):
 
 
 @njit
-def _numbers(rows, lower, below, left, upper, above, right, inverse, r, z):
-    """Solve with the factors: forward, then backward."""
-    for number in range(len(rows)):
+def _forward(rows, lower, below, left, inverse, r, z, first, last):
+    """Solve (L D^-1 + 1) D z = r for the rows at places from `first` to `last` - 1, none of which needs another one of them."""
+    for number in range(first, last):
         row = rows[number]
         total = r[row]
         for entry in range(lower[number], lower[number + 1]):
             total -= left[entry] * z[below[entry]]
         z[row] = total * inverse[number]
-    for number in range(len(rows) - 1, -1, -1):
-        total = r.dtype.type(0)
+
+
+@njit
+def _backward(rows, upper, above, right, inverse, z, first, last):
+    """Solve (1 + D^-1 L^H) z = z, in place, for the rows at places from `last` - 1 down to `first`."""
+    for number in range(last - 1, first - 1, -1):
+        total = z.dtype.type(0)
         for entry in range(upper[number], upper[number + 1]):
             total += right[entry] * z[above[entry]]
         z[rows[number]] -= total * inverse[number]
 
 
 @njit
-def _blocks(rows, lower, below, left, upper, above, right, inverse, r, z):
-    """The same for blocks."""
+def _forward_blocks(rows, lower, below, left, inverse, r, z, first, last):
+    """`_forward` for blocks."""
     size = inverse.shape[1]
     total = np.empty(size, r.dtype)
-    for number in range(len(rows)):
+    for number in range(first, last):
         row = rows[number]
         for i in range(size):
             total[i] = r[row, i]
@@ -212,7 +229,14 @@ def _blocks(rows, lower, below, left, upper, above, right, inverse, r, z):
             z[row, i] = 0
             for j in range(size):
                 z[row, i] += inverse[number, i, j] * total[j]
-    for number in range(len(rows) - 1, -1, -1):
+
+
+@njit
+def _backward_blocks(rows, upper, above, right, inverse, z, first, last):
+    """`_backward` for blocks."""
+    size = inverse.shape[1]
+    total = np.empty(size, z.dtype)
+    for number in range(last - 1, first - 1, -1):
         total[:] = 0
         for entry in range(upper[number], upper[number + 1]):
             column = above[entry]
@@ -225,31 +249,29 @@ def _blocks(rows, lower, below, left, upper, above, right, inverse, r, z):
 
 
 @njit
-def _product_of_3(values, entry, u, v, w):
-    return (values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w,
-            values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w,
-            values[entry, 2, 0] * u + values[entry, 2, 1] * v + values[entry, 2, 2] * w)
-
-
-@njit
-def _blocks_of_3(rows, lower, below, left, upper, above, right, inverse, r, z):
-    """The same for 3 x 3 blocks, whose sums stay in registers."""
-    for number in range(len(rows)):
+def _forward_blocks_of_3(rows, lower, below, left, inverse, r, z, first, last):
+    """`_forward` for 3 x 3 blocks, whose sums stay in registers."""
+    for number in range(first, last):
         row = rows[number]
         a, b, c = r[row, 0], r[row, 1], r[row, 2]
         for entry in range(lower[number], lower[number + 1]):
             column = below[entry]
-            u, v, w = _product_of_3(left, entry, z[column, 0], z[column, 1], z[column, 2])
+            u, v, w = product_of_3(left, entry, z[column, 0], z[column, 1], z[column, 2])
             a, b, c = a - u, b - v, c - w
-        z[row, 0], z[row, 1], z[row, 2] = _product_of_3(inverse, number, a, b, c)
-    for number in range(len(rows) - 1, -1, -1):
+        z[row, 0], z[row, 1], z[row, 2] = product_of_3(inverse, number, a, b, c)
+
+
+@njit
+def _backward_blocks_of_3(rows, upper, above, right, inverse, z, first, last):
+    """`_backward` for 3 x 3 blocks."""
+    for number in range(last - 1, first - 1, -1):
         row = rows[number]
-        a = b = c = r.dtype.type(0)
+        a = b = c = z.dtype.type(0)
         for entry in range(upper[number], upper[number + 1]):
             column = above[entry]
-            u, v, w = _product_of_3(right, entry, z[column, 0], z[column, 1], z[column, 2])
+            u, v, w = product_of_3(right, entry, z[column, 0], z[column, 1], z[column, 2])
             a, b, c = a + u, b + v, c + w
-        u, v, w = _product_of_3(inverse, number, a, b, c)
+        u, v, w = product_of_3(inverse, number, a, b, c)
         z[row, 0] -= u
         z[row, 1] -= v
         z[row, 2] -= w

@@ -51,6 +51,14 @@ def blocks(starts, columns, values, x, y, first, last):
                 y[row, i] = total
 
 
+@njit(fastmath={"contract"})
+def product_of_3(values, entry, u, v, w):
+    """A 3 x 3 block times (u, v, w)."""
+    return (values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w,
+            values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w,
+            values[entry, 2, 0] * u + values[entry, 2, 1] * v + values[entry, 2, 2] * w)
+
+
 @njit
 def blocks_of_3(starts, columns, values, x, y, first, last):
     """`blocks` with b = 3, whose sums stay in registers."""
@@ -58,10 +66,8 @@ def blocks_of_3(starts, columns, values, x, y, first, last):
         a = b = c = values.dtype.type(0)
         for entry in range(starts[row], starts[row + 1]):
             column = columns[entry]
-            u, v, w = x[column, 0], x[column, 1], x[column, 2]
-            a += values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w
-            b += values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w
-            c += values[entry, 2, 0] * u + values[entry, 2, 1] * v + values[entry, 2, 2] * w
+            u, v, w = product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
+            a, b, c = a + u, b + v, c + w
         y[row, 0] = a
         y[row, 1] = b
         y[row, 2] = c

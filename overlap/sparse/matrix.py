@@ -17,7 +17,9 @@ from ..errors import InputError
 from ..halo import Halo
 from ..halo.plan import of_indices
 from ..runtime.own_control import OwnControl
-from .storage import ByRows, Rows, own_part, stored
+from .rows import Rows, own_part
+from .storage import stored
+from .team import Team
 
 
 class Matrix:
@@ -26,8 +28,8 @@ class Matrix:
     Rank 0 has the first rows, rank 1 the next ones, and so on. The vectors that it is multiplied with are numpy arrays of
     a rank's own entries, (rows,) or (rows, b) for blocks of b x b; ``A @ x`` is collective. A product starts the exchange of what
     ranks need of each other, computes the rows that need nothing of it, then the rest. Rows are
-    stored in an order in which both kinds are contiguous, or as diagonals where these are well filled, of a symmetric
-    matrix only half of them.
+    stored in an order in which both kinds are contiguous, or as diagonals where these are well filled. Of a symmetric matrix, if it is
+    stored by diagonals or has real 3 x 3 blocks, only half is stored.
 
     Parameters
     ----------
@@ -54,8 +56,10 @@ class Matrix:
     halo : Halo
     order : ndarray
         This rank's rows in the order of storage.
-    storage : {"diagonals", "rows"}
+    storage : {"diagonals", "rows", "symmetric blocks"}
         How this rank stores its rows.
+    workers : int
+        Threads that share the products of this rank, one at first; may be set. The results are the same bits for any number.
 
     Raises
     ------
@@ -82,9 +86,9 @@ class Matrix:
         self.count = int(count)
         self._vector_shape = (self.count,) if values.ndim == 1 else (self.count, self.block)
         self._rows = _assembled(control, rows.astype(np.int64), columns.astype(np.int64), values, counts)
-        self._storage = stored(self._rows)
-        self.storage = "rows" if isinstance(self._storage, ByRows) else "diagonals"
-        here = self._storage
+        self._storage = here = stored(self._rows)
+        self.storage = here.name
+        self.team = Team(1)
         self.order = here.order
         self._moved = not np.array_equal(here.order, np.arange(self.count))
         before = int(here.owned_at[0]) if self.count else 0
@@ -187,14 +191,25 @@ class Matrix:
             The own entries of the product.
         """
         pending = self.halo.start(extended)
-        self._storage.independent_rows(extended, out)
+        self._storage.start(extended, out, self.team.run)
         pending.wait()
-        self._storage.dependent_rows(extended, out)
+        self._storage.finish(extended, out, self.team.run)
 
     def compute(self, extended: np.ndarray, out: np.ndarray) -> None:
         """As `multiply`, with other ranks' entries as they are in the vector: nothing is exchanged."""
-        self._storage.independent_rows(extended, out)
-        self._storage.dependent_rows(extended, out)
+        self._storage.start(extended, out, self.team.run)
+        self._storage.finish(extended, out, self.team.run)
+
+    @property
+    def workers(self) -> int:
+        return self.team.workers
+
+    @workers.setter
+    def workers(self, count: int) -> None:
+        if not isinstance(count, (int, np.integer)) or count < 1:
+            raise InputError(f"expected a number of workers >= 1, received {count!r}")
+        self.team.close()
+        self.team = Team(int(count))
 
     @property
     def T(self) -> Transposed:
@@ -304,7 +319,8 @@ class Matrix:
         return None
 
     def free(self) -> None:
-        """Free communicators and windows (collective)."""
+        """Free communicators and windows (collective), end the workers."""
+        self.team.close()
         if self._collectives is not None:
             self._collectives.free()
         self.halo.free()

@@ -1,63 +1,23 @@
-"""How a rank stores its rows: by rows, independent ones first, or by diagonals.
+"""How a rank stores its rows: by rows, independent ones first, by diagonals, or half of them where blocks are symmetric.
 
-A row is *independent* if it has no column of another rank, else *dependent*. Both kinds are contiguous, so that no list of rows is needed
-to compute the independent ones while the others' columns are under way.
+A row is *independent* if it has no column of another rank, else *dependent*. Where whole rows are computed at once both kinds are
+contiguous, so that no list of rows is needed to compute the independent ones while the others' columns are under way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
 from . import kernels
+from .rows import Rows
+from .symmetric import BySymmetricBlocks, is_symmetric
 
 _MOST_DIAGONALS = 40
 _LEAST_FILLED = 0.5     # of all places of the diagonals
 
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a rank: sorted by columns, duplicates summed up.
-
-    Attributes
-    ----------
-    first, count : int
-        Global number of the first row, and how many there are.
-    starts : ndarray, (count + 1,)
-    columns : ndarray
-        Global numbers.
-    values : ndarray, (entries,) or (entries, b, b)
-    """
-
-    first: int
-    count: int
-    starts: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-
-    @property
-    def row_of(self) -> np.ndarray:
-        """The local row of each entry."""
-        return np.repeat(np.arange(self.count), np.diff(self.starts))
-
-    @property
-    def external(self) -> np.ndarray:
-        """For each entry, whether its column belongs to another rank."""
-        return (self.columns < self.first) | (self.columns >= self.first + self.count)
-
-    def diagonal(self) -> np.ndarray:
-        """The entries (or blocks) of the diagonal; zeros where there is none."""
-        found = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
-        kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(found))
-        return found
-
-    def sums(self) -> np.ndarray:
-        """The sum of magnitudes of each row, (count,) or (count, b)."""
-        size = self.values.shape[1] if self.values.ndim == 3 else 1
-        found = np.zeros((self.count, size), self.values.real.dtype)
-        kernels.row_sums(self.starts, _flat(self.values), found)
-        return found if self.values.ndim == 3 else found[:, 0]
+Run = Callable[[Callable[[int, int], object], int, int], None]  # `Team.run`
 
 
 class ByRows:
@@ -74,6 +34,8 @@ class ByRows:
     independent : int
         Number of independent rows.
     """
+
+    name = "rows"
 
     def __init__(self, rows: Rows) -> None:
         outside = rows.external
@@ -99,13 +61,14 @@ class ByRows:
         small = self.values.shape[1:]
         self._kernel = kernels.csr if not small else kernels.blocks_of_3 if small == (3, 3) else kernels.blocks
 
-    def independent_rows(self, x: np.ndarray, y: np.ndarray) -> None:
+    def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rows that need no other rank's entries."""
-        self._kernel(self.starts, self.columns, self.values, x, y, 0, self.independent)
+        run(lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last), 0, self.independent)
 
-    def dependent_rows(self, x: np.ndarray, y: np.ndarray) -> None:
+    def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rest."""
-        self._kernel(self.starts, self.columns, self.values, x, y, self.independent, self.count)
+        run(lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last),
+            self.independent, self.count)
 
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
         """Add the transposed rows' product with own entries to an extended vector."""
@@ -119,6 +82,8 @@ class ByDiagonals:
     The rows keep their order; in an extended vector the entries of lower and of higher ranks stand before and after the own
     ones, where the diagonals find them.
     """
+
+    name = "diagonals"
 
     def __init__(self, rows: Rows, offsets: np.ndarray) -> None:
         self.count = rows.count
@@ -155,14 +120,14 @@ class ByDiagonals:
                                   table[np.searchsorted(offsets, -offset), offset:])
                    for offset in offsets[offsets > 0])
 
-    def independent_rows(self, x: np.ndarray, y: np.ndarray) -> None:
+    def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rows that need no other rank's entries."""
-        self._kernel(self._offsets, self._values, x, y, self._low, *self._inner)
+        run(lambda first, last: self._kernel(self._offsets, self._values, x, y, self._low, first, last), *self._inner)
 
-    def dependent_rows(self, x: np.ndarray, y: np.ndarray) -> None:
+    def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rest."""
-        self._kernel(self._offsets, self._values, x, y, self._low, 0, self._inner[0])
-        self._kernel(self._offsets, self._values, x, y, self._low, self._inner[1], self.count)
+        for part in ((0, self._inner[0]), (self._inner[1], self.count)):
+            run(lambda first, last: self._kernel(self._offsets, self._values, x, y, self._low, first, last), *part)
 
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
         """Add the transposed rows' product with own entries to an extended vector."""
@@ -171,24 +136,10 @@ class ByDiagonals:
                                rows.count)
 
 
-def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows and columns of this rank alone: starts, columns and values in the order of storage."""
-    place_of = np.empty(rows.count, np.uint32)
-    place_of[order] = np.arange(rows.count, dtype=np.uint32)
-    starts = kernels.count_own(rows.starts, rows.columns, rows.first, order)
-    columns = np.empty(starts[-1], np.uint32)
-    values = np.empty((starts[-1], *rows.values.shape[1:]), rows.values.dtype)
-    kernels.copy_own(rows.starts, rows.columns, _flat(rows.values), rows.first, order, place_of, starts, columns, _flat(values))
-    return starts, columns, values
-
-
-def _flat(values):
-    """Entries with their numbers in one axis."""
-    return values.reshape(len(values), int(np.prod(values.shape[1:])))
-
-
-def stored(rows: Rows) -> ByRows | ByDiagonals:
-    """Choose: diagonals where the rows' entries fill few of them well."""
+def stored(rows: Rows) -> ByRows | ByDiagonals | BySymmetricBlocks:
+    """Choose: diagonals where the rows' entries fill few of them well, half of the blocks where these are symmetric."""
+    if is_symmetric(rows):
+        return BySymmetricBlocks(rows)
     if rows.values.ndim == 1 and len(rows.columns):
         offsets = np.unique(rows.columns - rows.first - rows.row_of)
         if len(offsets) <= _MOST_DIAGONALS and len(rows.columns) >= _LEAST_FILLED * len(offsets) * rows.count and (

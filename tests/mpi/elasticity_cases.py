@@ -9,6 +9,10 @@ ITERATIONS = {2: 19, 4: 40, 8: 80}  # with the inverse diagonal blocks, to 1e-8;
 def cubes(comm):
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "elasticity"))
     import run
+    planes = run.block(5, comm.size)[comm.rank]
+    rows, columns, values, b = run.system(4, planes)
+    with run.Matrix(comm, rows, columns, values, len(b)) as A:
+        assert A.storage == "symmetric blocks"
     for n, iterations in ITERATIONS.items():
         found, error, _ = run.solve(comm, n)
         assert abs(found.iterations - iterations) <= 2, (n, found.iterations)

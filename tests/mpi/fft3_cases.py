@@ -293,7 +293,7 @@ def compute_and_communicate(comm):
                 transform.compute(given, out=out)
                 transform.communicate(given, out=out)
                 assert str(transform.settings) in plan.describe()
-            assert plan.describe().count("FFTs along z") == 2 and "Stage(" not in plan.describe()
+            assert plan.describe().count("FFTs along") >= 2 and "Stage(" not in plan.describe()
             assert same_bits(plan.forward(real), spectrum)
             assert_close(comm, plan.backward(spectrum), u, plan.real.local_slice)
 

@@ -76,6 +76,39 @@ def products(comm, transport, seeds):
             np.testing.assert_allclose(A.diagonal(), blocks if block > 1 else blocks[:, 0, 0], rtol=1e-14)
 
 
+def symmetric_blocks(comm):
+    """Half of a symmetric matrix of 3 x 3 blocks is stored; the products are right, and the same bits for any number of workers."""
+    for rows, dtype in ((5, "f8"), (40, "f4"), (4500, "f8")):  # the last one is cut into several parts on each of two ranks
+        i, j, v = drawn(rows, rows, 3, dtype, symmetric=True)
+        order = np.argsort(i * rows + j, kind="stable")
+        i, j, v = i[order], j[order], v[order]
+        same = np.concatenate([[0], np.cumsum((np.diff(i) != 0) | (np.diff(j) != 0))])
+        total = np.zeros((same[-1] + 1, 3, 3), dtype)
+        np.add.at(total, same, v)
+        first = np.searchsorted(same, np.arange(len(total)))
+        i, j = i[first], j[first]
+        mirror = np.argsort(j * rows + i)
+        v = total + total[mirror].transpose(0, 2, 1)  # symmetric bit for bit
+        right = sparse.bsr_array((v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows))
+        here = split(comm, rows, 3)
+        mine = (here.start <= i) & (i < here.stop)
+        x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(dtype)
+        expected = (right @ x.reshape(-1).astype("f8")).reshape(rows, 3)[here]
+        with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start) as A:
+            assert A.storage == "symmetric blocks"
+            found = []
+            for A.workers in (1, 2, 3):
+                found.append(A @ x[here])
+                rounding = 1e-13 if dtype == "f8" else 1e-4
+                np.testing.assert_allclose(found[-1], expected, rtol=rounding, atol=1e3 * rounding)
+                np.testing.assert_array_equal(found[-1], found[0])
+            np.testing.assert_allclose(A.T @ x[here], expected, rtol=rounding, atol=1e3 * rounding)
+            raises_everywhere(comm, InputError, "expected a number of workers >= 1, received 0", lambda: setattr(A, "workers", 0))
+        if rows < 100:
+            with Matrix(comm, i[mine], j[mine], v[mine] * np.triu(np.ones((3, 3), dtype)), here.stop - here.start) as A:
+                assert A.storage == "rows" or A.count < 3
+
+
 def diagonals(comm):
     """A stencil is stored by diagonals, half of them where it is symmetric, and is the same matrix."""
     for symmetric in (True, False):
@@ -153,6 +186,26 @@ def incomplete_factors(comm):
     last = comm.rank == comm.size - 1
     with Matrix.from_stencil(comm, shape, SEVEN[:1], [np.full((4, 5, 6), -1.0 if last else 1.0)]) as A:
         raises_everywhere(comm, InputError, "expected a matrix whose incomplete Cholesky factors exist", lambda: IC0(A))
+
+
+def factors_by_workers(comm):
+    """The factors of matrices with large colours, of numbers, of 3 x 3 and of other blocks: the same bits for any number of workers."""
+    shape = (16 * comm.size, 16, 16)
+    with Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6) as A:
+        entries = A.local_rows
+        rows, columns = entries.first + entries.row_of, entries.columns
+        scalars = entries.values
+    for block in (1, 2, 3):
+        coupled = np.eye(block) + 0.2 * (1 - np.eye(block))
+        values = scalars if block == 1 else scalars[:, None, None] * coupled
+        with Matrix(comm, rows, columns, values, entries.count) as A:
+            M = IC0(A)
+            r = np.random.default_rng(comm.rank).standard_normal(A.vector()[1].shape)
+            found = []
+            for A.workers in (1, 2, 3):
+                found.append(M @ r)
+                np.testing.assert_array_equal(found[-1], found[0])
+            assert abs(found[0]).max() > 0
 
 
 def operators(comm):

@@ -298,7 +298,7 @@ def test_settings_found_before_give_way_to_requests():
         assert transform.settings == expected, request_
     transform = Transform(cost=None, **PLANES)
     adopt(transform, Settings("off"), found)
-    assert transform.settings == Settings("off", 1, 8, 1, 8, "patient", 0.0)
+    assert transform.settings == Settings("off", 1, 32, 1, 8, "patient", 0.0)  # messages of 2 MiB
 
 
 def test_the_median_decides_not_one_lucky_run():

@@ -2,19 +2,32 @@
 
 import numpy as np
 
-from .program import BASES, RECEIVE, SEND
+from .fftw import REQUIRED_ALIGNMENT
+from .program import BASES, RECEIVE, SEND, View
 
 
 class Located:
-    """An array with its address and its strides."""
+    """An array with its address.
 
-    __slots__ = ("address", "array", "flat", "strides")
+    Attributes
+    ----------
+    kind : (tuple of int, bool)
+        Its strides, and whether it begins as aligned as FFTW requires: programs depend on these.
+    """
+
+    __slots__ = ("address", "array", "flat", "kind", "strides")
 
     def __init__(self, array):
         self.array = array
         self.strides = array.strides
         self.address = array.__array_interface__["data"][0]
+        self.kind = self.strides, self.address % REQUIRED_ALIGNMENT == 0
         self.flat = array.reshape(-1) if array.flags.c_contiguous else None
+
+    def view(self, base):
+        """The array as programs see it."""
+        strides, aligned = self.kind
+        return View(base, self.array.shape, strides, self.array.dtype, aligned=aligned)
 
 
 class Buffers:

@@ -58,7 +58,7 @@ class LineTransform:
         What is transformed comes from memory, block after block, and the points of a line lie far apart.
         FFTW times a block that stays in the cache, and prefers plans that take line after line: twice as
         slow then as those that take all lines of a block at once. So the second search's plan is
-        taken, whatever the effort.
+        taken, whatever the effort, but for "estimate", which makes the same plan in every run.
 
     Attributes
     ----------
@@ -90,8 +90,8 @@ class LineTransform:
         execute = self._fftw.function(f"execute_{kind}")
         self.function: int = ctypes.cast(execute, ctypes.c_void_p).value or 0
         self._execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(self.function)
-        if streamed:
-            plan = self._searched(planned) or planned(NARROW)
+        if streamed and effort != "estimate":
+            plan = planned(WIDE) or planned(NARROW)
         elif effort:
             plan = planned(EFFORTS[effort])
         else:
@@ -105,22 +105,17 @@ class LineTransform:
         if getattr(self, "plan", None) is not None:
             self._destroy(ctypes.c_void_p(self.plan))
 
-    def _searched(self, planned: Callable[[int], int | None]) -> int | None:
-        """The plan of the second search; None for a length of large prime factors."""
-        limit = self._fftw.function("set_timelimit")
-        limit(ctypes.c_double(WIDE_S))
-        plan = planned(WIDE)
-        limit(ctypes.c_double(-1.0))
-        return plan
-
     def _faster(self, planned: Callable[[int], int | None], source: np.ndarray,
                 target: np.ndarray) -> int | None:
         """The plan that wisdom has, or the faster one of two searches."""
         if known := planned(WIDE | WISDOM_ONLY) or planned(NARROW | WISDOM_ONLY):
             return known
         before = learned()
-        challenger = self._searched(planned)
-        if challenger is None:
+        limit = self._fftw.function("set_timelimit")
+        limit(ctypes.c_double(WIDE_S))
+        challenger = planned(WIDE)
+        limit(ctypes.c_double(-1.0))
+        if challenger is None:  # a length of large prime factors
             return planned(NARROW)
         after = learned()
         relearn(before)  # or the other's plan would be found

@@ -162,9 +162,8 @@ class PlaneBlocks:
 
     def _run(self, key, buffers, part, array, write):
         count, bases = length_of(part), buffers.bases
-        code = self._codes.find(array.array.strides, (*key, count), write,
-                                View.of(SOURCE, array.array), key[1], count)
-        bases[SOURCE] = array.address + part.start * array.array.strides[0]
+        code = self._codes.find(array.kind, (*key, count), write, array.view(SOURCE), key[1], count)
+        bases[SOURCE] = array.address + part.start * array.strides[0]
         self._execute(code, buffers)
 
     def _run_block(self, write, slot, count, planes, block):

@@ -36,6 +36,8 @@ class View:
         Bytes from the start of the base.
     step : int
         Bytes by which it moves on with every turn of a repetition.
+    aligned : bool
+        The base begins as aligned as FFTW requires.
     """
 
     base: int
@@ -44,6 +46,7 @@ class View:
     dtype: np.dtype
     offset: int = 0
     step: int = 0
+    aligned: bool = True
 
     @classmethod
     def of(cls, base: int, array: np.ndarray) -> View:

@@ -31,7 +31,7 @@ from .buffers import Located
 from .deferred import DeferredTiles
 from .execute import execute
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
-from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, View, written
+from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, written
 from .schedule import Task, in_order, streamed
 from .stage import (
     UNIT_NBYTES,
@@ -322,10 +322,11 @@ class StagedTransform:
 
     def _execute(self, what, task, slot, source, target, scale):
         key = (what, task.length) if self._relocates else (what, *task.key)
-        codes = self._codes.of((source.strides, target.strides, scale))
+        codes = self._codes.of((source.kind, target.kind, scale))
         code = codes.get(key)
         if code is None:
-            code = codes[key] = written(self._write, *_views(source, target), scale, what, task)
+            code = codes[key] = written(
+                self._write, source.view(SOURCE), target.view(TARGET), scale, what, task)
         bases, first = slot.bases, task.part.start if self._relocates else 0
         bases[SOURCE] = source.address + first * source.strides[0]
         bases[TARGET] = target.address + first * target.strides[0]
@@ -356,12 +357,13 @@ class StagedTransform:
 
     async def complete(self, source, target):
         """Transform the axes that waited for all units."""
-        codes = self._codes.of(("rest", source.strides, target.strides))
+        codes = self._codes.of(("rest", source.kind, target.kind))
 
         def complete(part):
             code = codes.get(part.start)
             if code is None:
-                code = codes[part.start] = written(self._write_rest, *_views(source, target), 1.0, part)
+                code = codes[part.start] = written(
+                    self._write_rest, source.view(SOURCE), target.view(TARGET), 1.0, part)
             bases = np.zeros(BASES, np.int64)
             bases[SOURCE], bases[TARGET] = source.address, target.address
             bases[SCRATCH] = self._scratch[worker_index()].address
@@ -382,11 +384,6 @@ class StagedTransform:
         """The way, as text."""
         names = axis_names(len(self.stages[0].shape) - 1)
         return "; then ".join([*(stage.in_words(names) for stage in self.stages), *ffts_along(self._rest_axes, names)])
-
-
-def _views(source, target):
-    """Two arrays as programs see them."""
-    return View.of(SOURCE, source.array), View.of(TARGET, target.array)
 
 
 def _ended(tasks, first):

@@ -62,7 +62,7 @@ class Sweep:
         itemsize = complex_of(dtype).itemsize
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
             [line.fine for line in lines.values()], dtype=int)))))
-        cuts = _cuts(shape, lines if after is None else range(len(shape)), budget, NARROWEST)
+        cuts = cuts_of(shape, lines if after is None else range(len(shape)), budget, NARROWEST)
         made = {}
         self._parts = []
         for ranges in product(*cuts) if lines else ():
@@ -136,8 +136,8 @@ class _Block:
             modes[axis] = line.segments
             whole[axis] = [(slice(0, line.fine), slice(0, line.fine))]
         into, out = (whole, modes) if forward else (modes, whole)
-        self._loads = _pairs(sources, into)
-        self._stores = _pairs(targets, out)
+        self._loads = pairs_of(sources, into)
+        self._stores = pairs_of(targets, out)
         self._gaps = []
         for axis, line in lines.items() if forward else ():
             for gap in complement([pair[0] for pair in line.segments], line.length(True)):
@@ -147,7 +147,7 @@ class _Block:
                     if other != axis:
                         full = slice(0, other_line.length(True))
                         beyond[other] = [(full, full)]
-                self._gaps += [(i, where) for i, where, _ in _pairs(targets, beyond)]
+                self._gaps += [(i, where) for i, where, _ in pairs_of(targets, beyond)]
 
     def load(self, program, sources, scale, physical=None):
         source, _ = self._transformed.ends(physical)
@@ -165,7 +165,7 @@ class _Block:
             program.zero(targets[i][where])
 
 
-def _pairs(views, mapping):
+def pairs_of(views, mapping):
     """Which slices of which view are which slices of the scratch memory."""
     found = []
     for i, box in enumerate(views):
@@ -299,7 +299,7 @@ class SweepInPlace:
         self._contiguous, self._compact = inner == 1, inner > 1 and lines >= AT_ONCE
         self._shape = shape if self._contiguous else (outer, length, inner)
         self.scratch_nbytes = 0
-        wheres = list(product(*_cuts(shape, {axis}, lines))) if self._contiguous else []
+        wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
         at_once = AT_ONCE if self._compact else COLUMNS
         for cut in (cuts or [slice(0, inner)]) if inner > 1 else ():
             first = len(wheres)
@@ -363,7 +363,7 @@ class SweepInPlace:
                 program.copy(part, there)
 
 
-def _cuts(shape, whole, budget, narrowest=1):
+def cuts_of(shape, whole, budget, narrowest=1):
     """Ranges of every axis: a block has all of the axes `whole`, and about `budget` points of the others.
 
     It has at least `narrowest` points of the last axis.

@@ -14,7 +14,7 @@ from .demo import demo, quick
 from .jobs import JOBS
 from .reference import reference
 from .session import Session, at_hand, need, refuse_links_under_mpi, run_spec
-from .solvers import SOLVERS
+from .solvers import MATRICES, SOLVERS
 
 DEFAULT_FILE = "overlap-tuning.json"
 TUNABLE = {name: JOBS[name] for name in ("fft2", "operation")}  # an FFT3 chooses by measuring alone
@@ -29,6 +29,8 @@ def add_commands(add: options.Add) -> None:
     measured.add_argument("--wait", choices=MODES, default="auto",
                           help="forced for the automatic plan")
     measured.add_argument("--peer", choices=("mpi4py-fft",), help="time it too")
+    measured.add_argument("--matrix", choices=MATRICES, default=MATRICES[0],
+                          help="of spmv and cg: 7 points, or 3 x 3 blocks at 27 points; default: poisson")
     measured.add_argument("--reference", action="store_true",
                           help="time the C + OpenMP program too (in a checkout)")
     measured.add_argument("--json", metavar="FILE", type=options.output, help="write the report there")
@@ -121,7 +123,7 @@ def _solver(given, parser):
     refuse_links_under_mpi(given.link)
     events: dict[str, Any] = {}
     run_spec({"task": "solver", "workload": given.workload, "shape": given.shape or SOLVERS[given.workload].shape,
-              "planes": given.slices or 8, "rounds": given.rounds or 9},
+              "planes": given.slices or 8, "rounds": given.rounds or 9, "matrix": given.matrix},
              ranks=at_hand(given.ranks), on_event=events.update, link=given.link, burst=given.burst,
              deadline_s=given.deadline)
     if "record" not in events:

@@ -119,7 +119,8 @@ def _tune(spec, comm, emit):
 
 def _solver(spec, comm, emit):
     emit({"environment": environment(comm)})
-    emit({"record": measure_solver(comm, spec["workload"], tuple(spec["shape"]), spec["planes"], spec["rounds"])})
+    emit({"record": measure_solver(comm, spec["workload"], tuple(spec["shape"]), spec["planes"], spec["rounds"],
+                                    spec["matrix"])})
 
 
 _TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune,

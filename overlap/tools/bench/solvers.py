@@ -9,13 +9,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ...arrays import Blocks
+from ...arrays import Blocks, block
 from ...compiled import njit
 from ...halo import Halo
 from ...sparse import Jacobi, Matrix, Multigrid, cg, diffusion
@@ -24,6 +25,7 @@ from ...timing import model
 _CHUNK = 16         # planes of a sweep between two looks at the halo
 _ITERATIONS = 30
 _RTOL = 1e-8        # of a multigrid solution
+MATRICES = ("poisson", "elastic")
 SEVEN = ((0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1))
 
 
@@ -38,8 +40,8 @@ class SolverJob:
 
 SOLVERS = {
     "halo": SolverJob("7-point sweep", ", shape per rank, --slices planes exchanged", (128, 128, 128)),
-    "spmv": SolverJob("7-point sparse product", ", global shape", (64, 64, 64)),
-    "cg": SolverJob("conjugate gradients with Jacobi", ", 7-point, global shape", (64, 64, 64)),
+    "spmv": SolverJob("sparse product", ", --matrix, global shape", (64, 64, 64)),
+    "cg": SolverJob("conjugate gradients with Jacobi", ", --matrix, global shape", (64, 64, 64)),
     "mgcg": SolverJob("conjugate gradients with multigrid", ", to 1e-8, global shape", (64, 64, 64))}
 
 
@@ -53,14 +55,27 @@ def sweep(u, v, first, last):
                 out[x] = low[x] + high[x] + down[x] + up[x] + here[x - 1] + here[x + 1] - 6 * here[x]
 
 
-def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: int, rounds: int) -> dict[str, Any]:
+def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: int, rounds: int,
+            matrix: str = "poisson") -> dict[str, Any]:
     """Measure one workload. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    workload : str
+        One of `SOLVERS`.
+    shape : tuple of int
+    planes : int
+        Width of a halo.
+    rounds : int
+    matrix : {"poisson", "elastic"}
+        What spmv and cg multiply with: 7 points, or 3 x 3 blocks at 27 points.
 
     Returns
     -------
     dict
         ``C_s`` and ``T_s``, computing and exchanging alone; ``off_s``, one after the other; ``auto_s``, hidden by this library;
-        ``plain_s`` (halo), by Irecv and Isend; ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and
+        ``plain_s`` (halo), by Irecv and Isend; ``full_s`` (spmv, elastic), the same product if no half of the matrix is left out; ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and
         off hide; ``iteration_s`` (cg, mgcg); ``setup_s``, ``solve_s``, ``iterations`` and ``switch``, the level from which coarser ones
         are gathered (mgcg); ``seconds``, all times.
     """
@@ -70,7 +85,7 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     elif workload == "mgcg":
         ways, close, facts = _multigrid(comm, shape)
     else:
-        ways, close = _sparse(comm, shape, workload)
+        ways, close = _sparse(comm, shape, workload, matrix)
     names = list(ways)
     for name in names:
         ways[name]()
@@ -90,7 +105,7 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
         median["iteration"] = median["solve"] / facts["iterations"]
     C, T = median["C"], median["T"]
     return {f"{name}_s": value for name, value in median.items()} | {
-        "workload": workload, "shape": list(shape), "planes": planes if workload == "halo" else None,
+        "workload": workload, "matrix": matrix if workload in ("spmv", "cg") else None, "shape": list(shape), "planes": planes if workload == "halo" else None,
         "ranks": comm.size, "rounds": rounds, "hidden": model.hidden(C, T, median["auto"]),
         "control_hidden": model.hidden(C, T, median["off"]), "seconds": seconds} | facts
 
@@ -139,13 +154,44 @@ def _halo(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Way
     return {"C": compute, "T": lambda: halo.exchange(u), "off": off, "auto": hidden, "plain": plain}, halo.free
 
 
-def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str) -> tuple[Ways, Callable[[], None]]:
-    A = Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
-    ways = _products(A)
+def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: str) -> tuple[Ways, Callable[[], None]]:
+    elastic = matrix == "elastic"
+    A = springs(comm, shape) if elastic else Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
+    ways, matrices = _products(A), [A]
     if workload == "cg":
-        M, b = Jacobi(A), np.random.default_rng(comm.rank).random(A.count)
+        M, b = Jacobi(A), np.random.default_rng(comm.rank).random(A.vector()[1].shape)
         ways["iteration"] = lambda: cg(A, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
-    return ways, A.free
+    elif elastic:
+        matrices.append(springs(comm, shape, bias=0.1))
+        ways["full"] = _products(matrices[1])["auto"]
+
+    def close():
+        for one in matrices:
+            one.free()
+
+    return ways, close
+
+
+def springs(comm: MPI.Intracomm, shape: tuple[int, ...], bias: float = 0.0) -> Matrix:
+    """The matrix of a lattice of points that springs hold to their 26 neighbours, those beside the lattice fixed. Collective.
+
+    It has the pattern of elasticity by trilinear hexahedra: 27 blocks of 3 x 3 in a row. It is symmetric and positive definite; a `bias`
+    other than 0 makes those forces larger that come from points with higher numbers, and the matrix unsymmetric.
+    """
+    planes = block(shape[0], comm.size)[comm.rank]
+    grid = np.meshgrid(np.arange(planes.start, planes.stop), *map(np.arange, shape[1:]), indexing="ij")
+    offsets = list(product((-1, 0, 1), repeat=3))
+    stiffness = {offset: np.eye(3) + np.outer(offset, offset) for offset in offsets if any(offset)}
+    found: list[tuple[Any, Any, Any]] = []
+    for offset in offsets:
+        there = [axis + step for axis, step in zip(grid, offset)]
+        inside = np.logical_and.reduce([(0 <= axis) & (axis < length) for axis, length in zip(there, shape)])
+        value = -stiffness[offset] * (1 + bias * (offset > (0, 0, 0))) if any(offset) else np.sum(list(stiffness.values()), axis=0)
+        found.append((np.ravel_multi_index([axis[inside] for axis in grid], shape),
+                      np.ravel_multi_index([axis[inside] for axis in there], shape),
+                      np.broadcast_to(value, (int(inside.sum()), 3, 3))))
+    rows, columns, values = (np.concatenate(one) for one in zip(*found))
+    return Matrix(comm, rows, columns, values, grid[0].size)
 
 
 def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...]) -> tuple[Ways, Callable[[], None], dict[str, Any]]:

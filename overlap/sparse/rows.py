@@ -1,0 +1,69 @@
+"""The rows of a rank as they are given, and the part of them in its own columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import kernels
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a rank: sorted by columns, duplicates summed up.
+
+    Attributes
+    ----------
+    first, count : int
+        Global number of the first row, and how many there are.
+    starts : ndarray, (count + 1,)
+    columns : ndarray
+        Global numbers.
+    values : ndarray, (entries,) or (entries, b, b)
+    """
+
+    first: int
+    count: int
+    starts: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+
+    @property
+    def row_of(self) -> np.ndarray:
+        """The local row of each entry."""
+        return np.repeat(np.arange(self.count), np.diff(self.starts))
+
+    @property
+    def external(self) -> np.ndarray:
+        """For each entry, whether its column belongs to another rank."""
+        return (self.columns < self.first) | (self.columns >= self.first + self.count)
+
+    def diagonal(self) -> np.ndarray:
+        """The entries (or blocks) of the diagonal; zeros where there is none."""
+        found = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
+        kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(found))
+        return found
+
+    def sums(self) -> np.ndarray:
+        """The sum of magnitudes of each row, (count,) or (count, b)."""
+        size = self.values.shape[1] if self.values.ndim == 3 else 1
+        found = np.zeros((self.count, size), self.values.real.dtype)
+        kernels.row_sums(self.starts, _flat(self.values), found)
+        return found if self.values.ndim == 3 else found[:, 0]
+
+
+def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows and columns of this rank alone: starts, columns and values in the order of storage."""
+    place_of = np.empty(rows.count, np.uint32)
+    place_of[order] = np.arange(rows.count, dtype=np.uint32)
+    starts = kernels.count_own(rows.starts, rows.columns, rows.first, order)
+    columns = np.empty(starts[-1], np.uint32)
+    values = np.empty((starts[-1], *rows.values.shape[1:]), rows.values.dtype)
+    kernels.copy_own(rows.starts, rows.columns, _flat(rows.values), rows.first, order, place_of, starts, columns, _flat(values))
+    return starts, columns, values
+
+
+def _flat(values):
+    """Entries with their numbers in one axis."""
+    return values.reshape(len(values), int(np.prod(values.shape[1:])))

@@ -1,0 +1,215 @@
+"""Half of a symmetric matrix of 3 x 3 blocks: each block above the diagonal is read once, for both of its places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..compiled import njit
+from . import kernels
+from .rows import Rows
+
+_LEAST_ROWS = 1024  # of a part
+_MOST_PARTS = 16    # the same for any number of workers, as the order of sums depends on them
+
+
+class BySymmetricBlocks:
+    """The blocks on and above the diagonal, of a rank's own columns, and all blocks of other ranks' columns.
+
+    All own columns are computed before the halo is there; what other ranks' columns add comes after it, so that rows keep their
+    order. A block (i, j) adds to the rows i and j. The rows are cut into parts; where j belongs to a later part than i, the block
+    adds to a sum that the part of i has for j, so that no two workers write to the same row. When all parts are done these sums are added,
+    in the order of parts.
+    """
+
+    name = "symmetric blocks"
+
+    def __init__(self, rows: Rows) -> None:
+        self.count = rows.count
+        self.order = np.arange(rows.count)
+        outside = rows.external
+        self.needed = np.unique(rows.columns[outside])
+        self.owned_at = np.arange(rows.count)
+        self.length = rows.count + len(self.needed)
+        self.needed_at = np.arange(rows.count, self.length)
+        parts = max(1, min(_MOST_PARTS, rows.count // _LEAST_ROWS))
+        cuts = rows.count * np.arange(parts + 1) // parts
+        starts, far, columns, limits, later = _pattern(rows.starts, rows.columns, rows.first, cuts)
+        values = np.zeros((len(columns), 3, 3), rows.values.dtype)
+        _fill(rows.starts, rows.columns, rows.values, rows.first, starts, values)
+        self._parts = parts
+        self._sums = np.zeros((len(later), 3), values.dtype)
+        self._upper = cuts, starts, far, columns, values, limits, later
+        self._later = later
+        row_of = rows.row_of[outside]
+        dependent, counts = np.unique(row_of, return_counts=True)
+        self._outside = (dependent.astype(np.uint32), np.concatenate([[0], np.cumsum(counts)]),
+                         (rows.count + np.searchsorted(self.needed, rows.columns[outside])).astype(np.uint32),
+                         np.ascontiguousarray(rows.values[outside]))
+
+    def start(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
+        """Compute what own entries add."""
+        run(lambda first, last: _multiply(*self._upper, x, y, self._sums, first, last), 0, self._parts)
+        _add_sums(self._later, self._sums, y)
+
+    def finish(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
+        """Add what other ranks' entries do."""
+        run(lambda first, last: _add_outside(*self._outside, x, y, first, last), 0, len(self._outside[0]))
+
+    def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Add the transposed rows' product with own entries to an extended vector."""
+        self.start(x, y, lambda function, first, last: function(first, last))
+        kernels.blocks_transposed(*self._outside[1:], x[self._outside[0]], y, len(self._outside[0]))
+
+
+def is_symmetric(rows: Rows) -> bool:
+    """Whether rows are real 3 x 3 blocks, and those in own columns a symmetric matrix, bit for bit."""
+    return (rows.values.shape[1:] == (3, 3) and rows.values.dtype.kind == "f" and
+            bool(_symmetric(rows.starts, rows.columns, rows.values, rows.first)))
+
+
+@njit
+def _symmetric(starts, columns, values, first):
+    """Walk through the upper blocks; those in the lower part of a row come up in the order of its columns."""
+    count = len(starts) - 1
+    lower = starts[:-1].copy()  # the next block below the diagonal of each row
+    for row in range(count):
+        while lower[row] < starts[row + 1] and columns[lower[row]] < first:
+            lower[row] += 1
+    for row in range(count):
+        if lower[row] < starts[row + 1] and columns[lower[row]] - first < row:
+            return False  # it has no mirror image
+        for entry in range(lower[row], starts[row + 1]):
+            column = columns[entry] - first
+            if column >= count:
+                break
+            mirror = entry
+            if column > row:
+                mirror = lower[column]
+                lower[column] += 1
+                if mirror >= starts[column + 1] or columns[mirror] - first != row:
+                    return False
+            for i in range(3):
+                for j in range(3):
+                    if values[entry, i, j] != values[mirror, j, i]:
+                        return False
+    return True
+
+
+@njit
+def _pattern(starts, columns, first, cuts):
+    """Starts of rows (the diagonal comes first), where the columns of later parts begin in each, columns, limits, later.
+
+    Rows `later[limits[part]:limits[part + 1]]` are those of later parts to which a part adds; columns of later parts are places in
+    `later`.
+    """
+    count = len(starts) - 1
+    begins, far = np.zeros(count + 1, np.int64), np.zeros(count, np.int64)
+    found, later = np.empty(len(columns) + count, np.uint32), np.empty(len(columns), np.uint32)
+    place = np.full(count, -1, np.int64)
+    limits = np.zeros(len(cuts), np.int64)
+    at = many = 0
+    for part in range(len(cuts) - 1):
+        end = cuts[part + 1]
+        for row in range(cuts[part], end):
+            for entry in range(starts[row], starts[row + 1]):
+                column = columns[entry] - first
+                if end <= column < count and place[column] < limits[part]:
+                    place[column] = len(columns)  # known, but not yet where
+        for column in range(end, count):
+            if place[column] == len(columns):
+                place[column] = many
+                later[many] = column
+                many += 1
+        limits[part + 1] = many
+        for row in range(cuts[part], end):
+            found[at] = row
+            at += 1
+            far[row] = -1
+            for entry in range(starts[row], starts[row + 1]):
+                column = columns[entry] - first
+                if row < column < count:
+                    if column >= end and far[row] < 0:
+                        far[row] = at
+                    found[at] = column if column < end else place[column]
+                    at += 1
+            if far[row] < 0:
+                far[row] = at
+            begins[row + 1] = at
+    return begins, far, found[:at].copy(), limits, later[:many].copy()
+
+
+@njit
+def _fill(starts, columns, values, first, begins, found):
+    """Copy the blocks on and above the diagonal of own columns."""
+    count = len(starts) - 1
+    for row in range(count):
+        at = begins[row] + 1
+        for entry in range(starts[row], starts[row + 1]):
+            column = columns[entry] - first
+            if column == row:
+                found[begins[row]] = values[entry]
+            elif row < column < count:
+                found[at] = values[entry]
+                at += 1
+
+
+@njit(fastmath={"contract"})
+def _multiply(cuts, starts, far, columns, values, limits, later, x, y, sums, first, last):
+    """Set the rows of some parts of y, and the sums of these parts for later ones."""
+    one = np.uint64(1)
+    for part in range(first, last):
+        y[cuts[part]:cuts[part + 1]] = 0
+        sums[limits[part]:limits[part + 1]] = 0
+        for row in range(np.uint64(cuts[part]), np.uint64(cuts[part + 1])):  # unsigned: no index is looked at for its sign
+            u, v, w = x[row, 0], x[row, 1], x[row, 2]
+            here, split, end = np.uint64(starts[row]), np.uint64(far[row]), np.uint64(starts[row + one])
+            a, b, c = kernels.product_of_3(values, here, u, v, w)
+            for entry in range(here + one, split):
+                column = columns[entry]
+                d, e, f = kernels.product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
+                a, b, c = a + d, b + e, c + f
+                d, e, f = _mirrored(values, entry, u, v, w)
+                y[column, 0] += d
+                y[column, 1] += e
+                y[column, 2] += f
+            for entry in range(split, end):
+                place = columns[entry]
+                column = later[place]
+                d, e, f = kernels.product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
+                a, b, c = a + d, b + e, c + f
+                d, e, f = _mirrored(values, entry, u, v, w)
+                sums[place, 0] += d
+                sums[place, 1] += e
+                sums[place, 2] += f
+            y[row, 0] += a
+            y[row, 1] += b
+            y[row, 2] += c
+
+
+@njit(fastmath={"contract"})
+def _mirrored(values, entry, u, v, w):
+    """A transposed block times (u, v, w)."""
+    return (values[entry, 0, 0] * u + values[entry, 1, 0] * v + values[entry, 2, 0] * w,
+            values[entry, 0, 1] * u + values[entry, 1, 1] * v + values[entry, 2, 1] * w,
+            values[entry, 0, 2] * u + values[entry, 1, 2] * v + values[entry, 2, 2] * w)
+
+
+@njit
+def _add_sums(later, sums, y):
+    for place in range(len(later)):
+        for i in range(3):
+            y[later[place], i] += sums[place, i]
+
+
+@njit
+def _add_outside(rows, starts, columns, values, x, y, first, last):
+    """Add the blocks of other ranks' columns."""
+    for number in range(first, last):
+        a, b, c = y[rows[number], 0], y[rows[number], 1], y[rows[number], 2]
+        for entry in range(starts[number], starts[number + 1]):
+            column = columns[entry]
+            d, e, f = kernels.product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
+            a, b, c = a + d, b + e, c + f
+        y[rows[number], 0], y[rows[number], 1], y[rows[number], 2] = a, b, c
