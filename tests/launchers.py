@@ -16,7 +16,7 @@ import processes
 import rank
 from processes import MARK, JobFailed, Result, end_all, marked, start, text_of
 
-START_S = 60.0      # for a launcher to start its ranks
+START_S = 300.0     # for a launcher to start its ranks
 JOIN_IN_S = 1.0     # for other ranks to say why they fail too
 MOST_RANKS = 24     # that wait for cases at a time
 
