@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import InputError
+from ..runtime.requests import AsyncComm
 from . import kernels
 from .solution import Solution
 from .system import System
@@ -21,7 +22,7 @@ Callback = Callable[[np.ndarray], object]
 
 def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
        maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
-       comm: MPI.Intracomm | None = None) -> Solution:
+       comm: MPI.Intracomm | AsyncComm | None = None) -> Solution:
     """Solve A x = b by conjugate gradients, A Hermitian and positive definite. Collective.
 
     Parameters
@@ -40,7 +41,8 @@ def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-
         Approximation of the inverse of A: `Jacobi`, `BlockJacobi`, or an object with ``M @ r``.
     callback : callable, optional
         Called with this rank's part of x after each iteration.
-    comm : mpi4py.MPI.Intracomm, optional
+    comm : mpi4py.MPI.Intracomm or AsyncComm, optional
+        The ranks, where A is no `Matrix`; the communicator of a runtime (``rt.comm``) brings its deadline, otherwise it is a minute.
 
     Returns
     -------
@@ -94,7 +96,7 @@ def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-
 
 def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
            maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
-           comm: MPI.Intracomm | None = None) -> Solution:
+           comm: MPI.Intracomm | AsyncComm | None = None) -> Solution:
     """Solve A x = b by pipelined conjugate gradients: one reduction per iteration, hidden behind M and A.
 
     The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays where a reduction takes longer
@@ -145,7 +147,7 @@ def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float =
 
 def bicgstab(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
              maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
-             comm: MPI.Intracomm | None = None) -> Solution:
+             comm: MPI.Intracomm | AsyncComm | None = None) -> Solution:
     """Solve A x = b by stabilised biconjugate gradients, for any matrix. Collective.
 
     The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments and result as for `cg`.

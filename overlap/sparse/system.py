@@ -12,6 +12,7 @@ from mpi4py import MPI
 from ..arrays.masks import mask_problem
 from ..errors import InputError
 from ..runtime.own_control import OwnControl
+from ..runtime.requests import AsyncComm
 from . import kernels
 from .matrix import Matrix
 from .preconditioners import Jacobi
@@ -27,8 +28,8 @@ class System:
     b : ndarray
         The own entries of the right side.
     M : Jacobi, BlockJacobi, an object with ``M @ r``, or None
-    comm : mpi4py.MPI.Intracomm, optional
-        Needed where A is no `Matrix`; then a rank waits for others in a sum for at most a minute.
+    comm : mpi4py.MPI.Intracomm or AsyncComm, optional
+        Needed where A is no `Matrix`. A rank waits for others in a sum as long as the runtime of an `AsyncComm` says, else for a minute.
 
     Attributes
     ----------
@@ -38,11 +39,13 @@ class System:
         The inverse diagonal, where the preconditioner is that.
     """
 
-    def __init__(self, A: Any, b: Any, M: Any, comm: MPI.Intracomm | None) -> None:
+    def __init__(self, A: Any, b: Any, M: Any, comm: MPI.Intracomm | AsyncComm | None) -> None:
         self._matrix = A if isinstance(A, Matrix) else None
         self._product, self._M = A, M
         if isinstance(A, Matrix):
             self.control = A.halo.control
+        elif isinstance(comm, AsyncComm):
+            self.control = OwnControl(comm.source, comm.runtime.deadline_s)
         elif isinstance(comm, MPI.Intracomm):
             self.control = OwnControl(comm, 60.0)
         else:

@@ -8,8 +8,9 @@ from everywhere import raises_everywhere
 from scipy import sparse
 from scipy.sparse import linalg
 
-from overlap import InputError
+from overlap import InputError, Runtime
 from overlap.sparse import IC0, BlockJacobi, Jacobi, Matrix, bicgstab, cg, pipecg
+from overlap.sparse.system import System
 
 SEVEN = [(0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1)]
 SOLVERS = {"cg": cg, "pipecg": pipecg, "bicgstab": bicgstab}
@@ -225,6 +226,10 @@ def operators(comm):
     x, info = cg(Diagonal(), b, rtol=1e-12, M=Inverse(), comm=comm)
     assert info == 0
     np.testing.assert_allclose(x, 1 / diagonal, rtol=1e-11)
+    with Runtime(comm, workers=1, deadline_s=77.0) as rt:
+        np.testing.assert_allclose(cg(Diagonal(), b, rtol=1e-12, M=Inverse(), comm=rt.comm).x, 1 / diagonal, rtol=1e-11)
+        with System(Diagonal(), b, None, rt.comm) as system:
+            assert system.control.deadline_s == 77.0
     with Matrix.from_scipy(comm, sparse.diags_array(np.arange(1.0, 21.0)).tocsr()[here]) as A:
         np.testing.assert_allclose(bicgstab(A, b, rtol=1e-12, M=Inverse()).x, 1 / diagonal, rtol=1e-11)
 
