@@ -1,23 +1,15 @@
 """What `soak` runs on every rank: much of the same, and what it leaves in the process."""
 
 import gc
-import os
 import threading
 import warnings
 
 import numpy as np
 from leftovers import descriptors
+from memory_cases import resident
 from mpi4py import MPI
 
 import overlap
-
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def resident():
-    """Bytes of this process in memory."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * PAGE
 
 
 def _plans(comm, rt, count):

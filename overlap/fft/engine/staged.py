@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...arrays import axis_names, ffts_along, block, chunks, length_of, moved, mpi_type, stages
+from ...arrays import axis_names, block, chunks, ffts_along, length_of, moved, mpi_type, stages
 from ...runtime import parallel, take_turn, wait_for_slices, worker_index
 from .buffers import Located
 from .deferred import DeferredTiles

@@ -1,0 +1,9 @@
+"""Work that is done over and over leaves nothing in the process; see `memory_cases`, which counts."""
+
+import jobs
+import pytest
+
+
+@pytest.mark.parametrize("ranks, cases", [(1, "closed_plans,calls_of_a_plan,failing_calls"), (2, "calls_of_a_plan")])
+def test_nothing_is_kept(ranks, cases):
+    jobs.run_job(f"memory_cases:{cases}", ranks, fresh=True, deadline_s=600)
