@@ -374,3 +374,20 @@ def chosen_grid(comm):
             assert found[0] == found[1]
     finally:
         fft3.near_grids = original
+
+
+def large_boxes(comm):
+    """Boxes larger than the cache, from arrays that lie as FFTW's plans want it, and from others."""
+    rng = np.random.default_rng(11)
+    for dtype, shape in (("c16", (1, 70, 66, 68)), ("c8", (1, 70, 90, 67))):
+        u = random(rng, shape, dtype)
+        modes = np.fft.fftn(wide(u), axes=(1, 2, 3)).astype(dtype)
+        for grid in grids(comm.size):
+            with overlap.FFT3(comm, shape, dtype, layout={"grid": grid}) as plan:
+                part = np.ascontiguousarray(modes[plan.spectrum.local_slice])
+                memory = np.empty(part.nbytes + 8, np.uint8)
+                moved = memory[8:].view(dtype).reshape(part.shape)
+                moved[...] = part
+                for given in (part, moved, np.asfortranarray(part)):
+                    assert_close(comm, plan.backward(given), u, plan.real.local_slice)
+                    np.testing.assert_array_equal(given, part)

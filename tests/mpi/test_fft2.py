@@ -60,6 +60,12 @@ def test_every_mode_gives_the_same_bits(number, ranks, workers):
         "settings": [(None, None, None), (1, 1, None), (3, 1, 2), (2, 4, 1), (5, 100, None)]})
 
 
+@pytest.mark.parametrize("case", ["fft2_cases", "fft3_cases"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_boxes_larger_than_the_cache(case, ranks):
+    jobs.run_job(f"{case}:large_boxes", ranks)
+
+
 def test_bits_at_a_larger_size():
     jobs.run_job("fft2_cases:modes_agree", 2, args={
         "shape": (6, 192, 128), "dtype": "f8", "order": "natural", "workers": [2],
