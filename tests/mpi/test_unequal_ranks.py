@@ -6,7 +6,7 @@ import pytest
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_bad_weights_and_numbers_of_messages(ranks):
-    jobs.run_job("weights_cases:refused,messages", ranks)
+    jobs.run_job("weights_cases:refused,messages,fewer_rows_than_units", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

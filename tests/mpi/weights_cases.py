@@ -7,6 +7,7 @@ from unittest.mock import patch
 import numpy as np
 from bracket_cases import SPACING, modes, run
 from everywhere import raises_everywhere
+from fft3_cases import small_units
 
 import overlap
 from overlap import FFT2, FFT3, Blocks, Halo, InputError
@@ -47,6 +48,17 @@ def messages(comm):
                 plan.backward(plan.forward(np.zeros(plan.real.shape, dtype)))
                 counted.append([span.kind for span in rt.trace.spans()].count("communicate"))
         assert counted[0] == counted[1] > 4, counted
+
+
+def fewer_rows_than_units(comm):
+    """The last rank's share is cut into as many units as the others', of which some are empty."""
+    weights = (15,) * (comm.size - 1) + (1,)
+    u = np.random.default_rng(3).standard_normal((128, 96, 64)) + 0j
+    with small_units(), FFT3(comm, u.shape, layout={"grid": (1, comm.size), "weights": weights}) as plan:
+        spectrum = plan.forward(u[plan.real.local_slice])
+        truth = np.fft.fftn(u)
+        np.testing.assert_allclose(spectrum, truth[plan.spectrum.local_slice], rtol=0, atol=1e-12 * abs(truth).max())
+        np.testing.assert_allclose(plan.backward(spectrum), u[plan.real.local_slice], rtol=0, atol=1e-12)
 
 
 def loads(comm):

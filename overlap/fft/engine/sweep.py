@@ -379,7 +379,9 @@ def cuts_of(shape, whole, budget, narrowest=1):
 
 
 def _even_runs(part, size):
-    """Runs of about `size`, alike in length, each at an even distance from the start."""
+    """Runs of about `size`, alike in length, each at an even distance from the start; none of an empty part."""
     length = length_of(part)
+    if not length:
+        return []
     return [slice(part.start + 2 * pairs.start, min(part.start + 2 * pairs.stop, part.stop))
             for pairs in block(-(-length // 2), max(1, round(length / size)))]
