@@ -45,7 +45,7 @@ def run(folder, *arguments, **env):
 
 
 def ended(process):
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0 and not err, err
     values, _, hits = out.rstrip().rpartition(" ")
     return eval(values), int(hits)
@@ -80,7 +80,7 @@ def test_a_disk_that_is_full_ends_no_call(folder):
     code = ("import errno, outer\nfrom overlap import files\n"
             "def full(*args): raise OSError(errno.ENOSPC, 'no space')\n"
             "files.write = full\nassert outer.twice(3) == 6")
-    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=300)
     assert not code_files(folder)
 
 
