@@ -1,5 +1,6 @@
 """All parts, in the order of the report."""
 
-from . import damage, faults, linked, losses, mismatches, schedules, shapes, soak
+from . import damage, failures, faults, linked, losses, mismatches, restarts, schedules, shapes, soak
 
-PARTS = (shapes.PART, faults.PART, mismatches.PART, losses.PART, damage.PART, schedules.PART, soak.PART, linked.PART)
+PARTS = (shapes.PART, faults.PART, failures.PART, mismatches.PART, losses.PART, damage.PART, restarts.PART, schedules.PART,
+         soak.PART, linked.PART)

@@ -113,7 +113,7 @@ def failing_calls_without_end(comm, count, wait, leak=0):
     for first in (False, True):
         with overlap.Runtime(comm, workers=1, depth=2, wait=wait) as rt:
             repeat = _failing(comm, rt, first)
-            repeat(500)
+            repeat(2500)     # until tables have their size
             before = resident()
             repeat(count)
             kept.append(np.ones(leak, np.uint8))
