@@ -144,7 +144,9 @@ class _Level:
 
     def invert(self) -> None:
         """Make the inverse of the whole matrix, which one rank has."""
-        dense = self.matrix.to_scipy().toarray()
+        rows = self.matrix.local_rows
+        dense = np.zeros(self.matrix.shape, self.matrix.dtype)
+        dense[rows.row_of, rows.columns] = rows.values
         try:
             half = np.linalg.inv(np.linalg.cholesky(dense))
         except np.linalg.LinAlgError:

@@ -21,6 +21,7 @@ from ...compiled import njit
 from ...halo import Halo
 from ...sparse import Jacobi, Matrix, Multigrid, cg, diffusion
 from ...timing import model
+from .petsc import petsc_way
 
 _CHUNK = 16         # planes of a sweep between two looks at the halo
 _ITERATIONS = 30
@@ -77,7 +78,7 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
         ``C_s`` and ``T_s``, computing and exchanging alone; ``off_s``, one after the other; ``auto_s``, hidden by this library;
         ``plain_s`` (halo), by Irecv and Isend; ``full_s`` (spmv, elastic), the same product if no half of the matrix is left out; ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and
         off hide; ``iteration_s`` (cg, mgcg); ``setup_s``, ``solve_s``, ``iterations`` and ``switch``, the level from which coarser ones
-        are gathered (mgcg); ``seconds``, all times.
+        are gathered (mgcg); ``petsc_s``, a product, an iteration or a solution of PETSc, where petsc4py is installed; ``seconds``, all times.
     """
     facts: dict[str, Any] = {}
     if workload == "halo":
@@ -99,8 +100,9 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
             seconds[name].append(comm.allreduce(perf_counter() - started, MPI.MAX))
     close()
     median = {name: statistics.median(values) for name, values in seconds.items()}
-    if "iteration" in median:
-        median["iteration"] /= _ITERATIONS
+    for name in ("iteration", "petsc") if workload == "cg" else ():
+        if name in median:
+            median[name] /= _ITERATIONS
     if workload == "mgcg":
         median["iteration"] = median["solve"] / facts["iterations"]
     C, T = median["C"], median["T"]
@@ -158,8 +160,11 @@ def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: 
     elastic = matrix == "elastic"
     A = springs(comm, shape) if elastic else Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
     ways, matrices = _products(A), [A]
+    b = np.random.default_rng(comm.rank).random(A.vector()[1].shape)
+    if petsc := petsc_way(A, workload, b, _ITERATIONS, _RTOL):
+        ways["petsc"] = petsc
     if workload == "cg":
-        M, b = Jacobi(A), np.random.default_rng(comm.rank).random(A.vector()[1].shape)
+        M = Jacobi(A)
         ways["iteration"] = lambda: cg(A, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
     elif elastic:
         matrices.append(springs(comm, shape, bias=0.1))
@@ -209,7 +214,10 @@ def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...]) -> tuple[Ways, Calla
         A.free()
 
     found = cg(A, b, rtol=_RTOL, M=M)
-    return _products(A) | {"setup": setup, "solve": lambda: cg(A, b, rtol=_RTOL, M=M)}, close, {
+    ways = _products(A) | {"setup": setup, "solve": lambda: cg(A, b, rtol=_RTOL, M=M)}
+    if petsc := petsc_way(A, "mgcg", b, _ITERATIONS, _RTOL):
+        ways["petsc"] = petsc
+    return ways, close, {
         "iterations": found.iterations, "switch": M.switch}
 
 
