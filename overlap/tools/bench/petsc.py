@@ -23,9 +23,9 @@ def petsc_way(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: fl
     b : ndarray
         This rank's right side, in the user's order.
     iterations : int
-        Of cg.
+        How many cg makes.
     rtol : float
-        Of mgcg.
+        The tolerance of mgcg.
 
     Returns
     -------
