@@ -22,6 +22,7 @@ def options():
     parser.add_argument("--thread-level", choices=("serialized", "multiple"), default="serialized")
     parser.add_argument("--nbytes", type=int, nargs="+", default=[8, 1024, 8192, 65536, 2**20])
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
+    parser.add_argument("--max-nbytes", type=int, default=2**16, help="of a slot in the window")
     parser.add_argument("--round-s", type=float, default=0.01, help="seconds of one round")
     parser.add_argument("--rounds", type=int, default=5)
     return parser.parse_args()
@@ -113,7 +114,7 @@ def case(comm, fast, name, nbytes):
 def main():
     comm = MPI.COMM_WORLD
     cases = []
-    with Collectives(comm) as fast:
+    with Collectives(comm, max_nbytes=OPTIONS.max_nbytes) as fast:
         for name in OPTIONS.collectives:
             for nbytes in OPTIONS.nbytes[:1] if name in ("Barrier", "allreduce") else OPTIONS.nbytes:
                 cases.append(case(comm, fast, name, nbytes))

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and files that are read without surprises."""
+"""Files that appear whole or not at all, files that are read without surprises, and where a user's are."""
 
 from __future__ import annotations
 
@@ -183,3 +183,20 @@ def _umask() -> int:
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
+
+
+CACHE_VARIABLE = "OVERLAP_CACHE"
+
+
+def user_folder() -> Path | None:
+    """The folder for what is remembered for this user, or None where nothing shall be kept.
+
+    It is OVERLAP_CACHE (empty: nothing is kept), by default ``overlap`` in the user's cache folder.
+    """
+    named = os.environ.get(CACHE_VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    base = os.environ.get("XDG_CACHE_HOME")
+    with suppress(RuntimeError):  # no home
+        return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "overlap"
+    return None

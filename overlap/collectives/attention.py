@@ -8,41 +8,57 @@ instance is unusable from then on, and the other ranks are told, as soon as they
 from __future__ import annotations
 
 import time
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
-from ..abort import abort
-from ..errors import ClosedError, InputError, RankError
+import numpy as np
+
+from ..errors import InputError
 from . import buffers, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
+from .patience import Patience
 from .window import Window
 
-_PATIENCE_S = 0.02      # a wait that is longer gives its core away
-_SLEEP_S = 0.0005
+
+class Carrier(Protocol):
+    """Who takes collectives that do not pass through the node's window alone."""
+
+    def carry(self, kind: int, arguments: list[int]) -> None:
+        """Do one (`protocol.elsewhere`)."""
+
+    def tell(self, text: str, origin: int | None = None) -> None:
+        """Tell ranks that do not see the window of this rank's failure."""
 
 
 class Attention:
-    """The Python side of one instance's compiled code; called with a reason and a number.
+    """The Python side of compiled code that works on one state; called with a reason and a number.
 
     Parameters
     ----------
     window : Window
-    deadline_s : float or None
-        Seconds that a rank may wait for another one.
+    state : ndarray of int64
+    patience : Patience
+    carrier : Carrier, optional
     """
 
-    def __init__(self, window: Window, deadline_s: float | None) -> None:
+    def __init__(self, window: Window, state: np.ndarray, patience: Patience,
+                 carrier: Carrier | None = None) -> None:
         self._window = window
-        self._deadline_s = deadline_s
+        self._state = state
+        self._patience = patience
+        self._carrier = carrier
         self._round = 0
         self._since = 0.0
+        state[protocol.ATTEND] = id(self)
 
     def __call__(self, reason: int, detail: int) -> None:
         if reason == protocol.WAITING:
             self._wait(detail)
+        elif reason == protocol.ELSEWHERE:
+            self._elsewhere(detail)
         elif reason == protocol.PREPARE:
             self._prepare(*divmod(detail, OPERATIONS))
         elif reason == protocol.UNUSABLE:
-            self.raise_failure()
+            self._patience.raise_failure()
         elif reason == protocol.DIFFERENT:
             self.refuse(self._difference(detail))
         else:
@@ -51,31 +67,26 @@ class Attention:
     def refuse(self, text: str) -> NoReturn:
         """Raise an `InputError`, here and on the ranks that wait."""
         self._window.fail(text)
+        if self._carrier is not None:
+            self._carrier.tell(text)
         raise InputError(text)
 
-    def raise_failure(self) -> None:
-        """Raise what has made the instance unusable, if anything has."""
-        if self._window.closed:
-            raise ClosedError("expected open collectives, received a call after free()")
-        if (failure := self._window.failure()) is None:
-            return
-        rank, text = failure
-        if text:
-            raise InputError(text)
-        raise RankError(rank, "it has left a collective by an exception", "(raised on that rank)")
+    def _elsewhere(self, kind):
+        begin = protocol.ARGUMENTS
+        try:
+            self._carrier.carry(kind, [int(value) for value in self._state[begin:begin + 7]])
+        except BaseException:
+            failure = self._window.failure()
+            self._carrier.tell(*(failure[::-1] if failure else ("", None)))
+            raise
 
     def _wait(self, rank):
-        self.raise_failure()
+        self._patience.raise_failure()
         now = time.monotonic()
-        number = self._window.state[protocol.ROUND]
+        number = self._state[protocol.ROUND]
         if number != self._round:
             self._round, self._since = number, now
-        waited_s = now - self._since
-        if self._deadline_s is not None and waited_s > self._deadline_s:
-            abort(f"collective {number} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
-                  f"rank {rank} of the node does not take part")
-        if waited_s > _PATIENCE_S:
-            time.sleep(_SLEEP_S)
+        self._patience.limit(now - self._since, f"collective {number}", f"rank {rank} of the node")
 
     def _prepare(self, code, op):
         possible = operations_of(code)
@@ -84,15 +95,15 @@ class Attention:
         prepare(code, op)
 
     def _difference(self, rank):
-        state = self._window.state
-        mine, other = (_described(int(state[place])) for place in (protocol.EXPECTED, protocol.RECEIVED))
+        state = self._state
+        mine, other = (described(int(state[place])) for place in (protocol.EXPECTED, protocol.RECEIVED))
         return (f"expected the same collective on all ranks, received {mine} on rank {state[protocol.RANK]} "
                 f"and {other} on rank {rank}")
 
     def _problem(self, number):
-        expected, received = (int(self._window.state[place])
+        expected, received = (int(self._state[place])
                               for place in (protocol.EXPECTED, protocol.RECEIVED))
-        return f"{self._text(number, expected, received)} (rank {self._window.state[protocol.RANK]})"
+        return f"{self._text(number, expected, received)} (rank {self._state[protocol.RANK]})"
 
     def _text(self, number, expected, received):
         if number == buffers.OTHER_SIZE:
@@ -120,7 +131,7 @@ def _type_name(code):
     return "a type without reductions" if code == OTHER_TYPE else str(DTYPES[code])
 
 
-def _described(signature):
+def described(signature: int) -> str:
     """A signature as text."""
     kind, op, code = signature & 15, signature >> 4 & 15, signature >> 8 & 255
     root, nbytes = signature >> 16 & 0xFFFF, signature >> 32 & 0xFFFFFFFF

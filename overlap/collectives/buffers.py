@@ -24,6 +24,7 @@ from .protocol import (
     EXPECTED,
     GATHER,
     KERNELS,
+    LIMITS,
     LINE,
     PREPARE,
     RANK,
@@ -34,6 +35,7 @@ from .protocol import (
     SCRATCH,
     SIZE,
     ask,
+    elsewhere,
     signature,
 )
 
@@ -135,7 +137,12 @@ def _check_alike(state, expected, received, code, other):
 @njit
 def Barrier(address):
     """Wait until all ranks have called it."""
-    node.barrier(address, signature(BARRIER, 0, 0, 0, 0))
+    state = words(address)
+    agreed = signature(BARRIER, 0, 0, 0, 0)
+    if state[LIMITS + BARRIER] < 0:
+        elsewhere(state, BARRIER, 0, 0, 0, 0, 0, 0, agreed)
+    else:
+        node.barrier(address, agreed)
 
 
 @njit
@@ -144,7 +151,12 @@ def Bcast(address, buf, root):
     state = words(address)
     _check_root(state, root)
     nbytes = _nbytes(buf)
-    node.bcast(address, _place_to_write(state, buf), nbytes, root, signature(BCAST, 0, _code(buf), root, nbytes))
+    place = _place_to_write(state, buf)
+    agreed = signature(BCAST, 0, _code(buf), root, nbytes)
+    if nbytes > state[LIMITS + BCAST]:
+        elsewhere(state, BCAST, place, place, 0, nbytes, root, 0, agreed)
+    else:
+        node.bcast(address, place, nbytes, root, agreed)
 
 
 @njit
@@ -155,8 +167,12 @@ def Scatter(address, sendbuf, recvbuf, root):
     nbytes, code = _nbytes(recvbuf), _code(recvbuf)
     if state[RANK] == root:
         _check_alike(state, nbytes * state[SIZE], _nbytes(sendbuf), code, _code(sendbuf))
-    node.scatter(address, _place(state, sendbuf), _place_to_write(state, recvbuf), nbytes, root,
-                 signature(SCATTER, 0, code, root, nbytes))
+    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    agreed = signature(SCATTER, 0, code, root, nbytes)
+    if nbytes > state[LIMITS + SCATTER]:
+        elsewhere(state, SCATTER, send, target, 0, nbytes, root, 0, agreed)
+    else:
+        node.scatter(address, send, target, nbytes, root, agreed)
 
 
 @njit
@@ -167,8 +183,12 @@ def Gather(address, sendbuf, recvbuf, root):
     nbytes, code = _nbytes(sendbuf), _code(sendbuf)
     if state[RANK] == root:
         _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
-    node.gather(address, _place(state, sendbuf), _place_to_write(state, recvbuf), nbytes, root,
-                signature(GATHER, 0, code, root, nbytes))
+    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    agreed = signature(GATHER, 0, code, root, nbytes)
+    if nbytes > state[LIMITS + GATHER]:
+        elsewhere(state, GATHER, send, target, 0, nbytes, root, 0, agreed)
+    else:
+        node.gather(address, send, target, nbytes, root, agreed)
 
 
 @njit
@@ -177,8 +197,12 @@ def Allgather(address, sendbuf, recvbuf):
     state = words(address)
     nbytes, code = _nbytes(sendbuf), _code(sendbuf)
     _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
-    node.allgather(address, _place(state, sendbuf), _place_to_write(state, recvbuf), nbytes,
-                   signature(ALLGATHER, 0, code, 0, nbytes))
+    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    agreed = signature(ALLGATHER, 0, code, 0, nbytes)
+    if nbytes > state[LIMITS + ALLGATHER]:
+        elsewhere(state, ALLGATHER, send, target, 0, nbytes, 0, 0, agreed)
+    else:
+        node.allgather(address, send, target, nbytes, agreed)
 
 
 @njit
@@ -190,8 +214,12 @@ def Reduce(address, sendbuf, recvbuf, op, root):
     if state[RANK] == root:
         _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
     kernel = _kernel(state, code, op)
-    node.reduce(address, _place(state, sendbuf), _place_to_write(state, recvbuf), sendbuf.size, nbytes, root, kernel,
-                signature(REDUCE, op, code, root, nbytes))
+    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    agreed = signature(REDUCE, op, code, root, nbytes)
+    if nbytes > state[LIMITS + REDUCE]:
+        elsewhere(state, REDUCE, send, target, sendbuf.size, nbytes, root, kernel, agreed)
+    else:
+        node.reduce(address, send, target, sendbuf.size, nbytes, root, kernel, agreed)
 
 
 @njit
@@ -201,8 +229,8 @@ def Allreduce(address, sendbuf, recvbuf, op):
     nbytes, code = _nbytes(sendbuf), _code(sendbuf)
     _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
     kernel = _kernel(state, code, op)
-    node.allreduce(address, _place(state, sendbuf), _place_to_write(state, recvbuf), sendbuf.size, nbytes, kernel,
-                   signature(ALLREDUCE, op, code, 0, nbytes))
+    _combined(address, _place(state, sendbuf), _place_to_write(state, recvbuf), sendbuf.size, nbytes, kernel,
+              signature(ALLREDUCE, op, code, 0, nbytes))
 
 
 @njit
@@ -214,5 +242,14 @@ def allreduce(address, value, op):
     send = state[SCRATCH]
     result = send + LINE
     store(send, value)
-    node.allreduce(address, send, result, 1, nbytes, kernel, signature(ALLREDUCE, op, code, 0, nbytes))
+    _combined(address, send, result, 1, nbytes, kernel, signature(ALLREDUCE, op, code, 0, nbytes))
     return load(result, value)
+
+
+@njit
+def _combined(address, send, target, count, nbytes, kernel, agreed):
+    state = words(address)
+    if nbytes > state[LIMITS + ALLREDUCE]:
+        elsewhere(state, ALLREDUCE, send, target, count, nbytes, 0, kernel, agreed)
+    else:
+        node.allreduce(address, send, target, count, nbytes, kernel, agreed)

@@ -14,6 +14,10 @@ from ..errors import InputError
 from . import buffers, protocol
 from .attention import Attention
 from .combine import SUM, Op
+from .long_messages import LongMessages
+from .nodes import Nodes, SeveralNodes
+from .patience import Patience
+from .post import Post
 from .window import Window
 
 _SMALLEST = 1024         # bytes of a slot; each rank has a cache line of it at least
@@ -26,7 +30,9 @@ _WHOLE = (buffers.Reduce, buffers.Allreduce)  # of whose arrays one is as long a
 class Collectives:
     """Collectives of a communicator, prepared once and called any number of times.
 
-    Between ranks of a node data pass through a window of shared memory, by a store and a flag, without MPI.
+    Between ranks of a node data pass through a window of shared memory, by a store and a flag, without MPI. Between
+    nodes one rank of each exchanges messages for all of them, see `nodes`. Long messages of collectives that move data go by
+    MPI where that is faster, see `long_messages`.
     The methods have the names and arguments of mpi4py's; compiled code (`numba.njit`) may call them too, of an
     instance that it is given as an argument, so that a solver's whole loop is compiled with its reductions.
 
@@ -41,7 +47,7 @@ class Collectives:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        Its ranks share a node. Collective over it; its own collectives are not touched.
+        Collective over it; its own messages are not touched.
     max_nbytes : int
         Bytes of a rank's two slots in the window each. Longer messages pass in pieces.
     deadline_s : float or None
@@ -52,11 +58,13 @@ class Collectives:
     ----------
     rank, size : int
         As of the communicator.
+    nodes : int
+        How many nodes its ranks are on, as `MPI.COMM_TYPE_SHARED` has them.
 
     Raises
     ------
     InputError
-        On all ranks, where an argument makes no sense or differs between ranks, or ranks share no memory.
+        On all ranks, where an argument makes no sense or differs between ranks.
     """
 
     def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16,
@@ -64,16 +72,21 @@ class Collectives:
         _check(comm, max_nbytes, deadline_s)
         self.rank, self.size = comm.rank, comm.size
         node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
-        if comm.allreduce(node.size != comm.size, MPI.LOR):
-            node.Free()
-            raise InputError(f"expected a communicator whose {comm.size} ranks share memory, received one of "
-                             "several nodes; split it by MPI.COMM_TYPE_SHARED")
+        members = Nodes(comm, node)
+        self.nodes = len(members.ranks)
         line = protocol.LINE
-        self._window = Window(node, -(-max(max_nbytes, _SMALLEST, node.size * line) // line) * line)
-        node.Free()
-        self._attention = Attention(self._window, deadline_s)
-        self._window.state[protocol.ATTEND] = id(self._attention)
-        self._address = self._window.address
+        self._window = window = Window(node, -(-max(max_nbytes, _SMALLEST, node.size * line) // line) * line,
+                                       members.ranks[members.mine])
+        state, patience = window.state, Patience(window, deadline_s)
+        self._carrier: LongMessages | SeveralNodes
+        if self.nodes == 1:
+            self._carrier = LongMessages(node, state, patience)
+        else:
+            node.Free()
+            self._on_node, state = Attention(window, state, patience), window.state_of_all(self.rank, self.size)
+            self._carrier = SeveralNodes(members, Post(comm, window, patience), window.state.ctypes.data)
+        self._attention = Attention(window, state, patience, self._carrier)
+        self._address = state.ctypes.data
 
     # Each method begins with what compiled code can take as it is; whatever else it is given, a subclass of
     # ndarray or another operation's spelling, is brought into that form by `_again`.
@@ -209,6 +222,7 @@ class Collectives:
         """Free the window (collective). Later calls raise `ClosedError`."""
         if not self._window.closed:
             self._window.free()
+            self._carrier.free()
 
     def __enter__(self) -> Collectives:
         return self

@@ -1,4 +1,4 @@
-"""The window of a node: its segments, and the state that a rank's compiled code works on."""
+"""The window of a node: its segments, and the states that a rank's compiled code works on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from .combine import KERNELS
 SPINS = 1000          # polls of a flag before a rank lets others have its core
 SPINS_SHARED = 20     # the same where ranks share cores
 FLAT_RANKS = 8        # up to so many ranks of a node, every collective takes one step
+NO_LIMIT = 2**62
 _SCRATCH_NBYTES = 3 * protocol.LINE
-_MARK, _FOLLOWS, _LENGTH = range(3)  # of a failure: is there one, is it another rank's, length of its text
+# Words of a failure: is there one, is it another rank's, whose (plus one; 0: the segment's owner's), length of its text.
+_MARK, _FOLLOWS, _ORIGIN, _LENGTH = range(4)
+_WORDS_NBYTES = 4 * 8
 _FAILURE_NBYTES = (protocol.SLOTS - protocol.FAILED) // 2
 
 
@@ -29,73 +32,94 @@ class Window:
     comm : mpi4py.MPI.Intracomm
     capacity : int
         Bytes of a slot, a multiple of a cache line for each rank.
+    ranks : sequence of int
+        What the node's ranks are called in messages.
 
     Attributes
     ----------
-    address : int
-        Where the state stands.
     state : ndarray of int64
+        Compiled code is given its address.
     closed : bool
     """
 
-    def __init__(self, comm: MPI.Intracomm, capacity: int) -> None:
-        rank, size = comm.rank, comm.size
+    def __init__(self, comm: MPI.Intracomm, capacity: int, ranks: tuple[int, ...]) -> None:
+        self._place, self._ranks = comm.rank, ranks
         self.closed = False
         nbytes = protocol.segment_nbytes(capacity)
         self._window = MPI.Win.Allocate_shared(nbytes + protocol.LINE, 1, comm=comm)
-        bases = [_aligned(self._window.Shared_query(other)[0].address) for other in range(size)]
-        self._failures = [_memory(base + protocol.FAILED, _FAILURE_NBYTES) for base in bases]
-        memory = np.zeros((protocol.SEEN + 2 * size) * 8 + _SCRATCH_NBYTES + protocol.LINE, np.uint8)
-        shift = -memory.ctypes.data % protocol.LINE
-        self.state = memory[shift:shift + (memory.nbytes - protocol.LINE) // 8 * 8].view(np.int64)
-        self.address = self.state.ctypes.data
-        scratch = self.address + self.state.nbytes - _SCRATCH_NBYTES
-        for place, value in ((protocol.RANK, rank), (protocol.SIZE, size), (protocol.CAPACITY, capacity),
-                             (protocol.POLLS, SPINS_SHARED if cores_are_shared(comm) else SPINS),
-                             (protocol.FLAT, FLAT_RANKS), (protocol.KERNELS, KERNELS.ctypes.data),
-                             (protocol.NODES, 1), (protocol.SCRATCH, scratch), (protocol.SELF, self.address)):
-            self.state[place] = value
-        self.state[protocol.SEEN + size:protocol.SEEN + 2 * size] = bases
-        _memory(bases[rank], nbytes)[:] = 0
+        self._bases = [_aligned(self._window.Shared_query(other)[0].address) for other in range(comm.size)]
+        self._failures = [memory(base + protocol.FAILED, _FAILURE_NBYTES) for base in self._bases]
+        self._polls = SPINS_SHARED if cores_are_shared(comm) else SPINS
+        self._capacity = capacity
+        self._states: list[np.ndarray] = []
+        self.state = self.new_state(comm.rank, self._bases, NO_LIMIT)
+        memory(self._bases[comm.rank], nbytes)[:] = 0
         comm.Barrier()  # nobody writes to a segment that is not empty yet
 
-    def fail(self, text: str) -> None:
-        """Tell the ranks that wait for this one that it does not come, and why."""
-        mine = self._failures[self.state[protocol.RANK]]
-        content = np.frombuffer(text.encode(errors="replace"), np.uint8)[:_FAILURE_NBYTES - 3 * 8]
-        mine[3 * 8:3 * 8 + len(content)] = content
-        words = mine[:3 * 8].view(np.int64)
+    def new_state(self, rank: int, bases: list[int], limit: int) -> np.ndarray:
+        """The state of one of several ranks, given the addresses of their segments, and a limit of messages' bytes."""
+        size = len(bases)
+        room = np.zeros((protocol.SEEN + 2 * size) * 8 + _SCRATCH_NBYTES + protocol.LINE, np.uint8)
+        shift = -room.ctypes.data % protocol.LINE
+        state = room[shift:shift + (room.nbytes - protocol.LINE) // 8 * 8].view(np.int64)
+        address = state.ctypes.data
+        for place, value in ((protocol.RANK, rank), (protocol.SIZE, size), (protocol.CAPACITY, self._capacity),
+                             (protocol.POLLS, self._polls), (protocol.FLAT, FLAT_RANKS),
+                             (protocol.KERNELS, KERNELS.ctypes.data), (protocol.SELF, address),
+                             (protocol.SCRATCH, address + state.nbytes - _SCRATCH_NBYTES)):
+            state[place] = value
+        state[protocol.LIMITS:protocol.LIMITS + len(protocol.NAMES)] = limit
+        state[protocol.SEEN + size:protocol.SEEN + 2 * size] = bases
+        self._states.append(state)
+        return state
+
+    def state_of_all(self, rank: int, size: int) -> np.ndarray:
+        """A state for ranks of several nodes, which have no collective of their own in the window."""
+        return self.new_state(rank, [self._bases[self._place]] * size, -1)
+
+    def fail(self, text: str, origin: int | None = None) -> None:
+        """Tell the ranks that wait for this one that it does not come, and why; `origin` is a rank of another node."""
+        mine = self._failures[self._place]
+        content = np.frombuffer(text.encode(errors="replace"), np.uint8)[:_FAILURE_NBYTES - _WORDS_NBYTES]
+        mine[_WORDS_NBYTES:_WORDS_NBYTES + len(content)] = content
+        words = _words(mine)
         words[_LENGTH] = len(content)
+        words[_ORIGIN] = 0 if origin is None else 1 + origin
         words[_MARK] = 1  # last; compiled code does the same where it is left by an exception
-        self.state[protocol.BROKEN] = 1
+        for state in self._states:
+            state[protocol.BROKEN] = 1
 
     def failure(self) -> tuple[int, str] | None:
-        """The rank of the node that has failed first by itself, and why; None while there is none."""
-        marked = [rank for rank, one in enumerate(self._failures) if one[:8].view(np.int64)[_MARK]]
-        for rank in marked:
-            one = self._failures[rank]
-            words = one[:3 * 8].view(np.int64)
+        """The rank that has failed first by itself, as far as this node knows, and why; None while there is none."""
+        marked = [place for place, one in enumerate(self._failures) if _words(one)[_MARK]]
+        for place in marked:
+            one = self._failures[place]
+            words = _words(one)
             if not words[_FOLLOWS]:
-                text = bytes(one[3 * 8:3 * 8 + int(words[_LENGTH])]).decode(errors="replace")
-                self._failures[self.state[protocol.RANK]][:3 * 8].view(np.int64)[_FOLLOWS] = (
-                    rank != self.state[protocol.RANK])
-                return rank, text
+                text = bytes(one[_WORDS_NBYTES:_WORDS_NBYTES + int(words[_LENGTH])]).decode(errors="replace")
+                _words(self._failures[self._place])[_FOLLOWS] = place != self._place
+                return int(words[_ORIGIN]) - 1 if words[_ORIGIN] else self._ranks[place], text
         return None
 
     def free(self) -> None:
         """Free the window (collective)."""
         self.closed = True
-        self.state[protocol.BROKEN] = 1
-        # What compiled code writes to this rank's segment when it raises goes to the scratch memory.
-        size = self.state[protocol.SIZE]
-        self.state[protocol.SEEN + size:protocol.SEEN + 2 * size] = self.state[protocol.SCRATCH] - protocol.FAILED
+        for state in self._states:
+            state[protocol.BROKEN] = 1
+            # What compiled code writes to this rank's segment when it raises goes to the scratch memory.
+            size = state[protocol.SIZE]
+            state[protocol.SEEN + size:protocol.SEEN + 2 * size] = state[protocol.SCRATCH] - protocol.FAILED
         self._failures.clear()
         self._window.Free()
 
 
-def _memory(address, nbytes):
+def memory(address: int, nbytes: int) -> np.ndarray:
     """Bytes at an address as an array."""
     return np.frombuffer(MPI.buffer.fromaddress(address, nbytes), np.uint8)
+
+
+def _words(failure):
+    return failure[:_WORDS_NBYTES].view(np.int64)
 
 
 def _aligned(address):

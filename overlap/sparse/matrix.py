@@ -350,10 +350,11 @@ def node_collectives(control: OwnControl) -> Collectives | None:
     if control.size == 1:
         return None
     with control.watching("making collectives") as comm:
-        try:
-            return Collectives(comm, deadline_s=control.deadline_s)
-        except InputError:
+        collectives = Collectives(comm, deadline_s=control.deadline_s)
+        if collectives.nodes > 1:
+            collectives.free()
             return None
+        return collectives
 
 
 def _problem(rows, columns, values, count, total):

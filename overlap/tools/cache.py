@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..fft.planning import memory
+from ..files import CACHE_VARIABLE, user_folder
 from .options import adder
 
 
@@ -16,9 +17,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    place = memory.folder()
+    place = user_folder()
     if place is None:
-        print(f"nothing is kept: {memory.VARIABLE} is empty, or there is no home")
+        print(f"nothing is kept: {CACHE_VARIABLE} is empty, or there is no home")
         return
     print(place)
     for path, entry in memory.entries():

@@ -24,7 +24,7 @@ def values(dtype, count, seed):
     return np.random.default_rng(seed).integers(0, 3, count).astype(dtype)
 
 
-def _everything(fast, comm, count, root, seed):
+def everything(fast, comm, count, root, seed):
     """All seven, compared with MPI's."""
     rank, size = comm.rank, comm.size
     mine = values("f8", count, [seed, rank])
@@ -59,7 +59,7 @@ def all_seven(comm, counts, max_nbytes=2**16, flat=None):
             _use_trees(fast, flat)
         for seed, count in enumerate(counts):
             for root in range(comm.size):
-                _everything(fast, comm, count, root, seed)
+                everything(fast, comm, count, root, seed)
 
 
 def _use_trees(fast, flat):
@@ -339,14 +339,3 @@ def never_comes(comm):
     if comm.rank == 0:
         time.sleep(30)
     fast.Barrier()
-
-
-def several_nodes(comm):
-    """What MPI takes for nodes of their own."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    if node.size == 1:
-        with pytest.raises(InputError, match="share memory"):
-            Collectives(comm)
-    with Collectives(node) as fast:
-        assert fast.allreduce(1) == node.size
-    node.Free()

@@ -22,6 +22,11 @@ def test_trees(ranks):
     jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": [1, 6, 7], "flat": 1})
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_long_messages_by_the_window_or_by_mpi(ranks):
+    jobs.run_job("long_cases:by_either_way,different", ranks)
+
+
 def test_messages_of_many_pieces():
     jobs.run_job("collectives_cases:all_seven", 3, args={"counts": [1000, 131_072], "max_nbytes": 1000})
 
@@ -79,8 +84,24 @@ def test_a_rank_that_never_comes_ends_the_job():
     assert "rank 0 of the node does not take part" in result.err and "Barrier" in result.err
 
 
-def test_ranks_that_share_no_memory_are_refused():
-    jobs.run_job("collectives_cases:several_nodes", 2, env={"MPIR_CVAR_NOLOCAL": "1"})
+NODES = ("nodes_cases:all_seven,collectives_cases:other_arguments,scalars,nodes_cases:rounds,nodes_cases:the_same_bits,"
+         "collectives_cases:freed,nodes_cases:bad_input,nodes_cases:fewest_messages")
+
+
+@pytest.mark.parametrize("ranks, variable, nodes", [(3, "NOLOCAL", 3), (4, "ODD_EVEN_CLIQUES", 2)])
+def test_several_nodes(ranks, variable, nodes):
+    """What MPICH takes for nodes of their own."""
+    jobs.run_job(NODES, ranks, env={f"MPIR_CVAR_{variable}": "1", "NODES_EXPECTED": str(nodes)}, deadline_s=240)
+
+
+def test_a_rank_of_another_node_that_never_comes_ends_the_job():
+    result = jobs.run_job("collectives_cases:never_comes", 2, expect_failure=True, env={"MPIR_CVAR_NOLOCAL": "1"})
+    assert "rank 0 of another node does not take part" in result.err and "Barrier" in result.err
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_interrupt_is_told_to_other_nodes(compiled):
+    jobs.run_job("collectives_cases:interrupted", 2, args={"compiled": compiled}, env={"MPIR_CVAR_NOLOCAL": "1"})
 
 
 def test_under_open_mpi(openmpi):

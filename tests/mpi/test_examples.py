@@ -49,10 +49,16 @@ def test_navier_stokes_is_the_same_on_any_number_of_ranks(tmp_path):
     assert len(answers[0]) == 2 and answers == answers[:1] * 3
 
 
-def test_conjugate_gradients():
-    """The last of three ranks has fewer rows of its own."""
-    result = run("conjugate_gradients.py", 3, "200", "9")
-    assert result.out.startswith("200 rows, 1744 entries, 3 ranks: 15 iterations, ")
+def test_conjugate_gradients(tmp_path):
+    """The last of three ranks has fewer rows of its own; of one matrix as many entries as a published one has, of one a file."""
+    import scipy.io
+
+    path = tmp_path / "mine.mtx"
+    whole = scipy.sparse.diags_array([-np.ones(99), np.full(100, 2.5), -np.ones(99)], offsets=[-1, 0, 1])
+    scipy.io.mmwrite(path, whole.tocoo())
+    result = run("conjugate_gradients.py", 3, "nasa2910", str(path), "--iterations", "10")
+    assert "nasa2910: 2910 rows, 174296 entries, 3 ranks: " in result.out
+    assert "mine: 100 rows, 298 entries, 3 ranks: " in result.out
 
 
 @pytest.mark.parametrize("overlap", ["off", "block", "poll"])

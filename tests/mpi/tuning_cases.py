@@ -17,6 +17,7 @@ from overlap.fft import Settings
 from overlap.fft.engine import fftw as local
 from overlap.fft.planning import grids, memory, tuning_file
 from overlap.fft.planning.search import choose
+from overlap.files import CACHE_VARIABLE
 
 fft2 = sys.modules["overlap.fft.fft2"]  # not the function of that name
 SHAPE, DTYPE = (24, 12, 10), "f8"
@@ -364,7 +365,7 @@ def fields_are_tuned(comm):
 
 def remembered(comm, path):
     """A plan comes at once, its first calls find the fastest settings, and a later job knows them."""
-    os.environ[memory.VARIABLE] = path
+    os.environ[CACHE_VARIABLE] = path
     rng = np.random.default_rng(8)
     for make, shape in ((overlap.FFT2, SHAPE), (overlap.FFT3, FIELDS)):
         u = random(rng, shape, DTYPE)

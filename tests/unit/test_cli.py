@@ -9,8 +9,9 @@ import pytest
 from records import record
 
 import overlap
-from overlap.fft.planning import memory, tuning_file
+from overlap.fft.planning import tuning_file
 from overlap.fft.planning.settings import Settings, Tuned
+from overlap.files import CACHE_VARIABLE
 from overlap.runtime.trace import Span
 from overlap.timing import model
 from overlap.tools import cli, launch, timeline
@@ -206,7 +207,7 @@ def test_cache_is_shown_and_cleared(capsys, monkeypatch, tmp_path):
     entry = {"plan": {"kind": "FFT3", "shape": [8, 8, 8], "dtype": "f8"}, "machine": machine, "wisdom": "(a\n)",
              "transforms": {"forward": tuning_file.record(Settings("poll", 2, 1, 2, 8, None, 0.0),
                                                           Tuned("", 1.0, 3))}}
-    monkeypatch.setenv(memory.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     tuning_file.write(str(tmp_path / "a.plan.json"), entry)
     (tmp_path / "b.plan.json").write_text("{")
     (tmp_path / "mine.txt").write_text("of the user")
@@ -217,5 +218,5 @@ def test_cache_is_shown_and_cleared(capsys, monkeypatch, tmp_path):
     assert cli.main(["cache", "clear"]) == 0
     assert capsys.readouterr().out == "2 file(s) removed\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    monkeypatch.setenv(memory.VARIABLE, "")
+    monkeypatch.setenv(CACHE_VARIABLE, "")
     assert cli.main(["cache", "show"]) == 0 and "nothing is kept" in capsys.readouterr().out

@@ -8,17 +8,18 @@ from test_tuning import entry
 
 from overlap.fft.planning import memory
 from overlap.fft.planning import tuning_file as store
+from overlap.files import CACHE_VARIABLE, user_folder
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "KEPT", 5)
-    monkeypatch.setenv(memory.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
 
 
 def kept(number):
     """A file of the cache, as a plan with this number would write it."""
-    path = memory.folder() / f"{number:032}.plan.json"
+    path = user_folder() / f"{number:032}.plan.json"
     memory._write(path, entry(plan={"kind": "FFT2", "shape": [number, 8, 8]}))
     return path
 

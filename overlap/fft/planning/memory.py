@@ -20,31 +20,20 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from ...errors import InputError
+from ...files import user_folder
 from ...runtime import Runtime
 from ..engine import fftw as local
 from . import tuning_file as store
 from .settings import Settings, Tuned
 from .tuning import machine
 
-VARIABLE = "OVERLAP_CACHE"
 KEPT = 1000  # files, of some 10 KiB
-
-
-def folder() -> Path | None:
-    """The cache's folder, or None where nothing shall be kept."""
-    named = os.environ.get(VARIABLE)
-    if named is not None:
-        return Path(named) if named else None
-    base = os.environ.get("XDG_CACHE_HOME")
-    with suppress(RuntimeError):  # no home
-        return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "overlap"
-    return None
 
 
 def entries() -> list[tuple[Path, dict | None]]:
     """All files of the cache with their entries; None of one that was damaged."""
     found: list[tuple[Path, dict | None]] = []
-    place = folder()
+    place = user_folder()
     for path in sorted(place.glob("*.plan.json")) if place else ():
         try:
             found.append((path, store.read(str(path))[0]))
@@ -59,9 +48,9 @@ def settings_of(values: dict[str, Any]) -> Settings:
 
 
 def clear() -> int:
-    """Remove all files of the cache; returns how many."""
-    paths = [path for path, _ in entries()]
-    place = folder()
+    """Remove all files of the cache, those of `overlap.collectives` as well; returns how many."""
+    place = user_folder()
+    paths = [path for pattern in ("*.plan.json", "*.collectives.json") for path in (place.glob(pattern) if place else ())]
     for path in [*paths, *(_unfinished(place) if place else ())]:
         path.unlink(missing_ok=True)
     return len(paths)
@@ -151,7 +140,7 @@ class Memory:
         self._write()
 
     def _path(self) -> Path | None:
-        place = folder()
+        place = user_folder()
         text = self._key + json.dumps(self._runtime.cache["machine"], sort_keys=True)
         return place and place / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.plan.json"
 

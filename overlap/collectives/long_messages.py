@@ -1,0 +1,153 @@
+"""Long messages on one node: through the window, or by MPI where that is faster, as measured once on this machine.
+
+A window copies every byte twice, into a slot and out of it, in pieces that overlap; an MPI library may have a way to copy it
+once. Which is faster depends on machine, library, number of ranks and length. So the first message above `FROM_NBYTES` of a
+collective that moves data is preceded by a measurement of both ways, a tenth of a second or so; what it found is kept in the
+user's cache (`files.user_folder`). Reductions stay in the window: there they are faster, and the order of their sums
+is known.
+
+MPI is called when all ranks have come to the collective and agree on it, so nobody waits in it for a rank that
+does something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from contextlib import suppress
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import files
+from . import node
+from .patience import Patience
+from .protocol import ALLGATHER, BCAST, CAPACITY, GATHER, LIMITS, NAMES, SCATTER, signature
+from .window import NO_LIMIT, memory
+
+FROM_NBYTES = 2**16
+SIZES = tuple(2**power for power in range(17, 23))   # measured ones; a message counts as the next longer of them
+KINDS = (BCAST, SCATTER, GATHER, ALLGATHER)
+_ROUNDS, _ROUND_S = 3, 0.002
+_SLOW_S = 0.02         # where a call takes so long, one is enough
+_CLEARLY = 0.97       # MPI's time over the window's, for MPI to be called
+
+
+class LongMessages:
+    """What takes messages above a limit: a `Carrier`.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        The ranks of the node; freed with this.
+    state : ndarray of int64
+        This rank's in the window; its limits are set here.
+    patience : Patience
+    """
+
+    def __init__(self, comm: MPI.Intracomm, state: np.ndarray, patience: Patience) -> None:
+        self._comm, self._state, self._patience = comm, state, patience
+        self._address = state.ctypes.data
+        self.by_mpi: dict[int, tuple[bool, ...]] = {}    # for each kind that is known and each size
+        for kind in KINDS if comm.size > 1 else ():
+            state[LIMITS + kind] = FROM_NBYTES
+
+    def carry(self, kind: int, arguments: list[int]) -> None:
+        """Do a collective with the arguments that `protocol.elsewhere` names."""
+        send, target, _, nbytes, root, _, agreed = arguments
+        node.barrier(self._address, agreed)
+        if kind not in self.by_mpi:
+            self._learn(kind)
+        place = min(int(np.searchsorted(SIZES, nbytes)), len(SIZES) - 1)
+        (self._mpi if self.by_mpi[kind][place] else self._window)(kind, send, target, nbytes, root, agreed)
+
+    def tell(self, text: str, origin: int | None = None) -> None:
+        """Nobody is elsewhere."""
+
+    def free(self) -> None:
+        """Free the communicator (collective)."""
+        self._comm.Free()
+
+    def _window(self, kind, send, target, nbytes, root, agreed):
+        if kind == BCAST:
+            node.bcast(self._address, send, nbytes, root, agreed)
+        elif kind == ALLGATHER:
+            node.allgather(self._address, send, target, nbytes, agreed)
+        else:
+            (node.scatter if kind == SCATTER else node.gather)(self._address, send, target, nbytes, root, agreed)
+
+    def _mpi(self, kind, send, target, nbytes, root, agreed):
+        comm, everybodys = self._comm, nbytes * self._comm.size
+        first = memory(send, everybodys if kind == SCATTER else nbytes) if send else None
+        second = memory(target, nbytes if kind in (BCAST, SCATTER) else everybodys) if target else None
+        own = send == target + comm.rank * nbytes     # an own piece that is in its place already
+        if kind == BCAST:
+            request = comm.Ibcast(first, root)
+        elif kind == ALLGATHER:
+            request = comm.Iallgather(MPI.IN_PLACE if own else first, second)
+        elif kind == GATHER:
+            request = comm.Igather(MPI.IN_PLACE if own and comm.rank == root else first,
+                                   second if comm.rank == root else None, root)
+        else:
+            own = comm.rank == root and target == send + root * nbytes
+            request = comm.Iscatter(first if comm.rank == root else None, MPI.IN_PLACE if own else second, root)
+        self._patience.until(request.Test, "another rank of the node")
+
+    def _learn(self, kind):
+        """Find out which way is faster for this kind (collective)."""
+        path = self._path(kind)
+        known: Any = self._comm.bcast(_read(path) if path and self._comm.rank == 0 else None)
+        if known is None:
+            known = [self._measured_s(self._mpi, kind, nbytes) < _CLEARLY * self._measured_s(self._window, kind, nbytes)
+                     for nbytes in SIZES]
+            if path and self._comm.rank == 0:
+                with suppress(OSError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    files.write(path, json.dumps({"sizes": SIZES, "by_mpi": known}))
+        self.by_mpi[kind] = tuple(known)
+        if not any(known):
+            self._state[LIMITS + kind] = NO_LIMIT
+
+    def _measured_s(self, way, kind, nbytes):
+        """Seconds of a call, the slowest rank's best round, each rank the root in turn; alike on all ranks."""
+        comm = self._comm
+        arrays = np.zeros((2, nbytes * (1 if kind == BCAST else comm.size)), np.uint8)
+        send, target = (array.ctypes.data for array in arrays)
+        if kind == BCAST:
+            target = send
+        agreed = signature(kind, 0, 0, 0, nbytes)
+
+        def run_s(calls):
+            node.barrier(self._address, agreed)
+            started = perf_counter()
+            for number in range(calls):
+                way(kind, send, target, nbytes, number % comm.size, agreed)
+            return (perf_counter() - started) / calls
+
+        once_s = comm.allreduce(run_s(comm.size), MPI.MAX)
+        calls = comm.size * max(1, int(_ROUND_S / once_s / comm.size))
+        return min(once_s, *(comm.allreduce(run_s(calls), MPI.MAX) for _ in range(_ROUNDS if once_s < _SLOW_S else 1)))
+
+    def _path(self, kind):
+        """The file of the cache that knows, or None where nothing is kept."""
+        folder = files.user_folder()
+        if folder is None:
+            return None
+        facts = (NAMES[kind], platform.processor() or platform.machine(), platform.node(), os.cpu_count(), self._comm.size,
+                 int(self._state[CAPACITY]), MPI.Get_library_version())
+        return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.collectives.json"
+
+
+def _read(path):
+    """For each size whether MPI is faster, or None where no good file says so."""
+    try:
+        content = json.loads(files.read(path, 2**12))
+        known = content["by_mpi"]
+        good = content["sizes"] == list(SIZES) and len(known) == len(SIZES) and all(type(one) is bool for one in known)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return known if good else None

@@ -1,0 +1,78 @@
+"""Collectives between several nodes, or what MPI is told to take for them; MPI's own collectives are the reference."""
+
+import os
+
+import numpy as np
+import pytest
+from collectives_cases import all_seven as on_node
+from collectives_cases import compiled_loop, many_rounds
+from mpi4py import MPI
+
+from overlap.collectives import Collectives, Op
+from overlap.errors import InputError
+
+
+def all_seven(comm):
+    """Every size with every root; long ones are cut, and pass through the windows in pieces."""
+    with Collectives(comm, max_nbytes=4096) as fast:
+        assert fast.nodes == int(os.environ["NODES_EXPECTED"])
+    on_node(comm, [0, 1, 6, 7, 128, 5000, 20_001], max_nbytes=4096)
+
+
+def rounds(comm):
+    many_rounds(comm, 100)
+    compiled_loop(comm, 20)
+
+
+def the_same_bits(comm):
+    """Sums that do not add up exactly: on all ranks alike, and node by node."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+    first = node.bcast(comm.rank)
+    node.Free()
+    firsts = comm.allgather(first)
+    with Collectives(comm) as fast:
+        for seed, count in enumerate((3, 3, 5000, 5000)):
+            mine = np.random.default_rng([seed, comm.rank]).standard_normal(count)
+            found, everybodys = np.zeros(count), np.zeros((comm.size, count))
+            fast.Allreduce(mine, found)
+            comm.Allgather(mine, everybodys)
+            total = None
+            for one in sorted(set(firsts)):
+                partial = None
+                for rank in range(comm.size):
+                    if firsts[rank] == one:
+                        partial = everybodys[rank] if partial is None else partial + everybodys[rank]
+                total = partial if total is None else total + partial
+            assert found.tobytes() == total.tobytes()
+
+
+def bad_input(comm):
+    """One exception on all ranks, those of other nodes as well."""
+    last = comm.rank == comm.size - 1
+    a, b = np.zeros(4), np.zeros(4)
+    for call, text in ((lambda: fast.Allreduce(a[:3] if last else a, b[:3] if last else b), "24 bytes"),
+                       (lambda: fast.Barrier() if last else fast.Allreduce(a, b), "Barrier"),
+                       (lambda: fast.Allreduce(a, b, Op.BAND if last else Op.SUM), "received BAND"),
+                       (lambda: fast.Allreduce(np.zeros(8)[::2] if last else a, b), "contiguous")):
+        fast = Collectives(comm)
+        with pytest.raises(InputError, match=text):
+            call()
+        with pytest.raises(InputError, match=text):
+            fast.allreduce(1.0)
+        fast.free()
+        comm.Barrier()
+
+
+def fewest_messages(comm):
+    """Between nodes one message for each that must know something, however many ranks they have."""
+    with Collectives(comm) as fast:
+        nodes, block, pieces = fast.nodes, np.zeros(8), np.zeros((comm.size, 8))
+        steps = (nodes - 1).bit_length()
+        for call, expected in ((lambda: fast.Bcast(block), nodes - 1), (lambda: fast.Gather(block, pieces), nodes - 1),
+                               (lambda: fast.Scatter(pieces, block), nodes - 1),
+                               (lambda: fast.Reduce(block, pieces[0]), nodes - 1),
+                               (lambda: fast.allreduce(1.0), nodes * steps), (fast.Barrier, nodes * steps),
+                               (lambda: fast.Allgather(block, pieces), nodes * steps)):
+            before = fast._carrier.post.messages
+            call()
+            assert comm.allreduce(fast._carrier.post.messages - before) == expected
