@@ -238,10 +238,10 @@ def _links(given, parser):
 
 def _trace(given, parser):
     spans = timeline.read_chrome(given.file)
-    print("milliseconds\nrank       wall  computing  communicating  both at once")
+    print("milliseconds\nrank       wall  computing  communicating  both at once   waits")
     for row in timeline.summary(spans):
         print(f"{row.rank:4}  {1e3 * row.wall_s:9.2f}  {1e3 * row.compute_s:9.2f}  "
-              f"{1e3 * row.communicate_s:13.2f}  {1e3 * row.both_s:12.2f}")
+              f"{1e3 * row.communicate_s:13.2f}  {1e3 * row.both_s:12.2f}  {100 * row.waiting:4.0f} %")
     if given.png:
         need("matplotlib")
         try:

@@ -125,6 +125,9 @@ class RankSummary:
         """The share of the time in which no thread computed, 0 to 1."""
         return 1.0 - self.compute_s / self.wall_s if self.wall_s else 0.0
 
+    def __str__(self) -> str:
+        return f"waits {100 * self.waiting:.0f} % of the time"
+
 
 def summary(spans: Iterable[Span]) -> list[RankSummary]:
     """Say how each rank spent its time.
@@ -165,7 +168,7 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
 
     One process per rank and one track per thread; exchanges in flight at the same time get further
     tracks ("communicator, in flight 2"), because a track can show nested spans only. Time starts
-    with the first span. The file appears whole or not at all.
+    with the first span. Beside each rank stands how much of the time it waits. The file appears whole or not at all.
 
     Parameters
     ----------
@@ -180,9 +183,10 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     spans = _checked(spans)
     origin_s = min((span.start_s for span in spans), default=0.0)
     events = []
-    for rank in sorted({span.rank for span in spans}):
-        events.append(_metadata("process_name", rank, 0, name=f"rank {rank}"))
-        events.append(_metadata("process_sort_index", rank, 0, sort_index=rank))
+    for row in summary(spans):
+        events.append(_metadata("process_name", row.rank, 0, name=f"rank {row.rank}"))
+        events.append(_metadata("process_labels", row.rank, 0, labels=str(row)))
+        events.append(_metadata("process_sort_index", row.rank, 0, sort_index=row.rank))
     tid = 0
     for (rank, thread), row in _rows(spans).items():
         for track, members in enumerate(_tracks(row), start=1):

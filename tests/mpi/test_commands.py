@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -89,6 +90,18 @@ def test_tune_writes_a_file_that_plans_read(tmp_path):
     forward = entry["transforms"]["forward"]
     checked(again, auto_choice={name: forward[name] for name in (
         "wait", "depth", "chunk", "in_flight")})
+
+
+def test_tune_balances_first(tmp_path):
+    """Whatever the speeds of the moment are: they are told, and the file serves plans that ask for measured weights."""
+    path = tmp_path / "tuning.json"
+    status, out, err = overlap("tune", "fft2", "--balance", *SMALL[:-2], "--budget", "1", "--file", path)
+    assert status == 0, err
+    speeds = re.search(r"balance: speeds (\S+) : (\S+); (nothing to gain, shares stay|\S+x as fast with weights)", " ".join(out.split()))
+    assert max(map(float, speeds.groups()[:2])) == 1 and "layout={'weights': 'measure'}" in " ".join(out.split())
+    assert json.loads(path.read_text())["entries"] and f"written: {path}" in out
+    status, out, err = overlap("bench", "fft2", *SMALL, env={"OVERLAP_TUNING": str(path)})
+    assert status == 0, err
 
 
 def test_tune_refuses_a_file_that_is_none(tmp_path):

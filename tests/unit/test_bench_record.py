@@ -98,6 +98,12 @@ def test_busy_machine_is_said():
     assert "something else ran" in warnings(bad)[0]
 
 
+def test_unequal_ranks_are_said():
+    assert warnings(record(waiting=[0.38, 0.05])) == [
+        "2gbit: rank 0 waits 38 % of the time, rank 1 5 %: the ranks are not equally fast, and `balance` can give each its share"]
+    assert warnings(record(waiting=None)) == []
+
+
 def test_no_control_in_shared_memory():
     found = record(without=("control", "control_C", "control_T"), hosts=1)
     assert found["control_hidden"] is found["control_ok"] is None

@@ -191,7 +191,7 @@ def test_trace_summarises_and_draws(tmp_path, capsys):
     timeline.write_chrome(spans, tmp_path / "t.json")
     assert cli.main(["trace", str(tmp_path / "t.json"), "--png", str(tmp_path / "t.png")]) == 0
     numbers = capsys.readouterr().out.splitlines()[2].split()
-    assert numbers == ["0", "100.00", "60.00", "80.00", "40.00"]
+    assert numbers == ["0", "100.00", "60.00", "80.00", "40.00", "40", "%"]
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 

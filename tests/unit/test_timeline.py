@@ -94,6 +94,8 @@ def test_chrome_trace_structure(tmp_path):
     names = {event["pid"]: event["args"]["name"] for event in metadata
              if event["name"] == "process_name"}
     assert names == {0: "rank 0", 1: "rank 1"}
+    assert {event["pid"]: event["args"]["labels"] for event in metadata if event["name"] == "process_labels"} == {
+        0: "waits 20 % of the time", 1: "waits 91 % of the time"}
     tracks = [(event["pid"], event["args"]["name"]) for event in metadata
               if event["name"] == "thread_name"]
     assert tracks == [(0, "worker 2"), (0, "worker 10"), (0, "communicator"),

@@ -98,6 +98,7 @@ def measure(comm: MPI.Intracomm, case: Case,
             "choice": {name: getattr(best.settings, name)
                        for name in ("wait", "depth", "chunk", "in_flight")},
             "nbytes_in_flight": comm.allreduce(best.nbytes_in_flight, MPI.MAX),
+            "waiting": comm.allgather(best.load.waiting),
             "bare_fft_s": bare_fft_s, "peer_setting": peers.get("setting"),
             "peer_skipped": peers.get("skipped")}
 

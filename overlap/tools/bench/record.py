@@ -17,6 +17,7 @@ from .cases import MODES, Case
 from .jobs import JOBS
 
 CONTROL_LIMIT = 0.1         # more than this must not look hidden where nothing overlaps
+UNEVEN = 0.15               # of the time, by which ranks may wait longer than another one
 BUSY_SPREAD = 0.3           # of the times without any communication, over their median
 
 Record = dict[str, Any]
@@ -64,6 +65,7 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
         "hidden": _finite(model.hidden(C, T, best)),
         "max_rel_error": measured["max_rel_error"],
         "nbytes_in_flight": measured["nbytes_in_flight"], "binding": measured["binding"],
+        "waiting": measured.get("waiting"),
         "control_s": median.get("control"), "control_hidden": None, "control_ok": None,
         "spread": {name: [min(values), max(values)] for name, values in seconds.items()}}
     if "control" in median:
@@ -115,6 +117,18 @@ def crowded(record: Record) -> list[str]:
     return [host for host in cores if workers[host] > len(cores[host])]
 
 
+def imbalance(record: Record) -> str | None:
+    """Which ranks wait for slower ones, where some wait clearly longer than others."""
+    waiting = record.get("waiting") or [0.0]  # an older report has none
+    least = min(range(len(waiting)), key=waiting.__getitem__)
+    if max(waiting) - waiting[least] < UNEVEN:
+        return None
+    long = [f"rank {rank} waits {100 * share:.0f} % of the time" for rank, share in enumerate(waiting)
+            if share - waiting[least] >= UNEVEN]
+    return (f"{', '.join(long)}, rank {least} {100 * waiting[least]:.0f} %: the ranks are not equally fast, and `balance` can give "
+            "each its share")
+
+
 def warnings(record: Record) -> list[str]:
     """Tell what a reader of the record must know, as lines of text."""
     lines = []
@@ -133,6 +147,8 @@ def warnings(record: Record) -> list[str]:
         lines.append(
             f"warning: {record['link']}: computing alone took {1e3 * low:.0f} to {1e3 * high:.0f} "
             "ms: something else ran on these cores, and no time here means much")
+    if text := imbalance(record):
+        lines.append(f"{record['link']}: {text}")
     if record.get("peer_skipped"):
         lines.append(f"mpi4py-fft was not timed: {record['peer_skipped']}")
     if record.get("reference_skipped"):
