@@ -18,7 +18,6 @@ import os
 import platform
 from contextlib import suppress
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -100,8 +99,12 @@ class LongMessages:
     def _learn(self, kind):
         """Find out which way is faster for this kind (collective)."""
         path = self._path(kind)
-        known: Any = self._comm.bcast(_read(path) if path and self._comm.rank == 0 else None)
-        if known is None:
+        found = np.zeros(1 + len(SIZES))     # whether it is known, and what
+        if path and self._comm.rank == 0 and (kept := _read(path)):
+            found[:] = 1, *kept
+        there, *each = self._greatest(found)
+        known = [bool(one) for one in each]
+        if not there:
             known = [self._measured_s(self._mpi, kind, nbytes) < _CLEARLY * self._measured_s(self._window, kind, nbytes)
                      for nbytes in SIZES]
             if path and self._comm.rank == 0:
@@ -128,9 +131,14 @@ class LongMessages:
                 way(kind, send, target, nbytes, number % comm.size, agreed)
             return (perf_counter() - started) / calls
 
-        once_s = comm.allreduce(run_s(comm.size), MPI.MAX)
+        once_s = float(self._greatest(np.array(run_s(comm.size))))
         calls = comm.size * max(1, int(_ROUND_S / once_s / comm.size))
-        return min(once_s, *(comm.allreduce(run_s(calls), MPI.MAX) for _ in range(_ROUNDS if once_s < _SLOW_S else 1)))
+        return min(once_s, *(float(self._greatest(np.array(run_s(calls)))) for _ in range(_ROUNDS if once_s < _SLOW_S else 1)))
+
+    def _greatest(self, values):
+        """The greatest ones of all ranks, in place."""
+        self._patience.until(self._comm.Iallreduce(MPI.IN_PLACE, values, MPI.MAX).Test, "another rank of the node")
+        return values
 
     def _path(self, kind):
         """The file of the cache that knows, or None where nothing is kept."""
