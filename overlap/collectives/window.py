@@ -115,7 +115,8 @@ class Window:
 
 def memory(address: int, nbytes: int) -> np.ndarray:
     """Bytes at an address as an array."""
-    return np.frombuffer(MPI.buffer.fromaddress(address, nbytes), np.uint8)
+    content: Any = MPI.buffer.fromaddress(address, nbytes)
+    return np.frombuffer(content, np.uint8)
 
 
 def _words(failure):
