@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..halo import Halo
 from ..halo.plan import of_indices
 from ..runtime.own_control import OwnControl
-from .rows import Rows, own_part
+from .rows import Rows, assembled, own_part
 from .storage import stored
 from .team import Team
 
@@ -85,7 +85,7 @@ class Matrix:
         self.dtype = values.dtype
         self.count = int(count)
         self._vector_shape = (self.count,) if values.ndim == 1 else (self.count, self.block)
-        self._rows = _assembled(control, rows.astype(np.int64), columns.astype(np.int64), values, counts)
+        self._rows = assembled(control, rows.astype(np.int64), columns.astype(np.int64), values, counts)
         self._storage = here = stored(self._rows)
         self.storage = here.name
         self.team = Team(1)
@@ -377,26 +377,3 @@ def _problem(rows, columns, values, count, total):
     if not np.isfinite(values).all():
         return "expected finite values, received some that are not"
     return None
-
-
-def _assembled(control, rows, columns, values, counts):
-    """This rank's rows, of all entries that any rank has of them."""
-    limits = np.cumsum(counts)
-    owner = np.searchsorted(limits, rows, side="right")
-    if control.maximum(int((owner != control.rank).any())):
-        parts = control.alltoall([(rows[owner == rank], columns[owner == rank], values[owner == rank])
-                                  for rank in range(control.size)])
-        rows, columns, values = (np.concatenate(one) for one in zip(*parts))
-    first, count = int(limits[control.rank] - counts[control.rank]), counts[control.rank]
-    key = (rows - first) * int(limits[-1]) + columns
-    if not (np.diff(key) > 0).all():
-        order = np.argsort(key, kind="stable")
-        rows, columns, values, key = rows[order], columns[order], values[order], key[order]
-        new = np.concatenate([[True], key[1:] != key[:-1]])
-        if not new.all():
-            values = np.add.reduceat(values, np.flatnonzero(new), axis=0)
-            rows, columns = rows[new], columns[new]
-    starts = np.concatenate([[0], np.cumsum(np.bincount(rows - first, minlength=count))])
-    return Rows(first, count, starts, columns, values)
-
-

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..runtime.own_control import OwnControl
 from . import kernels
 
 
@@ -51,6 +53,28 @@ class Rows:
         found = np.zeros((self.count, size), self.values.real.dtype)
         kernels.row_sums(self.starts, _flat(self.values), found)
         return found if self.values.ndim == 3 else found[:, 0]
+
+
+def assembled(control: OwnControl, rows: np.ndarray, columns: np.ndarray, values: np.ndarray,
+              counts: Sequence[int]) -> Rows:
+    """This rank's rows, of all entries that any rank has of them."""
+    limits = np.cumsum(counts)
+    owner = np.searchsorted(limits, rows, side="right")
+    if control.maximum(int((owner != control.rank).any())):
+        parts = control.alltoall([(rows[owner == rank], columns[owner == rank], values[owner == rank])
+                                  for rank in range(control.size)])
+        rows, columns, values = (np.concatenate(one) for one in zip(*parts))
+    first, count = int(limits[control.rank] - counts[control.rank]), counts[control.rank]
+    key = (rows - first) * int(limits[-1]) + columns
+    if not (np.diff(key) > 0).all():
+        order = np.argsort(key, kind="stable")
+        rows, columns, values, key = rows[order], columns[order], values[order], key[order]
+        new = np.concatenate([[True], key[1:] != key[:-1]])
+        if not new.all():
+            values = np.add.reduceat(values, np.flatnonzero(new), axis=0)
+            rows, columns = rows[new], columns[new]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows - first, minlength=count))])
+    return Rows(first, count, starts, columns, values)
 
 
 def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
