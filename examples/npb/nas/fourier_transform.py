@@ -61,7 +61,9 @@ class FT(Kernel):
         super().__init__(comm, letter, weights, advance)
         self._shape = GRIDS[letter]
         self._plan = overlap.FFT3(comm, self._shape, complex, norm="forward",
-                                  layout={"order": "transposed", "grid": (1, comm.size), "weights": weights}, settings={"effort": "measure"})
+                                  layout={"order": "transposed", "grid": (1, comm.size), "weights": weights},
+                                  # One size of messages: their number is compared with that of other shares.
+                                  settings={"effort": "measure", "chunk": 8})
         self._u, self._spectrum = self._plan.real.empty(), self._plan.spectrum.empty()
         self._planes = self._plan.real.local_slice[0]
         self.share = self._planes.stop - self._planes.start
