@@ -5,7 +5,7 @@ from .distarray import DistArray
 from .distribution import Distribution, part_of
 from .exchange import RemotePieces, mpi_type
 from .layout import Layout, box_shape, contiguous, offset
-from .masks import mask_problem
+from .masks import mask_problem, refuse_masks
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .stages import Stage, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
@@ -15,4 +15,4 @@ from .weights import Weights, checked, combined, shares
 
 __all__ = ["Blocks", "DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "Neighbour", "RemotePieces", "Stage",
            "Transpose", "TransposeBlocks", "Weights", "axis_names", "block", "box_shape", "checked", "chunks", "combined", "complement", "contiguous", "coordinates", "ffts_along", "intersect", "length_of", "mask_problem", "mode_segments", "moved",
-           "mpi_type", "offset", "part_of", "parts_on_rank_0", "shares", "stages", "subcomms", "together"]
+           "mpi_type", "offset", "part_of", "parts_on_rank_0", "refuse_masks", "shares", "stages", "subcomms", "together"]

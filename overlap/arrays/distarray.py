@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ..errors import InputError
 from . import storage
 from .distribution import Distribution, Placed, overlapping, part_of, within
-from .masks import mask_problem
+from .masks import refuse_masks
 from .partition import length_of
 from .weights import checked
 
@@ -52,8 +52,7 @@ class DistArray(np.ndarray):
 
     def __new__(cls, buffer: ArrayLike, comm: Any, global_shape: Sequence[int],
                 axes: Sequence[int], local_slice: Sequence[slice]) -> Self:
-        if problem := mask_problem(buffer=buffer):
-            raise InputError(problem)
+        refuse_masks(buffer=buffer)
         array = np.asarray(buffer).view(cls)
         where = Distribution(tuple(global_shape), tuple(axes), tuple(local_slice))
         if array.shape != where.shape:

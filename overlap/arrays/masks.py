@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InputError
+
 
 def mask_problem(**arrays: Any) -> str | None:
     """What is wrong with the first of some arguments that is a masked array; None if none is."""
@@ -13,3 +15,9 @@ def mask_problem(**arrays: Any) -> str | None:
         if isinstance(array, np.ma.MaskedArray):
             return f"expected {name} to be an array without a mask, received a masked array"
     return None
+
+
+def refuse_masks(**arrays: Any) -> None:
+    """Raise an `InputError`, on this rank, where one of some arguments is a masked array."""
+    if problem := mask_problem(**arrays):
+        raise InputError(problem)

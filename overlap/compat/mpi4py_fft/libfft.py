@@ -6,7 +6,7 @@ from importlib import import_module
 
 import numpy as np
 
-from ...arrays import mask_problem
+from ...arrays import refuse_masks
 from ...errors import InputError
 from . import fftw
 
@@ -149,8 +149,7 @@ class Serial:
         InputError
             When an array is masked.
         """
-        if problem := mask_problem(input_array=input_array, output_array=output_array):
-            raise InputError(problem)
+        refuse_masks(input_array=input_array, output_array=output_array)
         if input_array is not None:
             self.input_array[...] = input_array
         self.xfftn(**options)

@@ -1,6 +1,6 @@
 """`Transform`: serial transforms with exchanges between them, one after the other."""
 
-from ...arrays import mask_problem
+from ...arrays import refuse_masks
 from ...errors import InputError
 
 
@@ -73,8 +73,7 @@ class Transform:
         InputError
             On this rank, when an array is masked.
         """
-        if problem := mask_problem(input_array=input_array, output_array=output_array):
-            raise InputError(problem)
+        refuse_masks(input_array=input_array, output_array=output_array)
         if input_array is not None:
             self.input_array[...] = input_array
         for serial, exchange, following in zip(self._xfftn, self._transfer, self._xfftn[1:]):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ....arrays import mask_problem
+from ....arrays import refuse_masks
 from ....errors import InputError
 from .utilities import (
     C2C_BACKWARD,
@@ -108,8 +108,7 @@ class FFT:
         InputError
             When an array is masked.
         """
-        if problem := mask_problem(input_array=input_array, output_array=output_array):
-            raise InputError(problem)
+        refuse_masks(input_array=input_array, output_array=output_array)
         source = self.input_array if input_array is None else input_array
         target = self.output_array if output_array is None else output_array
         if self._plan is not None and not (implicit and self._execute_on(source, target)):

@@ -6,7 +6,7 @@ the lengths of the output along `axes`.
 
 import numpy as np
 
-from ....arrays import mask_problem
+from ....arrays import refuse_masks
 from ....errors import InputError
 from .factory import get_planned_FFT
 from .plans import get_normalization
@@ -39,8 +39,7 @@ __all__ = ["aligned", "aligned_like", "dctn", "dstn", "fftn", "get_alignment", "
 
 
 def _check(array, kinds, name):
-    if problem := mask_problem(**{name: array}):
-        raise InputError(problem)
+    refuse_masks(**{name: array})
     if array.dtype.char not in kinds:
         raise InputError(f"expected {name} to be of a type among {', '.join(kinds)}, received {array.dtype}")
 
