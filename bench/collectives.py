@@ -1,13 +1,18 @@
-"""Latency of the collectives by remote writes beside MPI's: from Python, inside compiled code, through mpi4py.
+"""Latency of the collectives by remote writes beside MPI's: each from Python and from inside a compiled loop.
 
-    mpiexec -n 2 python bench/collectives.py [--json FILE] [--thread-level serialized] [--nbytes 8 1024]
+    mpiexec -n 2 python bench/collectives.py [--json FILE] [--thread-level multiple] [--nbytes 8 1024]
+    overlap links --hosts 2 --ranks 4 -- python bench/collectives.py --nbytes 8 1024
 
 Microseconds per call, the best of several rounds, the slowest rank's. A collective with a root takes each rank in
-turn. With ``--thread-level`` mpi4py starts MPI at that level; two runs give both columns.
+turn. With ``--thread-level`` mpi4py starts MPI at that level; a second run at the other one adds its times (``mpi4py_us``) to
+the cases of the same file. What MPI's own functions take without Python (``mpi_c_us``) is measured in a compiled loop too, which
+calls them by their addresses in the library.
 """
 
 import argparse
+import ctypes
 import json
+import os
 import platform
 from time import perf_counter
 
@@ -18,7 +23,7 @@ COLLECTIVES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", metavar="FILE", help="write the cases to it")
+    parser.add_argument("--json", metavar="FILE", help="write the cases to it, beside those that it has")
     parser.add_argument("--thread-level", choices=("serialized", "multiple"), default="serialized")
     parser.add_argument("--nbytes", type=int, nargs="+", default=[8, 1024, 8192, 65536, 2**20])
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
@@ -63,6 +68,53 @@ def compiled(fast, which, calls, size, block, other, pieces):
     return total
 
 
+LIBRARY = ctypes.CDLL(MPI.__file__)  # finds what mpi4py's module is linked with
+WORD, INT = ctypes.c_ssize_t, ctypes.c_int  # of addresses and handles; of counts and ranks
+SEND, MESSAGE = (WORD, INT, WORD), (WORD, WORD, INT, WORD, WORD)
+
+
+def mpi_function(name, *arguments):
+    """A function of the MPI library that compiled code can call."""
+    function = getattr(LIBRARY, f"MPI_{name}")
+    function.restype, function.argtypes = INT, arguments
+    return function
+
+
+MPI_BARRIER, MPI_BCAST = mpi_function("Barrier", WORD), mpi_function("Bcast", *SEND, INT, WORD)
+MPI_SCATTER = mpi_function("Scatter", *SEND, *SEND, INT, WORD)
+MPI_GATHER = mpi_function("Gather", *SEND, *SEND, INT, WORD)
+MPI_ALLGATHER = mpi_function("Allgather", *SEND, *SEND, WORD)
+MPI_REDUCE, MPI_ALLREDUCE = mpi_function("Reduce", *MESSAGE, INT, WORD), mpi_function("Allreduce", *MESSAGE, WORD)
+
+
+def handle(value):
+    """A handle of MPI's as C has it: an int, or an address, of which a register holds either."""
+    kind = INT if MPI._sizeof(value) == ctypes.sizeof(INT) else WORD
+    return kind.from_address(MPI._addressof(value)).value
+
+
+@numba.njit(nogil=True)
+def mpi_compiled(comm, double, add, which, calls, size, block, other, pieces):
+    """As `compiled`, of the MPI library."""
+    one, two, all_, count = block.ctypes.data, other.ctypes.data, pieces.ctypes.data, block.size
+    for number in range(calls):
+        root = number % size
+        if which == 0:
+            MPI_BARRIER(comm)
+        elif which == 1:
+            MPI_BCAST(one, count, double, root, comm)
+        elif which == 2:
+            MPI_SCATTER(all_, count, double, one, count, double, root, comm)
+        elif which == 3:
+            MPI_GATHER(one, count, double, all_, count, double, root, comm)
+        elif which == 4:
+            MPI_ALLGATHER(one, count, double, all_, count, double, comm)
+        elif which == 5:
+            MPI_REDUCE(one, two, count, double, add, root, comm)
+        else:
+            MPI_ALLREDUCE(one, two, count, double, add, comm)
+
+
 def python_calls(target, name, size, block, other, pieces):
     """A function that makes so many calls of a method, of ours or of mpi4py's."""
     if name == "allreduce" and not isinstance(target, Collectives):
@@ -82,21 +134,20 @@ def python_calls(target, name, size, block, other, pieces):
     return run
 
 
-def measured_us(comm, run):
-    """Microseconds per call: the best round of the slowest rank, after a first round that sets their length."""
-    calls = 20
-    comm.Barrier()
-    started = perf_counter()
-    run(calls)
-    calls = max(20, int(calls * OPTIONS.round_s / max(perf_counter() - started, 1e-6)))
-    calls = comm.bcast(calls)
-    best = float("inf")
-    for _ in range(OPTIONS.rounds):
+def measured_us(comm, runs):
+    """Microseconds per call of several runs, in turns: the best round of the slowest rank, after a first one that sets its length."""
+    def seconds(run, calls):
         comm.Barrier()
         started = perf_counter()
         run(calls)
-        best = min(best, comm.allreduce((perf_counter() - started) / calls, MPI.MAX))
-    return 1e6 * best
+        return (perf_counter() - started) / calls
+
+    each = [comm.bcast(max(20, int(OPTIONS.round_s / max(seconds(run, 20), 1e-8)))) for run in runs]
+    best = [float("inf")] * len(runs)
+    for _ in range(OPTIONS.rounds):
+        for place, (run, calls) in enumerate(zip(runs, each)):
+            best[place] = min(best[place], comm.allreduce(seconds(run, calls), MPI.MAX))
+    return [1e6 * one for one in best]
 
 
 def case(comm, fast, name, nbytes):
@@ -104,27 +155,58 @@ def case(comm, fast, name, nbytes):
     size = comm.size
     block = np.zeros(max(1, nbytes // 8))
     arrays = block, np.zeros_like(block), np.zeros((size, block.size))
-    run_compiled = (lambda calls: compiled(fast, COLLECTIVES.index(name), calls, size, *arrays))
-    return {"collective": name, "nbytes": nbytes, "ranks": size,
-            "python_us": measured_us(comm, python_calls(fast, name, size, *arrays)),
-            "njit_us": measured_us(comm, run_compiled),
-            f"mpi4py_{OPTIONS.thread_level}_us": measured_us(comm, python_calls(comm, name, size, *arrays))}
+    place, handles = COLLECTIVES.index(name), [handle(one) for one in (comm, MPI.DOUBLE, MPI.SUM)]
+    python_us, njit_us, mpi_c_us, mpi4py_us = measured_us(comm, [
+        python_calls(fast, name, size, *arrays), lambda calls: compiled(fast, place, calls, size, *arrays),
+        lambda calls: mpi_compiled(*handles, place, calls, size, *arrays), python_calls(comm, name, size, *arrays)])
+    return {"collective": name, "nbytes": nbytes, "ranks": size, "python_us": python_us, "njit_us": njit_us, "mpi_c_us": mpi_c_us,
+            "mpi4py_us": {OPTIONS.thread_level: mpi4py_us}}
+
+
+def shown(case):
+    """A case as a line."""
+    level, = case["mpi4py_us"]
+    flat = case | {"mpi4py_us": case["mpi4py_us"][level]}
+    return "  ".join(f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in flat.items()) + f" ({level})"
+
+
+def keep(path, cases):
+    """Write the cases; those that the file has of the other thread level keep that level's time."""
+    content = {"machine": platform.processor() or platform.machine(), "mpi": MPI.Get_library_version(), "cases": []}
+    if os.path.exists(path):
+        with open(path) as file:
+            content = json.load(file)
+
+    def key(case):
+        return case["collective"], case["nbytes"], case["ranks"]
+
+    kept = {key(case): case for case in content["cases"]}
+    for case in cases:
+        before = kept.get(key(case), {}).get("mpi4py_us", {})
+        kept[key(case)] = case | {"mpi4py_us": before | case["mpi4py_us"]}
+    with open(path, "w") as file:
+        json.dump(content | {"cases": list(kept.values())}, file, indent=1)
+
+
+def check(comm):
+    """The functions of the MPI library are called rightly."""
+    ours, sums = np.full(3, comm.rank + 1.0), np.zeros(3)
+    mpi_compiled(*map(handle, (comm, MPI.DOUBLE, MPI.SUM)), COLLECTIVES.index("Allreduce"), 1, comm.size, ours, sums, ours[None])
+    assert (sums == comm.size * (comm.size + 1) / 2).all(), sums
 
 
 def main():
     comm = MPI.COMM_WORLD
+    check(comm)
     cases = []
     with Collectives(comm, max_nbytes=OPTIONS.max_nbytes) as fast:
         for name in OPTIONS.collectives:
             for nbytes in OPTIONS.nbytes[:1] if name in ("Barrier", "allreduce") else OPTIONS.nbytes:
                 cases.append(case(comm, fast, name, nbytes))
                 if comm.rank == 0:
-                    print("  ".join(f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}"
-                                    for key, value in cases[-1].items()), flush=True)
+                    print(shown(cases[-1]), flush=True)
     if OPTIONS.json and comm.rank == 0:
-        with open(OPTIONS.json, "w") as file:
-            json.dump({"machine": platform.processor() or platform.machine(), "mpi": MPI.Get_library_version(),
-                       "cases": cases}, file, indent=1)
+        keep(OPTIONS.json, cases)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,11 @@ For every case, medians of interleaved rounds: one worker without overlap (`one_
 two processes that do half of the batch each (`processes_s`): what memory and cores allow. Forward transforms
 also beside a bare loop of their FFTs (`trial_s`, of one and of two threads): copy a plane, transform its
 rows, transform its columns, compiled, with nothing of this library in it but FFTW's plans.
+
+How far that goes with more threads than there are cores: `gil_us` is the time outside of compiled code, in which only
+one thread of a process can be, per entry of the batch (one worker, median; of an operation it holds the user's
+function too, whose arithmetic gives the interpreter up); `of_sixteen` is how many times faster
+sixteen workers are than one, simulated with it and with nothing else that threads share.
 """
 
 import argparse
@@ -13,17 +18,21 @@ import json
 import multiprocessing
 import os
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
+from unittest import mock
 
 import numpy as np
 
 import overlap
 from overlap.compiled import njit
-from overlap.fft.engine.execute import call
+from overlap.fft.engine import plane_blocks, staged
+from overlap.fft.engine.execute import call, execute
 from overlap.fft.engine.fftw import barely_aligned, empty, zeros
 from overlap.fft.engine.lines import LineTransform
+from overlap.timing.simulate import Machine, Options, Program, simulate
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,38 @@ def _half(case, core, start, times, rounds):
         start.wait()
 
 
+class Python:
+    """The time that a run spends outside of compiled code, and how many calls of that it makes."""
+
+    def __init__(self, run):
+        self._run = run
+        self._inside_s, self.calls = 0.0, 0
+
+    def __call__(self):
+        with ExitStack() as stack:
+            for module in (staged, plane_blocks):
+                stack.enter_context(mock.patch.object(module, "execute", self._execute))
+            self._inside_s, self.calls = 0.0, 0
+            took_s = self._run()
+        return took_s - self._inside_s
+
+    def _execute(self, program, bases):
+        started = perf_counter()
+        execute(program, bases)
+        self._inside_s += perf_counter() - started
+        self.calls += 1
+
+
+def of_sixteen(one_s, python_s, calls):
+    """How many times faster sixteen workers are, if nothing but Python's interpreter stands in their way."""
+    machine = Machine(name="threads", fft_flops=1e9, copy_Bps=1e9, latency_s=0.0, bandwidth_Bps=1e9,
+                      interpreter_s=python_s / calls)
+    program = Program.alike(calls, (one_s / calls,), ())
+    one, sixteen = (simulate(program, machine, Options(ranks=1, workers=workers, depth=2 * workers)).wall_s
+                    for workers in (1, 16))
+    return one / sixteen
+
+
 class Halves:
     """Two processes with half of a case each; calling it gives the time of the slower one."""
 
@@ -161,6 +202,9 @@ def measured(case, rounds):
         runs |= {"trial_one_s": Bare(case, 1), "trial_two_s": Bare(case, 2)}
     if case.batch > 1:
         runs["processes_s"] = Halves(case, cores, rounds + 1)
+    python = None
+    if case.kind != "bracket":
+        runs["python_s"] = python = Python(runs["one_s"])
     times = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
@@ -172,6 +216,9 @@ def measured(case, rounds):
               "speedup": found["one_s"] / found["two_s"]}
     if "processes_s" in found:
         record["processes"] = found["one_s"] / found["processes_s"]
+    if python is not None:
+        record["gil_us"] = 1e6 * found["python_s"] / case.batch
+        record["of_sixteen"] = of_sixteen(found["one_s"], found["python_s"], python.calls)
     if case.kind == "forward":
         record["trial_ratio"] = [found["one_s"] / found["trial_one_s"],
                                  found["two_s"] / found["trial_two_s"]]
@@ -195,7 +242,9 @@ def main():
               f"{1e3 * record['two_s']:8.2f}: {record['speedup']:.2f}"
               + (f"; processes {record['processes']:.2f}" if "processes" in record else "")
               + (f"; to the bare loop {record['trial_ratio'][0]:.2f}, {record['trial_ratio'][1]:.2f}"
-                 if "trial_ratio" in record else ""), flush=True)
+                 if "trial_ratio" in record else "")
+              + (f"; Python {record['gil_us']:.2f} us per entry, sixteen workers {record['of_sixteen']:.1f}"
+                 if "gil_us" in record else ""), flush=True)
     if given.json:
         with open(given.json, "w") as file:
             json.dump({"cases": records}, file, indent=1)

@@ -17,13 +17,11 @@ import mpi4py
 mpi4py.rc.thread_level = "serialized"  # enough, and MPI is fastest then
 import numba
 import numpy as np
+from cg_scaling import MATRICES
 from mpi4py import MPI
 
 from overlap.collectives import Collectives
 
-MATRICES = {"nasa2910": (2_910, 174_296), "s1rmq4m1": (5_489, 281_111), "smt": (25_710, 3_753_184),
-            "nd3k": (9_000, 3_279_690), "nd6k": (18_000, 6_897_316), "nd12k": (36_000, 14_220_946),
-            "nd24k": (72_000, 28_715_634)}  # rows and entries
 ROUNDS = 3
 
 
@@ -63,7 +61,7 @@ def from_file(path, begin, end):
 def product(starts, columns, values, vector, result):
     for row in range(len(starts) - 1):
         total = 0.0
-        for entry in range(starts[row], starts[row + 1]):
+        for entry in range(np.uint64(starts[row]), np.uint64(starts[row + 1])):    # signed ones may count from the end
             total += values[entry] * vector[columns[entry]]
         result[row] = total
 

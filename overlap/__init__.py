@@ -7,6 +7,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all
     compiled        functions compiled by numba, without the GIL, and the cache of their code
+    interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines, communicator thread, worker pool, deadlines, trace

@@ -34,6 +34,7 @@ from numba.extending import _Intrinsic
 from . import files
 
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
+_DIGEST_NBYTES = 32  # of SHA-256
 
 
 def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -88,8 +89,9 @@ class _CodeFiles:
         if path is None:
             return None
         with suppress(Exception):  # there is none, or it was damaged: compile again
-            digest, code = pickle.loads(files.read(path, _LIMIT_NBYTES))
-            if hashlib.sha256(code).digest() == digest:
+            content = files.read(path, _LIMIT_NBYTES)
+            digest, code = content[:_DIGEST_NBYTES], content[_DIGEST_NBYTES:]
+            if hashlib.sha256(code).digest() == digest:     # before anything is unpickled
                 return pickle.loads(code)
         return None
 
@@ -101,7 +103,7 @@ class _CodeFiles:
             if not old.name.startswith(f"{self._name}.{self._source}-"):
                 old.unlink(missing_ok=True)
         code = dumps(data)
-        files.write(path, pickle.dumps((hashlib.sha256(code).digest(), code)))
+        files.write(path, hashlib.sha256(code).digest() + code)
 
     def flush(self):
         for path in self._folder.glob(f"{self._name}.*.nbc"):

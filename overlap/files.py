@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tempfile
@@ -152,6 +153,30 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a whole file at once, in UTF-8 where it is text; see `replacing`."""
     with replacing(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sealed(text: str) -> str:
+    """Give JSON text its digest, by which `is_sealed` tells later whether any byte of it has changed.
+
+    Parameters
+    ----------
+    text : str
+        It has an item ``"digest": ""``, in which the SHA-256 of the text as it is now is put.
+    """
+    return text.replace('"digest": ""', f'"digest": "{_digest(text.encode())}"', 1)
+
+
+def is_sealed(content: bytes, digest: object) -> bool:
+    """Whether a file's content is what `sealed` made, given the digest that was read from it.
+
+    It finds damage, not malice: whoever changes the file can give it another digest.
+    """
+    return (isinstance(digest, str) and digest.isascii() and content.count(digest.encode()) == 1
+            and digest == _digest(content.replace(digest.encode(), b"")))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def unwritable(path: str | os.PathLike[str]) -> str | None:

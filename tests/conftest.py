@@ -7,8 +7,9 @@ import launchers
 import processes
 import pytest
 
-# A shell's background job starts with SIGINT ignored, and so would every job of the tests.
+# A shell's background job starts with SIGINT ignored, one under nohup with SIGHUP, and so would every job of the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Tests run more ranks than there are cores. MPICH waits without giving its core away then, for whole time
 # slices of the kernel, above all in its collectives for one node; told to sleep it is many times faster.

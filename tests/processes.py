@@ -41,7 +41,7 @@ class JobFailed(AssertionError):
 
 def start(ranks, mpi, folder, env, arguments):
     """The launcher's process, with its output in two files of the folder."""
-    launcher, mpi_environ = launcher_command(mpi)
+    launcher, mpi_environ = launcher_command(mpi, folder)
     environ = {name: value for name, value in os.environ.items()
                if not name.startswith(_LAUNCHER_VARIABLES)}
     environ |= dict([launch.THREAD_LEVEL]) | mpi_environ | env
@@ -91,14 +91,19 @@ def end_all(mark, grace_s):
 
 # ---- the two MPI libraries -------------------------------------------------------------------
 
-def launcher_command(mpi):
-    """Command and environment that start ranks of this interpreter under one MPI library."""
+def launcher_command(mpi, folder=None):
+    """Command and environment that start ranks of this interpreter under one MPI library.
+
+    Open MPI's launcher makes a folder inside of `folder`. It names it after its process, fails where that of a
+    killed one is left, and leaves its own when it is killed: so it should be the job's.
+    """
     if mpi == "mpich":
         return [str(Path(sys.executable).with_name("mpiexec"))], {}
     home = openmpi()
     return ([f"{home}/bin/mpiexec", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
             {"PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}",
-             "MPI4PY_LIBMPI": f"{home}/lib/libmpi.so.40"})
+             "MPI4PY_LIBMPI": f"{home}/lib/libmpi.so.40"}
+            | ({"PRTE_MCA_prte_tmpdir_base": str(folder)} if folder else {}))
 
 
 @functools.cache

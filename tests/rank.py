@@ -25,6 +25,7 @@ PARENT_LOST_S = 20.0            # past its deadline a case ends by itself, whoev
 def rewrite_asserts():
     """Import cases as pytest imports tests, so that a failed assert shows what it compared."""
     os.environ.setdefault("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    os.environ.pop("PYTEST_ADDOPTS", None)  # meant for the session, and for its plugins
     from _pytest.assertion import pytest_assertrepr_compare, util
     from _pytest.config import _prepareconfig
     config = _prepareconfig(["--noconftest", "-c", os.devnull, "--rootdir", os.curdir,

@@ -115,15 +115,31 @@ def gathered(comm: MPI.Intracomm, blocks: Blocks, values: np.ndarray) -> np.ndar
     return found
 
 
-def simulate(ranks: list[int], cells: tuple[int, ...], costs: Costs) -> None:
-    """Print the time of a cycle by the switching level, of grids with so many cells per rank."""
+def times_by_level(blocks: Blocks, costs: Costs, cores: int = 1, iterations: list[int] | None = None) -> list[float]:
+    """Seconds of a cycle by the switching level, or of a solution where the iterations with the last levels are given.
+
+    The last level is the original scheme: as many cells as there are ranks are gathered, and one core of a rank computes them; with
+    coarse-grid aggregation all of its cores do.
+    """
+    last = last_switch(blocks)
+    times = [costs.cycle_s(levels_of(blocks, switch)) for switch in range(1, last + 1)]
+    gathered = sum(float(np.prod(level.shape)) for level in levels_of(blocks, last) if level.size < blocks.size)
+    times[-1] += (cores - 1) * gathered * costs.cell_s
+    return [number * time for number, time in zip(iterations, times[-len(iterations):])] if iterations else times
+
+
+def simulate(ranks: list[int], cells: tuple[int, ...], costs: Costs, cores: int, iterations: list[int]) -> None:
+    """Print these times, of grids with so many cells per rank."""
+    scale, what = (1, "s of a solution") if iterations else (1e3, "ms of a cycle")
     print(f"{'x'.join(map(str, cells))} cells per rank, {1e9 * costs.cell_s:g} ns per cell, {1e6 * costs.latency_s:g} us and "
-          f"{1e9 * costs.byte_s:g} ns per byte of a message: ms of a cycle by switching level, best in brackets")
+          f"{1e9 * costs.byte_s:g} ns per byte of a message: {what} by switching level, best in brackets")
     for count in ranks:
         grid = tuple(MPI.Compute_dims(count, [0] * 3))
         blocks = Blocks(tuple(length * parts for length, parts in zip(cells, grid)), grid)
-        times = [1e3 * costs.cycle_s(levels_of(blocks, switch)) for switch in range(1, last_switch(blocks) + 1)]
-        print(f"{count:6d} ranks: " + "  ".join(f"[{time:.3g}]" if time == min(times) else f"{time:.3g}" for time in times))
+        times = times_by_level(blocks, costs, cores, iterations)
+        print(f"{count:6d} ranks, from level {last_switch(blocks) - len(times) + 1}: "
+              + "  ".join(f"[{scale * time:.3g}]" if time == min(times) else f"{scale * time:.3g}" for time in times)
+              + f"; the last one takes {times[-1] / min(times):.2f} times the best")
 
 
 def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -144,6 +160,10 @@ def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
                         "many ranks, each with --cells, by the model that chooses the level")
     parser.add_argument("--costs", type=float, nargs=3, default=[30.0, 5.0, 0.5], metavar=("NS", "US", "NS"), help="of the model: per "
                         "cell, per message, per byte; default: 30 5 0.5")
+    parser.add_argument("--cores", type=int, default=1, help="of the model: cores of a rank, whose cells take the time given; one alone "
+                        "computes what is gathered after the last level; default: 1")
+    parser.add_argument("--iterations", type=int, nargs="+", default=[], metavar="N", help="of the model: what solutions take by the last "
+                        "switching levels, the last one last; default: tell the times of cycles")
     parser.add_argument("--picture", metavar="FILE", help="draw the field and the head")
     given = parser.parse_args()
     if len(given.cells) not in (1, 3) or min(given.cells) < 2:
@@ -161,7 +181,7 @@ def main() -> None:
     if given.simulate:
         cell_ns, latency_us, byte_ns = given.costs
         if comm.rank == 0:
-            simulate(given.simulate, shape, Costs(1e-9 * cell_ns, 1e-6 * latency_us, 1e-9 * byte_ns))
+            simulate(given.simulate, shape, Costs(1e-9 * cell_ns, 1e-6 * latency_us, 1e-9 * byte_ns), given.cores, given.iterations)
         return
     blocks = Blocks(shape, grid_of(shape, comm.size))
     coefficient = np.ones(shape) if given.uniform else conductivity(shape, given.seed, given.contrast)

@@ -4,7 +4,8 @@
     python examples/npb/run.py mg --class A --ranks 2 --balance --json mg.json --picture mg.png
     python examples/npb/run.py ep --class W --ranks 2 --weights 7 4
 
-Without options shares are even. With --weights or --balance a run with even shares comes first, and both are told.
+Without options shares are even. With --weights or --balance a run with even shares comes first, with --plain one of even shares
+that waits for every exchange, and all are told.
 It ends with status 1 where NPB's verification fails.
 """
 
@@ -52,6 +53,7 @@ def parsed(arguments: list[str], ranks: int | None) -> argparse.Namespace:
     shares = parser.add_mutually_exclusive_group()
     shares.add_argument("--weights", nargs="+", type=_weight, metavar="W", help="speed of each rank")
     shares.add_argument("--balance", action="store_true", help="shares after measured speeds; EP: batches drawn by who is free")
+    parser.add_argument("--plain", action="store_true", help="first a run of even shares that hides nothing")
     parser.add_argument("--ranks", type=int, metavar="N", help="start so many ranks; default: those of mpiexec, or 1")
     parser.add_argument("--link", type=_rate, metavar="RATE", help="start each rank on a host of its own, joined by such links: 2gbit")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run so often, and tell of the run of the median time")
@@ -94,7 +96,8 @@ def benchmark(comm: MPI.Intracomm, given: argparse.Namespace) -> bool:
     """Run a benchmark, print and write what it found; whether it was verified (collective)."""
     from nas import machine, report, suite
     with report.progress(comm.rank, f"{given.kernel.upper()} {given.letter}") as advance:
-        runs, kernel = suite.runs(comm, given.kernel, given.letter, given.weights and tuple(given.weights), given.balance, given.repeat, advance)
+        runs, kernel = suite.runs(comm, suite.Case(given.kernel, given.letter, given.repeat), advance,
+                                  weights=given.weights and tuple(given.weights), balance=given.balance, plain=given.plain)
     figures = suite.figures(runs, kernel)
     figures["stream_triad_gb_per_s"] = machine.triad_gb_per_s(comm)
     figures["bare_fft_mflop_per_s"] = machine.fft_mflop_per_s(comm)

@@ -64,6 +64,11 @@ class Attention:
         else:
             self.refuse(self._problem(detail))
 
+    @property
+    def broken(self) -> bool:
+        """Whether an exception has left the compiled code."""
+        return bool(self._state[protocol.BROKEN])
+
     def refuse(self, text: str) -> NoReturn:
         """Raise an `InputError`, here and on the ranks that wait."""
         self._window.fail(text)
@@ -74,7 +79,7 @@ class Attention:
     def _elsewhere(self, kind):
         begin = protocol.ARGUMENTS
         try:
-            self._carrier.carry(kind, [int(value) for value in self._state[begin:begin + 7]])
+            self._carrier.carry(kind, self._state[begin:begin + 7].tolist())
         except BaseException:
             failure = self._window.failure()
             self._carrier.tell(*(failure[::-1] if failure else ("", None)))

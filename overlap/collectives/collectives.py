@@ -18,12 +18,12 @@ from .long_messages import LongMessages
 from .nodes import Nodes, SeveralNodes
 from .patience import Patience
 from .post import Post
-from .window import Window
+from .window import SPINS, SPINS_SHARED, Window, cores_are_shared
 
 _SMALLEST = 1024         # bytes of a slot; each rank has a cache line of it at least
-_OPERATIONS = ((MPI.SUM, Op.SUM), (MPI.PROD, Op.PROD), (MPI.MIN, Op.MIN), (MPI.MAX, Op.MAX),
-               (MPI.LAND, Op.LAND), (MPI.LOR, Op.LOR), (MPI.LXOR, Op.LXOR), (MPI.BAND, Op.BAND),
-               (MPI.BOR, Op.BOR), (MPI.BXOR, Op.BXOR), (MPI.MAXLOC, Op.MAXLOC), (MPI.MINLOC, Op.MINLOC))
+OPERATIONS = ((MPI.SUM, Op.SUM), (MPI.PROD, Op.PROD), (MPI.MIN, Op.MIN), (MPI.MAX, Op.MAX),
+              (MPI.LAND, Op.LAND), (MPI.LOR, Op.LOR), (MPI.LXOR, Op.LXOR), (MPI.BAND, Op.BAND),
+              (MPI.BOR, Op.BOR), (MPI.BXOR, Op.BXOR), (MPI.MAXLOC, Op.MAXLOC), (MPI.MINLOC, Op.MINLOC))
 _WHOLE = (buffers.Reduce, buffers.Allreduce)  # of whose arrays one is as long as the other
 
 
@@ -76,7 +76,7 @@ class Collectives:
         self.nodes = len(members.ranks)
         line = protocol.LINE
         self._window = window = Window(node, -(-max(max_nbytes, _SMALLEST, node.size * line) // line) * line,
-                                       members.ranks[members.mine])
+                                       members.ranks[members.mine], SPINS_SHARED if cores_are_shared(comm) else SPINS)
         state, patience = window.state, Patience(window, deadline_s)
         self._carrier: LongMessages | SeveralNodes
         if self.nodes == 1:
@@ -218,6 +218,11 @@ class Collectives:
         except (NumbaError, OverflowError) as error:
             self._refuse(error)
 
+    @property
+    def broken(self) -> bool:
+        """Whether an exception has left a collective here: then no other one can be made."""
+        return self._attention.broken
+
     def free(self) -> None:
         """Free the window (collective). Later calls raise `ClosedError`."""
         if not self._window.closed:
@@ -265,11 +270,8 @@ class Collectives:
 
     def _number_of(self, op):
         """The number of an operation, however it is spelled."""
-        for other, number in _OPERATIONS:
-            if isinstance(op, MPI.Op) and op == other:
-                return int(number)
         try:
-            return operator.index(op)
+            return operation_number(op)
         except TypeError:
             self._refuse(f"the operation {op!r}")
 
@@ -278,6 +280,16 @@ class Collectives:
         if isinstance(what, BaseException):
             what = str(what).strip().splitlines()[-1]
         self._attention.refuse(f"expected arrays or numbers of a numeric type, received {what} (rank {self.rank})")
+
+
+def operation_number(op: Op | int | MPI.Op) -> int:
+    """The number of an operation, however it is spelled; `TypeError` if it is none."""
+    if isinstance(op, MPI.Op):
+        for other, number in OPERATIONS:
+            if op == other:
+                return int(number)
+    given: Any = op
+    return operator.index(given)
 
 
 def _check(comm, max_nbytes, deadline_s):

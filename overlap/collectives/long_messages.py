@@ -112,8 +112,9 @@ class LongMessages:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     files.write(path, json.dumps({"sizes": SIZES, "by_mpi": known}))
         self.by_mpi[kind] = tuple(known)
-        if not any(known):
-            self._state[LIMITS + kind] = NO_LIMIT
+        # Up to where MPI is first faster nothing leaves the compiled code any more.
+        shorter = known.index(True) if any(known) else len(known)
+        self._state[LIMITS + kind] = (FROM_NBYTES, *SIZES[:-1], NO_LIMIT)[shorter]
 
     def _measured_s(self, way, kind, nbytes):
         """Seconds of a call, the slowest rank's best round, each rank the root in turn; alike on all ranks."""

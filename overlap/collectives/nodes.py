@@ -1,6 +1,6 @@
 """The seven collectives among ranks of several nodes: within each node by its window, between nodes by messages.
 
-One rank of a node speaks for all of it: the root on the root's node, the first one elsewhere. So a broadcast,
+One rank of a node speaks for all of it: the root on the root's node, its head elsewhere. So a broadcast,
 a scatter, a gather and a reduction send one message to or from every other node, however many ranks it has. What all nodes
 have to know from all (barrier, allgather, allreduce) goes round in ceil(log2(nodes)) steps: in each a node sends all
 that it knows and the other does not (Bruck et al. 1997), the nodes' partial results one beside the other. They are
@@ -20,10 +20,9 @@ from mpi4py import MPI
 
 from ..compiled import njit
 from . import node
-from .memory import call_kernel
+from .memory import call_kernel, copy, words
 from .post import Post
-from .protocol import NAMES
-from .window import memory
+from .protocol import LINE, NAMES
 
 LONG_NBYTES = 2**15    # of an allreduce that is cut
 
@@ -40,6 +39,9 @@ class Nodes:
     ----------
     ranks : tuple of tuple of int
         The ranks of each node; nodes in the order of their first ranks.
+    heads : tuple of int
+        The rank that speaks for each node: of the first node the first one, of the second node the second one, ... So
+        they are on different cores where what MPI takes for nodes are parts of one machine.
     mine, place : int
         This rank's node, and its place there.
     """
@@ -48,6 +50,7 @@ class Nodes:
         firsts = comm.allgather(on_node.bcast(comm.rank))
         self.ranks = tuple(tuple(rank for rank, first in enumerate(firsts) if first == one)
                            for one in sorted(set(firsts)))
+        self.heads = tuple(ranks[number % len(ranks)] for number, ranks in enumerate(self.ranks))
         self.mine, self.place = self.where(comm.rank)
 
     def where(self, rank: int) -> tuple[int, int]:
@@ -61,6 +64,8 @@ class Nodes:
 class SeveralNodes:
     """Collectives between several nodes: a `Carrier`.
 
+    Data go from a window into a letter, and from a letter into a window or the caller's memory, without a copy between.
+
     Parameters
     ----------
     nodes : Nodes
@@ -70,10 +75,17 @@ class SeveralNodes:
     """
 
     def __init__(self, nodes: Nodes, post: Post, address: int) -> None:
-        self._nodes, self.post, self._address = nodes, post, address
+        self.post, self._address = post, address
         self._count, self._mine, self._place = len(nodes.ranks), nodes.mine, nodes.place
         self._size = sum(map(len, nodes.ranks))
+        self._sizes = [len(ranks) for ranks in nodes.ranks]
+        self._heads = list(nodes.heads)
+        self._head = nodes.ranks[nodes.mine].index(nodes.heads[nodes.mine])
+        self._where = [nodes.where(rank) for rank in range(self._size)]
         self._far = [rank for number, ranks in enumerate(nodes.ranks) if number != self._mine for rank in ranks]
+        self._ranks = [np.array(ranks, np.int64) for ranks in nodes.ranks]
+        self._ranks_at = [ranks.ctypes.data for ranks in self._ranks]
+        self._room, self._room_at, self._room_nbytes = np.empty(0, np.uint8), 0, -1
         self._ways: list[Callable[..., None]] = [getattr(self, f"_{name.lower()}") for name in NAMES]
 
     def carry(self, kind: int, arguments: list[int]) -> None:
@@ -91,138 +103,183 @@ class SeveralNodes:
 
     def _barrier(self, send, target, count, nbytes, root, kernel, agreed):
         node.barrier(self._address, agreed)
-        if self._place == 0:
-            self._all_know(np.empty(0, np.uint8), [0] * self._count, agreed)
+        if self._place == self._head:
+            self._all_know(0, [0] * self._count, agreed)
         node.barrier(self._address, agreed)
 
     def _bcast(self, send, target, count, nbytes, root, kernel, agreed):
         speakers, there, place = self._speakers(root)
         if self._place == place:
-            buffer = memory(send, nbytes) if nbytes else np.empty(0, np.uint8)
             distance = (self._mine - there) % self._count
             reach = 1
             while reach < self._count:    # a binomial tree, as in `node.bcast`
                 reach *= 2
             lowest = distance & -distance if distance else reach
             if distance:
-                buffer[:] = self.post.receive(speakers[(self._mine - lowest) % self._count], agreed)
+                come = self.post.expect(speakers[(self._mine - lowest) % self._count], nbytes)
+                _move(send, self.post.take(come, agreed), nbytes)
             while lowest > 1:
                 lowest //= 2
                 if distance + lowest < self._count:
-                    self.post.send(speakers[(self._mine + lowest) % self._count], agreed, buffer)
+                    letter = self.post.letter(speakers[(self._mine + lowest) % self._count], nbytes)
+                    _move(letter.address, send, nbytes)
+                    self.post.send(letter, agreed)
         node.bcast(self._address, send, nbytes, place, agreed)
 
     def _scatter(self, send, target, count, nbytes, root, kernel, agreed):
         speakers, there, place = self._speakers(root)
-        pieces = np.empty(0, np.uint8)
+        pieces = 0
         if self._mine == there and self._place == place:
-            everything = _rows(send, self._size, nbytes)
-            for number, ranks in enumerate(self._nodes.ranks):
-                if number != there:
-                    self.post.send(speakers[number], agreed, everything[list(ranks)].reshape(-1))
-            pieces = everything[list(self._nodes.ranks[there])]
+            for number in self._others():
+                letter = self.post.letter(speakers[number], self._sizes[number] * nbytes)
+                _collect(letter.address, send, self._ranks_at[number], self._sizes[number], nbytes)
+                self.post.send(letter, agreed)
+            pieces = self._own_room(self._sizes[there] * nbytes)
+            _collect(pieces, send, self._ranks_at[there], self._sizes[there], nbytes)
         elif self._place == place:
-            pieces = self.post.receive(speakers[there], agreed).copy()
-        node.scatter(self._address, pieces.ctypes.data, target, nbytes, place, agreed)
+            pieces = self.post.take(self.post.expect(speakers[there], self._sizes[self._mine] * nbytes), agreed)
+        node.scatter(self._address, pieces, target, nbytes, place, agreed)
 
     def _gather(self, send, target, count, nbytes, root, kernel, agreed):
         speakers, there, place = self._speakers(root)
-        pieces = self._of_node(send, nbytes, place, agreed)
         if self._place != place:
-            return
-        if self._mine != there:
-            self.post.send(speakers[there], agreed, pieces)
-            return
-        everything = _rows(target, self._size, nbytes)
-        for number, ranks in enumerate(self._nodes.ranks):
-            here = pieces if number == there else self.post.receive(speakers[number], agreed)
-            everything[list(ranks)] = here.reshape(len(ranks), nbytes)
+            node.gather(self._address, send, 0, nbytes, place, agreed)
+        elif self._mine != there:
+            letter = self.post.letter(speakers[there], self._sizes[self._mine] * nbytes)
+            node.gather(self._address, send, letter.address, nbytes, place, agreed)
+            self.post.send(letter, agreed)
+        else:
+            coming = [(number, self.post.expect(speakers[number], self._sizes[number] * nbytes)) for number in self._others()]
+            pieces = self._own_room(self._sizes[there] * nbytes)
+            node.gather(self._address, send, pieces, nbytes, place, agreed)
+            _distribute(target, self._ranks_at[there], self._sizes[there], pieces, nbytes)
+            for number, letter in coming:
+                _distribute(target, self._ranks_at[number], self._sizes[number], self.post.take(letter, agreed), nbytes)
 
     def _allgather(self, send, target, count, nbytes, root, kernel, agreed):
-        pieces = self._of_node(send, nbytes, 0, agreed)
-        if self._place == 0:
-            sizes = [len(ranks) * nbytes for ranks in self._nodes.ranks]
-            everything = _rows(target, self._size, nbytes)
-            for ranks, here in zip(self._nodes.ranks, self._all_know(pieces, sizes, agreed)):
-                everything[list(ranks)] = here.reshape(len(ranks), nbytes)
-        node.bcast(self._address, target, self._size * nbytes, 0, agreed)
+        if self._place == self._head:
+            room = self._own_room(self._size * nbytes)
+            node.gather(self._address, send, room, nbytes, self._head, agreed)
+            blocks = self._all_know(room, [size * nbytes for size in self._sizes], agreed)
+            for ranks_at, size, block in zip(self._ranks_at, self._sizes, blocks):
+                _distribute(target, ranks_at, size, block, nbytes)
+        else:
+            node.gather(self._address, send, 0, nbytes, self._head, agreed)
+        node.bcast(self._address, target, self._size * nbytes, self._head, agreed)
 
     def _reduce(self, send, target, count, nbytes, root, kernel, agreed):
         speakers, there, place = self._speakers(root)
-        partial = np.empty(nbytes, np.uint8)
-        node.reduce(self._address, send, partial.ctypes.data, count, nbytes, place, kernel, agreed)
         if self._place != place:
-            return
-        if self._mine != there:
-            self.post.send(speakers[there], agreed, partial)
-            return
-        parts = [partial if number == there else self.post.receive(speakers[number], agreed)
-                 for number in range(self._count)]
-        _combined(parts, target, count, kernel)
+            node.reduce(self._address, send, 0, count, nbytes, place, kernel, agreed)
+        elif self._mine != there:
+            letter = self.post.letter(speakers[there], nbytes)
+            node.reduce(self._address, send, letter.address, count, nbytes, place, kernel, agreed)
+            self.post.send(letter, agreed)
+        else:
+            coming = {number: self.post.expect(speakers[number], nbytes) for number in self._others()}
+            room = self._own_room(nbytes)
+            node.reduce(self._address, send, room, count, nbytes, place, kernel, agreed)
+            parts = [room if number == there else self.post.take(coming[number], agreed) for number in range(self._count)]
+            _combined(parts, target, count, kernel)
 
     def _allreduce(self, send, target, count, nbytes, root, kernel, agreed):
-        partial = np.empty(nbytes, np.uint8)
-        node.reduce(self._address, send, partial.ctypes.data, count, nbytes, 0, kernel, agreed)
-        if self._place == 0:
-            if nbytes <= LONG_NBYTES:
-                _combined(self._all_know(partial, [nbytes] * self._count, agreed), target, count, kernel)
-            else:
-                self._in_parts(partial, target, count, nbytes // count, kernel, agreed)
-        node.bcast(self._address, target, nbytes, 0, agreed)
+        if self._place != self._head:
+            node.reduce(self._address, send, 0, count, nbytes, self._head, kernel, agreed)
+        elif nbytes <= LONG_NBYTES:
+            room = self._own_room(self._count * nbytes)
+            node.reduce(self._address, send, room, count, nbytes, self._head, kernel, agreed)
+            _combined(self._all_know(room, [nbytes] * self._count, agreed), target, count, kernel)
+        else:
+            self._in_parts(send, target, count, nbytes, kernel, agreed)
+        node.bcast(self._address, target, nbytes, self._head, agreed)
 
-    def _in_parts(self, partial, target, count, itemsize, kernel, agreed):
+    def _in_parts(self, send, target, count, nbytes, kernel, agreed):
         """Combine the nodes' partial results, each node one part of the items."""
-        ends = [count * number // self._count for number in range(self._count + 1)]
-        parts = [partial[begin * itemsize:end * itemsize] for begin, end in zip(ends, ends[1:])]
-        others = [number for number in range(self._count) if number != self._mine]
-        for number in others:
-            self.post.send(self._nodes.ranks[number][0], agreed, parts[number])
-        theirs = {number: self.post.receive(self._nodes.ranks[number][0], agreed) for number in others}
-        theirs[self._mine] = parts[self._mine]
-        mine = np.empty_like(parts[self._mine])
-        _combined([theirs[number] for number in range(self._count)], mine.ctypes.data, mine.size // itemsize, kernel)
-        result = memory(target, count * itemsize)
-        result[:] = np.concatenate(self._all_know(mine, [part.size for part in parts], agreed))
+        itemsize = nbytes // count
+        begins = [count * number // self._count * itemsize for number in range(self._count + 1)]
+        sizes = [end - begin for begin, end in zip(begins, begins[1:])]
+        coming = {number: self.post.expect(self._heads[number], sizes[self._mine]) for number in self._others()}
+        partial = self._own_room(2 * nbytes)
+        room = partial + nbytes
+        node.reduce(self._address, send, partial, count, nbytes, self._head, kernel, agreed)
+        for number in self._others():
+            letter = self.post.letter(self._heads[number], sizes[number])
+            _move(letter.address, partial + begins[number], sizes[number])
+            self.post.send(letter, agreed)
+        parts = [partial + begins[number] if number == self._mine else self.post.take(coming[number], agreed)
+                 for number in range(self._count)]
+        _combined(parts, room, sizes[self._mine] // itemsize, kernel)
+        for begin, size, part in zip(begins, sizes, self._all_know(room, sizes, agreed)):
+            _move(target + begin, part, size)
+
+    def _others(self):
+        """The other nodes."""
+        return [number for number in range(self._count) if number != self._mine]
 
     def _speakers(self, root):
         """The rank that speaks for each node, the root's node, and the place of this node's speaker."""
-        there, place = self._nodes.where(root)
-        speakers = [root if number == there else ranks[0] for number, ranks in enumerate(self._nodes.ranks)]
-        return speakers, there, place if self._mine == there else 0
+        there, place = self._where[root]
+        speakers = self._heads.copy()
+        speakers[there] = root
+        return speakers, there, place if self._mine == there else self._head
 
-    def _of_node(self, send, nbytes, place, agreed):
-        """The pieces of this node's ranks, where one of them asks for them."""
-        pieces = np.empty(len(self._nodes.ranks[self._mine]) * nbytes if self._place == place else 0, np.uint8)
-        node.gather(self._address, send, pieces.ctypes.data, nbytes, place, agreed)
-        return pieces
+    def _own_room(self, nbytes):
+        """Address of this rank's memory for so many bytes, valid until the next call."""
+        if nbytes > self._room_nbytes:
+            self._room, self._room_nbytes = np.empty(nbytes + LINE, np.uint8), nbytes
+            self._room_at = self._room.ctypes.data + -self._room.ctypes.data % LINE
+        return self._room_at
 
-    def _all_know(self, mine, sizes, agreed):
-        """What the first ranks of all nodes have, of these sizes, in the order of nodes."""
-        count, known = self._count, [mine]   # of this node, the next one, ...
-        while len(known) < count:
-            asked = min(len(known), count - len(known))
-            self.post.send(self._nodes.ranks[(self._mine - len(known)) % count][0], agreed,
-                           np.concatenate(known[:asked]))
-            come = self.post.receive(self._nodes.ranks[(self._mine + len(known)) % count][0], agreed)
-            of = [sizes[(self._mine + len(known) + number) % count] for number in range(asked)]
-            known += np.split(come, np.cumsum(of)[:-1])
-        return [known[(number - self._mine) % count] for number in range(count)]
+    def _all_know(self, room, sizes, agreed):
+        """What the heads of all nodes have at the begin of `room`, of these sizes; addresses in the order of nodes.
 
-
-def _rows(address, size, nbytes):
-    """A piece of memory for each rank."""
-    return (memory(address, size * nbytes) if nbytes else np.empty(0, np.uint8)).reshape(size, nbytes)
+        There is room for all: this node's, the next one's, ...
+        """
+        count, mine = self._count, self._mine
+        begins = [0]
+        for number in range(count):
+            begins.append(begins[-1] + sizes[(mine + number) % count])
+        known = 1
+        while known < count:
+            asked = min(known, count - known)
+            come = self.post.expect(self._heads[(mine + known) % count], begins[known + asked] - begins[known])
+            letter = self.post.letter(self._heads[(mine - known) % count], begins[asked])
+            _move(letter.address, room, begins[asked])
+            self.post.send(letter, agreed)
+            _move(room + begins[known], self.post.take(come, agreed), begins[known + asked] - begins[known])
+            known += asked
+        return [room + begins[(number - mine) % count] for number in range(count)]
 
 
 def _combined(parts, target, count, kernel):
-    """Combine arrays of items one after the other."""
-    aligned = [np.require(part, requirements="A").copy() for part in parts]  # messages begin behind a header
-    first = aligned[0].ctypes.data
-    for other in aligned[1:]:
-        _call(kernel, target, first, other.ctypes.data, count)
+    """Combine arrays of items one after the other; their addresses."""
+    first = parts[0]
+    for other in parts[1:]:
+        _call(kernel, target, first, other, count)
         first = target
 
 
 @njit
 def _call(kernel, target, first, second, count):
     call_kernel(kernel, target, first, second, count)
+
+
+@njit
+def _move(target, source, nbytes):
+    copy(target, source, nbytes)
+
+
+@njit
+def _collect(target, pieces, ranks_at, count, nbytes):
+    """Copy the pieces of some ranks, whose numbers stand at an address, one beside the other."""
+    ranks = words(ranks_at)
+    for place in range(count):
+        copy(target + place * nbytes, pieces + ranks[place] * nbytes, nbytes)
+
+
+@njit
+def _distribute(pieces, ranks_at, count, source, nbytes):
+    """The reverse: copy what stands one beside the other to the pieces of some ranks."""
+    ranks = words(ranks_at)
+    for place in range(count):
+        copy(pieces + ranks[place] * nbytes, source + place * nbytes, nbytes)

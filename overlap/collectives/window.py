@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,8 @@ class Window:
         Bytes of a slot, a multiple of a cache line for each rank.
     ranks : sequence of int
         What the node's ranks are called in messages.
+    polls : int
+        How often a flag is read before a rank lets others have its core: `SPINS`, or `SPINS_SHARED` where cores are shared.
 
     Attributes
     ----------
@@ -42,14 +47,14 @@ class Window:
     closed : bool
     """
 
-    def __init__(self, comm: MPI.Intracomm, capacity: int, ranks: tuple[int, ...]) -> None:
+    def __init__(self, comm: MPI.Intracomm, capacity: int, ranks: tuple[int, ...], polls: int) -> None:
         self._place, self._ranks = comm.rank, ranks
         self.closed = False
         nbytes = protocol.segment_nbytes(capacity)
         self._window = MPI.Win.Allocate_shared(nbytes + protocol.LINE, 1, comm=comm)
         self._bases = [_aligned(self._window.Shared_query(other)[0].address) for other in range(comm.size)]
         self._failures = [memory(base + protocol.FAILED, _FAILURE_NBYTES) for base in self._bases]
-        self._polls = SPINS_SHARED if cores_are_shared(comm) else SPINS
+        self._polls = polls
         self._capacity = capacity
         self._states: list[np.ndarray] = []
         self.state = self.new_state(comm.rank, self._bases, NO_LIMIT)
@@ -128,7 +133,18 @@ def _aligned(address):
 
 
 def cores_are_shared(comm: MPI.Comm) -> bool:
-    """Whether the ranks of a node may run on fewer cores than they are."""
-    cores: Any = comm.allgather(os.sched_getaffinity(0))
-    return len(set().union(*cores)) < comm.size or any(
+    """Whether ranks of a communicator on this machine, whatever MPI takes for its nodes, may run on fewer cores than they are."""
+    machine = comm.Split(_machine_number(), comm.rank)
+    cores: Any = machine.allgather(os.sched_getaffinity(0))
+    machine.Free()
+    return len(set().union(*cores)) < len(cores) or any(
         len(set().union(*cores[:place]) | mine) < place + 1 for place, mine in enumerate(cores))
+
+
+def _machine_number():
+    """The same for all processes that one kernel runs, in containers and network namespaces too."""
+    try:
+        identity = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        identity = platform.node().encode()
+    return zlib.crc32(identity) & 0x7FFFFFFF

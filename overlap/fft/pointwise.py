@@ -14,7 +14,7 @@ from .engine.compiled_function import compiled
 from .engine.fftw import zeros
 from .engine.program import ASIDE, SOURCE, View
 from .transform import Transform
-from .volume import contiguous_targets, natural_view
+from .volume import contiguous_targets, natural_view, targets_fit
 
 
 class SlotBuffers:
@@ -98,6 +98,9 @@ class Pointwise(Transform):
                                    [self._shared])
         return ([Located(natural_view(*one)) for one in zip(inputs[:own], self.inputs)],
                 [Located(natural_view(*one)) for one in zip(outputs, self.outputs)])
+
+    def can_bind(self, outputs):
+        return self._share is None and targets_fit(outputs, self.outputs)
 
     async def run(self, part, slot, compute, comm, inputs, outputs):
         kernels = self._kernels

@@ -19,6 +19,7 @@ from ..arrays import chunks, length_of
 from ..errors import ClosedError
 from ..runtime import Load
 from .array_spec import ArraySpec
+from .bound import BoundArrays, unowned
 from .engine.fftw import ALIGNMENT, zeros
 from .planning.candidates import Candidates, PlaneCandidates
 from .planning.refining import Refinement
@@ -87,6 +88,7 @@ class Transform:
         self._kernels = None  # of `settings`
         self._memory = None  # of all slots
         self._result_memory: list[ResultMemory] | None = None  # of calls without `out`
+        self._bound = BoundArrays()
 
     def __repr__(self) -> str:
         sides = (", ".join(f"{spec.global_shape} {spec.dtype}" for spec in some)
@@ -129,6 +131,7 @@ class Transform:
 
     def _make_pipelines(self, parts, slots):
         """The pipelines of the slice program over `parts`, on some slots."""
+        self._bound.forget()
         self._parts, self._depth = parts, len(slots)
         settings, comm, depth = self.settings, self.runtime.comm, len(slots)
 
@@ -142,7 +145,7 @@ class Transform:
             program.__qualname__ = type(self).__name__
             return self.runtime.pipelined(
                 program, skeleton=skeleton, buffers=iter(slots).__next__, depth=depth, wait=wait,
-                in_flight=min(settings.in_flight, depth), polls=settings.polls)
+                in_flight=min(settings.in_flight, depth), polls=settings.polls, independent=True)
 
         alone = "off" if self.runtime.workers == 1 else "poll"
         self._pipelines = {"whole": pipeline(True, comm, settings.wait),
@@ -283,9 +286,14 @@ class Transform:
         """Let go of buffers and plans: they are in a cycle, which Python would find late."""
         self._released, self.refinement = True, None
         self._pipelines = self._kernels = self._memory = self._result_memory = None
+        self._bound.forget()
 
     def _call(self, what, arrays, out):
         self.check_in_use()
+        prepared = self._bound.prepared(arrays, out)
+        if prepared is not None:
+            self._pipelines[what](self._parts, *prepared)
+            return out
         results = out if isinstance(out, tuple) else (out,) * len(self.outputs)
         problem = self._problem(arrays, out, results)
         if problem is not None:
@@ -297,6 +305,12 @@ class Transform:
                             for spec, memory in zip(self.outputs, self._result_memory))
         inputs = [spec.planes(array) for spec, array in zip(self.inputs, arrays)]
         outputs = [spec.planes(array) for spec, array in zip(self.outputs, results)]
+        if out is not None and self.refinement is None and self.can_bind(outputs) and all(
+                map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs))):
+            prepared = self.prepare(*([unowned(array) for array in some] for some in (inputs, outputs)))
+            self._bound.keep(arrays, out, prepared)
+            self._pipelines[what](self._parts, *prepared)
+            return out
         if self.refinement is None or what != "whole":
             self.run_planes(inputs, outputs, what)
         elif not self.refinement.run(lambda: self.run_planes(inputs, outputs)):
@@ -305,6 +319,10 @@ class Transform:
             if not np.may_share_memory(result, planes):
                 result[...] = planes.reshape(result.shape)
         return results if len(results) > 1 else results[0]
+
+    def can_bind(self, outputs):
+        """Whether what is prepared of inputs and these outputs is all that their data is needed for."""
+        return False
 
     def refuse(self, problem, what="whole"):
         """Raise `InputError` on all ranks, in place of a call (collective)."""

@@ -145,8 +145,12 @@ class Volume(Fields):
         return (self._staged.arrays(split(natural_view(inputs[0], self.inputs[0])),
                                     split(natural_view(outputs[0], self.outputs[0]))),)
 
+    def can_bind(self, outputs):
+        return targets_fit(outputs, self.outputs)
+
     def run(self, task, slot, compute, comm, arrays):
-        return self._staged.run(task, slot, arrays, compute, comm and self._comms, self.scale)
+        comms = None if comm is None or self._staged.in_any_order else self._comms
+        return self._staged.run(task, slot, arrays, compute, comms, self.scale)
 
 
 class Planes(Volume):
@@ -165,10 +169,15 @@ def natural_view(array, side):
     return array if side.natural else np.moveaxis(array, -1, 1)
 
 
+def targets_fit(outputs, specs):
+    """Whether FFTW can work in some outputs where they lie."""
+    return all(not spec.natural or _fits(out) for out, spec in zip(outputs, specs))
+
+
 @contextmanager
 def contiguous_targets(outputs, specs):
     """Arrays in which FFTW can work, in place of some outputs; what is there in the end is copied to these."""
-    targets = [out if not spec.natural or _fits(out) else zeros(out.shape, out.dtype)
+    targets = [out if targets_fit((out,), (spec,)) else zeros(out.shape, out.dtype)
                for out, spec in zip(outputs, specs)]
     yield targets
     for out, target in zip(outputs, targets):

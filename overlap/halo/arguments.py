@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
+from ..arrays.masks import mask_problem
+from ..errors import InputError
 
 TRANSPORTS = ("auto", "window", "messages")
 
@@ -47,3 +50,50 @@ def numbers_of(owned: Any, needed: Any) -> tuple[list[np.ndarray], str | None]:
             problem = f"expected every number of {name} once, received one twice"
         lists.append(found if problem else found.astype(np.int64))
     return lists, problem
+
+
+class RoundArrays:
+    """Checks the arrays of rounds, and tells where they are.
+
+    Those of the last rounds are known again: after a sweep, which leaves nothing of this in the caches, a check takes longer than
+    MPI does to start a message. They are kept alive, so their memory is what it was.
+
+    Parameters
+    ----------
+    shapes : sequence of tuple of int
+    dtypes : sequence of numpy.dtype
+    """
+
+    _KNOWN = 2  # rounds: two arrays often take turns
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype]) -> None:
+        self._kinds = list(zip(shapes, dtypes))
+        self._known: dict[tuple[int, ...], tuple[tuple[np.ndarray, ...], tuple[int, ...]]] = {}
+
+    def addresses(self, arrays: tuple[np.ndarray, ...]) -> tuple[int, ...]:
+        """Where the arrays of a round are; an `InputError` if they are not what the halo was made for."""
+        number = tuple(map(id, arrays))
+        if number not in self._known:
+            self._check(arrays)
+            if len(self._known) == self._KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[number] = arrays, tuple(map(address_of, arrays))
+        return self._known[number][1]
+
+    def _check(self, arrays):
+        if len(arrays) != len(self._kinds):
+            raise InputError(f"expected {len(self._kinds)} arrays (one per data type), received {len(arrays)}")
+        for array, (shape, dtype) in zip(arrays, self._kinds):
+            if not isinstance(array, np.ndarray) or mask_problem(array=array):
+                raise InputError(f"expected an array, received {type(array).__name__}")
+            if array.shape != shape or array.dtype != dtype:
+                raise InputError(f"expected an array of shape {shape} and type {dtype}, received {array.shape} and "
+                                 f"{array.dtype}")
+            if not array.flags.c_contiguous or not array.flags.writeable:
+                raise InputError("expected an array that is contiguous in C order and can be written to, received "
+                                 "another one")
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where the first item of an array is in memory."""
+    return array.__array_interface__["data"][0]

@@ -13,13 +13,12 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
-from ..arrays.masks import mask_problem
 from ..errors import ClosedError, InputError
 from ..runtime.operations import start as started
 from ..runtime.own_control import OwnControl
 from ..runtime.requests import AsyncComm
 from . import links, plan
-from .arguments import numbers_of, problem_of, types_of
+from .arguments import RoundArrays, address_of, numbers_of, problem_of, types_of
 from .awaited import Awaited, Begun
 from .messages import Messages, Requests
 from .news import News
@@ -109,11 +108,14 @@ class Halo:
                 self.local_shape, traffic = parts.local_shape, list(parts.traffic)
             self._shapes = [self.local_shape + components for _, components in self._dtypes]
             self._items = [dtype.itemsize * int(np.prod(components)) for dtype, components in self._dtypes]
+            self._arrays = RoundArrays(self._shapes, [dtype for dtype, _ in self._dtypes])
+            self._chosen: tuple[int, ...] = ()
             self._news = News(self.control, self._waiting_for)
             far = self._make_window(traffic, transport)
             self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
             self._messages = Messages(far, self.local_shape, self._items)
             self._requests = Requests(self.control, self._messages)
+            self._far = bool(far)
             self._awaited = (None if asynchronous is None else Awaited(
                 asynchronous, self.control, Messages(traffic, self.local_shape, self._items)))
 
@@ -202,23 +204,8 @@ class Halo:
             return tuple(np.zeros(shape, dtype) for shape, dtype in kinds)
         number = self._window.count
         arrays = tuple(self._window.new_set(kinds))
-        self._sets[tuple(map(_address, arrays))] = number
+        self._sets[tuple(map(address_of, arrays))] = number
         return arrays
-
-    def _addresses(self, arrays):
-        """The addresses of the arrays of a round; an `InputError` if they are not what the halo was made for."""
-        if len(arrays) != len(self._shapes):
-            raise InputError(f"expected {len(self._shapes)} arrays (one per data type), received {len(arrays)}")
-        for array, shape, (dtype, _) in zip(arrays, self._shapes, self._dtypes):
-            if not isinstance(array, np.ndarray) or mask_problem(array=array):
-                raise InputError(f"expected an array, received {type(array).__name__}")
-            if array.shape != shape or array.dtype != dtype:
-                raise InputError(f"expected an array of shape {shape} and type {dtype}, received {array.shape} and "
-                                 f"{array.dtype}")
-            if not array.flags.c_contiguous or not array.flags.writeable:
-                raise InputError("expected an array that is contiguous in C order and can be written to, received "
-                                 "another one")
-        return tuple(map(_address, arrays))
 
     # ---- without a runtime -------------------------------------------------------------------
 
@@ -245,20 +232,27 @@ class Halo:
             if self._active:
                 raise InputError("expected the round before to have ended (wait), received the start of another one "
                                  f"(rank {self.comm.rank})")
-            addresses = self._addresses(arrays)
-            self._arrays = arrays  # alive until the round has ended
-            if self._messages.sends or self._messages.receives:
-                self._messages.sources[:] = addresses
+            addresses = self._arrays.addresses(arrays)
+            if addresses is not self._chosen:
+                self._choose(addresses)
+            if self._far:
                 self._active = self._messages_left = True
                 self._requests.start()
             if self._window is not None:
-                self._window.sources[:] = addresses
                 self._active = True
-                links.start(self._window.address, self._sets.get(addresses, links.NO_SET))
+                links.start(self._window.address, self._set)
             self._active = True
         except BaseException as error:
             self.fail(error)
         return self._pending
+
+    def _choose(self, addresses):
+        """Let the next rounds be those of the arrays at these addresses."""
+        self._requests.choose(addresses)
+        if self._window is not None:
+            self._window.sources[:] = addresses
+            self._set = self._sets.get(addresses, links.NO_SET)
+        self._chosen = addresses
 
     def exchange(self, *arrays: np.ndarray) -> None:
         """Make a whole round: `start` and `wait`."""
@@ -336,7 +330,7 @@ class Halo:
         if self._awaited is None:
             raise InputError("expected a halo of a runtime's communicator (Halo(rt.comm, ...)), received an await on one "
                              "without a runtime")
-        self._awaited.messages.sources[:] = self._addresses(arrays)
+        self._awaited.messages.sources[:] = self._arrays.addresses(arrays)
         self._awaited.messages.pack()
         return Begun([await started(one) for one in self._awaited.operations], self._awaited.messages.unpack)
 
@@ -388,7 +382,3 @@ def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
     """The ranks that share memory with this one, as a communicator to be freed."""
     node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     return node
-
-
-def _address(array):
-    return array.__array_interface__["data"][0]

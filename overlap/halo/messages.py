@@ -94,11 +94,15 @@ class Requests:
         self._messages = messages
         self._runs = any(run is not None for run in messages.send_runs + messages.receive_runs)
         self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}  # receives and sends, by the addresses of the arrays
-        self._choose(_PACKED)
+        self._use(_PACKED)
         self._started = 0, 0  # rounds of receives and of sends
 
-    def _choose(self, addresses):
-        """Let the next round use the requests for arrays at these addresses."""
+    def choose(self, addresses: tuple[int, ...]) -> None:
+        """Let the next rounds be those of the arrays at these addresses."""
+        self._messages.sources[:] = addresses
+        self._use(addresses if self._runs and (addresses in self._made or len(self._made) <= _MOST) else _PACKED)
+
+    def _use(self, addresses):
         if addresses not in self._made:
             self._made[addresses] = tuple(
                 [make([_buffer(buffer, run if addresses else None, addresses), MPI.BYTE], peer, TAG)
@@ -112,8 +116,6 @@ class Requests:
 
     def start(self) -> None:
         """Start all receives, pack, start all sends."""
-        addresses = tuple(self._messages.sources.tolist()) if self._runs else _PACKED
-        self._choose(addresses if addresses in self._made or len(self._made) <= _MOST else _PACKED)
         MPI.Prequest.Startall(self._receives)
         self._started = self._started[0] + 1, self._started[1]
         self._messages.pack(self._direct)

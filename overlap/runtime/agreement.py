@@ -80,13 +80,13 @@ class Agreements:
 
     def start(self, failed):
         """Begin to tell the others; `ended` has the answer."""
-        sums = self.summands(failed)
+        sums = self._summands(failed)
         request = self._control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
         self._under_way = request, sums, self._issued
         self._issued = {}
 
-    def summands(self, failed):
-        """What this rank has to tell since the last time; the sums of all ranks are for `judged`."""
+    def _summands(self, failed):
+        """What this rank has to tell since the last time."""
         return array("Q", (failed, self._checksum(self._issued), self._messages))
 
     def ended(self):
@@ -108,12 +108,8 @@ class Agreements:
 
     def at_once(self, failed):
         """Tell the others and wait for the answer: as of `ended`."""
-        sums = self.summands(failed)
+        sums = self._summands(failed)
         self.waiting.reduced(self._control, sums, MPI.SUM)
-        return self.judged(sums)
-
-    def judged(self, sums):
-        """What the sums of all ranks' `summands` say: as of `ended`."""
         issued, self._issued = self._issued, {}
         return self._judged(sums, issued)
 
@@ -164,7 +160,7 @@ class Agreements:
         with self.waiting.watched("the report of what differs between the ranks"):
             everyone = self._control.Get_group()
             found = self._control.allgather(
-                {(comm.number, comm.first_of(everyone)): shared
+                {(comm.number, _first_of(comm.source, everyone)): shared
                  for comm, shared in issued.items()})
         for which in sorted({key for mine in found for key in mine}):
             members = {rank: mine[which] for rank, mine in enumerate(found) if which in mine}
@@ -175,6 +171,11 @@ class Agreements:
                 if len(set(texts.values())) > 1:
                     return _different(texts.values(), texts, f" on communicator {which[0]}")
         return _different(())
+
+
+def _first_of(comm, group):
+    """The place of a communicator's first rank in a group: tells the communicators of a split apart."""
+    return comm.Get_group().Translate_ranks([0], group)[0]
 
 
 def _crc(shared, number):

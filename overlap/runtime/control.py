@@ -26,6 +26,7 @@ import pickle
 import threading
 import weakref
 from array import array
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -33,9 +34,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import ClosedError, InputError, RankError, formatted
+from ..interrupts import held_error
 from .exclusive import Exclusive
 from .header import Header, disagreement
-from .interrupts import held_error
 from .requests import AsyncComm
 from .watchdog import Watchdog
 
@@ -245,10 +246,10 @@ class Control:
 
     # ---- communicators -----------------------------------------------------------------------
 
-    def wrap(self, comm: Any) -> Any:
+    def wrap(self, comm: Any, kind: Callable[..., Any] = AsyncComm) -> Any:
         """Make an awaitable communicator of one of mpi4py's, collective over that one.
 
-        It can be a function that makes one: that one is ours to free. Returns None on ranks for
+        `kind` makes it. `comm` can be a function that makes one: that one is ours to free. Returns None on ranks for
         which it makes none.
         """
         with self.exclusive.used("making a communicator"), self.watchdog.watching(
@@ -261,7 +262,7 @@ class Control:
             source = comm() if owned else comm
             if source == MPI.COMM_NULL:
                 return None
-            wrapped = AsyncComm(source, number, self.wrap, owned)
+            wrapped = kind(source, number, self.wrap, owned)
         self.comms.append(wrapped)
         _count(1 + owned)
         return wrapped

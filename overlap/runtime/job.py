@@ -169,7 +169,7 @@ class Job:
         self.slots = []
 
     def _is_open(self, gate):
-        return self.stopping or self._ended.find(0, gate.start, gate.stop) < 0
+        return self.stopping or gate.is_open(self._ended)
 
     def _open_gates(self):
         for slot in tuple(self._gates or ()):

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Generator
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -22,6 +22,7 @@ from mpi4py import MPI
 from . import signatures
 
 if TYPE_CHECKING:
+    from .async_collectives import AsyncCollectives
     from .requests import AsyncComm
 
 
@@ -41,6 +42,7 @@ class _Steps(threading.local):
 
 
 steps = _Steps()
+_NO_BYTES = bytearray()
 
 
 class Request:
@@ -117,10 +119,29 @@ class Operation(Request):
 
     def on_scratch(self) -> Operation:
         """Make the same operation on buffers of its own, so that it moves no user's data."""
-        return Operation(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
+        return type(self)(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
 
     def __str__(self) -> str:
         return f"{self.name} on communicator {self.comm.number}"
+
+
+class Collective(Operation):
+    """A collective by remote writes, of an `AsyncCollectives`: it is made where it is issued, in every way to wait."""
+
+    __slots__ = ()
+
+    def __init__(self, comm: AsyncCollectives, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        super().__init__(cast("Any", comm), name, args, kwargs or {})
+
+    def call(self) -> None:
+        self.made.append(None)  # what it raises is no refusal: other ranks have seen it begin
+        getattr(self.comm.made_by, self.name)(*self.args)
+
+    def start(self) -> MPI.Request:
+        over = self.comm.source.Irecv(_NO_BYTES, MPI.PROC_NULL)
+        self.made.append(over)
+        getattr(self.comm.made_by, self.name)(*self.args)
+        return over
 
 
 def _copied(argument):
@@ -229,9 +250,6 @@ class Persistent(Operation):
 
     def __str__(self) -> str:
         return f"{self.name}_init on communicator {self.comm.number}"
-
-
-_NO_BYTES = bytearray()
 
 
 def _started(request):

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import InputError, formatted, repr_of
+from ..interrupts import held_signals
+from .crew import ALONE, THREADS, Crews
 from .header import Header
-from .interrupts import held_signals
 from .load import Load
 
 if TYPE_CHECKING:
     from .runtime import Runtime
 
 SHORT_S = 500e-6  # a call that takes less is noise to a trial
-ALONE_S = 5e-3  # a call that takes less may be faster without threads: both are tried
 TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
 HEADERS = 8  # numbers of slices whose header is kept
 
@@ -39,12 +39,15 @@ class PipelineOptions:
         With ``"poll"``: exchanges in flight at once.
     polls : int
         With ``"poll"``: polls per expected time of an exchange.
+    local : bool
+        There is nothing to hide, and no slice waits for another one but by an `await`.
     """
 
     depth: int
     wait: str
     in_flight: int
     polls: int
+    local: bool
 
 
 class Pipeline:
@@ -83,7 +86,7 @@ class Pipeline:
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
         self._used = runtime.control.exclusive.used(self._call)
-        self._calls = _Calls()
+        self._crews = Crews(runtime.workers, options.local)
         self.load = Load()
         self._headers: dict[tuple[int, str], Header] = {}  # of calls that agree on nothing more
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
@@ -128,12 +131,13 @@ class Pipeline:
             keys, error = _listed(slices)
             count = len(keys)
             wait = self._next_wait(count)
-            one_thread = self._calls.in_one_thread(count, wait)
+            crew = self._crews.next(count, wait)
             if problem is not None:
                 error = InputError(problem)
             error = self._error or error
-            make_job = partial(self._job, keys, wait, one_thread, args, kwargs)
-            straight = count == 1 and callable(self._skeleton) and runtime.trace is None
+            make_job = partial(self._job, keys, wait, crew, args, kwargs)
+            straight = ((count <= 1 or crew == ALONE and (wait != "poll" or not self._crews.waits))
+                        and callable(self._skeleton) and runtime.trace is None)
             if not (straight or error):
                 try:
                     job, waiting = make_job()
@@ -142,14 +146,15 @@ class Pipeline:
             self._meet(count, wait, agree, error)
             started = perf_counter()
             if straight:
-                computing_s = runtime._run_one(keys[0], partial(self._slice(self._program, args, kwargs), keys[0],
-                                                                self.slots[0]), wait == "poll", make_job)
+                computing_s, left = runtime._run_straight(keys, self._slice(self._program, args, kwargs), self.slots,
+                                                          wait, crew, make_job)
+                self._crews.waits = left and count > 1
             else:
-                computing_s = runtime._run(job, waiting, one_thread)
+                computing_s = runtime._run(job, waiting, crew)
             took_s = perf_counter() - started
             for load in (self.load, runtime.load):
-                load.add(took_s, computing_s, 1 if one_thread else runtime.workers)
-            self._calls.took(count, wait, one_thread, took_s)
+                load.add(took_s, computing_s, 1 if crew == ALONE else runtime.workers)
+            self._crews.took(count, wait, crew, took_s)
             if self._trial is not None and count > 1:
                 self._judge(wait, count, took_s / count)
 
@@ -167,12 +172,12 @@ class Pipeline:
         if agree is None and len(self._headers) < HEADERS:
             self._headers[count, wait] = Header(self._call, agreed)
 
-    def _job(self, keys, wait, one_thread, args, kwargs):
+    def _job(self, keys, wait, crew, args, kwargs):
         skeleton = self._skeleton
         return self._runtime._job(
             keys, self._slice(self._program, args, kwargs),
             self._slice(skeleton, args, kwargs) if callable(skeleton) else skeleton,
-            self.slots, replace(self._options, wait=wait), one_thread)
+            self.slots, replace(self._options, wait=wait), crew)
 
     def _slice(self, function, args, kwargs):
         """What makes a slice's coroutine of its key and its slot's buffers."""
@@ -204,38 +209,6 @@ class Pipeline:
         if calls == {SHORT_TRIALS} or best.min() * count > SHORT_S:
             self.wait = list(self._trial)[int(np.argmin(best))]
             self._trial = None
-
-
-class _Calls:
-    """What the last calls of one pipeline have taken on this rank: is a call worth waking threads?
-
-    To run a job in the calling thread, or on the communicator and the workers, is each rank's own choice:
-    the MPI calls are the same.
-    """
-
-    def __init__(self):
-        self._count = None  # slices
-        self._best_s = {}  # (wait, in one thread) -> seconds
-
-    def in_one_thread(self, count, wait):
-        """Whether the next call needs no threads."""
-        if wait == "off" or count <= 1:
-            return True
-        if count != self._count:
-            self._count = count
-            self._best_s.clear()
-        threads_s, alone_s = (self._best_s.get((wait, alone), 0.0) for alone in (False, True))
-        return 0 < threads_s < ALONE_S and alone_s < threads_s
-
-    def took(self, count, wait, one_thread, seconds):
-        """A call has ended well."""
-        if count != self._count:
-            return
-        if one_thread and seconds > 2 * ALONE_S:
-            self._best_s.clear()  # the calls have become longer
-        else:
-            which = wait, one_thread
-            self._best_s[which] = min(seconds, self._best_s.get(which, seconds))
 
 
 def _listed(slices: Iterable[Any]) -> tuple[list[Any], Exception | None]:

@@ -48,7 +48,7 @@ class Polling(Waiting):
 
     def adopt(self, slot, operation, request):
         label = Label(operation, slot.current.key)
-        self._begin(label)
+        self.begin(label)
         self._fly(slot, label, request)
 
     def _fly(self, owner, label, request):
@@ -73,7 +73,7 @@ class Polling(Waiting):
         self._pending.remove(pending)
         for owner, label in self._in_flight:
             if owner is pending:
-                self._begin(label)  # the deadline counts from here
+                self.begin(label)  # the deadline counts from here
 
     def wait(self, request, label):
         with self.watched(label):
@@ -100,7 +100,7 @@ class Polling(Waiting):
             if owner in self._pending:
                 self._pending.remove(owner)
             else:
-                self._end(label)
+                self.end(label)
             del self._in_flight[place], self._requests[place]
         self.finish()
         return requests
@@ -133,14 +133,14 @@ class Polling(Waiting):
             del self._in_flight[place], self._requests[place]
         for owner, label in finished:
             if type(owner) is not Pending:
-                self._end(label)
+                self.end(label)
                 self.completed(owner, error)
                 continue
             owner.done, owner.error = True, error
             if owner.slot is None:
                 self._pending.remove(owner)
             else:
-                self._end(label)
+                self.end(label)
                 slot, owner.slot = owner.slot, None
                 self.completed(slot, error)
         return True
@@ -176,6 +176,6 @@ class PollingInline(OneThread, Polling):
         if self._requests and self._collected() or self._advance():
             return
         if not self._requests:
-            self._wake_event.sleep()  # workers have the parts of a slice
+            self._wake_event.sleep()  # workers have steps
         else:
-            self._pause(False)
+            self._pause(self._job.running)

@@ -81,6 +81,10 @@ class WaitForSlices(Request):
     def __str__(self) -> str:
         return f"wait_for_slices({self.stop}, start={self.start})"
 
+    def is_open(self, ended: bytearray) -> bool:
+        """Whether all these slices have ended, given which of the call's have."""
+        return ended.find(0, self.start, self.stop) < 0
+
 
 def wait_for_slices(stop: int, start: int = 0) -> WaitForSlices:
     """Wait, inside a slice program, until the call's slices `start` to ``stop - 1`` have ended.
@@ -148,6 +152,7 @@ class AsyncComm:
 
     rank: int
     size: int
+    broken = False  # an exception has made it unusable
 
     if TYPE_CHECKING:  # the calls of `CALLS`, which are made below
         def __getattr__(self, name: str) -> Callable[..., Operation]: ...
@@ -194,10 +199,6 @@ class AsyncComm:
         self._handle.Free()
         if self.owns_source:
             self._source.Free()
-
-    def first_of(self, group: MPI.Group) -> int:
-        """The place of its first rank in a group: tells the communicators of a split apart."""
-        return self._handle.Get_group().Translate_ranks([0], group)[0]
 
     def same_ranks(self, comm: MPI.Comm) -> bool:
         """Whether `comm` is an intracommunicator of the same ranks in the same order."""

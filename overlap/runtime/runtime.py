@@ -11,14 +11,15 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
 from ..errors import InputError, ThreadLevelError
+from ..interrupts import held_signals
 from .arguments import number_problem, options_problem
 from .control import Control
-from .interrupts import held_signals
+from .crew import HELPED, THREADS
 from .job import Job
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
@@ -31,6 +32,9 @@ from .together import together
 from .trace import Trace
 from .watchdog import Watchdog, abort_on
 from .workers import single_threaded_pools
+
+if TYPE_CHECKING:
+    from .async_collectives import AsyncCollectives
 
 
 class Runtime:
@@ -163,23 +167,46 @@ class Runtime:
         with held_signals():
             return self.control.wrap(comm)
 
+    def collectives(self, comm: AsyncComm | None = None, *, max_nbytes: int = 2**16) -> AsyncCollectives:
+        """Make collectives by remote writes that slice programs await (collective).
+
+        ``await fast.Allreduce(a, b)``, or ``total = await fast.allreduce(x)``: names and arguments of
+        `overlap.collectives.Collectives`, in the issue order like MPI's. They are for short messages that are not to be
+        hidden: the thread that talks to MPI waits for the other ranks in every way to wait.
+
+        Parameters
+        ----------
+        comm : AsyncComm, optional
+            Whose ranks take part; by default all of this runtime. Collective over it.
+        max_nbytes : int
+            As of `Collectives`.
+
+        Returns
+        -------
+        AsyncCollectives
+            Freed with the runtime.
+        """
+        from .async_collectives import making  # numba takes a second to import
+        with held_signals():
+            return self.control.wrap((comm or self.comm).source, making(max_nbytes))
+
     @overload
     def pipelined(self, program: SliceProgram, *, buffers: Callable[[], Any] | None = None,
                   skeleton: SliceProgram | Literal["agree"] | None = None, depth: int | None = None,
                   wait: str | None = None, in_flight: int | None = None,
-                  polls: int | None = None) -> Pipeline: ...
+                  polls: int | None = None, independent: bool = False) -> Pipeline: ...
 
     @overload
     def pipelined(self, program: None = None, *, buffers: Callable[[], Any] | None = None,
                   skeleton: SliceProgram | Literal["agree"] | None = None, depth: int | None = None,
                   wait: str | None = None, in_flight: int | None = None,
-                  polls: int | None = None) -> Callable[[SliceProgram], Pipeline]: ...
+                  polls: int | None = None, independent: bool = False) -> Callable[[SliceProgram], Pipeline]: ...
 
     def pipelined(self, program: SliceProgram | None = None, *,
                   buffers: Callable[[], Any] | None = None,
                   skeleton: SliceProgram | Literal["agree"] | None = None,
                   depth: int | None = None, wait: str | None = None, in_flight: int | None = None,
-                  polls: int | None = None) -> Pipeline | Callable[[SliceProgram], Pipeline]:
+                  polls: int | None = None, independent: bool = False) -> Pipeline | Callable[[SliceProgram], Pipeline]:
         """Make a pipeline of a slice program; a decorator, with or without arguments.
 
         Parameters
@@ -201,6 +228,9 @@ class Runtime:
         polls : int, optional
             With ``"poll"``: polls of the exchanges per expected time of one, 8 by default. More
             find a finished exchange sooner, and take more of the core.
+        independent : bool
+            No slice waits for another one but by an `await`: on one rank, where there is nothing to hide, the
+            calling thread then computes too. Of other programs it does so in short calls.
 
         Returns
         -------
@@ -210,13 +240,13 @@ class Runtime:
         if program is None:
             return lambda program: self.pipelined(
                 program, buffers=buffers, skeleton=skeleton, depth=depth, wait=wait,
-                in_flight=in_flight, polls=polls)
+                in_flight=in_flight, polls=polls, independent=independent)
         problem = options_problem(depth=depth, wait=wait, in_flight=in_flight, polls=polls)
         if problem is not None:
             depth = wait = in_flight = polls = None
         depth = depth or self.depth
         options = PipelineOptions(depth, wait or self.wait, in_flight or min(depth, self.in_flight),
-                                  polls or POLLS_PER_EXCHANGE)
+                                  polls or POLLS_PER_EXCHANGE, independent is True and self.control.size == 1)
         return Pipeline(self, program, buffers, skeleton, options, problem)
 
     def preflight(self, problem: str | None = None, **agreed: Any) -> None:
@@ -273,39 +303,38 @@ class Runtime:
         """Raise `ClosedError` after `close`."""
         self.control.check_open()
 
-    def _job(self, slices, program, skeleton, slots, options, one_thread):
+    def _job(self, slices, program, skeleton, slots, options, crew):
         """A `Job` and its way to wait; nothing of this is collective."""
-        workers = None
-        if not one_thread:
-            workers = self._threads.pool(options.wait)
-        elif len(slices) == 1 and options.wait != "off" and self.workers > 1:
-            workers = self._threads.pool("poll")  # for the parts of a `parallel`
+        workers = self._threads.workers(crew, options.wait)
         job = Job(slices, program, skeleton, slots, options.depth, workers, self.trace)
         return job, self._scheduler.waiting(
-            options.wait, job, workers, options.in_flight, options.polls, one_thread)
+            options.wait, job, workers, options.in_flight, options.polls, crew != THREADS)
 
     def loads(self) -> list[Load]:
         """What every rank's workers have done so far: `load` of all ranks (collective)."""
         with held_signals():
             return self.control.allgather(self.load)
 
-    def _run(self, job, waiting, one_thread):
+    def _run(self, job, waiting, crew):
         """Run one job to its end; raises what all ranks agreed on. Returns the time of its computing."""
-        runner = self._scheduler if one_thread else self._threads
-        with _Running(self.control, job, one_thread):
+        here = crew != THREADS
+        runner = self._scheduler if here else self._threads
+        with _Running(self.control, job, here):
             error = runner.run(job, waiting)
         if error is not None:
             self._raise(error, job)
         return job.computing_s
 
-    def _run_one(self, key, program, polls, make_job):
-        """As `_run`, for a job of one slice whose operations are known."""
-        path = StraightPath(self._scheduler, key, polls, make_job)
+    def _run_straight(self, keys, program, slots, wait, crew, make_job):
+        """As `_run`, on the straight path; says also whether that was left."""
+        path = StraightPath(self._scheduler, keys, program, slots, wait == "poll",
+                            crew == HELPED, make_job)
         with _Running(self.control, path, True):
-            error = path.run(program)
+            error = path.run()
         if error is not None:
             self._raise(error, path.job)
-        return path.computing_s + (path.job.computing_s if path.job is not None else 0.0)
+        left = path.job is not None
+        return path.computing_s + (path.job.computing_s if left else 0.0), left
 
     def _raise(self, error, job):
         signals, control = held_signals(), self.control
@@ -319,10 +348,10 @@ class Runtime:
 class _Running:
     """The time in which a job runs: signals fail it, and nobody else may talk."""
 
-    __slots__ = ("_before", "_control", "_job", "_one_thread", "_signals")
+    __slots__ = ("_before", "_control", "_here", "_job", "_signals")
 
-    def __init__(self, control, job, one_thread):
-        self._control, self._job, self._one_thread = control, job, one_thread
+    def __init__(self, control, job, here):
+        self._control, self._job, self._here = control, job, here
 
     def __enter__(self):
         self._signals = held_signals()
@@ -332,7 +361,7 @@ class _Running:
     def __exit__(self, kind, error, traceback):
         self._control.running = False
         self._signals.fail(self._before)
-        if error is not None and self._one_thread:  # the other ranks go on
+        if error is not None and self._here:  # the other ranks go on
             abort_on(error)
 
 

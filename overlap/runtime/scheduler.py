@@ -35,7 +35,7 @@ from .agreement import Agreements
 from .operations import Pending, Start
 from .polling import Polling, PollingInline
 from .requests import TakeTurn
-from .slots import AT_BARRIER, END, FAILED
+from .slots import AT_BARRIER, END, FAILED, Slot
 from .waiting import Blocking, Inline, NotIssued
 
 COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
@@ -52,13 +52,19 @@ class Begun:
         They know what was issued.
     issued : int
         How many operations and turns that is.
-    sums : array, optional
-        The job's last agreement: nothing is left to issue.
+    rotation : list of Slot, optional
+        The slots that have not ended, the next one first; else all.
+    problem : str, optional
+        What the last agreement has found (see `Agreements.ended`), if the scheduler has not heard of it.
+    over : bool
+        That agreement was the job's last: nothing is left to issue.
     """
 
     agreements: Agreements
     issued: int = 0
-    sums: array | None = None
+    rotation: list[Slot] | None = None
+    problem: str | None = None
+    over: bool = False
 
 
 class Scheduler:
@@ -101,7 +107,7 @@ class Scheduler:
         job : Job
         waiting : the way to wait
         begun : Begun, optional
-            What has been done of the job's only slice; see `StraightPath`.
+            What has been done of the job already; see `StraightPath`.
         """
         if self._exhausted is not None:
             job.release()
@@ -111,17 +117,16 @@ class Scheduler:
         self._waiting = waiting
         self._agreements = begun.agreements
         self._agreements.waiting = waiting
+        self._stopping = False  # all ranks know of a failure
         self._ending = False  # no slice begins any more, on any rank
         self._dirty = False  # something is left on the communicators
         self._abandoned = [request for request in self._abandoned if not _is_over(request)]
         try:
-            if begun.sums is not None:
-                return self._outcome(self._agreements.judged(begun.sums))
-            for slot in job.slots:
-                waiting.resume(slot)
-            if not self._issue_all(begun.issued):
+            if begun.over:
+                return self._outcome(begun.problem)
+            if not self._issue_all(begun):
                 self._cut()
-            self._all_well()  # the last agreement may still be under way
+            self._is_well(self._agreements.ended())  # the last one may still be under way
             return self._outcome(self._agreements.at_once(job.failure is not None))
         finally:
             job.release()
@@ -129,12 +134,15 @@ class Scheduler:
 
     # ---- the rotation ------------------------------------------------------------------------
 
-    def _issue_all(self, issued):
+    def _issue_all(self, begun):
         """The rotation. False if the ranks agreed to stop at once."""
         job, waiting = self._job, self._waiting
-        rotation = list(job.slots)
-        parked = []
-        stopping = False  # all ranks know of a failure
+        rotation = job.slots if begun.rotation is None else begun.rotation
+        issued, parked = begun.issued, []
+        for slot in rotation:
+            waiting.resume(slot)
+        if begun.problem is not None and not self._agree(begun.problem):
+            return False
         while rotation or parked:
             if not rotation:  # the last slot has arrived at the barrier
                 rotation = sorted(parked, key=lambda slot: slot.index)
@@ -157,25 +165,30 @@ class Scheduler:
                 if not self._issue(slot, item):
                     return False
                 issued += 1
-                if issued % self.agree_every == 0 and not stopping:
-                    if self._all_well():
-                        self._agreements.start(job.failure is not None)
-                    elif self._dirty:
+                if issued % self.agree_every == 0 and not self._stopping:
+                    if not self._agree(self._agreements.ended()):
                         return False
-                    else:
-                        stopping = True
-                        self._ending = not self._agreements.messages
-                        job.stop(closing=self._ending)
-        if stopping and self._agreements.sum([self._agreements.unmatched])[0]:
+        if self._stopping and self._agreements.sum([self._agreements.unmatched])[0]:
             self._leave_behind()
         if waiting.forgotten():
             self._leave_behind()
         waiting.finish()
         return True
 
-    def _all_well(self):
-        """Whether the last agreement, if one is under way, says that all ranks are well."""
-        problem = self._agreements.ended()
+    def _agree(self, problem):
+        """Begin the next agreement after one that has ended; False if all ranks stop at once."""
+        if self._is_well(problem):
+            self._agreements.start(self._job.failure is not None)
+            return True
+        if self._dirty:
+            return False
+        self._stopping = True
+        self._ending = not self._agreements.messages
+        self._job.stop(closing=self._ending)
+        return True
+
+    def _is_well(self, problem):
+        """Whether all ranks are well, as an agreement has found."""
         if problem:
             self._differ(problem)
         return problem is None
@@ -334,7 +347,8 @@ class Scheduler:
                 length[0], dtype=np.uint8)
             self.control.Bcast(data, root=origin)
         error = SliceError(*pickle.loads(data.tobytes()))
-        if self._agreements.sum([self._dirty])[0] and not self._renew(error):
+        dirty = self._dirty or any(comm.broken for comm in self.comms)
+        if self._agreements.sum([dirty])[0] and not self._renew(error):
             return CommunicatorsExhausted(self._exhausted)
         return error
 

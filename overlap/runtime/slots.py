@@ -90,14 +90,32 @@ class Slot:
         """Where its next item comes in the issue order."""
         return self.taken * self._job.depth + self.index
 
-    def go_on(self, coroutine, awaited, error):
-        """Go on with a slice that has begun elsewhere: in the place of the slot's first one."""
-        ordinal, key = self._waiting.popleft()
-        self.current = run = SliceRun(key, ordinal)
-        run.coroutine = coroutine
-        run.awaited = self.taken = awaited
-        run.begun = awaited > 0
-        run.error = error
+    def go_on(self, ended, taken, coroutine, awaited, error):
+        """Go on with slices that have begun elsewhere.
+
+        Parameters
+        ----------
+        ended : int
+            The first so many have ended.
+        taken : int
+        coroutine : coroutine or None
+            The next one, if it has begun.
+        awaited : int
+            Its operations and turns that were issued.
+        error : BaseException or None
+            What the last of these is to raise.
+        """
+        for _ in range(ended):
+            ordinal, _ = self._waiting.popleft()
+            self._job.ended(ordinal)
+        self.taken = taken
+        if coroutine is not None:
+            ordinal, key = self._waiting.popleft()
+            self.current = run = SliceRun(key, ordinal)
+            run.coroutine = coroutine
+            run.awaited = awaited
+            run.begun = awaited > 0
+            run.error = error
 
     def release_barrier(self):
         """All slots are at the barrier: the parked slices go on, in their order."""

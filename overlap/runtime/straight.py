@@ -1,10 +1,12 @@
-"""The straight path: a call of one slice whose operations are known, in the calling thread.
+"""The straight path: blocking calls and steps in turn, in the calling thread, as long as all goes well.
 
-Behind a single slice nothing can be hidden, so no thread is woken for it: the calling thread computes and
-talks to MPI. This is `Scheduler.run` for the one case in which all goes well, and it makes the same MPI calls
-in the same order. So each rank may leave it by itself, as soon as anything else shows: a failure, an operation
-that MPI refuses, a request that is no operation. Then a `Job` is made of what there is, and the
-scheduler goes on with it, while the other ranks are still here; the last agreement tells them.
+Where nothing is hidden (``wait="off"``, a single slice, slices too short to wake a thread for), no thread is
+needed, nor what threads need: the calling thread computes and talks to MPI. This is `Scheduler.run` for a
+program whose operations are known and that awaits nothing but operations, turns and earlier slices; of several
+slices that poll, for one that has no operations at all. It makes the same MPI calls in the same order. So each
+rank may leave it by itself, as soon as anything else shows: a failure, an operation that MPI refuses, a request
+of another kind. Then a `Job` is made of what there is, and the scheduler goes on with it, while the other ranks
+are still here; the next agreement tells them.
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .agreement import Agreements
-from .operations import Operation, Persistent, not_awaited, steps
-from .requests import TakeTurn
+from .operations import Collective, Operation, Persistent, not_awaited, steps
+from .requests import Parallel, TakeTurn, WaitForSlices
 from .scheduler import Begun, Scheduler
-from .waiting import Label, NotIssued, made, wait_for
+from .slots import END
+from .waiting import Label, NotIssued, Watched, made, wait_for
 
 if TYPE_CHECKING:
     from .job import Job
     from .waiting import Waiting
 
 
-_STRAIGHT = frozenset((Operation, Persistent, TakeTurn))
+_ISSUED = frozenset((Collective, Operation, Persistent, TakeTurn))
+_OVER = object()  # in place of a request: the slice has ended
 
 
 class StraightPath:
@@ -37,137 +41,228 @@ class StraightPath:
     ----------
     scheduler : Scheduler
         Goes on where this cannot.
-    key : object
-        The slice.
+    keys : sequence
+        The slices.
+    coroutine : callable
+        ``coroutine(key, resources)`` makes a slice's coroutine.
+    resources : list
+        One entry per slot.
     polls : bool
         Nonblocking calls, as ``wait="poll"`` has them; else blocking ones.
+    splits : bool
+        Workers take part in what a slice splits: then that is the scheduler's matter.
     job : callable
         Makes the `Job` of the call and its way to wait.
+
+    Attributes
+    ----------
+    job : Job or None
+        What the scheduler went on with, if it did.
+    computing_s : float
+        Time of steps on the path.
     """
 
-    __slots__ = ("_agreements", "_failure", "_job", "_key", "_polls", "_scheduler", "_waiting_s", "computing_s", "job")
-
-    def __init__(self, scheduler: Scheduler, key: Any, polls: bool,
-                 job: Callable[[], tuple[Job, Waiting]]) -> None:
+    def __init__(self, scheduler: Scheduler, keys: list[Any],
+                 coroutine: Callable[..., Coroutine[Any, Any, Any]], resources: list[Any], polls: bool,
+                 splits: bool, job: Callable[[], tuple[Job, Waiting]]) -> None:
         self._scheduler = scheduler
-        self._key = key
+        self._coroutine = coroutine
         self._polls = polls
-        self._job = job
+        self._splits = splits
+        self._make_job = job
         self._failure: tuple[Any, BaseException] | None = None
-        self._agreements = Agreements(scheduler.control, None)
-        self.job: Job | None = None  # what the scheduler went on with, if it did
-        self.computing_s = 0.0  # on the path
+        self._left = False  # something has shown that is the scheduler's matter
+        depth = len(resources)
+        self._slots = [StraightSlot(index, depth, keys[index::depth], resources[index])
+                       for index in range(min(depth, len(keys)))]
+        self._ended = bytearray(len(keys))  # which slices have
         self._waiting_s = 0.0  # in MPI
+        self.job: Job | None = None
+        self.computing_s = 0.0
 
     def fail(self, key: Any, error: BaseException) -> None:
         """A signal handler has raised an exception: leave the straight path."""
         if self.job is not None:
             self.job.fail(key, error)
         elif self._failure is None:
-            self._failure = key, error
+            self._failure, self._left = (key, error), True
 
-    def run(self, program: Callable[[], Coroutine[Any, Any, Any]]) -> Exception | None:
-        """Run the slice to its end; returns the error of all ranks, or None."""
-        scheduler, agreements = self._scheduler, self._agreements
-        most = scheduler.agree_every - 1  # from there on the scheduler agrees in between
-        issued, started = 0, perf_counter()
-        coroutine = request = error = None
-        raised: BaseException | None = None
-        identity, steps.dropped = object(), None
+    def run(self) -> Exception | None:
+        """Run all slices to their end; returns the error of all ranks, or None."""
+        agreements = Agreements(self._scheduler.control, self)
+        begun = Begun(agreements)
+        started, steps.dropped = perf_counter(), None
+        rotation = self._issue_all(begun)
+        if not (rotation or self._left or begun.problem is not None):
+            differs = agreements.ended()  # or "": some rank has failed, as the last one says again
+            problem = agreements.at_once(bool(differs))
+            begun.problem, begun.over = differs or problem, True
+        self.computing_s = perf_counter() - started - self._waiting_s
+        if begun.over and begun.problem is None:
+            return None
+        return self._leave(begun, rotation)
+
+    def _issue_all(self, begun):
+        """The scheduler's rotation, as far as the path goes; returns the slots left, the next one first."""
+        agreements, agree_every = begun.agreements, self._scheduler.agree_every
+        rotation = self._slots
+        while rotation:
+            visited = []
+            for place, slot in enumerate(rotation):
+                if not self._arrive(slot):
+                    return rotation[place:] + visited
+                if slot.request is END:
+                    continue
+                if not self._issue(slot, agreements):
+                    return rotation[place:] + visited
+                visited.append(slot)
+                begun.issued += 1
+                if begun.issued % agree_every == 0:
+                    begun.problem = agreements.ended()
+                    if begun.problem is None:
+                        agreements.start(self._left)
+                if self._left or begun.problem is not None:
+                    return rotation[place + 1:] + visited
+                self._step(slot)
+            rotation = visited
+        return rotation
+
+    def _leave(self, begun, rotation):
+        """Have the scheduler go on."""
+        self.job, waiting = self._make_job()
+        if not begun.over:
+            begun.rotation = [self.job.slots[slot.index] for slot in rotation]
+            for slot, own in zip(self.job.slots, self._slots):
+                own.hand_over(slot)
+            for own in self._slots:
+                if own.error is not None:
+                    self.job.fail(own.key, own.error)
+        if self._failure is not None:
+            self.job.fail(*self._failure)
+        return self._scheduler.run(self.job, waiting, begun)
+
+    # ---- computing ---------------------------------------------------------------------------
+
+    def _arrive(self, slot):
+        """Have a slot come to its next operation, turn or end; False if it does not on this path."""
+        while slot.request is None and not self._left:
+            ready = slot
+            if slot.gate is not None:  # a step of some slot opens it, if anything does
+                ready = next((one for one in self._slots
+                              if one.gate is not None and one.gate.is_open(self._ended)), None)
+                if ready is None:
+                    return False
+            self._step(ready)
+        return not self._left
+
+    def _step(self, slot):
+        """Run a slot's slices up to a request that is to be issued, a gate, or what ends the path."""
+        slot.gate = None
         try:
-            coroutine = program()
-            send = coroutine.send
             while True:
-                steps.owner = identity
+                if slot.send is None and not slot.begin(self._coroutine):
+                    slot.request = END
+                    return
+                steps.owner = slot.identity
                 try:
-                    request = send(None)
+                    request = slot.send(None)
+                except StopIteration:
+                    request = _OVER
                 finally:
                     steps.owner = None
+                if steps.dropped is not None:
+                    slot.error = not_awaited(steps.dropped)
+                    break
                 kind = type(request)
-                if (kind not in _STRAIGHT or issued == most or self._failure is not None
-                        or steps.dropped is not None):
-                    break
-                if kind is not TakeTurn:
-                    try:
-                        error = self._issued(request)
-                    except NotIssued as refusal:  # the others still wait for it
-                        error = refusal.__cause__
+                if kind in _ISSUED:
+                    slot.request = request
+                    return
+                if request is _OVER:
+                    self._ended[slot.ordinal] = True
+                    slot.end()
+                elif kind is Parallel and not self._splits:
+                    slot.error = _error_of_parts(request)
+                    if slot.error is not None:
                         break
-                    agreements.note(request)
-                issued += 1
-                request = None
-                if error is not None:
+                elif kind is not WaitForSlices or request.stop > slot.ordinal:
+                    slot.request = request
                     break
-        except StopIteration:
-            raised = StopIteration()  # that of the coroutine would keep this frame alive
-        except BaseException as failure:
-            raised = failure
-        self.computing_s = perf_counter() - started - self._waiting_s
-        if steps.dropped is not None:
-            error = not_awaited(steps.dropped)
-        if error is None and self._failure is None and isinstance(raised, StopIteration):
-            sums = agreements.summands(False)
-            self._reduce(sums)
-            if not (sums[0] or sums[1]):
-                return None
-            return self._leave(Begun(agreements, issued, sums))
-        return self._leave(Begun(agreements, issued), coroutine, request, raised, error)
+                elif not request.is_open(self._ended):
+                    slot.gate = request
+                    return
+        except BaseException as error:
+            slot.raised = error
+        self._left = True
 
-    def _issued(self, operation):
-        """Make one MPI call; see `made`."""
-        outstanding, label = self._scheduler.outstanding, Label(operation, self._key)
-        started = outstanding[label] = perf_counter()
-        try:
-            if not self._polls:
-                return made(operation, operation.call)
-            error = made(operation, operation.start)
-            if operation.made:
-                request, operation.made = operation.made[0], []
-                try:
-                    wait_for(request, _pause)
-                except MPI.Exception as failure:
-                    error = error or failure
-            return error
-        finally:
-            del outstanding[label]
-            self._waiting_s += perf_counter() - started
+    # ---- MPI ---------------------------------------------------------------------------------
 
-    def _reduce(self, sums):
-        control, outstanding = self._scheduler.control, self._scheduler.outstanding
-        label = "agreement of all ranks"
-        outstanding[label] = perf_counter()
-        try:
+    def _issue(self, slot, agreements):
+        """Issue a slot's request; False if that is not done here, or MPI has refused it and the others wait for it."""
+        request = slot.request
+        if type(request) is not TakeTurn:
+            if self._polls and len(self._ended) > 1:  # several are to be in flight
+                self._left = True
+                return False
+            try:
+                with Watched(self, Label(request, slot.key)):
+                    slot.error = self._made(request)
+            except NotIssued as refusal:
+                slot.error, self._left = refusal.__cause__, True
+                return False
+            agreements.note(request)
+            if slot.error is not None:
+                self._left = True
+        slot.issued()
+        return True
+
+    def _made(self, operation):
+        """Make an MPI call and wait until it is over; see `made`."""
+        if not self._polls:
+            return made(operation, operation.call)
+        error = made(operation, operation.start)
+        if operation.made:
+            request, operation.made = operation.made[0], []
+            try:
+                wait_for(request, _pause)
+            except MPI.Exception as failure:
+                error = error or failure
+        return error
+
+    # What agreements wait with: see `Waiting`.
+
+    def wait(self, request, label):
+        with Watched(self, label):
             if self._polls:
-                wait_for(control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM), _pause)
+                wait_for(request, _pause)
             else:
-                control.Allreduce(MPI.IN_PLACE, sums, MPI.SUM)
-        finally:
-            del outstanding[label]
+                request.Wait()
 
-    def _leave(self, begun, coroutine=None, request=None, raised=None, error=None):
-        """Have the scheduler go on.
+    def reduced(self, comm, values, op):
+        label = "agreement of all ranks"
+        if self._polls:
+            self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), label)
+        else:
+            with Watched(self, label):
+                comm.Allreduce(MPI.IN_PLACE, values, op)
 
-        Parameters
-        ----------
-        begun : Begun
-        coroutine : coroutine
-            The slice.
-        request : Request, optional
-            What it awaits now.
-        raised : BaseException, optional
-            What it has raised.
-        error : BaseException, optional
-            What its last await is to raise.
-        """
-        job, waiting = self._job()
-        self.job = job
-        if begun.sums is None:
-            job.slots[0].go_on(_Resumed(coroutine, request, raised), begun.issued, error)
-        if error is not None:
-            job.fail(self._key, error)
-        if self._failure is not None:
-            job.fail(*self._failure)
-        return self._scheduler.run(job, waiting, begun)
+    def watched(self, label):
+        return Watched(self, label)
+
+    def begin(self, label):
+        self._scheduler.outstanding[label] = perf_counter()
+
+    def end(self, label):
+        self._waiting_s += perf_counter() - self._scheduler.outstanding.pop(label)
+
+
+def _error_of_parts(request):
+    """Call all parts of a slice; what one of them has raised, or None."""
+    try:
+        for part in request.parts:
+            request.function(part)
+    except BaseException as error:
+        return error
+    return None
 
 
 def _pause(seconds):
@@ -176,6 +271,74 @@ def _pause(seconds):
         sleep(seconds)
     else:
         sched_yield()
+
+
+class StraightSlot:
+    """The slices of one slot, one after another.
+
+    Attributes
+    ----------
+    index : int
+    ordinal : int
+        The current slice's place in the call.
+    key : object
+        The current slice.
+    identity : object
+        Stands for it.
+    send : callable or None
+        Has it go on; None: none has begun.
+    request : Request, END or None
+        What is to be issued next.
+    gate : WaitForSlices or None
+        What the slice waits for.
+    error : BaseException or None
+        What its last await is to raise.
+    raised : BaseException or None
+        What it has raised.
+    """
+
+    __slots__ = ("_awaited", "_coroutine", "_depth", "_keys", "_next", "_resources", "_taken", "error", "gate",
+                 "identity", "index", "key", "ordinal", "raised", "request", "send")
+
+    def __init__(self, index, depth, keys, resources):
+        self.index = index
+        self._depth = depth
+        self._keys = keys
+        self._resources = resources
+        self._next = 0  # in `keys`
+        self._taken = self._awaited = 0  # requests that were issued: in all, and for this slice
+        self.ordinal = self.key = self.identity = self._coroutine = self.send = None
+        self.request = self.gate = self.error = self.raised = None
+
+    def begin(self, coroutine):
+        """Begin with the next slice; False if there is none."""
+        if self._next == len(self._keys):
+            return False
+        self.key = self._keys[self._next]
+        self.ordinal = self.index + self._next * self._depth
+        self.identity = object()
+        self._awaited = 0
+        self._coroutine = coroutine(self.key, self._resources)
+        self.send = self._coroutine.send
+        return True
+
+    def issued(self):
+        """The request has been issued."""
+        self.request = None
+        self._taken += 1
+        self._awaited += 1
+
+    def end(self):
+        """The slice has ended."""
+        self._next += 1
+        self.send = self._coroutine = None
+
+    def hand_over(self, slot):
+        """Have a `Slot` go on from here."""
+        resumed = None
+        if self.send is not None or self.raised is not None:
+            resumed = _Resumed(self._coroutine, self.gate or self.request, self.raised)
+        slot.go_on(self._next, self._taken, resumed, self._awaited, self.error)
 
 
 class _Resumed:

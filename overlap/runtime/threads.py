@@ -7,6 +7,7 @@ more is collected, and `Threads.stop` ends them.
 import threading
 from queue import SimpleQueue
 
+from .crew import ALONE, HELPED
 from .priority import take_short_slices
 from .waiting import WakeEvent
 from .watchdog import abort_on
@@ -33,14 +34,18 @@ class Threads:
         self._nice = nice
         self._jobs = SimpleQueue()
         self._core_tokens = CoreTokens(workers)
-        self._thread = self._pool = None
+        self._thread = self._pool = self._helpers = None
 
-    def pool(self, wait):
-        """The workers, for a job that waits this way: None for one without threads."""
-        if wait == "off":
+    def workers(self, crew, wait):
+        """The workers of a crew (see `crew`) for a job that waits this way, or None."""
+        if crew == ALONE:
             return None
+        if crew == HELPED:
+            if self._helpers is None:
+                self._helpers = Workers(range(1, self._count), self._nice, abort_on)
+            return self._helpers
         if self._pool is None:
-            self._pool = Workers(self._count, self._nice, abort_on)
+            self._pool = Workers(range(self._count), self._nice, abort_on)
             self._thread = threading.Thread(target=_communicate, args=(self._jobs, self._scheduler),
                                             daemon=True, name="communicator")
             self._thread.start()
@@ -69,8 +74,8 @@ class Threads:
     def stop(self):
         """Have the threads end, without waiting for them. No job may be running."""
         self._jobs.put(None)
-        if self._pool is not None:
-            self._pool.end()
+        for workers in filter(None, (self._pool, self._helpers)):
+            workers.end()
 
     def close(self):
         """Stop the threads and join them."""
@@ -78,6 +83,8 @@ class Threads:
             self._jobs.put(None)
             self._thread.join()
             self._pool.close()
+        if self._helpers is not None:
+            self._helpers.close()
 
 
 def _communicate(jobs, scheduler):

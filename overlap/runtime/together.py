@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import InputError
+from ..interrupts import held_signals
 from .control import Control
-from .interrupts import held_signals
 
 
 @contextmanager

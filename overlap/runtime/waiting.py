@@ -2,8 +2,8 @@
 
 `Blocking` makes the blocking call and holds a core token meanwhile; `Polling` (in `polling`) keeps several
 nonblocking calls in flight and sleeps between polls. `Inline` and `PollingInline` make the same MPI calls in the calling
-thread, which also runs the slices' steps: for ``wait="off"``, and for jobs too short to wake a thread for.
-Which thread it is, each rank decides by itself.
+thread, which also runs the slices' steps, alone or with workers beside it: for ``wait="off"``, and for jobs too
+short to wake all threads for. Which thread it is, each rank decides by itself.
 """
 
 from threading import Lock, current_thread
@@ -222,10 +222,10 @@ class Waiting:
     def _look(self):
         self._wake_event.sleep()
 
-    def _begin(self, label):
+    def begin(self, label):
         self._outstanding[label] = self.clock()
 
-    def _end(self, label):
+    def end(self, label):
         started = self._outstanding.pop(label)
         trace = self._job.trace
         if trace is not None:
@@ -233,11 +233,11 @@ class Waiting:
 
     def watched(self, label):
         """Have the watchdog watch what is done meanwhile: a ``with`` block."""
-        return _Watched(self, label)
+        return Watched(self, label)
 
 
-class _Watched:
-    """The time in which the communicator is in MPI, or waits for it."""
+class Watched:
+    """The time in which MPI is waited for, for `begin` and `end` of a way to wait: a ``with`` block."""
 
     __slots__ = ("_label", "_waiting")
 
@@ -245,24 +245,31 @@ class _Watched:
         self._waiting, self._label = waiting, label
 
     def __enter__(self):
-        self._waiting._begin(self._label)
+        self._waiting.begin(self._label)
 
     def __exit__(self, *exc_info):
-        self._waiting._end(self._label)
+        self._waiting.end(self._label)
 
 
 class OneThread(Waiting):
-    """Steps run on the thread that talks to MPI, when it has nothing else to do."""
+    """Steps run on the thread that talks to MPI, when it has nothing else to do; and on workers beside it, if there are."""
 
     def __init__(self, job, outstanding, workers, *options):
         super().__init__(job, outstanding, workers, *options)
-        self._ready = set()
+        self._ready = set()  # where no workers take some
+        if workers is not None:
+            workers.wake = self._wake_event.ring
 
     def _submit(self, slot):
-        self._ready.add(slot)  # a `take` advances it
+        if self._workers is None:
+            self._ready.add(slot)  # a `take` advances it
+        else:
+            super()._submit(slot)
 
     def _advance(self):
         """Run a step: of the slot that is waited for, or the next in the issue order; False if none is ready."""
+        if self._workers is not None:
+            return self._workers.take_step()
         if not self._ready:
             return False
         ready = self._awaited if self._awaited in self._ready else min(
@@ -272,7 +279,8 @@ class OneThread(Waiting):
         return True
 
     def quiet(self):
-        pass
+        if self._workers is not None:
+            super().quiet()
 
 
 class Inline(OneThread):
@@ -280,7 +288,7 @@ class Inline(OneThread):
 
     def _look(self):
         if not self._advance():
-            self._wake_event.sleep()  # workers have the parts of a slice
+            self._wake_event.sleep()  # workers have steps
 
     def issue(self, slot, operation):
         with self.watched(Label(operation, slot.current.key)):

@@ -11,6 +11,8 @@ from time import perf_counter
 from ..abort import abort
 from ..errors import formatted
 
+_PAUSE_S = 1.0   # by which the watchdog wakes too late: the process was stopped, or had no core
+
 
 class Watchdog:
     """Watches `outstanding` and `entries` (label -> start, `time.perf_counter`) from a thread.
@@ -70,16 +72,27 @@ class _Watched:
 
 
 def _watch(deadlines, closed):
-    """Look at what is under way, now and then. Holds no reference to anything but the dictionaries."""
+    """Look at what is under way, now and then. Holds no reference to anything but the dictionaries.
+
+    Time in which this process did not run does not count: a batch system may suspend a whole job and resume it, and
+    then nobody is late. If one rank alone is stopped, the others run, and their deadlines hold.
+    """
     interval_s = min(1.0, *(limit_s / 4 for _, limit_s, _ in deadlines))
+    pauses, looked = [], perf_counter()     # pauses as (end, seconds)
     while not closed.wait(interval_s):
         now = perf_counter()
+        if now - looked - interval_s > _PAUSE_S:
+            pauses.append((now, now - looked - interval_s))
+        looked = oldest = now
         for name, limit_s, watched in deadlines:
             for label, started in list(watched.items()):
-                if now - started > limit_s:
-                    abort(f"{label} has not completed in {now - started:.1f} s "
+                oldest = min(oldest, started)
+                took_s = now - started - sum(seconds for end, seconds in pauses if end > started)
+                if took_s > limit_s:
+                    abort(f"{label} has not completed in {took_s:.1f} s "
                           f"({name}={limit_s:g}): some rank does not take part")
                 del label  # it keeps an operation's arrays alive
+        pauses = [pause for pause in pauses if pause[0] > oldest]
 
 
 def abort_on(error):

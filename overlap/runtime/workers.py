@@ -1,10 +1,11 @@
 """The worker pool: N threads that take the next ready step, whoever is free.
 
-State: a heap of ready steps, ordered by when the communicator thread will ask for their result, guarded by
-a lock; and one token per ready step in a queue on which idle workers sleep. A step is in the heap before its
-token is in the queue, so whoever has a token finds one, though perhaps not the one that it was put for. A
-worker never waits on anything else, except, in `block` mode, on a core token: there are N of them for N
-workers and the communicator thread, so that never more than N threads keep a core busy.
+State: a heap of ready steps, ordered by when the communicator will ask for their result, guarded by a lock;
+and one token per ready step in a queue on which idle workers sleep. A step is in the heap before its token
+is in the queue, so whoever has a token finds one, though perhaps not the one that it was put for; or none,
+if the thread that talks to MPI has taken it, which may compute too (`take_step`). A worker never waits on
+anything else, except, in `block` mode, on a core token: there are N of them for N workers and the
+communicator thread, so that never more than N threads keep a core busy.
 """
 
 import sys
@@ -54,10 +55,12 @@ class ReadySteps:
     ----------
     core_tokens : CoreTokens or None
         Set between pipelines only.
+    wake : callable or None
+        Called when a step is ready: has a thread look that takes steps besides. Set between pipelines only.
     """
 
     def __init__(self, on_error, queue=SimpleQueue):
-        self.core_tokens = None
+        self.core_tokens = self.wake = None
         self._on_error = on_error
         self._ready = []
         self._lock = threading.Lock()
@@ -70,6 +73,20 @@ class ReadySteps:
             self._sequence += 1
             heappush(self._ready, (turn, self._sequence, task))
         self._tokens.put(True)
+        if self.wake is not None:
+            self.wake()
+
+    def take_step(self):
+        """Run the first ready task in the calling thread; False if none is ready."""
+        task = self._next()
+        if task is None:
+            return False
+        task()
+        return True
+
+    def _next(self):
+        with self._lock:
+            return heappop(self._ready)[2] if self._ready else None
 
     def stop(self):
         """Have one worker leave `work`. Nothing may be ready or running."""
@@ -78,8 +95,9 @@ class ReadySteps:
     def work(self):
         """Run ready tasks, one after another, until `stop`."""
         while self._tokens.get():
-            with self._lock:
-                _, _, task = heappop(self._ready)
+            task = self._next()
+            if task is None:
+                continue
             try:
                 if self.core_tokens is None:
                     task()
@@ -93,12 +111,12 @@ class ReadySteps:
 
 
 class Workers(ReadySteps):
-    """A pool of `count` daemon threads.
+    """A pool of daemon threads.
 
     Parameters
     ----------
-    count : int
-        Number of threads.
+    indices : range
+        The threads' `worker_index`, one each.
     nice : int
         Added to the threads' nice value (Linux: per thread, no privilege needed). On a core that a
         worker shares with the communicator, a lower priority lets the communicator in at once when
@@ -107,13 +125,12 @@ class Workers(ReadySteps):
         As of `ReadySteps`.
     """
 
-    def __init__(self, count, nice, on_error):
+    def __init__(self, indices, nice, on_error):
         super().__init__(on_error)
-        self.count = count
         self._threads = [
             threading.Thread(target=self._run, args=(index, nice), daemon=True,
                              name=f"worker {index}")
-            for index in range(count)]
+            for index in indices]
         for thread in self._threads:
             thread.start()
 

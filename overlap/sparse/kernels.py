@@ -193,19 +193,17 @@ def norms(r, z, sums):
 
 
 @njit
-def step(alpha, p, q, x, r):
-    """x += alpha p; r -= alpha q."""
+def step(alpha, q, r):
+    """r -= alpha q."""
     for place in range(len(r)):
-        x[place] += alpha * p[place]
         r[place] -= alpha * q[place]
 
 
 @njit(fastmath={"reassoc", "contract"})
-def scaled_step(alpha, p, q, d, x, r, sums):
-    """x += alpha p; r -= alpha q; r.r and r.(d r)."""
+def scaled_step(alpha, q, d, r, sums):
+    """r -= alpha q; r.r and r.(d r)."""
     first = second = r.dtype.type(0)
     for place in range(len(r)):
-        x[place] += alpha * p[place]
         here = r[place] - alpha * q[place]
         r[place] = here
         first += here * here
@@ -215,17 +213,21 @@ def scaled_step(alpha, p, q, d, x, r, sums):
 
 
 @njit
-def turn(beta, z, p):
-    """p = z + beta p."""
+def turn(alpha, beta, z, x, p):
+    """x += alpha p; p = z + beta p: while p is read anyway."""
     for place in range(len(p)):
-        p[place] = z[place] + beta * p[place]
+        here = p[place]
+        x[place] += alpha * here
+        p[place] = z[place] + beta * here
 
 
 @njit
-def scaled_turn(beta, d, r, p):
-    """p = d r + beta p."""
+def scaled_turn(alpha, beta, d, r, x, p):
+    """x += alpha p; p = d r + beta p."""
     for place in range(len(p)):
-        p[place] = d[place] * r[place] + beta * p[place]
+        here = p[place]
+        x[place] += alpha * here
+        p[place] = d[place] * r[place] + beta * here
 
 
 @njit

@@ -58,13 +58,13 @@ def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-
         x, r = system.guess(x0)
         limit, most = _limits(system, rtol, atol, maxiter)
         extended, p = system.direction()
-        q, z = np.empty_like(r), np.empty_like(r)
+        q = np.empty_like(r)
+        z = np.empty_like(r) if system.scale is None else p  # an inverse diagonal is applied where its result is used
         system.precondition(r, z)
         p[...] = z
         square, rho = system.dots((r, r), (r, z)).real
         residuals = [float(np.sqrt(square))]
-        flat = [array.reshape(-1) for array in (x, r, q, z)]
-        flat_p = p.reshape(-1)
+        flat_x, flat_r, flat_q, flat_z, flat_p = (array.reshape(-1) for array in (x, r, q, z, p))
         scale = system.scale.reshape(-1) if system.scale is not None else None
         sums = np.zeros(2)
         while residuals[-1] > limit and len(residuals) <= most:
@@ -75,21 +75,21 @@ def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-
                         f"{len(residuals)}")
             alpha = rho / curvature
             if scale is not None:
-                kernels.scaled_step(alpha, flat_p, flat[2], scale, flat[0], flat[1], sums)
+                kernels.scaled_step(alpha, flat_q, scale, flat_r, sums)
                 square, new = system.sum(sums)
             else:
-                kernels.step(alpha, flat_p, flat[2], flat[0], flat[1])
+                kernels.step(alpha, flat_q, flat_r)
                 system.precondition(r, z)
                 square, new = system.dots((r, r), (r, z)).real
             if not np.isfinite(square) or not new >= 0:
                 _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {new:g} and "
                         f"r.r = {square:g} in iteration {len(residuals)}")
             residuals.append(float(np.sqrt(square)))
-            system.told(callback, x)
             if scale is not None:
-                kernels.scaled_turn(new / rho, scale, flat[1], flat_p)
+                kernels.scaled_turn(alpha, new / rho, scale, flat_r, flat_x, flat_p)
             else:
-                kernels.turn(new / rho, flat[3], flat_p)
+                kernels.turn(alpha, new / rho, flat_z, flat_x, flat_p)
+            system.told(callback, x)
             rho = new
         return system.solution(x, residuals, limit)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +20,8 @@ from ..runtime.own_control import OwnControl
 from .rows import Rows, assembled, own_part
 from .storage import stored
 from .team import Team
+
+PIECES = 8  # of the rows that need no other rank's entries: between two of them messages are looked after
 
 
 class Matrix:
@@ -67,6 +69,8 @@ class Matrix:
         On all ranks: numbers outside of the matrix, values that are no finite numbers or differ in type, no rows.
     """
 
+    _choose: Callable[[Rows], Any] = staticmethod(stored)  # how the rows of a rank are stored
+
     def __init__(self, comm: MPI.Intracomm | OwnControl, rows: Any, columns: Any, values: Any, count: int, *,
                  transport: str = "auto", deadline_s: float | None = 60.0) -> None:
         control = OwnControl.of(comm, deadline_s)
@@ -86,7 +90,7 @@ class Matrix:
         self.count = int(count)
         self._vector_shape = (self.count,) if values.ndim == 1 else (self.count, self.block)
         self._rows = assembled(control, rows.astype(np.int64), columns.astype(np.int64), values, counts)
-        self._storage = here = stored(self._rows)
+        self._storage = here = self._choose(self._rows)
         self.storage = here.name
         self.team = Team(1)
         self.order = here.order
@@ -96,6 +100,7 @@ class Matrix:
         entries = of_indices(control, first + here.order, here.needed, (here.owned_at, here.needed_at, here.length))
         kind: Any = (self.dtype, self._vector_shape[1:]) if self._vector_shape[1:] else self.dtype
         self.halo = Halo(control, entries, kind, transport=transport)
+        self._sends = "messages" in self.halo.transports.values()
         self._entries = entries
         self._extended: np.ndarray | None = None
         self._collectives = node_collectives(control)
@@ -191,9 +196,19 @@ class Matrix:
             The own entries of the product.
         """
         pending = self.halo.start(extended)
-        self._storage.start(extended, out, self.team.run)
+        self._storage.start(extended, out, self._run_and_test(pending) if self._sends else self.team.run)
         pending.wait()
         self._storage.finish(extended, out, self.team.run)
+
+    def _run_and_test(self, pending):
+        """`Team.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
+        def run(function, first, last, least=2):
+            cuts = np.linspace(first, last, max(1, min(PIECES, last - first)) + 1, dtype=int).tolist()
+            for piece in zip(cuts, cuts[1:]):
+                self.team.run(function, *piece, least)
+                pending.test()
+
+        return run
 
     def compute(self, extended: np.ndarray, out: np.ndarray) -> None:
         """As `multiply`, with other ranks' entries as they are in the vector: nothing is exchanged."""

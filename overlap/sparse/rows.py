@@ -10,6 +10,9 @@ import numpy as np
 from ..runtime.own_control import OwnControl
 from . import kernels
 
+LEAST_ROWS = 1024   # of a part
+MOST_PARTS = 16
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -30,6 +33,11 @@ class Rows:
     starts: np.ndarray
     columns: np.ndarray
     values: np.ndarray
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts workers cut them: the same for any number of workers, as the order of sums depends on it."""
+        return max(1, min(MOST_PARTS, self.count // LEAST_ROWS))
 
     @property
     def row_of(self) -> np.ndarray:

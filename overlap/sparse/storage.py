@@ -54,7 +54,8 @@ class ByRows:
         entries = np.repeat(rows.starts[:-1][self.order] - self.starts[:-1], counts) + np.arange(self.starts[-1])
         columns = rows.columns[entries]
         inside = ~outside[entries]
-        local = np.empty(len(columns), np.uint32)
+        # As short as they can be: memory is what bounds a product.
+        local = np.empty(len(columns), np.uint16 if self.length <= 2**16 else np.uint32)
         local[inside] = place_of[columns[inside] - rows.first]
         local[~inside] = rows.count + np.searchsorted(self.needed, columns[~inside])
         self.columns, self.values = local, np.ascontiguousarray(rows.values[entries])

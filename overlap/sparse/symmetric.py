@@ -8,19 +8,15 @@ import numpy as np
 
 from ..compiled import njit
 from . import kernels
+from .block_diagonals import BlockDiagonals
 from .rows import Rows
-
-_LEAST_ROWS = 1024  # of a part
-_MOST_PARTS = 16    # the same for any number of workers, as the order of sums depends on them
 
 
 class BySymmetricBlocks:
     """The blocks on and above the diagonal, of a rank's own columns, and all blocks of other ranks' columns.
 
-    All own columns are computed before the halo is there; what other ranks' columns add comes after it, so that rows keep their
-    order. A block (i, j) adds to the rows i and j. The rows are cut into parts; where j belongs to a later part than i, the block
-    adds to a sum that the part of i has for j, so that no two workers write to the same row. When all parts are done these sums are added,
-    in the order of parts.
+    All own columns are computed before the halo is there, by `BlockDiagonals` where these suit, else by `ScatteredBlocks`; what other
+    ranks' columns add comes after it, so that rows keep their order.
     """
 
     name = "symmetric blocks"
@@ -28,12 +24,48 @@ class BySymmetricBlocks:
     def __init__(self, rows: Rows) -> None:
         self.count = rows.count
         self.order = np.arange(rows.count)
+        self._own_columns = BlockDiagonals.of(rows) or ScatteredBlocks(rows)
         outside = rows.external
         self.needed = np.unique(rows.columns[outside])
         self.owned_at = np.arange(rows.count)
-        self.length = rows.count + len(self.needed)
-        self.needed_at = np.arange(rows.count, self.length)
-        parts = max(1, min(_MOST_PARTS, rows.count // _LEAST_ROWS))
+        before = rows.count + self._own_columns.padding
+        self.length = before + len(self.needed)
+        self.needed_at = np.arange(before, self.length)
+        row_of = rows.row_of[outside]
+        dependent, counts = np.unique(row_of, return_counts=True)
+        self._outside = (dependent.astype(np.uint32), np.concatenate([[0], np.cumsum(counts)]),
+                         (before + np.searchsorted(self.needed, rows.columns[outside])).astype(np.uint32),
+                         np.ascontiguousarray(rows.values[outside]))
+
+    def start(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
+        """Compute what own entries add."""
+        self._own_columns.multiply(x, y, run)
+
+    def finish(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
+        """Add what other ranks' entries do."""
+        run(lambda first, last: _add_outside(*self._outside, x, y, first, last), 0, len(self._outside[0]))
+
+    def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Add the transposed rows' product with own entries to an extended vector."""
+        extended = np.zeros(y.shape, self._outside[-1].dtype)
+        extended[:self.count] = x
+        product = np.empty_like(extended[:self.count])
+        self.start(extended, product, lambda function, first, last: function(first, last))
+        y[:self.count] += product
+        kernels.blocks_transposed(*self._outside[1:], x[self._outside[0]], y, len(self._outside[0]))
+
+
+class ScatteredBlocks:
+    """The blocks of a rank's own columns, row by row. A block (i, j) adds to the rows i and j.
+
+    The rows are cut into parts; where j belongs to a later part than i, the block adds to a sum that the part of i has for j, so that
+    no two workers write to the same row. When all parts are done these sums are added, in the order of parts.
+    """
+
+    padding = 0  # as of `BlockDiagonals`
+
+    def __init__(self, rows: Rows) -> None:
+        parts = rows.parts
         cuts = rows.count * np.arange(parts + 1) // parts
         starts, far, columns, limits, later = _pattern(rows.starts, rows.columns, rows.first, cuts)
         values = np.zeros((len(columns), 3, 3), rows.values.dtype)
@@ -42,25 +74,11 @@ class BySymmetricBlocks:
         self._sums = np.zeros((len(later), 3), values.dtype)
         self._upper = cuts, starts, far, columns, values, limits, later
         self._later = later
-        row_of = rows.row_of[outside]
-        dependent, counts = np.unique(row_of, return_counts=True)
-        self._outside = (dependent.astype(np.uint32), np.concatenate([[0], np.cumsum(counts)]),
-                         (rows.count + np.searchsorted(self.needed, rows.columns[outside])).astype(np.uint32),
-                         np.ascontiguousarray(rows.values[outside]))
 
-    def start(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
-        """Compute what own entries add."""
+    def multiply(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
+        """Compute the product with own entries."""
         run(lambda first, last: _multiply(*self._upper, x, y, self._sums, first, last), 0, self._parts)
         _add_sums(self._later, self._sums, y)
-
-    def finish(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
-        """Add what other ranks' entries do."""
-        run(lambda first, last: _add_outside(*self._outside, x, y, first, last), 0, len(self._outside[0]))
-
-    def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Add the transposed rows' product with own entries to an extended vector."""
-        self.start(x, y, lambda function, first, last: function(first, last))
-        kernels.blocks_transposed(*self._outside[1:], x[self._outside[0]], y, len(self._outside[0]))
 
 
 def is_symmetric(rows: Rows) -> bool:

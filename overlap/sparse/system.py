@@ -36,7 +36,7 @@ class System:
     control : OwnControl
         The solver's collectives, besides those of the product.
     scale : ndarray or None
-        The inverse diagonal, where the preconditioner is that.
+        The inverse diagonal, where the preconditioner is that; ones where there is none.
     """
 
     def __init__(self, A: Any, b: Any, M: Any, comm: MPI.Intracomm | AsyncComm | None) -> None:
@@ -64,7 +64,8 @@ class System:
         self.dtype = A.dtype if isinstance(A, Matrix) else np.result_type(b.dtype, np.float32, getattr(A, "dtype", "f4"))
         self.b = self._inward(b).astype(self.dtype)
         self.real = self.dtype.kind == "f"
-        self.scale = M.inverse if isinstance(M, Jacobi) and self.real else None
+        diagonal = M.inverse if isinstance(M, Jacobi) else np.ones_like(self.b) if M is None else None
+        self.scale = diagonal if self.real else None
 
     def __enter__(self) -> Self:
         return self

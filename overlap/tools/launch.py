@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ != "__main__":      # a rank has no package around it
+    from ..interrupts import held_signals
     from . import links, signals
 
 DEADLINE_PASSED = 124           # as timeout(1), and as links.run
@@ -150,16 +151,19 @@ def run_ranks(command: Sequence[str], *, ranks: int, workers: int = 1, link: str
             return links.run(command, hosts=ranks, rate=link, cpus=(), deadline_s=deadline_s,
                              env=environ, stdout=stdout, **options)
         with removing_segments():
-            process = subprocess.Popen(
-                [*_launcher(), "-n", str(ranks), *command], env=os.environ | environ,
-                stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True,
-                preexec_fn=_die_with_parent)
+            process = None
             try:
+                with held_signals():    # Python drops what a handler raises in the functions of a fork
+                    process = subprocess.Popen(
+                        [*_launcher(), "-n", str(ranks), *command], env=os.environ | environ,
+                        stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True,
+                        preexec_fn=_die_with_parent)
                 return process.wait(deadline_s)
             except subprocess.TimeoutExpired:
                 return DEADLINE_PASSED
             finally:
-                _end(process)
+                if process is not None:
+                    _end(process)
 
 
 # ---- what ranks tell those who started them ----------------------------------------------------

@@ -1,7 +1,8 @@
 """A slow rank made real: processes that take a part of its core's time, and a look at how much is left.
 
-A competitor burns in bursts of about a millisecond, and looks after each at the processor time that it got so far and at
-the clock: so its part is right over a few milliseconds, whatever the kernel's scheduler does, and whoever else is there. Where it may,
+A competitor burns in bursts of a fraction of a millisecond, and looks after each at the processor time that it got so far and at
+the clock: so its part is right over a millisecond or two (ranks that meet every millisecond wait for long bursts, which
+a slow processor does not have), whatever the kernel's scheduler does, and whoever else is there. Where it may,
 it runs at the highest priority, to be let in at once; where it may not, there are as many as have a right to that part
 among equals. What it takes is a part of the time, also while the rank waits.
 
@@ -20,7 +21,7 @@ import time
 from collections.abc import Mapping
 
 LEAST = 0.05            # share of a core that a rank keeps, at least
-_PERIOD_S = 0.002       # of bursts and pauses
+_PERIOD_S = 0.0005      # of bursts and pauses
 _MOST_BEHIND_S = 0.05   # a competitor that did not run for longer does not make up for all of it
 _LOOK_S = 0.4           # how long a core is measured
 _PR_SET_PDEATHSIG = 1   # linux/prctl.h

@@ -27,7 +27,7 @@ _COLOURS = {"compute": "#0072B2", "communicate": "#E69F00"}
 _CHROME_COLOURS = {"compute": "thread_state_running", "communicate": "thread_state_iowait"}
 _WORDS = {"compute": "computing", "communicate": "communicating"}
 
-_FORMAT = "overlap-trace-1"
+_FORMAT = "overlap-trace-2"
 
 
 # --- order, intervals, tracks ---------------------------------------------------------------------
@@ -202,9 +202,9 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
                     "cname": _CHROME_COLOURS[span.kind]})
     # One event per line, so that two files can be compared.
     lines = ",\n".join(json.dumps(event) for event in events)
-    text = (f'{{"displayTimeUnit": "ms", "otherData": {{"format": "{_FORMAT}"}},\n'
+    text = (f'{{"displayTimeUnit": "ms", "otherData": {{"format": "{_FORMAT}", "digest": ""}},\n'
             f'"traceEvents": [\n{lines}\n]}}\n')
-    files.write(path, text)
+    files.write(path, files.sealed(text))
 
 
 def _metadata(what, rank, tid, **args):
@@ -226,7 +226,7 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
     Raises
     ------
     InputError
-        The file is cut off, or another program's.
+        The file is cut off, was changed, or is another program's.
     OSError
         The file cannot be read.
     """
@@ -234,7 +234,7 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
         content = file.read()
     try:
         document = json.loads(content.decode("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if _FORMAT.encode() in content[:200]:
             reason = f"the file is cut off or damaged ({error}); it holds {len(content)} bytes"
         else:
@@ -249,6 +249,8 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
             f"cannot read the trace {os.fspath(path)!r}: expected JSON written by "
             f"overlap.tools.timeline.write_chrome (format {_FORMAT!r}), got "
             + ("other JSON" if found is None else f"format {found!r}"))
+    if not files.is_sealed(content, document["otherData"].get("digest")):
+        raise InputError(f"cannot read the trace {os.fspath(path)!r}: the file is damaged: its content does not have its digest")
     try:
         threads = {event["tid"]: event["args"]["thread"] for event in document["traceEvents"]
                    if event["ph"] == "M" and event["name"] == "thread_name"}

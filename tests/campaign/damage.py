@@ -1,115 +1,119 @@
-"""Files that are damaged or no files: used whole, or refused by name. What rank 0 reads is read here, without MPI."""
+"""Files that are damaged or no files, and disks that take no more: used whole, or refused by name."""
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import jobs
-import numpy as np
 from no_files import NO_FILES
 
 from overlap import InputError, files
-from overlap.compiled import _CodeFiles
 from overlap.fft.planning import tuning_file
-from overlap.fft.planning.settings import Settings, Tuned
-from overlap.runtime.trace import Span
-from overlap.tools import timeline
 
+from . import full_disk
 from .draw import Drawn
 from .harness import Part
+from .kinds_of_files import KINDS, Code, Trace, Tuning, reworded
 from .spoil import spoilt
 
 DAMAGES = 50        # of a seed
+AT_THE_PLACE = ("folder", "pipe", "loop")   # of NO_FILES: what can be there instead of the file
+CASES = ("campaign.damage_cases:damaged", "gkv_file_cases:nonsense", "gkv_file_cases:full_disk")
 
 
-def _tuning(drawn, path):
-    """A tuning file, which is the cache's format, too."""
-    entries = [{"plan": {"shape": [n, 4]}, "machine": {"mpi": "any"}, "wisdom": "(fftw)", "transforms": {
-        "forward": tuning_file.record(Settings("poll", 4, 2, 4, polls=2, late=0.5, effort="estimate"), Tuned("", 1.5, 7))}}
-        for n in range(1, 4)]
-    path.write_text(tuning_file.text_of(entries))
-    return path.read_bytes(), lambda: tuning_file.read(str(path)) == entries
-
-
-def _trace(drawn, path):
-    """A trace, which has no digest: what can be read must be spans."""
-    spans = [Span(rank, "worker 0", "compute", f"step {rank}", 0.5 * rank, 1.0 + rank) for rank in range(4)]
-    timeline.write_chrome(spans, path)
-    return path.read_bytes(), lambda: all(isinstance(one, Span) for one in timeline.read_chrome(path))
-
-
-def _code(drawn, path):
-    """Compiled code in the cache: as it was saved, or none, which means compiling again."""
-    kept = _CodeFiles(path.parent, path.name, _code, [])
-    key, value = ("signature",), {"code": drawn.bytes(500)}
-    kept.save(key, value)
-    file, = path.parent.glob("*.nbc")
-    content = file.read_bytes()
-    file.rename(path)
-    kept._path = lambda key: path
-    return content, lambda: kept.load(key) in (value, None)
-
-
-def _files(drawn, path):
-    """The reader of all files: the content, or an error."""
-    path.write_bytes(drawn.bytes(300))
-    return path.read_bytes(), lambda: isinstance(files.read(path, 1000), bytes)
-
-
-SUBJECTS = (_tuning, _trace, _code, _files)
-
-
-def _damage(subject, drawn):
+def damage(kind, drawn):
     """Damage a file many times; each time it is read as it was, or refused with an error that names it."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kept.json")
-        content, used_whole = subject(drawn, path)
-        assert used_whole(), "the file as it was written is not read"
-        for _ in range(DAMAGES - len(NO_FILES)):
+        path, one = Path(folder, "kept.json"), kind(drawn)
+        one.write(path, 0)
+        content = path.read_bytes()
+        assert one.read(path) == 0, "the file as it was written is not read"
+        for _ in range(DAMAGES - len(AT_THE_PLACE)):
             path.write_bytes(spoilt(drawn, content))
-            _used_or_refused(used_whole, path)
-    for name, make in NO_FILES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "kept.json")
-            _, used_whole = subject(drawn, path)
-            path.unlink()
-            if name in (("folder", "loop") if subject is _trace else ("folder", "pipe", "loop")):
-                make(path)  # a trace may come through a pipe, which the command waits for
-                _used_or_refused(used_whole, path)
+            _used_or_refused(one, path)
+        for name in AT_THE_PLACE:
+            if (kind, name) != (Trace, "pipe"):     # through which a trace may come: the command waits for it
+                path.unlink()
+                NO_FILES[name](path)
+                _used_or_refused(one, path)
+                path.rmdir() if name == "folder" else path.unlink()
+                path.write_bytes(b"")
+        path.unlink()
+        Path(folder, "elsewhere").write_bytes(content)
+        path.symlink_to("elsewhere")                # a link is followed, and stays
+        assert one.read(path) == 0
+        one.write(path, 1)
+        assert path.is_symlink() and one.read(path) == 1
 
 
-def _used_or_refused(used_whole, path):
+def _used_or_refused(one, path):
     try:
-        assert used_whole(), f"damaged, and used all the same: {path.read_bytes()!r}"
+        version = one.read(path)
     except InputError as error:
         assert path.name in str(error), f"the error does not name the file: {error}"
     except OSError:     # of the reader below them, which its callers name
         pass
+    except ValueError:  # `index`
+        raise AssertionError(f"damaged, and used all the same: {path.read_bytes()!r}") from None
+    else:
+        assert version == 0 or isinstance(one, Code) and version is None, version
+
+
+def other_content(drawn):
+    """Tuning files with other content under a right digest: refused, or as good as any."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kept.json")
+        Tuning(drawn).write(path, 0)
+        content = path.read_bytes()
+        for _ in range(DAMAGES):
+            data, entries = reworded(drawn, content)
+            path.write_bytes(data)
+            try:
+                assert tuning_file.read(str(path)) == entries
+                for entry in entries:               # whoever uses it finds settings that can be used
+                    for values in entry["transforms"].values():
+                        tuning_file.settings_of(values)
+            except InputError as error:
+                assert path.name in str(error), f"the error does not name the file: {error}"
+
+
+def take_no_more(seed):
+    """A disk that is full or read-only, in a mount namespace of its own."""
+    done = subprocess.run(["unshare", "--map-root-user", "--mount", sys.executable, full_disk.__file__, str(seed), str(DAMAGES)],
+                          capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+
+
+def checkpoints(seed):
+    """The solver's checkpoints, on ranks: damaged, wrong under a right digest, not to be written."""
+    case, drawn = CASES[seed // 8 % len(CASES)], Drawn(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        args = {"folder": folder} | ({"seed": seed, "count": DAMAGES} if case == CASES[0] else {})
+        jobs.run_job(case, drawn.ranks(1, 2), args=args, deadline_s=300)
 
 
 def run(seed):
-    """One kind of file, damaged in many ways; the solver's checkpoints on ranks."""
-    drawn = Drawn(seed)
-    number = seed % (len(SUBJECTS) + 1)
-    if number < len(SUBJECTS):
-        _damage(SUBJECTS[number], drawn)
+    """One kind of file and of trouble; eight take turns."""
+    number = seed % 8
+    if number < len(KINDS):
+        damage(KINDS[number], Drawn(seed))
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            jobs.run_job("campaign.damage_cases:damaged", drawn.ranks(1, 2), args={
-                "folder": folder, "seed": seed, "count": DAMAGES}, deadline_s=300)
+        (lambda: other_content(Drawn(seed)), lambda: take_no_more(seed), lambda: checkpoints(seed))[number - len(KINDS)]()
 
 
 def defect():
     """A reader that does not look at the digest is found."""
-    digest = tuning_file._digest
-    tuning_file._digest = lambda data: "0" * 64
+    is_sealed = files.is_sealed
+    files.is_sealed = lambda content, digest: True
     try:
         for seed in range(20):
-            _damage(_tuning, np.random.default_rng(seed))
+            damage(Tuning, Drawn(seed))
     finally:
-        tuning_file._digest = digest
+        files.is_sealed = is_sealed
 
 
-PART = Part("files", "tuning files (the cache's, too), traces, compiled code, checkpoints: flipped, cut off, overwritten, a "
-            "folder, a pipe (traces: none), a link to itself: used whole, or refused by name (traces have no digest: "
-            "spans, or refused)",
+PART = Part("files", "tuning files (the cache's, too), traces, reports, compiled code, checkpoints: flipped, cut off, overwritten, "
+            "a folder, a pipe (traces: none), links; tuning files and checkpoints with other content and a right digest; a disk "
+            "that is full or read-only: used whole, or refused by name, the version before stays, and the disk is given back",
             10_000, run, defect, "used all the same", DAMAGES)

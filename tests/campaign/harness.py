@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from overlap import files
 from overlap.tools.bench import report
 
 MOST_FAILURES = 5       # of a part in one run: whoever reads them has enough
+STILL_S = 5.0           # without running: the process was stopped or the machine asleep, but deadlines went on
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,10 @@ class Part:
 
 @dataclass
 class Record:
-    """What is known of a part: its next seed, its failures, the time spent, and what found its defect."""
+    """What is known of a part: its next seed, its failures, the time spent, the commits run, and what found its defect."""
 
     seed: int = 0
+    commits: list[str] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     defect: str | None = None
@@ -67,6 +71,29 @@ def problem_of(function: Callable[..., object], *args: object) -> str | None:
     except Exception as error:
         return "".join(traceback.format_exception_only(error)).strip() or type(error).__name__
     return None
+
+
+@contextmanager
+def longest_pause() -> Iterator[list[float]]:
+    """Watch whether this process runs: seconds between the two moments farthest apart, in a list of one.
+
+    Deadlines are of the wall clock, so a trial during which everything was stopped says nothing.
+    """
+    found, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        last = time.monotonic()
+        while not ended.wait(0.1):
+            now = time.monotonic()
+            found[0], last = max(found[0], now - last), now
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        watcher.join()
 
 
 class Campaign:
@@ -85,7 +112,7 @@ class Campaign:
     def __init__(self, parts: Sequence[Part], path: str | Path, say: Callable[[str], object] = print) -> None:
         self.parts, self.path, self.say = parts, Path(path), say
         known = json.loads(self.path.read_text())["parts"] if self.path.exists() else {}
-        self._about = {"machine": report.machine(), "packages": report.packages(), "commit": report.commit()}
+        self._about = {"machine": report.machine(), "packages": report.packages(), "commit": report.commit() or "no checkout"}
         self.records = {part.name: Record(**known.get(part.name, {})) for part in parts}
 
     def run(self, names: Sequence[str] = (), minutes: float = 1.0) -> bool:
@@ -101,13 +128,20 @@ class Campaign:
             self.keep()
             return True
         found = problem_of(part.defect)
-        record.defect = found if found and part.finds in found else None
+        record.defect = part.finds if found and part.finds in found else None
         self.say(f"{part.name}: its defect is {'NOT FOUND: ' + str(found) if record.defect is None else 'found'}")
         failed = 0
         while (record.seed * part.trials < part.target and time.monotonic() - start < budget_s
                and failed < MOST_FAILURES):
-            began, problem = time.monotonic(), problem_of(part.run, record.seed)
+            began = time.monotonic()
+            with longest_pause() as pause:
+                problem = problem_of(part.run, record.seed)
+            if problem and pause[0] > STILL_S:
+                self.say(f"{part.name}: seed {record.seed}: again, for all stood still for {pause[0]:.0f} s: {problem}")
+                continue
             record.seconds += time.monotonic() - began
+            if self._about["commit"] not in record.commits:
+                record.commits.append(self._about["commit"])
             self.say(f"{part.name}: seed {record.seed}: {'failed: ' + problem if problem else 'passed'}")
             if problem:
                 failed += 1
@@ -136,10 +170,10 @@ class Campaign:
             "`python -m tests.campaign`: " + ("every part has reached its number." if whole else
                                               "**the full campaign has not been run yet.** Trials made so far, beside "
                                               "those that it asks for:"), "",
-            "| part | what is tried, and must hold | asked for | made | failed | its defect is found | s |",
-            "|---|---|---|---|---|---|---|", *rows, "",
+            "| part | what is tried, and must hold | asked for | made | failed | its defect is found | s | commits |",
+            "|---|---|---|---|---|---|---|---|", *rows, "",
             f"Machine: {about['machine']['cpu']}, {about['machine']['cores']} cores, {about['machine']['system']}, "
-            f"Python {about['machine']['python']}; {versions}; commit {about['commit']}. Ranks, mode and MPI library are "
+            f"Python {about['machine']['python']}; {versions}. Ranks, mode and MPI library are "
             "drawn from the seed; one worker per rank unless drawn.", "",
             "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again):" if failures
             else "No trial has failed.", *failures, ""])
@@ -149,4 +183,9 @@ class Campaign:
         defect = record.skipped and f"not run: {record.skipped}" or (
             "not tried yet" if not record.seed and record.defect is None else "yes" if record.defect else "**no**")
         return (f"| {part.name} | {part.what} | {part.target:,} | {made:,} | {len(record.failures)} | {defect} | "
-                f"{record.seconds:.0f} |")
+                f"{record.seconds:.0f} | {', '.join(map(_short, record.commits))} |")
+
+
+def _short(commit):
+    """A commit as the table shows it, with + where files differed from it."""
+    return commit[:7] + "+" * commit.endswith("+changes")

@@ -27,9 +27,9 @@ OVER_S = 5.0        # beyond the deadline
 
 def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=True):
     """Start the job, lose a rank of it, and see how it ends."""
-    launcher, environ = processes.launcher_command(mpi)
     before = set(os.listdir(SHARED))
     with tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder:
+        launcher, environ = processes.launcher_command(mpi, folder)
         given = {"folder": folder, "rank": ranks - 1, "own": how if how not in SIGNALS else None, "delay_s": delay_s}
         with commands.process(*launcher, "-n", ranks, sys.executable, "-X", "faulthandler", victim.__file__,
                               json.dumps(given), env=environ | dict([launch.THREAD_LEVEL]) | signals.UCX_SETTINGS) as job:

@@ -58,7 +58,7 @@ DEFECTS = {
         ("job", "self._gates.pop(slot, False):\n                slot.gate = None\n",
          "self._gates.get(slot, False):\n"),),
     "a gate opens before the last slice has ended": (
-        ("job", "gate.start, gate.stop) < 0", "gate.start, gate.stop - 1) < 0"),),
+        ("requests", "self.start, self.stop) < 0", "self.start, self.stop - 1) < 0"),),
     "a core token is not given back after an exception": (
         ("workers", "    def __exit__(self, *exc_info):\n        self._free.put(None)\n",
          "    def __exit__(self, *exc_info):\n        if exc_info[0] is None:\n"
@@ -68,7 +68,7 @@ DEFECTS = {
     "one operation too many is in flight": (
         ("polling", "- len(self._pending) >= self._limit:", "- len(self._pending) > self._limit:"),),
     "a rank that failed does not wait for the agreement": (
-        ("scheduler", "if self._all_well():", "if job.failure is None and self._all_well():"),),
+        ("scheduler", "if self._is_well(problem):", "if self._job.failure is None and self._is_well(problem):"),),
     "a rank that failed begins no slice": (
         ("scheduler", "while self._ending and not (", "while job.stopping and not ("),),
     "the parts of `parallel` are counted without a lock": (
@@ -76,13 +76,22 @@ DEFECTS = {
          "            if True:\n                left = remaining\n"
          "                remaining = left - 1\n"),),
     "the ready steps are kept without a lock": (
-        ("workers", "            with self._lock:\n                _, _, task = heappop(self._ready)\n",
-         "            if True:\n                _, _, task = self._ready[0]\n"
-         "                heappop(self._ready)\n"),),
+        ("workers", "        with self._lock:\n            return heappop(self._ready)[2] if self._ready else None\n",
+         "        ready = sorted(self._ready)\n        self._ready = ready[1:]\n"
+         "        return ready[0][2] if ready else None\n"),),
+    "a worker counts on the step for which it was woken": (
+        ("workers", "            if task is None:\n                continue\n", ""),),
     "slots are closed while workers have them": (
         ("scheduler", "        waiting.quiet()\n", "        pass\n"),),
     "an agreement under way when learning fails is dropped": (
-        ("scheduler", "            self._all_well()  #", "            #"),),
+        ("scheduler", "            self._is_well(self._agreements.ended())  #", "            #"),),
+    "the scheduler begins the rotation anew where the straight path has left it": (
+        ("straight", "rotation[place + 1:] + visited",
+         "sorted(visited + rotation[place + 1:], key=lambda one: one.index)"),),
+    "nobody waits at a gate of the straight path": (
+        ("straight", "elif not request.is_open(self._ended):", "elif False:"),),
+    "what the straight path has been told is told once more": (
+        ("straight", "                    if begun.problem is None:\n", "                    if True:\n"),),
 }
 
 RARE = {"slots are closed while workers have them"}  # takes thousands of schedules

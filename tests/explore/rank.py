@@ -98,37 +98,49 @@ class Rank:
     def _run_all(self):
         world, runtime, plan = self.world, self.world.runtime, self.world.plan
         wrapped = []
+        self.tokens = runtime.workers.CoreTokens(plan.workers, threads.SimpleQueue)
         self.source = world.sources[self.number]
         self.comm = runtime.requests.AsyncComm(self.source, 0, None, False)
         wrapped.append(self.comm)
         self.scheduler = runtime.scheduler.Scheduler(
             world.control[self.number], wrapped, {}, plan.agree_every)
-        self.pool = None
+        self.pools = {}  # crew -> its workers
         for index, call in enumerate(plan.calls):
             self.doing = f"call {index}"
             self._call(index, call)
-        if self.pool is not None:
-            for _ in range(plan.workers):
-                self.pool.stop()
+        for crew, pool in self.pools.items():
+            for _ in self._indices(crew):
+                pool.stop()
         self.doing = None
 
-    def _start_threads(self):
-        runtime, workers = self.world.runtime, self.world.plan.workers
-        self.pool = runtime.workers.ReadySteps(self._abort, threads.SimpleQueue)
-        self.tokens = runtime.workers.CoreTokens(workers, threads.SimpleQueue)
-        for index in range(workers):
-            self.world.clock.start(self.pool.work, f"rank {self.number} worker {index}")
+    def _indices(self, crew):
+        """The numbers of a crew's workers."""
+        return range(crew == "helped", self.world.plan.workers)
+
+    def _workers(self, crew, wait):
+        """A crew's workers; started when they are first needed."""
+        if crew == "alone":
+            return None
+        if crew not in self.pools:
+            pool = self.pools[crew] = self.world.runtime.workers.ReadySteps(self._abort, threads.SimpleQueue)
+            for index in self._indices(crew):
+                self.world.clock.start(pool.work, f"rank {self.number} worker {index}, {crew}")
+        self.pools[crew].core_tokens = self.tokens if wait == "block" and crew == "threads" else None
+        return self.pools[crew]
+
+    def _crew(self, call):
+        """Which threads run a call here; see `overlap.runtime.crew`."""
+        if call.wait == "off":
+            return "alone"
+        crew = call.crews[self.number] if call.crews else "threads"
+        if len(call.steps) == 1:
+            crew = "helped"
+        return "alone" if crew == "helped" and self.world.plan.workers == 1 else crew
 
     def _call(self, index, call):
         runtime, network, number = self.world.runtime, self.network, self.number
-        one = len(call.steps) == 1
-        alone = one or call.wait == "off" or number in call.alone
-        pool = None
-        if call.wait != "off" and (not alone or one and self.world.plan.workers > 1):
-            if self.pool is None:
-                self._start_threads()
-            pool = self.pool
-            pool.core_tokens = self.tokens if call.wait == "block" and not alone else None
+        crew = self._crew(call)
+        pool = self._workers(crew, call.wait)
         network.cores[number] = self.world.plan.workers if call.wait == "block" else NO_LIMIT
         starts = max((sum(step[0] == "start" for step in steps) for steps in call.steps), default=0)
         parked = any(("barrier",) in steps for steps in call.steps)  # slices of all slots come to wait there
@@ -147,14 +159,15 @@ class Rank:
                 keys, program,
                 self._skeleton(index, call) if call.skeleton is True else call.skeleton or None,
                 resources, call.depth, pool, None)
-            return job, self.scheduler.waiting(call.wait, job, pool, call.in_flight, 8, alone)
+            return job, self.scheduler.waiting(call.wait, job, pool, call.in_flight, 8, crew != "threads")
 
         before = len(network.issued[number])
-        if one and call.skeleton is True:
+        one = len(call.steps) == 1
+        if (one or crew == "alone" and call.wait != "poll") and call.skeleton is True:
             self.job = runtime.straight.StraightPath(
-                self.scheduler, keys[0], call.wait == "poll", make_job)
+                self.scheduler, keys, program, resources, call.wait == "poll", pool is not None, make_job)
             self._arm(index, call)
-            error = self.job.run(partial(program, keys[0], resources[0]))
+            error = self.job.run()
         else:
             self.job, waiting = make_job()
             self._arm(index, call)
@@ -365,7 +378,7 @@ class Rank:
             if kept[0] and self.outcomes[index] is None:
                 raise Violation(f"rank {self.number}: call {index} is over, but what it was given "
                                 "still lives")
-        if self.pool is not None and self.tokens._free.qsize() != self.world.plan.workers:
+        if self.tokens._free.qsize() != self.world.plan.workers:
             raise Violation(f"rank {self.number}: {self.tokens._free.qsize()} core tokens at the "
                             f"end, expected {self.world.plan.workers}")
         if network.open:

@@ -62,6 +62,15 @@ def all_seven(comm, counts, max_nbytes=2**16, flat=None):
                 everything(fast, comm, count, root, seed)
 
 
+def fewer_ranks(comm, sizes, counts):
+    """The same of the first ranks, of so many."""
+    for size in sizes:
+        some = comm.Split(0 if comm.rank < size else MPI.UNDEFINED)
+        if some != MPI.COMM_NULL:
+            all_seven(some, counts)
+            some.Free()
+
+
 def _use_trees(fast, flat):
     from overlap.collectives import protocol
     fast._window.state[protocol.FLAT] = flat
@@ -339,4 +348,12 @@ def never_comes(comm):
     fast = Collectives(comm, deadline_s=0.5)
     if comm.rank == 0:
         time.sleep(30)
+    fast.Barrier()
+
+
+def killed(comm):
+    fast = Collectives(comm, deadline_s=10)
+    fast.Barrier()
+    if comm.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
     fast.Barrier()

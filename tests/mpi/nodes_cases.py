@@ -76,3 +76,48 @@ def fewest_messages(comm):
             before = fast._carrier.post.messages
             call()
             assert comm.allreduce(fast._carrier.post.messages - before) == expected
+
+
+def sent_on_links(comm):
+    """Segments with data that all hosts have sent over TCP so far; each message of a few bytes is one."""
+    comm.Barrier()
+    with open("/proc/self/net/netstat") as file:
+        names, numbers = (line.split() for line in file if line.startswith("TcpExt:"))
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    mine = int(numbers[names.index("TCPOrigDataSent")]) if node.rank == 0 else 0
+    node.Free()
+    return comm.allreduce(mine)
+
+
+def on_links(comm):
+    """On two hosts with a link between them: right, with the fewest messages there can be, and fewer than MPI's own where MPI has more."""
+    on_node(comm, [1, 700], max_nbytes=4096)
+    calls, block, other, pieces = 3 * comm.size, np.ones(8), np.zeros(8), np.zeros((comm.size, 8))
+    one_way = {"Bcast": (block,), "Scatter": (pieces, block), "Gather": (block, pieces), "Reduce": (block, other)}
+    both_ways = {"Barrier": (), "Allgather": (block, pieces), "Allreduce": (block, other)}
+
+    def call(target, name, number):
+        """Call a collective; each rank is the root in turn."""
+        root = {"root": number % comm.size} if name in one_way else {}
+        getattr(target, name)(*(one_way | both_ways)[name], **root)
+
+    def sent_by_mpi(name=None):
+        """What so many calls send; barriers stand between, so that messages do not share a segment."""
+        before = sent_on_links(comm)
+        for number in range(calls):
+            if name is not None:
+                call(comm, name, number)
+            comm.Barrier()
+        return sent_on_links(comm) - before
+
+    with Collectives(comm) as fast:
+        for name in one_way | both_ways:
+            before = fast._carrier.post.messages
+            for number in range(calls):
+                call(fast, name, number)
+            ours = comm.allreduce(fast._carrier.post.messages - before)
+            assert ours == calls * (1 if name in one_way else 2)
+            if name in ("Scatter", "Gather", "Allgather", "Allreduce"):
+                sent_by_mpi(name)    # connections are made
+                mpis = sent_by_mpi(name) - sent_by_mpi()
+                assert ours < mpis, (name, ours, mpis)

@@ -17,21 +17,23 @@ def class_s(comm):
     from nas import suite
     for name in suite.KERNELS:
         weights = (3.0, 1.0, 2.0)[:comm.size]
-        runs, kernel = suite.runs(comm, name, "S", weights, False, 1, lambda done, total: None)
+        runs, kernel = suite.runs(comm, suite.Case(name, "S"), lambda done, total: None, weights=weights, plain=True)
         for run in runs:
             assert run.verified, (name, run)
             assert sum(run.shares) == sum(runs[0].shares) and len(run.shares) == comm.size
-        even, uneven = runs
+        plain, even, uneven = runs
+        assert [run.how for run in runs] == ["plain", "even", "weights"]
         assert even.messages == uneven.messages
         assert max(even.shares) - min(even.shares) <= 1
         figures = suite.figures(runs, kernel)
+        assert figures["plain_mops"] == plain.mops > 0
         assert figures["even_mops"] == even.mops > 0 and figures["balanced_mops"] == figures["mops"] == uneven.mops
 
 
 def drawn_batches(comm):
     """Every batch of EP is drawn once."""
     from nas import suite
-    runs, _ = suite.runs(comm, "ep", "S", None, True, 2, lambda done, total: None)
+    runs, _ = suite.runs(comm, suite.Case("ep", "S", 2), lambda done, total: None, balance=True)
     for run in runs:
         assert run.verified and sum(run.shares) == 256, run
 

@@ -10,6 +10,7 @@ from scipy.sparse import linalg
 
 from overlap import InputError, Runtime
 from overlap.sparse import IC0, BlockJacobi, Jacobi, Matrix, bicgstab, cg, pipecg
+from overlap.sparse.block_diagonals import BlockDiagonals
 from overlap.sparse.system import System
 
 SEVEN = [(0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1)]
@@ -108,6 +109,44 @@ def symmetric_blocks(comm):
         if rows < 100:
             with Matrix(comm, i[mine], j[mine], v[mine] * np.triu(np.ones((3, 3), dtype)), here.stop - here.start) as A:
                 assert A.storage == "rows" or A.count < 3
+
+
+def block_diagonals(comm):
+    """Symmetric blocks on few diagonals: eight rows at a time, the same bits for any number of workers, nothing read from elsewhere."""
+    # Rows that are no multiple of eight, fewer than the diagonals are apart, and several parts on each of two ranks.
+    for rows, offsets, dtype in ((90, (0, 1, 2, 7), "f8"), (5000, (0, 1, 30, 31, 700), "f8"), (900, (0, 3, 8, 11), "f4")):
+        chance = np.random.default_rng(rows)
+        blocks = {}
+        for offset in offsets:
+            values = chance.standard_normal((rows - offset, 3, 3)).astype(dtype)
+            blocks[offset] = values if offset else values + values.transpose(0, 2, 1)
+            blocks[-offset] = blocks[offset].transpose(0, 2, 1) if offset else blocks[offset]
+        i = np.concatenate([np.arange(rows - abs(offset)) + max(0, -offset) for offset in blocks])
+        j = np.concatenate([np.arange(rows - abs(offset)) + max(0, offset) for offset in blocks])
+        v = np.concatenate(list(blocks.values()))
+        order = np.lexsort((j, i))
+        i, j, v = i[order], j[order], v[order]
+        right = sparse.bsr_array((v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows))
+        limits = rows * np.arange(comm.size + 1) // comm.size
+        here = slice(*limits[comm.rank:comm.rank + 2])
+        mine = (here.start <= i) & (i < here.stop)
+        x = chance.standard_normal((rows, 3)).astype(dtype)
+        rounding = 1e-13 if dtype == "f8" else 1e-4
+        expected = (right @ x.reshape(-1).astype("f8")).reshape(rows, 3)[here]
+        with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start) as A:
+            assert isinstance(A._storage._own_columns, BlockDiagonals)
+            found = []
+            for A.workers in (1, 2, 3):
+                found.append(A @ x[here])
+                np.testing.assert_allclose(found[-1], expected, rtol=rounding, atol=1e2 * rounding)
+                np.testing.assert_array_equal(found[-1], found[0])
+            np.testing.assert_allclose(A.T @ x[here], expected, rtol=rounding, atol=1e2 * rounding)
+            extended, own = A.vector()
+            own[...] = x[here]
+            extended[A._storage.needed_at] = np.nan  # not here yet: no own row may be spoilt
+            product = np.empty_like(own)
+            A._storage.start(extended, product, A.team.run)
+            assert np.isfinite(product).all()
 
 
 def diagonals(comm):

@@ -12,8 +12,8 @@ def test_all_seven_with_every_root(ranks):
     jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": SIZES})
 
 
-def test_all_seven_on_eight_ranks():
-    jobs.run_job("collectives_cases:all_seven", 8, args={"counts": [1, 7]})
+def test_all_seven_on_up_to_eight_ranks():
+    jobs.run_job("collectives_cases:fewer_ranks", 8, args={"sizes": [5, 6, 7, 8], "counts": [1, 7]})
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
@@ -82,6 +82,12 @@ def test_an_interrupt_ends_the_collective_on_all_ranks(compiled):
 def test_a_rank_that_never_comes_ends_the_job():
     result = jobs.run_job("collectives_cases:never_comes", 2, expect_failure=True)
     assert "rank 0 of the node does not take part" in result.err and "Barrier" in result.err
+
+
+@pytest.mark.parametrize("env", [{}, {"MPIR_CVAR_NOLOCAL": "1"}], ids=["one node", "two nodes"])
+def test_a_killed_rank_ends_the_job(env):
+    result = jobs.run_job("collectives_cases:killed", 2, expect_failure=True, env=env)
+    assert result.finished == ()
 
 
 NODES = ("nodes_cases:all_seven,collectives_cases:other_arguments,scalars,nodes_cases:rounds,nodes_cases:the_same_bits,"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from commands import DEADLINE_S, overlap, started
+from commands import DEADLINE_S, overlap, process, started
 
 from overlap.timing.simulate import Machine
 from overlap.tools import launch
@@ -130,7 +130,7 @@ def test_one_rank_has_nothing_to_hide(tmp_path):
 
 def test_bench_under_mpiexec(mpi, tmp_path):
     path = tmp_path / "report.json"
-    launcher, environ = processes.launcher_command(mpi)
+    launcher, environ = processes.launcher_command(mpi, tmp_path)
     status, out, err = overlap("bench", "fft2", *SMALL, "--json", path,
                                launcher=[*launcher, "-n", "3"], env=environ)
     assert status == 0, err
@@ -249,6 +249,21 @@ def test_a_signal_at_any_moment_ends_everything(number):
             time.sleep(delay_s)
             process.send_signal(number)
             assert process.wait(DEADLINE_S) in (128 + number, -number), delay_s
+
+
+FORKING = """
+import os, signal, sys
+from overlap.tools import launch
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.{name}))
+launch.run_ranks([sys.executable, "-c", "import time; time.sleep(600)"], ranks=1)
+"""
+
+
+@pytest.mark.parametrize("name, status", [("SIGHUP", 129), ("SIGTERM", 143), ("SIGINT", -signal.SIGINT)])
+def test_a_signal_while_ranks_are_forked(name, status):
+    """Python drops what a handler raises in the functions that it calls after a fork."""
+    with process(sys.executable, "-c", FORKING.format(name=name)) as command:
+        assert command.wait(60) == status
 
 
 def test_a_closed_terminal_ends_a_job_of_mpiexec():

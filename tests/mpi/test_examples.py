@@ -17,6 +17,8 @@ def run_example(comm, name, arguments, missing=()):
     """Run the file as a user would (a case: this module is imported on the ranks too)."""
     sys.modules.update(dict.fromkeys(missing))  # None: importing it fails
     sys.argv = [name, *arguments]
+    if (folder := str((EXAMPLES / name).parent)) not in sys.path:
+        sys.path.append(folder)
     specification = importlib.util.spec_from_file_location("__main__", EXAMPLES / name)
     specification.loader.exec_module(importlib.util.module_from_spec(specification))
 

@@ -7,3 +7,7 @@ import pytest
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_example(ranks):
     jobs.run_job("groundwater_cases:example", ranks)
+
+
+def test_a_finer_switching_level_takes_fewer_iterations():
+    jobs.run_job("groundwater_cases:many_subdomains", 1)

@@ -52,7 +52,7 @@ def test_matrix_on_shared_memory_then_its_report(tmp_path):
 
 def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
     path = tmp_path / "scale.json"
-    launcher, environ = processes.launcher_command(mpi)
+    launcher, environ = processes.launcher_command(mpi, tmp_path)
     status, out, err = overlap("scale", "run", "fft2", *SMALL, "--ranks", 3, 1, 2, "--json", path,
                                launcher=[*launcher, "-n", "3"],
                                env=environ | {"PBS_JOBID": "12.head"})

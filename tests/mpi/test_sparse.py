@@ -7,7 +7,7 @@ import pytest
 @pytest.mark.parametrize("ranks, transport", [(1, "auto"), (2, "messages"), (4, "auto")])
 def test_products(ranks, transport):
     jobs.run_job("sparse_cases:products", ranks, args={"transport": transport, "seeds": list(range(6))})
-    jobs.run_job("sparse_cases:symmetric_blocks,diagonals,incomplete_factors,factors_by_workers,operators,errors", ranks)
+    jobs.run_job("sparse_cases:symmetric_blocks,block_diagonals,diagonals,incomplete_factors,factors_by_workers,operators,errors", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

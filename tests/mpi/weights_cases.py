@@ -86,8 +86,9 @@ def loads(comm):
             for _ in range(3):
                 simple((0,), rt.comm, busy_s)
             assert simple.load.calls == 3 and simple.load.computing_s >= 3 * busy_s
-            # Who computes nothing has waited for the one who does, to the end of the call.
-            assert simple.load.wall_s >= 3 * 0.05
+            # Who computes nothing has waited for the one who does, to the end of the call; without a core of its own
+            # it may have begun to wait when that one had computed for a while.
+            assert simple.load.wall_s >= max(simple.load.computing_s, 0.05)
 
 
 async def skeleton(number, comm):

@@ -1,9 +1,14 @@
 """The campaign's harness: it goes on where it ended, and reports what failed with its seed."""
 
 import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import pytest
-from campaign.harness import Campaign, Part, problem_of
+from campaign import harness
+from campaign.harness import Campaign, Part, longest_pause, problem_of
 
 
 class Tried:
@@ -65,6 +70,35 @@ def test_a_failure_is_reported_with_its_seed_and_the_rest_is_tried(path):
     assert "* tried, seed 1: AssertionError: seed 1 is bad (commit" in path.with_suffix(".md").read_text()
     campaign(path, Tried(target=8)).run()   # what has failed once stays in the report
     assert "seed 1 is bad" in path.with_suffix(".md").read_text()
+
+
+def test_a_failure_while_all_stood_still_does_not_count(path, monkeypatch):
+    pauses = [60.0, 0.1]
+
+    @contextmanager
+    def pausing():
+        yield [pauses.pop(0)]
+
+    monkeypatch.setattr(harness, "longest_pause", pausing)
+    tried, said = Tried(target=2, bad=(0,)), []
+    assert not campaign(path, tried, said).run()
+    assert tried.seeds == [0, 0] and "stood still for 60 s" in said[1]
+    assert len(json.loads(path.read_text())["parts"]["tried"]["failures"]) == 1
+
+
+def test_a_process_that_is_stopped_is_seen_to_stand_still():
+    stopper = ("import os, signal, sys, time; os.kill(int(sys.argv[1]), signal.SIGSTOP); time.sleep(1); "
+               "os.kill(int(sys.argv[1]), signal.SIGCONT)")
+    with longest_pause() as pause:
+        subprocess.run([sys.executable, "-c", stopper, str(os.getpid())], check=True)
+    assert pause[0] > 0.5
+
+
+def test_the_report_names_the_commits_that_were_run(path, monkeypatch):
+    for commit, target in ("1234567890", 2), ("abcdefghij+changes", 4):
+        monkeypatch.setattr(harness.report, "commit", lambda: commit)
+        campaign(path, Tried(target=target)).run()
+    assert "| 1234567, abcdefg+ |" in path.with_suffix(".md").read_text()
 
 
 @pytest.mark.parametrize("text", [None, "another error"])

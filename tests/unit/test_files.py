@@ -211,3 +211,17 @@ def test_a_full_disk_is_told_with_the_files_name(tmp_path):
     with pytest.raises(OSError, match="No space left") as caught, files.replacing(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert str(path) in str(caught.value)
+
+
+def test_sealed_text_shows_every_change():
+    text = files.sealed('{"digest": "", "name": "x", "digest of another": ""}')
+    digest, content = text.split('"')[3], text.encode()
+    assert files.is_sealed(content, digest)
+    for place in range(len(content)):
+        assert not files.is_sealed(content[:place], digest)
+        assert not files.is_sealed(content[:place] + bytes([content[place] ^ 1]) + content[place + 1:], digest)
+
+
+@pytest.mark.parametrize("digest", [None, "", "{", 3, ["a"], "\ud800", "\u00e9", "0" * 64])
+def test_what_is_no_digest_seals_nothing(digest):
+    assert not files.is_sealed(b'{"digest": "?", "name": "\xc3\xa9"}', digest)

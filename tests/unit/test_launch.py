@@ -36,13 +36,18 @@ def test_events_are_told_from_other_output(capsys):
 # --- shared memory --------------------------------------------------------------------------------
 
 @pytest.fixture
-def segment():
-    """Makes segments, as MPICH names them; returns an open file."""
-    made = []
+def segment(monkeypatch):
+    """Makes segments named as an MPI library's; returns an open file.
 
-    def make(prefix="mpich_shm_"):
-        path = f"/dev/shm/{prefix}{uuid.uuid4().hex}"
-        file = open(path, "w+b")
+    The library is one that only this test has: whoever starts a real job meanwhile would remove
+    what nobody holds.
+    """
+    made = []
+    library = f"library_{uuid.uuid4().hex}_"
+    monkeypatch.setattr(launch, "_SEGMENTS", (library,))
+
+    def make(prefix=library):
+        file = open(f"/dev/shm/{prefix}{uuid.uuid4().hex}", "w+b")
         file.truncate(4096)
         made.append(file)
         return file

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from overlap import files
 from overlap.errors import InputError
 from overlap.tools import cli
 from overlap.tools.bench import report as bench_report
@@ -100,13 +101,17 @@ def without_cases(path):
 def without_machine(path):
     content = json.loads(written(path, record(2)).read_text())
     del content["machine"]
-    path.write_text(json.dumps(content))
+    path.write_text(files.sealed(json.dumps(content | {"digest": ""})))
+
+
+def changed(path):
+    path.write_text(written(path, record(2)).read_text().replace("1", "2", 1))
 
 
 @pytest.mark.parametrize("spoil, complaint", [
     (cut_off, "cut off or no JSON"), (other_version, "received schema 1: measure again"),
     (first_version, "received schema 1"), (other_json, "received other JSON"),
-    (without_machine, "without machine"), (without_cases, "received none"),
+    (without_machine, "without machine"), (changed, "does not have its digest"), (without_cases, "received none"),
     (lambda path: None, "No such file")])
 def test_a_file_that_cannot_be_used_is_one_clear_error(spoil, complaint, tmp_path, capsys):
     path = tmp_path / "spoilt.json"

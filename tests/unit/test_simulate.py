@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from overlap.errors import InputError
 from overlap.runtime.waiting import LONGEST_SLEEP_S
 from overlap.timing import model
-from overlap.timing.simulate import (
-    Machine,
-    Options,
-    Program,
-    Transfer,
-    Workload,
-    predict,
-    simulate,
-)
+from overlap.timing.simulate import Machine, Options, Program, Transfer, Workload, predict, simulate
 from overlap.tools import cli
 from overlap.tools.predict import strong_scaling
 
@@ -66,6 +58,14 @@ def test_blocking_form(workers, ratio):
     simulated = wall_s(program(slices, step_s, T / slices), wait="block", workers=workers, depth=32)
     least = model.block_s(C, T, workers)
     assert least * (1 - 1e-9) <= simulated <= 1.1 * least
+
+
+@pytest.mark.parametrize("workers, held_s, expected_s", [
+    (1, 0.5, 32.0), (4, 0.0, 8.0), (4, 0.125, 8.0 + 3 * 0.125), (8, 0.5, 32 * 0.5 + 0.5), (16, 1.0, 32.0)])
+def test_steps_that_hold_the_interpreter(workers, held_s, expected_s):
+    """32 steps of 1 s: one after the other where they hold it, the first ones staggered by it."""
+    assert wall_s(Program.alike(32, (1.0,), ()), replace(IDEAL, interpreter_s=held_s), ranks=1, workers=workers,
+                  depth=32) == pytest.approx(expected_s, abs=LONGEST_SLEEP_S)  # by which the end is seen late
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

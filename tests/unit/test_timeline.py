@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from overlap import files
 from overlap.errors import InputError
 from overlap.runtime.trace import KINDS, Span
 from overlap.tools import timeline
@@ -140,15 +141,32 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
     (b"3", "got other JSON"),
     (b'{"traceEvents": []}', "got other JSON"),
     (b'{"otherData": {"format": "overlap-trace-99"}}', "got format 'overlap-trace-99'"),
-    (b'{"otherData": {"format": "overlap-trace-1"}}', "damaged"),
-    (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": [3]}', "damaged"),
-    (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": [{"ph": "X"}]}', "damaged"),
+    (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": []}', "got format 'overlap-trace-1'"),
+    (b'{"otherData": {"format": "overlap-trace-2"}, "traceEvents": []}', "damaged: its content"),
 ])
 def test_foreign_files_are_refused(content, words, tmp_path):
     path = tmp_path / "other.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match=words):
         timeline.read_chrome(path)
+
+
+@pytest.mark.parametrize("rest", ["", ', "traceEvents": [3]', ', "traceEvents": [{"ph": "X"}]'])
+def test_nonsense_with_a_right_digest_is_refused(rest, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(files.sealed('{"otherData": {"format": "overlap-trace-2", "digest": ""}%s}' % rest))
+    with pytest.raises(InputError, match="damaged"):
+        timeline.read_chrome(path)
+
+
+def test_a_flipped_bit_is_seen(tmp_path):
+    path = tmp_path / "timeline.json"
+    timeline.write_chrome(SPANS, path)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:])
+        with pytest.raises(InputError, match="cannot read the trace .*timeline.json"):
+            timeline.read_chrome(path)
 
 
 def test_a_missing_file_stays_a_missing_file(tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from no_files import NO_FILES
 
+from overlap import files
 from overlap.errors import InputError
 from overlap.fft import Settings, Tuned
 from overlap.fft.planning import tuning_file as store
@@ -166,7 +167,7 @@ def test_numbers_that_are_none_are_refused(tmp_path, number):
     text = store.text_of([entry()])
     digest = json.loads(text)["digest"]
     text = text.replace('"gain": 1.25', f'"gain": {number}')
-    path.write_text(text.replace(digest, store._digest(text.replace(digest, "").encode())))
+    path.write_text(files.sealed(text.replace(digest, "")))
     refused(path)
 
 

@@ -31,7 +31,8 @@ def checks():
                  "use": ["--strict", "--follow-imports=silent", str(HERE / "typed_use.py")]}
     with ExitStack() as stack:
         yield {name: stack.enter_context(subprocess.Popen(
-            [sys.executable, "-m", "mypy", "--no-error-summary", *options], cwd=HERE.parents[1],
+            [sys.executable, "-m", "mypy", "--no-error-summary", f"--cache-dir=.mypy_cache/{name}", *options],
+            cwd=HERE.parents[1],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
             for name, options in arguments.items()}
 

@@ -98,3 +98,26 @@ def test_a_disturbed_round_balances_nothing():
     assert speeds_of(np.array([[1.0], [2.0]]) * np.ones(ROUNDS), (0.5, 0.5))[1]
     found, pays = speeds_of([[1.0] * ROUNDS, [0.0] * ROUNDS, [1.0] * ROUNDS], (0.5, 0.0, 0.5))
     assert found == (1, 1, 1) and pays      # who has no work gets some
+
+
+def test_equal_ranks_stay_equal():
+    """Noise of any size is no difference in speed; one that is larger than the noise is."""
+    chance = np.random.default_rng(0)
+    for ranks in (2, 4, 8):
+        for deviation in (0.002, 0.02, 0.05, 0.1):
+            changed = [speeds_of(1 + deviation * chance.standard_normal((ranks, ROUNDS)), (1 / ranks,) * ranks)[1]
+                       for _ in range(200)]
+            assert sum(changed) <= 2, (ranks, deviation)
+        slow = np.ones(ranks)
+        slow[-1] = 4 / 7
+        times = (1 + 0.03 * chance.standard_normal((ranks, ROUNDS))) / slow[:, None]
+        found, pays = speeds_of(times, (1 / ranks,) * ranks)
+        assert pays
+        np.testing.assert_allclose(found[-1], 4 / 7, rtol=0.1)
+
+
+def test_what_differs_from_half_to_half_is_no_speed():
+    times = np.ones((2, ROUNDS))
+    times[0, :ROUNDS // 2] = 2.0
+    times[1, ROUNDS // 2:] = 2.0
+    assert not speeds_of(times, (0.5, 0.5))[1]

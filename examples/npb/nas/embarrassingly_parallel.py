@@ -151,8 +151,8 @@ class EP(Kernel):
     name, title, operation, unit = "ep", "EP", "Random numbers generated", "batches"
     iterations = 0
 
-    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance) -> None:
-        super().__init__(comm, letter, weights, advance)
+    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance, hide: bool = True) -> None:
+        super().__init__(comm, letter, weights, advance, hide)
         self._batches = 2**EXPONENTS[letter] // BATCH
         self._mine = None if weights == DRAWN else block(self._batches, comm.size, weights)[comm.rank]
         self._sums, self._counts = np.zeros(2), np.zeros(ANNULI, np.int64)

@@ -57,13 +57,13 @@ class FT(Kernel):
 
     name, title, unit = "ft", "FT", "planes"
 
-    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance) -> None:
-        super().__init__(comm, letter, weights, advance)
+    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance, hide: bool = True) -> None:
+        super().__init__(comm, letter, weights, advance, hide)
         self._shape = GRIDS[letter]
         self._plan = overlap.FFT3(comm, self._shape, complex, norm="forward",
                                   layout={"order": "transposed", "grid": (1, comm.size), "weights": weights},
                                   # One size of messages: their number is compared with that of other shares.
-                                  settings={"effort": "measure", "chunk": 8})
+                                  settings={"effort": "measure", "chunk": 8} | ({} if hide else {"wait": "off"}))
         self._u, self._spectrum = self._plan.real.empty(), self._plan.spectrum.empty()
         self._planes = self._plan.real.local_slice[0]
         self.share = self._planes.stop - self._planes.start

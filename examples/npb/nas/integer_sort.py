@@ -87,8 +87,8 @@ class IS(Kernel):
     name, title, operation, unit = "is", "IS", "keys ranked", "keys"
     iterations = ITERATIONS
 
-    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance) -> None:
-        super().__init__(comm, letter, weights, advance)
+    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance, hide: bool = True) -> None:
+        super().__init__(comm, letter, weights, advance, hide)
         self._highest = 2**RANGES[letter]
         self._shift = np.uint32(RANGES[letter] - BUCKETS[letter])
         parts = block(2**KEYS[letter], comm.size, weights)
@@ -106,7 +106,8 @@ class IS(Kernel):
         self._found = np.zeros((ITERATIONS, tests), np.int64)
         self._counts = np.empty(0, np.uint32)
         self._runtime = overlap.Runtime(comm)
-        self._exchange = self._runtime.pipelined(self._piece, skeleton=self._only_exchange)
+        self._pieces = PIECES if hide else 1
+        self._exchange = self._runtime.pipelined(self._piece, skeleton=self._only_exchange, wait=None if hide else "off")
 
     @property
     def size(self) -> str:
@@ -143,8 +144,8 @@ class IS(Kernel):
         ends = (np.cumsum(mine) - mine).astype(np.uint32)
         pack(self._keys, self._shift, ends, self._packed)
         with Waiting(self, self._runtime):
-            self._exchange(range(PIECES))
-        self.messages += PIECES * (self.comm.size - 1)
+            self._exchange(range(self._pieces))
+        self.messages += self._pieces * (self.comm.size - 1)
         accumulate(self._counts)
         self._look_up(iteration)
 
@@ -160,7 +161,7 @@ class IS(Kernel):
         before = np.cumsum(totals) - totals
         firsts = np.searchsorted(np.searchsorted(self._limits, before, side="right"), np.arange(self.comm.size + 1))
         firsts[-1] = self._buckets
-        self._edges = np.array([[first + (last - first) * piece // PIECES for piece in range(PIECES + 1)]
+        self._edges = np.array([[first + (last - first) * piece // self._pieces for piece in range(self._pieces + 1)]
                                 for first, last in zip(firsts, firsts[1:])])      # (ranks, pieces + 1)
         starts = np.concatenate([np.zeros((self.comm.size, 1), np.int64), np.cumsum(histograms, axis=1)], axis=1)
         rank = self.comm.rank
@@ -168,7 +169,7 @@ class IS(Kernel):
         arrived = np.diff(starts[:, self._edges[rank]], axis=1)       # (ranks, pieces): from each, in each piece
         arrived[rank] = 0                                             # those stay where they are packed
         self._arrived = arrived
-        self._arrived_at = (np.cumsum(arrived.T.ravel()) - arrived.T.ravel()).reshape(PIECES, -1).T
+        self._arrived_at = (np.cumsum(arrived.T.ravel()) - arrived.T.ravel()).reshape(self._pieces, -1).T
         if arrived.sum() > len(self._received):
             self._received = np.empty(int(1.1 * arrived.sum()), np.uint32)
         self._first, self._last = firsts[rank] << self._shift, firsts[rank + 1] << self._shift

@@ -56,6 +56,9 @@ class Kernel:
         Speeds of the ranks, which their shares follow; None: equal shares. EP takes `DRAWN`, too.
     advance : callable
         ``advance(done, total)``, called now and then.
+    hide : bool
+        Whether messages travel while this rank computes, where they can; without, it waits for each exchange (the plain
+        code, for comparison).
 
     Attributes
     ----------
@@ -78,8 +81,8 @@ class Kernel:
     operation = "floating point"
     unit: str
 
-    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance) -> None:
-        self.comm, self.letter, self.advance = comm, letter, advance
+    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance, hide: bool = True) -> None:
+        self.comm, self.letter, self.advance, self.hide = comm, letter, advance, hide
         self.share = 0
         self.waited_s = 0.0
         self.messages = 0

@@ -89,8 +89,8 @@ class MG(Kernel):
 
     name, title, unit = "mg", "MG", "planes"
 
-    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance) -> None:
-        super().__init__(comm, letter, weights, advance)
+    def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance, hide: bool = True) -> None:
+        super().__init__(comm, letter, weights, advance, hide)
         n = 2**LEVELS[letter]
         own = block(n, comm.size, weights)[comm.rank]
         self.share = own.stop - own.start
@@ -186,7 +186,7 @@ class MG(Kernel):
     def _exchanged(self, level: Level, field: np.ndarray, inner: tuple[int, int], total: int,
                    compute: Callable[[int, int], None] | None) -> None:
         """Exchange the ghost planes of a field, and compute: first the planes that need none of them."""
-        first, last = inner
+        first, last = inner if self.hide else (0, 0)
         flat = field.reshape(level.total, -1)
         with Waiting(self):
             pending = level.halo.start(flat)

@@ -35,8 +35,8 @@ def text(runs: list[Run], kernel: Kernel) -> str:
                      f"of {len(run.checks)} checks passed, at most {run.messages} messages from a rank")
         for rank, (share, waited_s) in enumerate(zip(run.shares, run.waited_s)):
             lines.append(f"   rank {rank:<3} {share:>10} {kernel.unit}, waited {100 * waited_s / run.seconds:.0f} % of the time")
-    if len(runs) > 1:
-        lines.append(f" {last.how + ' over even':<23} = {last.mops / runs[0].mops:>24.3f}")
+    for run in runs[:-1]:
+        line(f"{last.how} over {run.how}", f"{last.mops / run.mops:.3f}")
     return "\n".join(lines)
 
 

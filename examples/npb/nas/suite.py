@@ -25,7 +25,7 @@ class Run:
     Attributes
     ----------
     how : str
-        "even", "weights" or "balanced".
+        "plain" (even, nothing hidden), "even", "weights" or "balanced".
     seconds : float
         Time of the slowest rank.
     mops : float
@@ -61,16 +61,21 @@ class Run:
         return tuple(max(speed / max(found), 1e-3) for speed in found)
 
 
-def measured(comm: MPI.Intracomm, name: str, letter: str, how: str, weights: Weights, repeat: int,
-             advance: Advance) -> tuple[Run, Kernel]:
-    """Set a kernel up, run it, some times over, untimed and timed (collective); what describes the kernel stays readable.
+@dataclass(frozen=True)
+class Case:
+    """What is run: a kernel's name, the letter of a class, and how often; the run of the median time is told."""
 
-    The run of the median time is told.
-    """
-    with KERNELS[name](comm, letter, weights, advance) as kernel:
+    name: str
+    letter: str
+    repeat: int = 1
+
+
+def measured(comm: MPI.Intracomm, case: Case, how: str, weights: Weights, advance: Advance) -> tuple[Run, Kernel]:
+    """Set a kernel up, run it, untimed and timed (collective); what describes the kernel stays readable."""
+    with KERNELS[case.name](comm, case.letter, weights, advance, how != "plain") as kernel:
         asked = None if weights is None or weights == DRAWN else list(weights)
         found = []
-        for _ in range(repeat):
+        for _ in range(case.repeat):
             kernel.warm_up()
             comm.Barrier()
             started = perf_counter()
@@ -81,28 +86,31 @@ def measured(comm: MPI.Intracomm, name: str, letter: str, how: str, weights: Wei
             found.append(Run(how, seconds, kernel.mop / seconds, kernel.checks(), messages, asked, list(shares), list(waited)))
     # Any run that failed counts, before all that did not; then the one of the median time.
     failed = [run for run in found if not run.verified]
-    return (failed or sorted(found, key=lambda run: run.seconds)[(repeat - 1) // 2:])[0], kernel
+    return (failed or sorted(found, key=lambda run: run.seconds)[(case.repeat - 1) // 2:])[0], kernel
 
 
-def runs(comm: MPI.Intracomm, name: str, letter: str, weights: Weights, balance: bool, repeat: int,
-         advance: Advance) -> tuple[list[Run], Kernel]:
-    """Measure a kernel: even shares, then those of weights, or those that the first run's speeds ask for (collective)."""
-    found = [measured(comm, name, letter, "even", None, repeat, advance)]
+def runs(comm: MPI.Intracomm, case: Case, advance: Advance, *, weights: Weights = None, balance: bool = False,
+         plain: bool = False) -> tuple[list[Run], Kernel]:
+    """Measure a kernel with even shares, then with those of weights, or those that the even run's speeds ask for (collective).
+
+    Where it is asked for, a plain run comes first: even shares, and nothing hidden.
+    """
+    found = [measured(comm, case, how, None, advance) for how in (("plain", "even") if plain else ("even",))]
     if weights is not None:
-        found.append(measured(comm, name, letter, "weights", weights, repeat, advance))
+        found.append(measured(comm, case, "weights", weights, advance))
     elif balance:
-        found.append(measured(comm, name, letter, "balanced", DRAWN if name == "ep" else found[0][0].speeds,
-                              repeat, advance))
+        found.append(measured(comm, case, "balanced", DRAWN if case.name == "ep" else found[-1][0].speeds, advance))
     return [run for run, _ in found], found[-1][1]
 
 
 def figures(runs: list[Run], kernel: Kernel) -> dict[str, Any]:
     """What ``--json`` writes."""
-    last = runs[-1]
+    last, of = runs[-1], {run.how: run for run in runs}
     return {
         "kernel": kernel.name, "class": kernel.letter, "ranks": kernel.comm.size, "seconds": last.seconds, "mops": last.mops,
         "verified": all(run.verified for run in runs), "messages": last.messages,
-        "even_mops": runs[0].mops, "even_messages": runs[0].messages,
-        "balanced_mops": last.mops if len(runs) > 1 else None,
+        "even_mops": of["even"].mops, "even_messages": of["even"].messages,
+        "plain_mops": of["plain"].mops if "plain" in of else None,
+        "balanced_mops": last.mops if last.how != "even" else None,
         "runs": [asdict(run) | {"checks": [{"name": check.name, "error": check.error, "passed": check.passed}
                                            for check in run.checks]} for run in runs]}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .library import Precision, precision
+from .wisdom import without
 
 ALIGNMENT = 64  # of what we allocate
 HUGE_PAGE_NBYTES = 2**21
@@ -81,23 +82,10 @@ def wisdom(dtype: DTypeLike) -> str:
     return fftw_of(dtype).wisdom().decode("ascii")
 
 
-def joined_wisdom(dtype: DTypeLike, texts: Sequence[str]) -> str:
-    """Wisdom of several processes in one; the first one's goes before the others'."""
-    before = learned()
-    try:
-        forget()
-        for text in reversed(texts):
-            _take_wisdom(dtype, text)
-        return wisdom(dtype)
-    finally:
-        relearn(before)
-
-
 def absorb(dtype: DTypeLike, text: str) -> None:
     """Know this wisdom too; what is known already goes before it."""
-    before = wisdom(dtype)
-    _take_wisdom(dtype, text)
-    _take_wisdom(dtype, before)
+    if new := without(text, wisdom(dtype)):
+        _take_wisdom(dtype, new)
 
 
 @contextmanager

@@ -33,18 +33,11 @@ from .execute import execute
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
 from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, written
 from .schedule import Task, in_order, streamed
-from .stage import (
-    UNIT_NBYTES,
-    Place,
-    SourceArray,
-    Stage,
-    largest_nbytes,
-    points,
-    transformed,
-)
+from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, points, transformed
 from .sweep import Sweep, SweepInPlace
 
-PARTS = 8  # of the rest, for each of several workers, at most
+PARTS = 8  # of the rest, for each of several workers, at most,
+PART_NBYTES = 4 * UNIT_NBYTES  # and of no fewer bytes
 
 
 class StagedTransform:
@@ -66,6 +59,11 @@ class StagedTransform:
         Small fields are taken together; None: fields are, whatever their size.
     reused : bool
         The same targets serve again and again: nothing is written there early.
+
+    Attributes
+    ----------
+    in_any_order : bool
+        Nothing is exchanged, and no memory serves several fields: one call's tasks need no turns.
     """
 
     def __init__(self, route, lines, source, direction, workers, joined=True, reused=False):
@@ -108,8 +106,10 @@ class StagedTransform:
         self.dtype = spectral
         self.mpi_type = mpi_type(spectral)
         self._rest_axes = rest
-        self._alone = self._relocates and self.stages[0].dimension is None
-        self._make_rest(layout, shape, ways[-1], lines, direction, able, whole)
+        local = all(stage.dimension is None for stage in self.stages)
+        self._alone = self._relocates and local
+        self.in_any_order = local and self.fields == 1
+        self._make_rest(layout, shape, ways[-1], lines, direction, able, whole, workers)
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
         local = layout.local_shape(shape, self.coordinates)
         room = points(transformed(local, rest, lines, forward)) * itemsize if natural else 0
@@ -128,7 +128,7 @@ class StagedTransform:
         self._codes = Codes()
         self.units = sum(stage.blocks.units for stage in self.stages)  # of one field
 
-    def _make_rest(self, layout, shape, way, lines, direction, able, whole):
+    def _make_rest(self, layout, shape, way, lines, direction, able, whole, workers):
         """Make the sweep of the axes that wait for all units of the last stage."""
         self._rest, self._late_count = None, 0
         rest, spectral, stage = self._rest_axes, self.dtype, self.stages[-1]
@@ -156,6 +156,9 @@ class StagedTransform:
                 own = direction if direction.forward else replace(direction, turned=None)
                 self._rest = Sweep(local, {axis: lines[axis] for axis in rest}, spectral, own,
                                    [_whole(local)], [_whole(there)])
+            few = points(local) * spectral.itemsize // PART_NBYTES
+            self._rest_parts = block(self._rest.count, 1 if workers == 1 else max(1, min(
+                self._rest.count, max(workers, min(few, PARTS * workers)))))
         self.can_be_late = cuts is not None and stage.straight and not self._streams
 
     @property
@@ -369,13 +372,10 @@ class StagedTransform:
             bases[SCRATCH] = self._scratch[worker_index()].address
             execute(code, bases)
 
-        workers = len(self._scratch)
-        parts = block(self._rest.count, max(1, min(self._rest.count, PARTS * workers)))
-        if workers == 1:
-            for part in parts:
-                complete(part)
+        if len(self._rest_parts) == 1:
+            complete(*self._rest_parts)
         else:
-            await parallel(complete, parts)
+            await parallel(complete, self._rest_parts)
 
     def _write_rest(self, program, source, target, scale, blocks):
         self._rest.write(program, [source], [target], scale, blocks)

@@ -23,6 +23,7 @@ from ...errors import InputError
 from ...files import user_folder
 from ...runtime import Runtime
 from ..engine import fftw as local
+from ..engine.wisdom import joined, without
 from . import tuning_file as store
 from .settings import Settings, Tuned
 from .tuning import machine
@@ -127,16 +128,18 @@ class Memory:
         self._write()
 
     def keep_wisdom(self) -> None:
-        """Remember what FFTW has learned since the memory was made, on any rank (collective)."""
-        control, wisdom = self._runtime.control, local.wisdom(self._dtype)
-        new = wisdom != self._before
-        if not control.maximum(int(new)):
+        """Remember what FFTW has learned since the memory was made, on any rank (collective).
+
+        No more than that: a process that makes many plans would write all that it knows with each of them.
+        """
+        control, known = self._runtime.control, local.wisdom(self._dtype)
+        new = without(known, self._before)
+        if not control.maximum(len(new)):
             return
-        texts = control.gather(wisdom if new else "")
+        texts = control.gather(new)
         if texts is not None:
-            self._entry["wisdom"] = local.joined_wisdom(
-                self._dtype, list(dict.fromkeys(filter(None, [*texts, self._entry["wisdom"]]))))
-        self._before = wisdom
+            self._entry["wisdom"] = joined([*texts, self._entry["wisdom"]])
+        self._before = known
         self._write()
 
     def _path(self) -> Path | None:

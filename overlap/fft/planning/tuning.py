@@ -19,6 +19,7 @@ from ...errors import InputError
 from ...runtime import Runtime
 from ...timing.processor import cpu_model
 from ..engine import fftw as local
+from ..engine.wisdom import joined
 from . import tuning_file as store
 from .candidates import Tunable
 from .settings import Settings, Tuned
@@ -143,8 +144,7 @@ class Tuning:
                     "transforms": {name: store.record(transform.settings, transform.tuned)
                                    for name, transform in transforms.items()
                                    if transform.tuned is not None},
-                    "wisdom": local.joined_wisdom(self._dtype,
-                                                  [*filter(None, texts or ()), *self._known])}
+                    "wisdom": joined([*filter(None, texts or ()), *self._known])}
                 if self.weights is not None:
                     self._entry["weights"] = list(self.weights)
             self._entry = control.bcast(self._entry)

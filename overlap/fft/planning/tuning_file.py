@@ -23,7 +23,6 @@ once lose nothing.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -71,8 +70,7 @@ def read(path: str) -> list[dict]:
     entries, digest = content.get("entries"), content.get("digest")
     if not isinstance(entries, list):
         raise InputError(f"expected a list of entries, received {path!r}, which has none")
-    if not isinstance(digest, str) or data.count(digest.encode()) != 1 or digest != _digest(
-            data.replace(digest.encode(), b"")):
+    if not files.is_sealed(data, digest):
         raise InputError(f"expected a tuning file as it was written, received {path!r}, whose content "
                          "does not have its digest")
     for entry in entries:
@@ -108,8 +106,7 @@ def write(path: str, entry: dict) -> None:
 def text_of(entries: list[dict]) -> str:
     """The whole text of a tuning file."""
     content = {"format": FORMAT, "version": VERSION, "digest": "", "entries": entries}
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    return text.replace('"digest": ""', f'"digest": "{_digest(text.encode())}"', 1)
+    return files.sealed(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def unwritable(path: str) -> str | None:
@@ -147,10 +144,6 @@ def settings_of(values: dict) -> tuple[Settings, Tuned]:
 
 def _key(entry: dict) -> tuple[dict, dict]:
     return entry["plan"], entry["machine"]
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _refuse(constant: str) -> None:

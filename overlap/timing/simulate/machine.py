@@ -39,6 +39,8 @@ class Machine:
         "network", "largest message that leaves before its receiver is there", 0.0)
     ranks_per_node: int = _number("network", "that share a network card", 1, least=1, integer=True)
     operation_s: float = _number("runtime", "core time of the runtime per exchange", 0.0)
+    interpreter_s: float = _number(
+        "runtime", "of a step of a slice, in which no other thread of its rank may hold Python's interpreter", 0.0)
     poll_s: float = _number("runtime", "core time of one poll of the requests", 0.0)
     wake_s: float = _number("runtime", "by which the communicator oversleeps", 0.0)
     busy_wake_s: float = _number("runtime", "the same while all cores compute", 0.0)

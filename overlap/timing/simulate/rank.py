@@ -153,6 +153,7 @@ class Rank:
         self._debt_s = 0.0  # core time that others took and a worker still has to wait for
         self._busy_s = self._busy_since_s = 0.0  # time with all cores busy, up to a moment
         self._blocked = None  # wakes the thread inside a blocking call
+        self._interpreter = CoreTokens(1, partial(Queue, clock))
         clock.spawn(self._main)
 
     # ---- the threads ----
@@ -197,6 +198,12 @@ class Rank:
         """Compute on a core, and wait for what is taken from it meanwhile."""
         if self._jitter is not None:
             seconds *= next(self._jitter)
+        if held_s := min(seconds, self.machine.interpreter_s):
+            with self._interpreter:
+                self._hold_core(held_s)
+        self._hold_core(seconds - held_s)
+
+    def _hold_core(self, seconds):
         self._change(1)
         while seconds > 0:
             self.clock.sleep(seconds)

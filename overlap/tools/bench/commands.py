@@ -30,7 +30,8 @@ def add_commands(add: options.Add) -> None:
                           help="forced for the automatic plan")
     measured.add_argument("--peer", choices=("mpi4py-fft",), help="time it too")
     measured.add_argument("--matrix", choices=MATRICES, default=MATRICES[0],
-                          help="of spmv and cg: 7 points, or 3 x 3 blocks at 27 points; default: poisson")
+                          help="7 points, 3 x 3 blocks at 27 points (spmv, cg), or diffusion with coefficients from 1e-5 to 1e5 "
+                          "(mgcg); default: poisson")
     measured.add_argument("--reference", action="store_true",
                           help="time the C + OpenMP program too (in a checkout)")
     measured.add_argument("--json", metavar="FILE", type=options.output, help="write the report there")

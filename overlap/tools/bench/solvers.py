@@ -9,25 +9,24 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ...arrays import Blocks, block
-from ...compiled import njit
-from ...halo import Halo
+from ...arrays import Blocks
+from ...errors import InputError
 from ...sparse import Jacobi, Matrix, Multigrid, cg, diffusion
 from ...timing import model
-from .petsc import petsc_way
+from .petsc import petsc_ways
+from .products import SEVEN, Listed, NotHidden, StoredByRows, products, springs
+from .sweeps import Ways, sweeps
 
-_CHUNK = 16         # planes of a sweep between two looks at the halo
 _ITERATIONS = 30
 _RTOL = 1e-8        # of a multigrid solution
-MATRICES = ("poisson", "elastic")
-SEVEN = ((0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1))
+MATRICES = ("poisson", "elastic", "rock")
 
 
 @dataclass(frozen=True)
@@ -46,16 +45,6 @@ SOLVERS = {
     "mgcg": SolverJob("conjugate gradients with multigrid", ", to 1e-8, global shape", (64, 64, 64))}
 
 
-@njit
-def sweep(u, v, first, last):
-    """v = (sum of six neighbours - 6 u) of the planes from `first` to `last` - 1; no ghost cells along the other axes."""
-    for z in range(first, last):
-        for y in range(1, u.shape[1] - 1):
-            low, high, here, down, up, out = u[z, y - 1], u[z, y + 1], u[z, y], u[z - 1, y], u[z + 1, y], v[z, y]
-            for x in range(1, len(out) - 1):
-                out[x] = low[x] + high[x] + down[x] + up[x] + here[x - 1] + here[x + 1] - 6 * here[x]
-
-
 def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: int, rounds: int,
             matrix: str = "poisson") -> dict[str, Any]:
     """Measure one workload. Collective.
@@ -69,24 +58,34 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     planes : int
         Width of a halo.
     rounds : int
-    matrix : {"poisson", "elastic"}
-        What spmv and cg multiply with: 7 points, or 3 x 3 blocks at 27 points.
+    matrix : {"poisson", "elastic", "rock"}
+        7 points; 3 x 3 blocks at 27 points (spmv and cg); diffusion whose coefficient goes from 1e-5 to 1e5 (mgcg).
 
     Returns
     -------
     dict
         ``C_s`` and ``T_s``, computing and exchanging alone; ``off_s``, one after the other; ``auto_s``, hidden by this library;
-        ``plain_s`` (halo), by Irecv and Isend; ``full_s`` (spmv, elastic), the same product if no half of the matrix is left out; ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and
-        off hide; ``iteration_s`` (cg, mgcg); ``setup_s``, ``solve_s``, ``iterations`` and ``switch``, the level from which coarser ones
-        are gathered (mgcg); ``petsc_s``, a product, an iteration or a solution of PETSc, where petsc4py is installed; ``seconds``, all times.
+        ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and off hide; ``seconds``, all times. Further
+
+        * halo: ``plain_s``, by Irecv and Isend; ``tested_s``, by persistent requests with a Testall after each chunk;
+          ``sendrecv_s``, blocking calls alone, as T_s.
+        * cg: ``iteration_s``; ``plain_s``, an iteration that hides nothing.
+        * spmv and cg, elastic: ``full_s``, no half of the matrix left out; ``naive_s``, nor rows in an order by kind, but
+          found by lists.
+        * cg and mgcg: ``iterations`` to 1e-8; of an elastic cg by what its times are called.
+        * mgcg: ``iteration_s``, ``setup_s``, ``solve_s``; ``switch``, the level from which coarser ones are gathered.
+        * where petsc4py is installed: ``petsc_s``, a product, an iteration or a solution of PETSc (BAIJ where there are blocks);
+          ``petsc_half_s``, the same with half of the blocks stored (SBAIJ); ``petsc_setup_s``, GAMG's.
     """
     facts: dict[str, Any] = {}
     if workload == "halo":
-        ways, close = _halo(comm, shape, planes)
+        ways, close = sweeps(comm, shape, planes)
+    elif (matrix == "elastic") if workload == "mgcg" else (matrix == "rock"):
+        raise InputError(f"expected another matrix with {workload}, received {matrix}")
     elif workload == "mgcg":
-        ways, close, facts = _multigrid(comm, shape)
+        ways, close, facts = _multigrid(comm, shape, matrix)
     else:
-        ways, close = _sparse(comm, shape, workload, matrix)
+        ways, close, facts = _sparse(comm, shape, workload, matrix)
     names = list(ways)
     for name in names:
         ways[name]()
@@ -100,109 +99,45 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
             seconds[name].append(comm.allreduce(perf_counter() - started, MPI.MAX))
     close()
     median = {name: statistics.median(values) for name, values in seconds.items()}
-    for name in ("iteration", "petsc") if workload == "cg" else ():
-        if name in median:
-            median[name] /= _ITERATIONS
+    if workload == "cg":
+        median = {name: value if name in ("C", "T", "off", "auto") else value / _ITERATIONS for name, value in median.items()}
     if workload == "mgcg":
         median["iteration"] = median["solve"] / facts["iterations"]
     C, T = median["C"], median["T"]
     return {f"{name}_s": value for name, value in median.items()} | {
-        "workload": workload, "matrix": matrix if workload in ("spmv", "cg") else None, "shape": list(shape), "planes": planes if workload == "halo" else None,
-        "ranks": comm.size, "rounds": rounds, "hidden": model.hidden(C, T, median["auto"]),
+        "workload": workload, "matrix": matrix if workload != "halo" else None, "shape": list(shape),
+        "planes": planes if workload == "halo" else None, "ranks": comm.size, "rounds": rounds, "hidden": model.hidden(C, T, median["auto"]),
         "control_hidden": model.hidden(C, T, median["off"]), "seconds": seconds} | facts
 
 
-Ways = dict[str, Callable[[], Any]]
-
-
-def _halo(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Ways, Callable[[], None]]:
-    blocks = Blocks((shape[0] * comm.size, *shape[1:]), (comm.size, 1, 1), width=((planes, planes), 0, 0))
-    halo = Halo(comm, blocks)
-    u, = halo.empty()
-    v = np.zeros_like(u)
-    own, inner = blocks.own(comm.rank)[0], blocks.inner(comm.rank, ((1, 1), 0, 0))[0]
-    u[own] = np.random.default_rng(comm.rank).random(u[own].shape)
-    up, down = comm.rank + 1, comm.rank - 1
-    messages = [(there, u[send], u[receive]) for there, send, receive in (
-        (down, slice(own.start, own.start + planes), slice(0, planes)),
-        (up, slice(own.stop - planes, own.stop), slice(own.stop, own.stop + planes))) if 0 <= there < comm.size]
-
-    def compute():
-        sweep(u, v, own.start, own.stop)
-
-    def rest():
-        sweep(u, v, own.start, inner.start)
-        sweep(u, v, inner.stop, own.stop)
-
-    def off():
-        halo.exchange(u)
-        compute()
-
-    def hidden():
-        pending = halo.start(u)
-        for first in range(inner.start, inner.stop, _CHUNK):
-            sweep(u, v, first, min(first + _CHUNK, inner.stop))
-            pending.test()
-        pending.wait()
-        rest()
-
-    def plain():
-        requests = [comm.Irecv(receive, there) for there, _, receive in messages]
-        requests += [comm.Isend(send, there) for there, send, _ in messages]
-        sweep(u, v, inner.start, inner.stop)
-        MPI.Request.Waitall(requests)
-        rest()
-
-    return {"C": compute, "T": lambda: halo.exchange(u), "off": off, "auto": hidden, "plain": plain}, halo.free
-
-
-def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: str) -> tuple[Ways, Callable[[], None]]:
+def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str,
+            matrix: str) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
     elastic = matrix == "elastic"
     A = springs(comm, shape) if elastic else Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
-    ways, matrices = _products(A), [A]
-    b = np.random.default_rng(comm.rank).random(A.vector()[1].shape)
-    if petsc := petsc_way(A, workload, b, _ITERATIONS, _RTOL):
-        ways["petsc"] = petsc
-    if workload == "cg":
-        M = Jacobi(A)
-        ways["iteration"] = lambda: cg(A, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
-    elif elastic:
-        matrices.append(springs(comm, shape, bias=0.1))
-        ways["full"] = _products(matrices[1])["auto"]
+    ways, b, facts = products(A), np.random.default_rng(comm.rank).random(A.vector()[1].shape), {}
+    kinds = {"full": springs(comm, shape, StoredByRows), "naive": springs(comm, shape, Listed)} if elastic else {}
+    if workload == "spmv":
+        ways |= {name: products(other)["auto"] for name, other in kinds.items()}
+    else:
+        M, operators = Jacobi(A), {"iteration": A, "plain": NotHidden(A)} | kinds
+        ways |= {name: partial(cg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M) for name, other in operators.items()}
+        if elastic:
+            facts["iterations"] = {name: cg(other, b, rtol=_RTOL, M=M).iterations for name, other in operators.items()}
+    ways |= petsc_ways(A, workload, b, _ITERATIONS, _RTOL)
 
     def close():
-        for one in matrices:
+        for one in (A, *kinds.values()):
             one.free()
 
-    return ways, close
+    return ways, close, facts
 
 
-def springs(comm: MPI.Intracomm, shape: tuple[int, ...], bias: float = 0.0) -> Matrix:
-    """The matrix of a lattice of points that springs hold to their 26 neighbours, those beside the lattice fixed. Collective.
-
-    It has the pattern of elasticity by trilinear hexahedra: 27 blocks of 3 x 3 in a row. It is symmetric and positive definite; a `bias`
-    other than 0 makes those forces larger that come from points with higher numbers, and the matrix unsymmetric.
-    """
-    planes = block(shape[0], comm.size)[comm.rank]
-    grid = np.meshgrid(np.arange(planes.start, planes.stop), *map(np.arange, shape[1:]), indexing="ij")
-    offsets = list(product((-1, 0, 1), repeat=3))
-    stiffness = {offset: np.eye(3) + np.outer(offset, offset) for offset in offsets if any(offset)}
-    found: list[tuple[Any, Any, Any]] = []
-    for offset in offsets:
-        there = [axis + step for axis, step in zip(grid, offset)]
-        inside = np.logical_and.reduce([(0 <= axis) & (axis < length) for axis, length in zip(there, shape)])
-        value = -stiffness[offset] * (1 + bias * (offset > (0, 0, 0))) if any(offset) else np.sum(list(stiffness.values()), axis=0)
-        found.append((np.ravel_multi_index([axis[inside] for axis in grid], shape),
-                      np.ravel_multi_index([axis[inside] for axis in there], shape),
-                      np.broadcast_to(value, (int(inside.sum()), 3, 3))))
-    rows, columns, values = (np.concatenate(one) for one in zip(*found))
-    return Matrix(comm, rows, columns, values, grid[0].size)
-
-
-def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...]) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
-    """Diffusion with coefficient 1, u = 0 on the last plane, and sources of 1; slabs."""
+def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
+    """Diffusion with u = 0 on the last plane, and sources of 1; slabs. Rock is log10(c) = 5 sin sin sin with a period of 16 cells."""
     blocks = Blocks(shape, (comm.size, 1, 1))
-    A = diffusion(comm, blocks, 1.0, fixed=[(0, 1)])
+    waves = np.meshgrid(*(np.sin(np.pi / 8 * (np.arange(side.start, side.stop) + 0.5)) for side in blocks.part(comm.rank)),
+                        indexing="ij", sparse=True)
+    A = diffusion(comm, blocks, 1.0 if matrix == "poisson" else 10 ** (5 * waves[0] * waves[1] * waves[2]), fixed=[(0, 1)])
     M, b = Multigrid(A, blocks), np.ones(A.count)
 
     def setup():
@@ -214,21 +149,5 @@ def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...]) -> tuple[Ways, Calla
         A.free()
 
     found = cg(A, b, rtol=_RTOL, M=M)
-    ways = _products(A) | {"setup": setup, "solve": lambda: cg(A, b, rtol=_RTOL, M=M)}
-    if petsc := petsc_way(A, "mgcg", b, _ITERATIONS, _RTOL):
-        ways["petsc"] = petsc
-    return ways, close, {
-        "iterations": found.iterations, "switch": M.switch}
-
-
-def _products(A: Matrix) -> Ways:
-    extended, x = A.vector()
-    x[...] = np.random.default_rng(A.halo.comm.rank).random(x.shape)
-    y = np.empty_like(x)
-
-    def off():
-        A.halo.exchange(extended)
-        A.compute(extended, y)
-
-    return {"C": lambda: A.compute(extended, y), "T": lambda: A.halo.exchange(extended), "off": off,
-            "auto": lambda: A.multiply(extended, y)}
+    ways = products(A) | {"setup": setup, "solve": lambda: cg(A, b, rtol=_RTOL, M=M)}
+    return ways | petsc_ways(A, "mgcg", b, _ITERATIONS, _RTOL), close, {"iterations": found.iterations, "switch": M.switch}

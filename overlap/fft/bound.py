@@ -1,0 +1,66 @@
+"""`BoundArrays`: the arguments of a transform's last calls, which need no second check.
+
+A code calls a transform with the same few arrays again and again. What was found out of them (that they fit, where
+they lie, what the compiled code is to be told) stays true as long as they are the same arrays at the same
+place. None of them is kept alive by that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+CALLS = 8  # whose arrays are remembered
+
+
+class BoundArrays:
+    """The arrays of a few calls of one transform, and what was prepared of them."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[Any, ...], tuple[list[Any], tuple[Any, ...]]] = {}
+
+    def prepared(self, arrays: tuple[Any, ...], out: Any) -> tuple[Any, ...] | None:
+        """What was prepared of these arguments, if they are still what they were; else None."""
+        if not self._calls:
+            return None
+        given = _given(arrays, out)
+        found = self._calls.get((type(out), *map(id, given)))
+        if found is None:
+            return None
+        for array, (reference, state) in zip(given, found[0]):
+            if reference() is not array or _state(array) != state:
+                return None
+        return found[1]
+
+    def keep(self, arrays: tuple[Any, ...], out: Any, prepared: tuple[Any, ...]) -> None:
+        """Remember what was prepared of `unowned` views of these arguments, which fit."""
+        given = _given(arrays, out)
+        if len(self._calls) == CALLS:
+            del self._calls[next(iter(self._calls))]
+        self._calls[type(out), *map(id, given)] = [
+            (weakref.ref(array), _state(array)) for array in given], prepared
+
+    def forget(self) -> None:
+        """Remember nothing: what was prepared is no longer right."""
+        self._calls.clear()
+
+
+def unowned(array: np.ndarray) -> np.ndarray:
+    """The same memory as an array that does not keep it alive: for whoever knows that others do."""
+    return np.asarray(_Unowned(array))
+
+
+class _Unowned:
+    def __init__(self, array: np.ndarray) -> None:
+        self.__array_interface__ = array.__array_interface__
+
+
+def _given(arrays, out):
+    return (*arrays, *out) if type(out) is tuple else (*arrays, out)
+
+
+def _state(array):
+    """All that may change of an array: its address, whether it may be written to, its layout and type."""
+    return array.__array_interface__["data"], array.shape, array.strides, array.dtype

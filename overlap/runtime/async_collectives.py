@@ -1,0 +1,161 @@
+"""`AsyncCollectives`: collectives by remote writes that slice programs await, in the issue order like MPI's.
+
+A collective of `overlap.collectives` has no nonblocking twin. So it is made where it is issued, in every way to wait: the
+thread that talks to MPI waits there for the other ranks, as they issue it at the same place. With ``wait="poll"`` exchanges in
+flight are not looked at meanwhile.
+
+Arguments are checked when the request is made, in the slice's own step. What is wrong with them on one rank fails that
+slice before the others wait for it. What differs between the ranks the collective itself notices, and the
+agreement of the job too: then all ranks take a new window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..collectives import Collectives, Op
+from ..collectives.collectives import OPERATIONS, operation_number
+from ..collectives.combine import code_of, operations_of
+from .agreement import weight
+from .operations import Collective
+
+
+class AsyncCollectives:
+    """The collectives of a communicator whose calls are awaited: see `Runtime.collectives`.
+
+    The names and arguments are those of `overlap.collectives.Collectives`; arrays are numpy's, contiguous in C order.
+    A call makes no collective but returns what is to be awaited.
+
+    Attributes
+    ----------
+    rank, size : int
+        As of the communicator.
+    """
+
+    owns_source = False
+
+    def __init__(self, source: MPI.Intracomm, number: int, max_nbytes: int) -> None:
+        self.source, self.number = source, number
+        self.rank, self.size = source.rank, source.size
+        self.weight = weight(source.rank, source.size)
+        self._max_nbytes = max_nbytes
+        self._fast: Collectives | None = None
+        self.renew()
+
+    @property
+    def broken(self) -> bool:
+        """Whether an exception has ended a collective here: nobody can use the window any more."""
+        return self.made_by.broken
+
+    @property
+    def made_by(self) -> Collectives:
+        """Makes the collectives."""
+        assert self._fast is not None
+        return self._fast
+
+    def renew(self) -> None:
+        """Take a new window (collective)."""
+        if self._fast is not None:
+            self._fast.free()
+        # The runtime's watchdog watches them.
+        self._fast = Collectives(self.source, max_nbytes=self._max_nbytes, deadline_s=None)
+
+    def free(self) -> None:
+        """Free the window (collective)."""
+        self.made_by.free()
+
+    def Barrier(self) -> Collective:
+        """Wait until all ranks have issued it."""
+        return Collective(self, "Barrier", ())
+
+    def Bcast(self, buf: Any, root: int = 0) -> Collective:
+        """Copy the root's array to all ranks."""
+        root = self._root(root)
+        _array(buf, written=self.rank != root)
+        return Collective(self, "Bcast", (buf, root))
+
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Collective:
+        """Copy piece i of the root's array to rank i."""
+        root = self._root(root)
+        _array(recvbuf, written=True)
+        if self.rank == root:
+            _alike(_array(sendbuf), recvbuf, self.size)
+        return Collective(self, "Scatter", (sendbuf if self.rank == root else None, recvbuf, root))
+
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Collective:
+        """Copy the arrays of all ranks into the root's, in the order of ranks."""
+        root = self._root(root)
+        _array(sendbuf)
+        if self.rank == root:
+            _alike(_array(recvbuf, written=True), sendbuf, self.size)
+        return Collective(self, "Gather", (sendbuf, recvbuf if self.rank == root else None, root))
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> Collective:
+        """Copy the arrays of all ranks into every rank's, in the order of ranks."""
+        _alike(_array(recvbuf, written=True), _array(sendbuf), self.size)
+        return Collective(self, "Allgather", (sendbuf, recvbuf))
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = MPI.SUM, root: int = 0) -> Collective:
+        """Combine the arrays of all ranks, item by item, on the root."""
+        root = self._root(root)
+        op = _operation(_array(sendbuf), op)
+        if self.rank == root:
+            _alike(_array(recvbuf, written=True), sendbuf, 1)
+        return Collective(self, "Reduce", (sendbuf, recvbuf if self.rank == root else None, op, root))
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = MPI.SUM) -> Collective:
+        """Combine the arrays of all ranks, item by item, on all ranks."""
+        op = _operation(_array(sendbuf), op)
+        _alike(_array(recvbuf, written=True), sendbuf, 1)
+        return Collective(self, "Allreduce", (sendbuf, recvbuf, op))
+
+    async def allreduce(self, value: complex, op: Op | int | MPI.Op = MPI.SUM) -> Any:
+        """Combine the numbers of all ranks; the await gives the result, of the type that numpy has for it."""
+        send = np.array([value])
+        result = np.empty_like(send)
+        await self.Allreduce(send, result, op)
+        return result[0]
+
+    def _root(self, root):
+        root = index(root)
+        if not 0 <= root < self.size:
+            raise ValueError(f"expected a root from 0 to {self.size - 1}, received {root}")
+        return root
+
+
+def making(max_nbytes: int) -> Callable[..., AsyncCollectives]:
+    """What `Control.wrap` makes one with."""
+    return lambda source, number, wrap, owned: AsyncCollectives(source, number, max_nbytes)
+
+
+def _array(array, written=False):
+    """An array that compiled code can take as it is."""
+    if type(array) is not np.ndarray:
+        raise TypeError(f"expected a numpy array, received an object of {type(array).__name__}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"expected an array that is contiguous in C order, received one with strides {array.strides}")
+    if code_of(array.dtype) is None:
+        raise TypeError(f"expected an array of a numeric type, received one of {array.dtype}")
+    if written and not array.flags.writeable:
+        raise ValueError("expected an array to receive in, received a read-only one")
+    return array
+
+
+def _alike(long, short, times):
+    """One array is so many times as long as the other, and of the same type."""
+    if long.dtype != short.dtype or long.size != times * short.size:
+        raise ValueError(f"expected {times * short.size} items of {short.dtype}, received {long.size} of {long.dtype}")
+
+
+def _operation(array, op):
+    """The operation as MPI spells it; there must be one for the array's type."""
+    number = operation_number(op)
+    possible = operations_of(code_of(array.dtype))
+    if number not in possible:
+        raise ValueError(f"expected an operation for {array.dtype} ({', '.join(one.name for one in possible)}), received {op}")
+    return next(spelled for spelled, other in OPERATIONS if other == number)

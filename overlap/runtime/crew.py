@@ -1,0 +1,65 @@
+"""Which threads run a call: a short one is over before all of them have woken.
+
+Who talks to MPI and who computes is each rank's own choice: the MPI calls are the same.
+"""
+
+from __future__ import annotations
+
+ALONE = "alone"  # the calling thread does everything
+HELPED = "helped"  # the calling thread talks to MPI and is worker 0; the other workers compute beside it
+THREADS = "threads"  # the communicator thread talks to MPI, all workers compute
+SHORT_S = 5e-3  # a call that takes less may be faster with fewer threads: all crews are tried,
+TRIES = 3  # so often: the first call touches new memory, or starts the threads
+
+
+class Crews:
+    """What the last calls of one pipeline have taken on this rank, for every crew.
+
+    Parameters
+    ----------
+    workers : int
+    local : bool
+        There is nothing to hide, and no slice waits for another one but by an `await`.
+
+    Attributes
+    ----------
+    waits : bool
+        The last call on the straight path has left it, for several of its slices wait for MPI at a time.
+    """
+
+    def __init__(self, workers: int, local: bool = False) -> None:
+        self.waits = False
+        here = [HELPED, ALONE] if workers > 1 else [ALONE]
+        self._several = here if local else [THREADS, *here]  # for several slices
+        self._single = here[0]
+        self._count: int | None = None  # slices
+        self._taken_s: dict[tuple[str, str], list[float]] = {}  # (way to wait, crew) -> of the first calls
+
+    def next(self, count: int, wait: str) -> str:
+        """The crew of the next call, of so many slices."""
+        if wait == "off":
+            return ALONE
+        if count <= 1:
+            return self._single
+        if count != self._count:
+            self._count = count
+            self._taken_s.clear()
+        best = []
+        for crew in self._several:
+            taken_s = self._taken_s.setdefault((wait, crew), [])
+            if len(taken_s) < TRIES:
+                return crew
+            best.append(min(taken_s))
+            if best[-1] > SHORT_S:
+                return self._several[0]
+        return self._several[best.index(min(best))]
+
+    def took(self, count: int, wait: str, crew: str, seconds: float) -> None:
+        """A call has ended well."""
+        taken_s = self._taken_s.get((wait, crew))
+        if count != self._count or taken_s is None:
+            return
+        if len(taken_s) < TRIES:
+            taken_s.append(seconds)
+        elif seconds > 2 * SHORT_S and crew != self._several[0]:
+            self._count = None  # the calls have become longer

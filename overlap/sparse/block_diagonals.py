@@ -1,0 +1,208 @@
+"""Half of a symmetric matrix of 3 x 3 blocks that lie on few diagonals: products of eight rows at a time, by vector instructions.
+
+Eight rows make a *group*. Their blocks on one diagonal are stored entry by entry, each as the eight numbers of the eight rows, and a
+product takes these numbers in the order in which they stand in memory. Three numbers of each row of a vector stand
+beside each other there; they are sorted when they are loaded and stored. Compilers do not find that by themselves, so a group's
+product is written in LLVM's own language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+from ..compiled import njit
+from .rows import Rows
+
+LANES = 8
+_MOST = 40              # diagonals on and above the main one
+_LEAST_FILLED = 0.7     # of their places; what is not filled is read all the same
+_AHEAD = 2              # sets of eight blocks that are fetched ahead: the processor by itself stops at the end of a page
+
+
+class BlockDiagonals:
+    """The own columns of a rank's rows. Both of the places of a stored block are added to when it is read.
+
+    The rows are cut into parts, each of whole groups but for the last group of all. What a part adds to eight rows that end after it, it
+    adds to sums of its own, so that no two workers write to the same row. When all parts are done these sums are added, in the order
+    of parts.
+
+    Attributes
+    ----------
+    padding : int
+        Rows of zeros that must follow the own entries of a vector: the last groups read them.
+    """
+
+    def __init__(self, rows: Rows, offsets: np.ndarray) -> None:
+        self.padding = LANES + int(offsets[-1])
+        self._offsets = offsets
+        groups = -(-rows.count // LANES)
+        self._values = np.zeros((groups, len(offsets), 9, LANES), rows.values.dtype)
+        _fill(rows.starts, rows.columns, rows.values, rows.first, offsets, self._values)
+        parts = rows.parts
+        self._cuts = np.minimum(LANES * (groups * np.arange(parts + 1) // parts), rows.count)
+        self._sums = np.zeros((parts, LANES - 1 + self.padding + LANES, 3), rows.values.dtype)
+
+    @classmethod
+    def of(cls, rows: Rows) -> BlockDiagonals | None:
+        """Those of rows; None where the blocks do not lie on few diagonals that they fill well."""
+        upper = np.flatnonzero(~rows.external & (rows.columns - rows.first >= rows.row_of))
+        offsets = np.unique(rows.columns[upper] - rows.first - rows.row_of[upper])
+        if not len(offsets) or offsets[0] or len(offsets) > _MOST or len(upper) < _LEAST_FILLED * len(offsets) * rows.count:
+            return None
+        return cls(rows, offsets)
+
+    def multiply(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
+        """Compute the product with own entries."""
+        run(lambda first, last: _multiply(self._cuts, self._offsets, self._values, x, y, self._sums, first, last),
+            0, len(self._cuts) - 1)
+        _add_sums(self._cuts, self._sums, y)
+
+
+@njit
+def _fill(starts, columns, values, first, offsets, found):
+    """Copy the blocks on and above the diagonal of own columns."""
+    for row in range(len(starts) - 1):
+        number = 0
+        for entry in range(starts[row], starts[row + 1]):
+            offset = columns[entry] - first - row
+            if 0 <= offset < len(starts) - 1 - row:
+                while offsets[number] < offset:
+                    number += 1
+                for i in range(3):
+                    for j in range(3):
+                        found[row // LANES, number, 3 * i + j, row % LANES] = values[entry, i, j]
+
+
+@njit
+def _multiply(cuts, offsets, values, x, y, sums, first, last):
+    """Set the rows of some parts of y, and the sums of these parts."""
+    for part in range(first, last):
+        y[cuts[part]:cuts[part + 1]] = 0
+        sums[part] = 0
+        for row in range(cuts[part], cuts[part + 1], LANES):
+            _add_group(values, offsets, x, y, sums[part], row, cuts[part + 1])
+
+
+@njit
+def _add_sums(cuts, sums, y):
+    """Add the sums of all parts, of which each begins `LANES` - 1 rows before the end of its part."""
+    for part in range(len(sums)):
+        begin = cuts[part + 1] - (LANES - 1)
+        for place in range(max(0, -begin), min(sums.shape[1], len(y) - begin)):
+            for i in range(3):
+                y[begin + place, i] += sums[part, place, i]
+
+
+@intrinsic
+def _add_group(typingctx, values, offsets, x, y, sums, row, end):
+    """Add the products of the blocks of a group, that of `row`, and of their mirror images.
+
+    Arrays are contiguous and of one type, or nothing is compiled. Eight rows of the result that end beyond `end` are added to in
+    `sums`, whose first row is that `LANES` - 1 rows before `end`.
+    """
+    arrays = values, x, y, sums
+    if any(kind.layout != "C" or kind.dtype != values.dtype for kind in arrays) or offsets.dtype != types.int64:
+        raise TypingError(f"expected contiguous arrays of one type and offsets of int64, received {arrays} and {offsets}")
+
+    def codegen(context, builder, signature, arguments):
+        data = [context.make_array(kind)(context, builder, value).data
+                for kind, value in zip(signature.args[:5], arguments[:5])]
+        number = context.get_data_type(values.dtype)
+        group = _Group(builder, number, context.get_abi_sizeof(number))
+        word = ir.IntType(64)
+        row, end = (context.cast(builder, value, kind, types.int64)
+                    for value, kind in zip(arguments[5:], signature.args[5:]))
+        values_at, offsets_at, x_at, y_at, sums_at = data
+        count = builder.extract_value(context.make_array(signature.args[1])(context, builder, arguments[1]).shape, 0)
+
+        def place(target):
+            """Where eight rows of the result stand."""
+            inside = builder.icmp_signed("<=", builder.add(target, word(LANES)), end)
+            beyond = builder.add(builder.sub(target, end), word(LANES - 1))
+            return builder.select(inside, group.rows(y_at, target), group.rows(sums_at, beyond))
+
+        block_at = builder.gep(values_at, [builder.mul(builder.mul(builder.sdiv(row, word(LANES)), count), word(9 * LANES))])
+        here = group.load(group.rows(x_at, row))
+        blocks = group.blocks(block_at)
+        found = [cgutils.alloca_once_value(builder, value) for value in group.product(blocks)(here)]
+        with cgutils.for_range(builder, count, start=word(1)) as loop:
+            target = builder.add(row, builder.load(builder.gep(offsets_at, [loop.index])))
+            blocks = group.blocks(builder.gep(block_at, [builder.mul(loop.index, word(9 * LANES))]))
+            for kept, value in zip(found, group.product(blocks)(group.load(group.rows(x_at, target)))):
+                builder.store(group.sum(builder.load(kept), value), kept)
+            group.add(place(target), group.product(blocks, mirrored=True)(here))
+        group.add(place(row), [builder.load(kept) for kept in found])
+        return context.get_dummy_value()
+
+    return types.void(values, offsets, x, y, sums, row, end), codegen
+
+
+class _Group:
+    """Writes instructions for vectors of eight rows: lists of three, of the first, second and third number of each row."""
+
+    def __init__(self, builder, number, nbytes):
+        self._builder, self._nbytes = builder, nbytes
+        self._eight, self._all = ir.VectorType(number, LANES), ir.VectorType(number, 3 * LANES)
+
+    def rows(self, pointer, row):
+        """The address of a row of a vector."""
+        return self._builder.gep(pointer, [self._builder.mul(row, ir.IntType(64)(3))])
+
+    def load(self, pointer):
+        """Eight rows."""
+        rows = self._loaded(pointer, self._all)
+        return [self._shuffle(rows, rows, range(i, 3 * LANES, 3)) for i in range(3)]
+
+    def add(self, pointer, added):
+        """Add to eight rows in memory."""
+        a, b, c = (self.sum(old, new) for old, new in zip(self.load(pointer), added))
+        ab, c = self._shuffle(a, b, range(2 * LANES)), self._shuffle(c, c, range(2 * LANES))
+        rows = self._shuffle(ab, c, [LANES * i + lane for lane in range(LANES) for i in range(3)])
+        stored = self._builder.store(rows, self._builder.bitcast(pointer, self._all.as_pointer()))
+        stored.align = self._nbytes
+
+    def blocks(self, pointer):
+        """The nine entries of eight blocks; later ones are fetched meanwhile."""
+        for entry in range(9 * _AHEAD, 9 * (_AHEAD + 1)):
+            self._fetch(self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]))
+        return [self._loaded(self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]), self._eight) for entry in range(9)]
+
+    def product(self, blocks, mirrored=False):
+        """The function that multiplies eight blocks, or the transposed ones, with eight rows."""
+        def of(rows):
+            found = []
+            for i in range(3):
+                entries = blocks[i::3] if mirrored else blocks[3 * i:3 * i + 3]
+                total = self._builder.fmul(entries[0], rows[0], flags=("contract",))
+                for entry, factor in zip(entries[1:], rows[1:]):
+                    total = self.sum(total, self._builder.fmul(entry, factor, flags=("contract",)))
+                found.append(total)
+            return found
+        return of
+
+    def sum(self, a, b):
+        """The sum of two vectors."""
+        return self._builder.fadd(a, b, flags=("contract",))
+
+    def _fetch(self, pointer):
+        """Have a cache line brought from memory; it need not exist."""
+        address, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address, flag, flag, flag])
+        fetch = cgutils.get_or_insert_function(self._builder.module, kind, "llvm.prefetch.p0")
+        self._builder.call(fetch, [self._builder.bitcast(pointer, address), flag(0), flag(3), flag(1)])  # to read, keep, data
+
+    def _loaded(self, pointer, kind):
+        value = self._builder.load(self._builder.bitcast(pointer, kind.as_pointer()))
+        value.align = self._nbytes
+        return value
+
+    def _shuffle(self, a, b, order):
+        order = list(order)
+        return self._builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order))

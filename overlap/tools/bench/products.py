@@ -1,0 +1,122 @@
+"""Ways to multiply with a sparse matrix: the library's, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ...arrays import block
+from ...compiled import njit
+from ...sparse import Matrix
+from ...sparse.kernels import product_of_3
+from ...sparse.rows import Rows
+from ...sparse.storage import ByRows, Run
+
+SEVEN = ((0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1))
+
+
+class NotHidden(Matrix):
+    """A matrix in all but its products, which exchange the halo before they compute; the matrix is freed, not this."""
+
+    def __init__(self, A: Matrix) -> None:
+        vars(self).update(vars(A))
+
+    def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
+        """Exchange, then compute."""
+        self.halo.exchange(extended)
+        self.compute(extended, out)
+
+
+class StoredByRows(Matrix):
+    """A matrix that stores all entries of its rows, whatever else they allow; independent rows first."""
+
+    _choose = staticmethod(ByRows)
+
+
+class ByIndexLists:
+    """Rows of 3 x 3 blocks in the user's order; lists tell which are independent and which are not.
+
+    So the source of this comparison hid its halo, and lost: every row is found indirectly. Attributes are those of `ByRows`.
+    """
+
+    name = "index lists"
+
+    def __init__(self, rows: Rows) -> None:
+        outside = rows.external
+        self.order = self.owned_at = np.arange(rows.count)
+        self.needed = np.unique(rows.columns[outside])
+        self.length = rows.count + len(self.needed)
+        self.needed_at = np.arange(rows.count, self.length)
+        columns = np.where(outside, rows.count + np.searchsorted(self.needed, rows.columns), rows.columns - rows.first)
+        self._rows = rows.starts, columns.astype(np.uint32), rows.values
+        dependent = np.zeros(rows.count, bool)
+        dependent[rows.row_of[outside]] = True
+        self._independent, self._dependent = (np.flatnonzero(kind).astype(np.uint32) for kind in (~dependent, dependent))
+
+    def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
+        """Compute the rows that need no other rank's entries."""
+        run(lambda first, last: _listed(self._independent, *self._rows, x, y, first, last), 0, len(self._independent))
+
+    def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
+        """Compute the rest."""
+        run(lambda first, last: _listed(self._dependent, *self._rows, x, y, first, last), 0, len(self._dependent))
+
+
+@njit
+def _listed(rows, starts, columns, values, x, y, first, last):
+    """`kernels.blocks_of_3`, of the rows of a list."""
+    for number in range(first, last):
+        row = rows[number]
+        a = b = c = values.dtype.type(0)
+        for entry in range(starts[row], starts[row + 1]):
+            column = columns[entry]
+            u, v, w = product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
+            a, b, c = a + u, b + v, c + w
+        y[row, 0] = a
+        y[row, 1] = b
+        y[row, 2] = c
+
+
+class Listed(Matrix):
+    """A matrix by index lists."""
+
+    _choose = staticmethod(ByIndexLists)
+
+
+def springs(comm: MPI.Intracomm, shape: tuple[int, ...], kind: Callable[..., Matrix] = Matrix) -> Matrix:
+    """The matrix of a lattice of points that springs hold to their 26 neighbours, those beside the lattice fixed. Collective.
+
+    It has the pattern of elasticity by trilinear hexahedra: 27 blocks of 3 x 3 in a row. It is symmetric and positive definite.
+    """
+    planes = block(shape[0], comm.size)[comm.rank]
+    grid = np.meshgrid(np.arange(planes.start, planes.stop), *map(np.arange, shape[1:]), indexing="ij")
+    offsets = list(product((-1, 0, 1), repeat=3))
+    stiffness = {offset: np.eye(3) + np.outer(offset, offset) for offset in offsets if any(offset)}
+    found: list[tuple[Any, Any, Any]] = []
+    for offset in offsets:
+        there = [axis + step for axis, step in zip(grid, offset)]
+        inside = np.logical_and.reduce([(0 <= axis) & (axis < length) for axis, length in zip(there, shape)])
+        value = -stiffness[offset] if any(offset) else np.sum(list(stiffness.values()), axis=0)
+        found.append((np.ravel_multi_index([axis[inside] for axis in grid], shape),
+                      np.ravel_multi_index([axis[inside] for axis in there], shape),
+                      np.broadcast_to(value, (int(inside.sum()), 3, 3))))
+    rows, columns, values = (np.concatenate(one) for one in zip(*found))
+    return kind(comm, rows, columns, values, grid[0].size)
+
+
+def products(A: Matrix) -> dict[str, Callable[[], Any]]:
+    """``C``, ``T``, ``off`` and ``auto`` of a product; each returns it, but for ``T``."""
+    extended, x = A.vector()
+    x[...] = np.random.default_rng(A.halo.comm.rank).random(x.shape)
+    y = np.empty_like(x)
+
+    def multiplied(how):
+        how(extended, y)
+        return y
+
+    return {"C": lambda: multiplied(A.compute), "T": lambda: A.halo.exchange(extended),
+            "off": lambda: multiplied(NotHidden(A).multiply), "auto": lambda: multiplied(A.multiply)}

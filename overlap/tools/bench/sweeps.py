@@ -1,0 +1,108 @@
+"""Ways to sweep over blocks of cells whose ghost cells come from neighbours: by this library, and by hand with MPI's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ...arrays import Blocks
+from ...compiled import njit
+from ...halo import Halo
+
+_CHUNK = 16         # planes of a sweep between two looks at the halo
+
+Ways = dict[str, Callable[[], Any]]
+
+
+@njit
+def sweep(u, v, first, last):
+    """v = (sum of six neighbours - 6 u) of the planes from `first` to `last` - 1; no ghost cells along the other axes."""
+    for z in range(first, last):
+        for y in range(1, u.shape[1] - 1):
+            low, high, here, down, up, out = u[z, y - 1], u[z, y + 1], u[z, y], u[z - 1, y], u[z + 1, y], v[z, y]
+            for x in range(1, len(out) - 1):
+                out[x] = low[x] + high[x] + down[x] + up[x] + here[x - 1] + here[x + 1] - 6 * here[x]
+
+
+def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Ways, Callable[[], None]]:
+    """Make the ways to sweep over slabs. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    shape : (nz, ny, nx)
+        Cells of a rank.
+    planes : int
+        Ghost planes on each side.
+
+    Returns
+    -------
+    ways : dict
+        ``C``, ``T``, ``off``, ``auto``, and by hand: ``plain``, Irecv and Isend, inner planes, Waitall; ``tested``, persistent requests,
+        a Testall after each chunk of inner planes; ``sendrecv``, blocking calls and nothing else.
+    close : callable
+        Frees what they use.
+    """
+    blocks = Blocks((shape[0] * comm.size, *shape[1:]), (comm.size, 1, 1), width=((planes, planes), 0, 0))
+    halo = Halo(comm, blocks)
+    u, = halo.empty()
+    v = np.zeros_like(u)
+    own, inner = blocks.own(comm.rank)[0], blocks.inner(comm.rank, ((1, 1), 0, 0))[0]
+    u[own] = np.random.default_rng(comm.rank).random(u[own].shape)
+    chunks = [(first, min(first + _CHUNK, inner.stop)) for first in range(inner.start, inner.stop, _CHUNK)]
+    up, down = (rank if 0 <= rank < comm.size else MPI.PROC_NULL for rank in (comm.rank + 1, comm.rank - 1))
+    messages = [(down, u[own.start:own.start + planes], u[:planes]), (up, u[own.stop - planes:own.stop], u[own.stop:])]
+    requests = [comm.Recv_init(receive, there) for there, _, receive in messages if there != MPI.PROC_NULL]
+    requests += [comm.Send_init(send, there) for there, send, _ in messages if there != MPI.PROC_NULL]
+
+    def compute():
+        sweep(u, v, own.start, own.stop)
+
+    def rest():
+        sweep(u, v, own.start, inner.start)
+        sweep(u, v, inner.stop, own.stop)
+
+    def off():
+        halo.exchange(u)
+        compute()
+
+    def hidden():
+        pending = halo.start(u)
+        first = inner.start
+        while first < inner.stop and not pending.test():
+            last = min(first + _CHUNK, inner.stop)
+            sweep(u, v, first, last)
+            first = last
+        pending.wait()
+        sweep(u, v, first, own.stop)  # in one go: nothing is left to be hidden
+        sweep(u, v, own.start, inner.start)
+
+    def plain():
+        begun = [comm.Irecv(receive, there) for there, _, receive in messages]
+        begun += [comm.Isend(send, there) for there, send, _ in messages]
+        sweep(u, v, inner.start, inner.stop)
+        MPI.Request.Waitall(begun)
+        rest()
+
+    def tested():
+        MPI.Prequest.Startall(requests)
+        for chunk in chunks:
+            sweep(u, v, *chunk)
+            MPI.Request.Testall(requests)
+        MPI.Request.Waitall(requests)
+        rest()
+
+    def sendrecv():
+        for (there, send, _), (other, _, receive) in (messages, messages[::-1]):
+            comm.Sendrecv(send, there, recvbuf=receive, source=other)
+
+    def close():
+        for request in requests:
+            request.Free()
+        halo.free()
+
+    return {"C": compute, "T": lambda: halo.exchange(u), "off": off, "auto": hidden, "plain": plain, "tested": tested,
+            "sendrecv": sendrecv}, close

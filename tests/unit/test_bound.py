@@ -1,0 +1,67 @@
+"""What is remembered of a call's arrays: as long as they are the same, and no longer."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from overlap.fft.bound import CALLS, BoundArrays, unowned
+
+
+def bound(*arrays, out):
+    memory = BoundArrays()
+    memory.keep(arrays, out, ("prepared",))
+    return memory
+
+
+def test_the_same_arrays_are_known():
+    a, b, c = np.zeros((3, 4))
+    assert bound(a, out=b).prepared((a,), b) == ("prepared",)
+    assert bound(a, out=(b, c)).prepared((a,), (b, c)) == ("prepared",)
+
+
+def test_others_are_not():
+    a, b, c = np.zeros((3, 4))
+    memory = bound(a, out=b)
+    for arrays, out in (((b,), a), ((a,), None), ((a,), c), ((a, b), None), ((a,), (b,)), ((a.copy(),), b), ((a[:],), b)):
+        assert memory.prepared(arrays, out) is None
+    memory.forget()
+    assert memory.prepared((a,), b) is None
+
+
+def changed_shape(array):
+    array.shape = 2, 2
+
+
+def read_only(array):
+    array.flags.writeable = False
+
+
+@pytest.mark.parametrize("change", [changed_shape, read_only])
+def test_an_array_that_has_changed_is_looked_at_again(change):
+    a, b = np.zeros(4), np.zeros(4)
+    memory = bound(a, out=b)
+    change(b)
+    assert memory.prepared((a,), b) is None
+
+
+def test_nothing_is_kept_alive():
+    a, b = np.ones(1000), np.ones(1000)
+    memory = BoundArrays()
+    memory.keep((a,), b, (unowned(a), unowned(b)))
+    watched = weakref.ref(a)
+    view, = memory.prepared((a,), b)[:1]
+    assert view.sum() == 1000
+    del a, view
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_few_calls_are_remembered():
+    arrays = [np.zeros(4) for _ in range(CALLS + 1)]
+    memory, out = BoundArrays(), np.zeros(4)
+    for array in arrays:
+        memory.keep((array,), out, ("prepared",))
+    known = [memory.prepared((array,), out) is not None for array in arrays]
+    assert known == [False] + [True] * CALLS
