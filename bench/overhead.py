@@ -9,7 +9,9 @@ kind (blocking for ``off`` and ``block``, nonblocking and hot for ``poll``), in 
   and without one (then every call learns what it awaits);
 * ``short_us``: one call of eight such slices;
 * ``slice_us``: one slice with one await in a job of many;
-* ``plan_us``: one forward transform of an `FFT2` of a single 4 x 4 plane per rank.
+* ``plan_us``: one forward transform of an `FFT2` of a single 4 x 4 plane per rank;
+* ``python_us``: a loop of 300 additions in Python, which has nothing to do with the library: where it takes
+  twice as long in one round as in another, the cores were not the ranks' own.
 
 Everything is timed in every round, in an order rotated from round to round: medians over the rounds (range)
 of the slowest rank. With ``--json`` a list ``cases``, one entry for each way to wait and kind.
@@ -61,6 +63,16 @@ def bare(comm, wait, calls):
                     pass
             else:
                 comm.Alltoall(send, receive)
+    return run
+
+
+def additions(calls):
+    """So many loops of additions."""
+    def run():
+        for _ in range(calls):
+            total = 0
+            for number in range(300):
+                total += number
     return run
 
 
@@ -121,6 +133,7 @@ def measure(options):
             add((wait, "short_us"), pipeline(runtime, wait, few, SHORT), few)
             add((wait, "slice_us"), pipeline(runtime, wait, 1, slices), slices)
             add((wait, "plan_us"), plan_calls(runtime, stack, wait, few), few)
+            add((wait, "python_us"), additions(calls), calls)
         seconds = rotated_rounds(comm, functions, options.rounds)
     comm.Free()
     cases = []
@@ -143,7 +156,7 @@ def comm_size(MPI):
 # ---- here ----------------------------------------------------------------------------------------
 
 NAMES = {"call_us": "call", "learned_call_us": "call, learned", "short_us": f"call of {SHORT}",
-         "slice_us": "slice", "plan_us": "plan call", "bare_us": "bare MPI call"}
+         "slice_us": "slice", "plan_us": "plan call", "bare_us": "bare MPI call", "python_us": "Python loop"}
 
 
 def table(cases, rounds):

@@ -9,6 +9,7 @@ handler that does not raise notices nothing. Python runs handlers on the main th
 threads there is nothing to do.
 """
 
+from os import register_at_fork
 from threading import get_ident, main_thread
 
 # The functions that `signal` wraps: without its enumerations they take 50 ns instead of 1 us.
@@ -109,13 +110,18 @@ class _Nothing:
 
 _held = _Held()
 _nothing = _Nothing()
+_main = main_thread().ident
+
+
+def _forked():
+    """The thread that has forked is the child's main one."""
+    global _main
+    _main = get_ident()
+
+
+register_at_fork(after_in_child=_forked)
 
 
 def held_signals():
     """The signals of the calling thread, to be held in a ``with`` block."""
-    return _held if get_ident() == main_thread().ident else _nothing
-
-
-def held_error():
-    """What a handler of the calling thread has raised meanwhile, or None."""
-    return held_signals().error
+    return _held if get_ident() == _main else _nothing

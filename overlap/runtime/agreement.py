@@ -87,7 +87,10 @@ class Agreements:
 
     def _summands(self, failed):
         """What this rank has to tell since the last time."""
-        return array("Q", (failed, self._checksum(self._issued), self._messages))
+        checksum = 0
+        for comm, shared in self._issued.items():
+            checksum += comm.weight * _crc(shared, comm.number)
+        return array("Q", (failed, checksum & _WORD, self._messages))
 
     def ended(self):
         """The last agreement that was started; None if all is well, or none is under way.
@@ -150,10 +153,6 @@ class Agreements:
         sums = array("Q", [int(value) & _WORD for value in values])
         self.waiting.reduced(self._control, sums, MPI.SUM)
         return sums
-
-    def _checksum(self, issued):
-        return sum(comm.weight * _crc(shared, comm.number)
-                   for comm, shared in issued.items()) & _WORD
 
     def _difference(self, issued):
         """The first operation that differs between the ranks of a communicator."""

@@ -34,7 +34,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import ClosedError, InputError, RankError, formatted
-from ..interrupts import held_error
+from ..interrupts import held_signals
 from .exclusive import Exclusive
 from .header import Header, disagreement
 from .requests import AsyncComm
@@ -137,14 +137,19 @@ class Control:
 
     def meet_here(self, header: Header, error: BaseException | None, entry: bool) -> None:
         """As `meet_for`, inside of a call that has made sure that nobody else is in one."""
+        signals = held_signals()
         if error is None:
-            error = held_error()
+            error = signals.error
         call, numbers = header.call, self._numbers
         self._meetings += 1
         numbers[0], numbers[1], numbers[2] = error is None, header.signature, -header.signature
+        watched = self.watchdog.entries if entry else self.watchdog.outstanding
         try:
-            with self.watchdog.watching(call, entry):
+            watched[call] = perf_counter()
+            try:
                 self.comm.Allreduce(MPI.IN_PLACE, numbers, MPI.MIN)
+            finally:
+                del watched[call]
             well, agreed = numbers[0], numbers[1] == -numbers[2]
             if well and agreed:
                 return
@@ -158,7 +163,7 @@ class Control:
         common = self.mark(_common_error(found))
         if error is None:
             raise common
-        if error is held_error() or not isinstance(error, Exception):
+        if error is signals.error or not isinstance(error, Exception):
             raise self.mark(error) from common
         raise common from (error if error.__traceback__ is not None else None)
 

@@ -16,27 +16,19 @@ class _Holder:
 
     def __init__(self, name):
         self._name = name
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         # Only the thread that holds the lock sets it to itself, and clears it before it lets go: so
         # another thread never reads its own number, whatever it reads.
         self.owner = None
         self.depth = 0
-        self._what = None
+        self.what = None
 
-    def take(self, what, me):
-        """Take the lock for the calling thread `me`, which has not got it."""
-        if not self._lock.acquire(blocking=False):
-            names = {thread.ident: thread.name for thread in threading.enumerate()}
-            raise RuntimeError(
-                f"expected threads to use {self._name} one at a time, received {what} in thread "
-                f"{threading.current_thread().name!r} while thread {names.get(self.owner)!r} is in "
-                f"{self._what}")
-        self.owner, self._what = me, what
-
-    def give(self):
-        """Let go of it."""
-        self.owner = None
-        self._lock.release()
+    def refusal(self, what):
+        """The exception of a second thread."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        return RuntimeError(
+            f"expected threads to use {self._name} one at a time, received {what} in thread "
+            f"{threading.current_thread().name!r} while thread {names.get(self.owner)!r} is in {self.what}")
 
 
 _process = _Holder("MPI below MPI_THREAD_MULTIPLE")
@@ -76,11 +68,14 @@ class _Use:
     def __enter__(self):
         holder, me = self._holder, get_ident()
         if holder.owner != me:
-            holder.take(self._what, me)
+            if not holder.lock.acquire(False):
+                raise holder.refusal(self._what)
+            holder.owner, holder.what = me, self._what
         holder.depth += 1
 
     def __exit__(self, *exc_info):
         holder = self._holder
         holder.depth -= 1
         if holder.depth == 0:
-            holder.give()
+            holder.owner = None
+            holder.lock.release()

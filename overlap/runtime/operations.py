@@ -95,17 +95,9 @@ class Operation(Request):
         self.kwargs = kwargs
         self.made: list[Any] = []
 
-    def call(self) -> None:
-        """Make the blocking call."""
-        self._make(self.name)
-
-    def start(self) -> MPI.Request:
-        """Start the nonblocking twin; returns the `MPI.Request`."""
-        self._make("I" + self.name.lower())
-        return self.made[0]
-
-    def _make(self, name):
-        function = getattr(self.comm._handle, name)
+    def make(self, blocking: bool) -> None:
+        """Make the blocking call, or start its nonblocking twin: then `made` has the `MPI.Request`."""
+        function = getattr(self.comm._handle, self.name if blocking else "I" + self.name.lower())
         if self.kwargs:
             function = partial(function, **self.kwargs)
         # `extend` calls the function from C and keeps its result before any Python code can run.
@@ -133,15 +125,10 @@ class Collective(Operation):
     def __init__(self, comm: AsyncCollectives, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         super().__init__(cast("Any", comm), name, args, kwargs or {})
 
-    def call(self) -> None:
-        self.made.append(None)  # what it raises is no refusal: other ranks have seen it begin
+    def make(self, blocking: bool) -> None:
+        # What it raises is no refusal: other ranks have seen it begin.
+        self.made.append(None if blocking else self.comm.source.Irecv(_NO_BYTES, MPI.PROC_NULL))
         getattr(self.comm.made_by, self.name)(*self.args)
-
-    def start(self) -> MPI.Request:
-        over = self.comm.source.Irecv(_NO_BYTES, MPI.PROC_NULL)
-        self.made.append(over)
-        getattr(self.comm.made_by, self.name)(*self.args)
-        return over
 
 
 def _copied(argument):
@@ -232,17 +219,15 @@ class Persistent(Operation):
             self.request.Free()
         self.request = None
 
-    def call(self) -> None:
-        self.start().Wait()
-
-    def start(self) -> Any:
-        # As `_make`: the call and the note that it was made are one.
+    def make(self, blocking: bool) -> None:
+        # As of `Operation`: the call and the note that it was made are one.
         if self._to_nobody:
             # MPICH's Testsome, by which a runtime polls, never reports a persistent request to nobody.
             self.made.extend(starmap(self.comm._handle.Irecv, ((_NO_BYTES, MPI.PROC_NULL),)))
         else:
             self.made.extend(starmap(_started, ((self.request,),)))
-        return self.made[0]
+        if blocking:
+            self.made[0].Wait()
 
     def on_scratch(self) -> Operation:
         """Itself: a persistent collective matches no other kind."""

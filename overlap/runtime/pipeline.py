@@ -143,7 +143,11 @@ class Pipeline:
                     job, waiting = make_job()
                 except Exception as failure:
                     error = failure
-            self._meet(count, wait, agree, error)
+            header = self._headers.get((count, wait)) if agree is None else None
+            if header is not None:
+                control.meet_here(header, error, not control.nested)
+            else:
+                self._meet(count, wait, agree, error)
             started = perf_counter()
             if straight:
                 computing_s, left = runtime._run_straight(keys, self._slice(self._program, args, kwargs), self.slots,
@@ -159,16 +163,11 @@ class Pipeline:
                 self._judge(wait, count, took_s / count)
 
     def _meet(self, count, wait, agree, error):
-        """Meet all ranks at the header of a call."""
-        runtime = self._runtime
-        header = self._headers.get((count, wait)) if agree is None else None
-        if header is not None:
-            runtime.control.meet_here(header, error, entry=not runtime.control.nested)
-            return
+        """Meet all ranks at the header of a call that is the first of its kind."""
         options = self._options
         agreed = {"slices": count, "depth": options.depth, "wait": wait, "in_flight": options.in_flight,
                   "polls": options.polls, **(agree if isinstance(agree, dict) else {"agree": agree})}
-        runtime.enter(self._call, agreed, error)
+        self._runtime.enter(self._call, agreed, error)
         if agree is None and len(self._headers) < HEADERS:
             self._headers[count, wait] = Header(self._call, agreed)
 

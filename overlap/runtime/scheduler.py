@@ -290,7 +290,7 @@ class Scheduler:
         operation.made = []
         error = None
         try:
-            operation.start()
+            operation.make(blocking=False)
         except BaseException as caught:
             error = caught
         made, operation.made = operation.made, []

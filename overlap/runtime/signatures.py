@@ -135,7 +135,7 @@ def shared(operation) -> tuple | None:
     if name in _RECEIVED and len(args) == 2 and not operation.kwargs:
         received = args[1]
         if type(received) is np.ndarray:  # the usual spelling
-            return name, _type_name(received.dtype), received.nbytes, 0, "SUM"
+            return name, _TYPE_NAMES.get(received.dtype) or _type_name(received.dtype), received.nbytes, 0, "SUM"
     given = arguments(operation)
     kind, nbytes = _message(operation, given)
     return (name, kind, nbytes, index(given.get("root") or 0),

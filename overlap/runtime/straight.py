@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ..errors import text_of
 from .agreement import Agreements
 from .operations import Collective, Operation, Persistent, not_awaited, steps
 from .requests import Parallel, TakeTurn, WaitForSlices
 from .scheduler import Begun, Scheduler
 from .slots import END
-from .waiting import Label, NotIssued, Watched, made, wait_for
+from .waiting import NotIssued, made, wait_for
+from .watchdog import Watched
 
 if TYPE_CHECKING:
     from .job import Job
@@ -72,6 +74,9 @@ class StraightPath:
         self._make_job = job
         self._failure: tuple[Any, BaseException] | None = None
         self._left = False  # something has shown that is the scheduler's matter
+        self._problem: str | None = None  # what an agreement has found: see `Agreements.ended`
+        self._over = False  # that was the last one
+        self._issued = 0  # operations and turns
         depth = len(resources)
         self._slots = [StraightSlot(index, depth, keys[index::depth], resources[index])
                        for index in range(min(depth, len(keys)))]
@@ -90,47 +95,47 @@ class StraightPath:
     def run(self) -> Exception | None:
         """Run all slices to their end; returns the error of all ranks, or None."""
         agreements = Agreements(self._scheduler.control, self)
-        begun = Begun(agreements)
         started, steps.dropped = perf_counter(), None
-        rotation = self._issue_all(begun)
-        if not (rotation or self._left or begun.problem is not None):
+        rotation = self._issue_all(agreements)
+        if not (rotation or self._left or self._problem is not None):
             differs = agreements.ended()  # or "": some rank has failed, as the last one says again
             problem = agreements.at_once(bool(differs))
-            begun.problem, begun.over = differs or problem, True
+            self._problem, self._over = differs or problem, True
         self.computing_s = perf_counter() - started - self._waiting_s
-        if begun.over and begun.problem is None:
+        if self._over and self._problem is None:
             return None
-        return self._leave(begun, rotation)
+        return self._leave(agreements, rotation)
 
-    def _issue_all(self, begun):
+    def _issue_all(self, agreements):
         """The scheduler's rotation, as far as the path goes; returns the slots left, the next one first."""
-        agreements, agree_every = begun.agreements, self._scheduler.agree_every
+        agree_every = self._scheduler.agree_every
         rotation = self._slots
         while rotation:
             visited = []
             for place, slot in enumerate(rotation):
-                if not self._arrive(slot):
+                if (slot.request is None or self._left) and not self._arrive(slot):
                     return rotation[place:] + visited
                 if slot.request is END:
                     continue
                 if not self._issue(slot, agreements):
                     return rotation[place:] + visited
                 visited.append(slot)
-                begun.issued += 1
-                if begun.issued % agree_every == 0:
-                    begun.problem = agreements.ended()
-                    if begun.problem is None:
+                self._issued += 1
+                if self._issued % agree_every == 0:
+                    self._problem = agreements.ended()
+                    if self._problem is None:
                         agreements.start(self._left)
-                if self._left or begun.problem is not None:
+                if self._left or self._problem is not None:
                     return rotation[place + 1:] + visited
                 self._step(slot)
             rotation = visited
         return rotation
 
-    def _leave(self, begun, rotation):
+    def _leave(self, agreements, rotation):
         """Have the scheduler go on."""
         self.job, waiting = self._make_job()
-        if not begun.over:
+        begun = Begun(agreements, self._issued, None, self._problem, self._over)
+        if not self._over:
             begun.rotation = [self.job.slots[slot.index] for slot in rotation]
             for slot, own in zip(self.job.slots, self._slots):
                 own.hand_over(slot)
@@ -160,9 +165,11 @@ class StraightPath:
         slot.gate = None
         try:
             while True:
-                if slot.send is None and not slot.begin(self._coroutine):
-                    slot.request = END
-                    return
+                if slot.send is None:
+                    if slot.over:
+                        slot.request = END
+                        return
+                    slot.begin(self._coroutine)
                 steps.owner = slot.identity
                 try:
                     request = slot.send(None)
@@ -204,55 +211,45 @@ class StraightPath:
                 self._left = True
                 return False
             try:
-                with Watched(self, Label(request, slot.key)):
-                    slot.error = self._made(request)
+                slot.error = self._watched(slot, _polled if self._polls else made, request)
             except NotIssued as refusal:
                 slot.error, self._left = refusal.__cause__, True
                 return False
             agreements.note(request)
             if slot.error is not None:
                 self._left = True
-        slot.issued()
+        slot.request = None
+        slot.taken += 1
+        slot.awaited += 1
         return True
 
-    def _made(self, operation):
-        """Make an MPI call and wait until it is over; see `made`."""
-        if not self._polls:
-            return made(operation, operation.call)
-        error = made(operation, operation.start)
-        if operation.made:
-            request, operation.made = operation.made[0], []
-            try:
-                wait_for(request, _pause)
-            except MPI.Exception as failure:
-                error = error or failure
-        return error
+    def _watched(self, label, function, *args):
+        """Call what waits for MPI, watched by the watchdog."""
+        outstanding = self._scheduler.outstanding
+        started = outstanding[label] = perf_counter()
+        try:
+            return function(*args)
+        finally:
+            del outstanding[label]
+            self._waiting_s += perf_counter() - started
 
     # What agreements wait with: see `Waiting`.
 
     def wait(self, request, label):
-        with Watched(self, label):
-            if self._polls:
-                wait_for(request, _pause)
-            else:
-                request.Wait()
+        if self._polls:
+            self._watched(label, wait_for, request, _pause)
+        else:
+            self._watched(label, request.Wait)
 
     def reduced(self, comm, values, op):
         label = "agreement of all ranks"
         if self._polls:
             self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), label)
         else:
-            with Watched(self, label):
-                comm.Allreduce(MPI.IN_PLACE, values, op)
+            self._watched(label, comm.Allreduce, MPI.IN_PLACE, values, op)
 
     def watched(self, label):
-        return Watched(self, label)
-
-    def begin(self, label):
-        self._scheduler.outstanding[label] = perf_counter()
-
-    def end(self, label):
-        self._waiting_s += perf_counter() - self._scheduler.outstanding.pop(label)
+        return Watched(self._scheduler.outstanding, label)
 
 
 def _error_of_parts(request):
@@ -263,6 +260,18 @@ def _error_of_parts(request):
     except BaseException as error:
         return error
     return None
+
+
+def _polled(operation):
+    """Make an MPI call and wait until it is over, as `made`, without blocking."""
+    error = made(operation, blocking=False)
+    if operation.made:
+        request, operation.made = operation.made[0], []
+        try:
+            wait_for(request, _pause)
+        except MPI.Exception as failure:
+            error = error or failure
+    return error
 
 
 def _pause(seconds):
@@ -295,10 +304,14 @@ class StraightSlot:
         What its last await is to raise.
     raised : BaseException or None
         What it has raised.
+    taken, awaited : int
+        Requests that were issued: in all, and for the current slice.
+    over : bool
+        No slice is left.
     """
 
-    __slots__ = ("_awaited", "_coroutine", "_depth", "_keys", "_next", "_resources", "_taken", "error", "gate",
-                 "identity", "index", "key", "ordinal", "raised", "request", "send")
+    __slots__ = ("_coroutine", "_depth", "_keys", "_next", "_resources", "awaited", "error", "gate", "identity",
+                 "index", "key", "ordinal", "over", "raised", "request", "send", "taken")
 
     def __init__(self, index, depth, keys, resources):
         self.index = index
@@ -306,31 +319,28 @@ class StraightSlot:
         self._keys = keys
         self._resources = resources
         self._next = 0  # in `keys`
-        self._taken = self._awaited = 0  # requests that were issued: in all, and for this slice
+        self.taken = self.awaited = 0
+        self.over = False
         self.ordinal = self.key = self.identity = self._coroutine = self.send = None
         self.request = self.gate = self.error = self.raised = None
 
     def begin(self, coroutine):
-        """Begin with the next slice; False if there is none."""
-        if self._next == len(self._keys):
-            return False
+        """Begin with the next slice."""
         self.key = self._keys[self._next]
         self.ordinal = self.index + self._next * self._depth
         self.identity = object()
-        self._awaited = 0
+        self.awaited = 0
         self._coroutine = coroutine(self.key, self._resources)
         self.send = self._coroutine.send
-        return True
 
-    def issued(self):
-        """The request has been issued."""
-        self.request = None
-        self._taken += 1
-        self._awaited += 1
+    def __str__(self):
+        """What it waits for, for the watchdog."""
+        return f"{self.request} of slice {text_of(self.key)}"
 
     def end(self):
         """The slice has ended."""
         self._next += 1
+        self.over = self._next == len(self._keys)
         self.send = self._coroutine = None
 
     def hand_over(self, slot):
@@ -338,7 +348,7 @@ class StraightSlot:
         resumed = None
         if self.send is not None or self.raised is not None:
             resumed = _Resumed(self._coroutine, self.gate or self.request, self.raised)
-        slot.go_on(self._next, self._taken, resumed, self._awaited, self.error)
+        slot.go_on(self._next, self.taken, resumed, self.awaited, self.error)
 
 
 class _Resumed:

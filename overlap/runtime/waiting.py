@@ -156,7 +156,7 @@ class Waiting:
     def _started(self, slot, operation):
         """Start an operation; returns its request, or None if it is over already."""
         self.wait_unused(operation)
-        error = made(operation, operation.start)
+        error = made(operation, blocking=False)
         if not operation.made:
             self.completed(slot, error)
             return None
@@ -233,10 +233,10 @@ class Waiting:
 
     def watched(self, label):
         """Have the watchdog watch what is done meanwhile: a ``with`` block."""
-        return Watched(self, label)
+        return _Wait(self, label)
 
 
-class Watched:
+class _Wait:
     """The time in which MPI is waited for, for `begin` and `end` of a way to wait: a ``with`` block."""
 
     __slots__ = ("_label", "_waiting")
@@ -292,7 +292,7 @@ class Inline(OneThread):
 
     def issue(self, slot, operation):
         with self.watched(Label(operation, slot.current.key)):
-            error = made(operation, operation.call)
+            error = made(operation)
         self.completed(slot, error)
 
     def wait(self, request, label):
@@ -305,7 +305,7 @@ class Blocking(Waiting):
 
     def issue(self, slot, operation):
         with self._workers.core_tokens, self.watched(Label(operation, slot.current.key)):
-            error = made(operation, operation.call)
+            error = made(operation)
         self.completed(slot, error)
 
     def wait(self, request, label):
@@ -330,8 +330,8 @@ def wait_for(request, sleep, hot_s=HOT_S, clock=perf_counter):
             sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
 
 
-def made(operation, make):
-    """Make a call; returns an exception that came when MPI may have sent something, or None.
+def made(operation, blocking=True):
+    """Make an operation; returns an exception that came when MPI may have sent something, or None.
 
     Raises
     ------
@@ -340,7 +340,7 @@ def made(operation, make):
     """
     operation.made = []
     try:
-        make()
+        operation.make(blocking)
     except BaseException as error:
         # Made, and then an exception from elsewhere; or MPI itself failed in the middle.
         if operation.made or (isinstance(error, MPI.Exception)

@@ -53,22 +53,22 @@ class Watchdog:
 
     def watching(self, label, entry=False):
         """Watch what is done meanwhile: a ``with`` block."""
-        return _Watched(self.entries if entry else self.outstanding, label)
+        return Watched(self.entries if entry else self.outstanding, label)
 
 
-class _Watched:
-    """The time in which something is under way."""
+class Watched:
+    """The time in which something is under way, in a dictionary that a `Watchdog` watches: a ``with`` block."""
 
-    __slots__ = ("_watched", "_label")
+    __slots__ = ("_outstanding", "_label")
 
-    def __init__(self, watched, label):
-        self._watched, self._label = watched, label
+    def __init__(self, outstanding, label):
+        self._outstanding, self._label = outstanding, label
 
     def __enter__(self):
-        self._watched[self._label] = perf_counter()
+        self._outstanding[self._label] = perf_counter()
 
     def __exit__(self, *exc_info):
-        del self._watched[self._label]
+        del self._outstanding[self._label]
 
 
 def _watch(deadlines, closed):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import overlap
-from overlap import errors
+from overlap import abort, errors
 
 from . import network, threads
 
@@ -49,7 +49,7 @@ def load(edits=()):
     finder = _Finder(root, edits)
     sys.meta_path.insert(0, finder)
     try:
-        sys.modules[f"{root}.errors"] = errors
+        sys.modules[f"{root}.errors"], sys.modules[f"{root}.abort"] = errors, abort
         names = {name: importlib.import_module(f"{root}.runtime.{name}")
                  for name in ("operations", "requests", "slots", "job", "waiting", "workers", "scheduler",
                               "straight")}

@@ -325,15 +325,14 @@ def delays(comm, shape, dtype, grid, mode, late):
                                                    (plan.backward, truth, back)):
                     issued = []
                     staged.execute = slow
-                    start = Operation.start, Operation.call
-                    Operation.start, Operation.call = (
-                        lambda self, method=method: (issued.append(self.comm), method(self))[1]
-                        for method in start)
+                    make = Operation.make
+                    Operation.make = lambda self, blocking: (
+                        issued.append(self.comm), make(self, blocking))
                     try:
                         result = transform(given)
                     finally:
                         staged.execute = original
-                        Operation.start, Operation.call = start
+                        Operation.make = make
                     assert same_bits(result, expected)
                     comms, stages = transform._comms, transform.staged_transforms()[0].stages
                     assert issued == [comms[stages[task.stage].dimension]

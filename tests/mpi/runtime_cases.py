@@ -25,19 +25,17 @@ def same_everywhere(comm, value):
 def issued():
     """Yield a list that grows by every operation issued to MPI, as a pair (operation, thread)."""
     record = []
-    original = Operation.call, Operation.start
+    original = Operation.make
 
-    def spy(method):
-        def issue(operation):
-            record.append((operation, threading.current_thread()))
-            return method(operation)
-        return issue
+    def spy(operation, blocking):
+        record.append((operation, threading.current_thread()))
+        original(operation, blocking)
 
-    Operation.call, Operation.start = spy(original[0]), spy(original[1])
+    Operation.make = spy
     try:
         yield record
     finally:
-        Operation.call, Operation.start = original
+        Operation.make = original
 
 
 class Tagged:
@@ -247,19 +245,18 @@ def exchanges_in_flight(comm, first=True):
     `in_flight` from that one on: none of these can have completed before.
     """
     held, last = 40, comm.size - 1
-    original = Operation.start
+    original = Operation.make
     for in_flight in (1, 2, 5):
         count = 0
 
-        def start(operation):
+        def make(operation, blocking):
             nonlocal count
             count += 1
             if comm.rank == last > 0 and count == held:
                 comm.Recv(np.zeros(1), 0)
-            result = original(operation)
+            original(operation, blocking)
             if comm.rank == 0 < last and count == held + in_flight - 1:
                 comm.Send(np.zeros(1), last)
-            return result
 
         with overlap.Runtime(comm, workers=2, depth=6, wait="poll", in_flight=in_flight,
                              trace=True) as rt:
@@ -268,11 +265,11 @@ def exchanges_in_flight(comm, first=True):
                 for _ in range(3):
                     await rt.comm.Allreduce(MPI.IN_PLACE, buffer)
 
-            Operation.start = start
+            Operation.make = make
             try:
                 rt.pipelined(program, skeleton=None if first else program)(range(30))
             finally:
-                Operation.start = original
+                Operation.make = original
             spans = [span for span in rt.trace.spans() if "slice" in span.label]
             most = _most_at_once([(span.start_s, span.end_s) for span in spans
                                   if span.kind == "communicate"])

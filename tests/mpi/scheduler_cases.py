@@ -52,30 +52,27 @@ def wait_without_end(comm):
 
 def issued_once(comm):
     """An exception right after an MPI call returned does not make the runtime issue it again."""
-    originals = Operation.call, Operation.start
+    original = Operation.make
     slices = 8
     for wait, known in product(WAITS, (True, False)):
         with overlap.Runtime(comm, workers=2, depth=2, wait=wait, deadline_s=10) as rt:
             issued = []
 
-            def after(method):
-                def issue(operation):
-                    result = method(operation)
-                    issued.append(operation)
-                    if len(issued) == 6 and comm.rank == comm.size - 1:
-                        raise Boom("right after the call")
-                    return result
-                return issue
+            def after(operation, blocking):
+                original(operation, blocking)
+                issued.append(operation)
+                if len(issued) == 6 and comm.rank == comm.size - 1:
+                    raise Boom("right after the call")
 
             async def program(z):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
             pipeline = rt.pipelined(program, skeleton=program if known else None)
-            Operation.call, Operation.start = after(originals[0]), after(originals[1])
+            Operation.make = after
             try:
                 error = raised(overlap.SliceError, pipeline, range(slices))
             finally:
-                Operation.call, Operation.start = originals
+                Operation.make = original
             same_message(comm, error)
             assert "right after the call" in str(error)
             assert len(issued) == slices, (wait, known, len(issued))
