@@ -192,13 +192,13 @@ def failing(kind, name, when):
     original = getattr(kind, name)
     state = {"calls": 0, "raised": 0}
 
-    def method(*args):
+    def method(*args, **kwargs):
         number = state["calls"]
         state["calls"] += 1
         if not state["raised"] and when(number, *args):
             state["raised"] += 1
             raise Boom(f"{name}, call {number}")
-        return original(*args)
+        return original(*args, **kwargs)
 
     setattr(kind, name, method)
     try:
@@ -221,9 +221,7 @@ def _sites(transform, z):
         yield name, lambda name=name: failing(StagedTransform, name, at), name != "exchanged"
     if transform.runtime.comm.size == 1:
         return
-    calls = {"off": "call", "block": "call", "poll": "start"}
-    yield "MPI call", lambda: failing(
-        Operation, calls[transform.settings.wait], lambda number, *_: number == z), False
+    yield "MPI call", lambda: failing(Operation, "make", lambda number, *_: number == z), False
 
 
 def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):

@@ -66,16 +66,15 @@ def _failing(transform, site, stage):
         return task is tasks[len(tasks) // 2]
 
     if site == "MPI":
-        name = "start" if transform.settings.wait == "poll" else "call"
         comms = {id(transform._comms[one.dimension])
                  for one in transform.staged_transforms()[0].stages if one.dimension is not None}
         state = {"seen": set()}
 
-        def when(number, operation):
+        def when(number, operation, *_):
             state["seen"].add(id(operation.comm))
             return number >= 1 and len(state["seen"]) >= min(stage + 1, len(comms))
 
-        return failing(Operation, name, when)
+        return failing(Operation, "make", when)
     if site == "complete":
         return failing(StagedTransform, "complete", lambda number, *_: True)
     if site == "set_aside":

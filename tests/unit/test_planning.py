@@ -8,7 +8,7 @@ import pytest
 
 from overlap.fft import Settings
 from overlap.fft.engine import fftw
-from overlap.fft.planning import refining, trials, tune
+from overlap.fft.planning import expected, refining, trials, tune
 from overlap.fft.planning.candidates import FieldCandidates, PlaneCandidates
 from overlap.fft.planning.refining import Refinement
 from overlap.fft.planning.search import adopt, choose
@@ -19,9 +19,13 @@ FULL = Settings("poll", 8, 4, 4, 8, late=0.0)
 
 
 class Control:
-    """Two ranks that measure the same."""
+    """Two ranks that measure the same, each on a host of its own."""
 
     rank, size = 0, 2
+    hosts = ("one", "two")
+
+    def allgather(self, value):
+        return [(host, *value[1:]) for host in self.hosts]
 
     def maximum(self, value):
         return value
@@ -335,6 +339,27 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
     assert calls == 2 * len(entrants) + 2 * refining.FINAL_ROUNDS - 1
     assert kept == [transform.settings] and transform.settings.wait == favourite
     assert {trial.settings for trial in transform.trials} == set(entrants)
+
+
+@pytest.mark.parametrize("hosts, wait", [(("one", "two"), "poll"), (("one", "one"), "off")])
+def test_nothing_is_expected_to_hide_where_the_exchange_takes_the_core(monkeypatch, hosts, wait):
+    monkeypatch.setattr(expected.os, "sched_getaffinity", lambda _: {0, 1})
+    transform = Transform(cost=costing({}), **PLANES)
+    transform.control.hosts = hosts
+    choose(transform, Settings())
+    assert transform.settings.wait == wait
+
+
+@pytest.mark.parametrize("hosts, cores, workers, takes", [
+    (("one", "one"), {0, 1}, 1, True),
+    (("one", "one"), {0, 1, 2, 3}, 2, True),
+    (("one", "one"), {0, 1, 2, 3}, 1, False),           # cores that nobody computes on
+    (("one", "two"), {0, 1}, 1, False)])
+def test_whether_an_exchange_takes_a_core(monkeypatch, hosts, cores, workers, takes):
+    monkeypatch.setattr(expected.os, "sched_getaffinity", lambda _: cores)
+    transform = Transform(cost=costing({}), workers=workers, **PLANES)
+    transform.control.hosts = hosts
+    assert expected.takes_core(transform.runtime) is takes
 
 
 def test_a_call_that_fails_is_not_counted():

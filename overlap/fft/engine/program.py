@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from . import execute as codes
+from .fftw import REQUIRED_ALIGNMENT
 from .lines import LineTransform
 
 AXES = 4  # of an instruction
+GAP_NBYTES = 96  # between lines in scratch memory
 BASES = 6
 SOURCE, TARGET, SEND, RECEIVE, SCRATCH, ASIDE = range(BASES)  # their numbers
 
@@ -58,6 +60,22 @@ class View:
         """A C-contiguous one, `first` elements after the start of the base."""
         return cls(base, tuple(shape), strides_of(shape, dtype.itemsize), dtype,
                    first * dtype.itemsize)
+
+    @classmethod
+    def of_lines(cls, base: int, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
+        """One with contiguous lines along an axis, and a gap after each.
+
+        Without the gap lines whose length is a power of two would compete for the same places in the cache.
+        """
+        others = shape[:axis] + shape[axis + 1:]
+        line = -(-shape[axis] * dtype.itemsize // REQUIRED_ALIGNMENT) * REQUIRED_ALIGNMENT
+        strides = strides_of(others, line + GAP_NBYTES)
+        return cls(base, tuple(shape), (*strides[:axis], dtype.itemsize, *strides[axis:]), dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from its first element to the end of its last."""
+        return sum((count - 1) * stride for count, stride in zip(self.shape, self.strides)) + self.dtype.itemsize
 
     @property
     def size(self) -> int:

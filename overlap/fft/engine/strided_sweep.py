@@ -15,7 +15,7 @@ class StridedSweep(Sweep):
     """FFTs along one axis of a box of one array, to several views; for boxes larger than the cache.
 
     Where the array is C-contiguous and aligned, `AT_ONCE` lines at a time are transformed out of place, from
-    the array into compact scratch memory, and stored from there: one copy less than a `Sweep` makes.
+    the array into contiguous lines in scratch memory, and stored from there: one copy less than a `Sweep` makes.
     Other arrays are swept as a `Sweep` does it.
 
     Parameters
@@ -31,18 +31,17 @@ class StridedSweep(Sweep):
         self._wheres = list(product(*cuts_of(shape, lines, AT_ONCE)))
         self._array_strides = strides_of(array_shape, np.dtype(dtype).itemsize)
         self._array_shape = array_shape
-        self._turned = direction.turned == self._axis
-        self._plans = {}
+        self._plans, self._lines_nbytes = {}, 0
         for block_shape in dict.fromkeys(map(box_shape, self._wheres)) if 0 not in shape else ():
             part = barely_aligned(array_shape, dtype)[tuple(slice(0, count) for count in block_shape)]
-            inside = self._inside(block_shape, np.dtype(dtype))
-            memory = empty((inside.size * inside.dtype.itemsize,), np.uint8)
+            inside = View.of_lines(SCRATCH, block_shape, self._axis, np.dtype(dtype))
+            self._lines_nbytes = max(self._lines_nbytes, inside.nbytes)
+            memory = empty((inside.nbytes,), np.uint8)
             self._plans[block_shape] = LineTransform(
                 part, inside.array(memory), self._axis, direction.forward, direction.effort, streamed=True)
         whole = tuple(slice(0, count) for count in shape)
         super().__init__(shape, lines, dtype, direction, [whole], targets)
-        self.scratch_nbytes = max([self.scratch_nbytes] + [
-            plan_nbytes * np.dtype(dtype).itemsize for plan_nbytes in map(np.prod, self._plans)])
+        self.scratch_nbytes = max(self.scratch_nbytes, self._lines_nbytes)
 
     @staticmethod
     def suits(shape, lines, dtype):
@@ -66,18 +65,10 @@ class StridedSweep(Sweep):
             super().write(program, sources, targets, scale, blocks)
             return
         for where, stores in zip(self._wheres, self._stores) if self._plans else ():
-            inside = self._inside(box_shape(where), source.dtype)
+            inside = View.of_lines(SCRATCH, box_shape(where), self._axis, source.dtype)
             program.transform(self._plans[box_shape(where)], inside, source[where])
             for number, there, here in stores:
                 program.copy(targets[number][there], inside[here], scale)
-
-    def _inside(self, shape, dtype):
-        """A block in scratch memory, with its lines contiguous where the targets have them so."""
-        if not self._turned:
-            return View.contiguous(SCRATCH, shape, dtype)
-        axis = self._axis
-        return View.contiguous(SCRATCH, (*shape[:axis], *shape[axis + 1:], shape[axis]), dtype
-                               ).moved_axis(-1, axis)
 
     def _is_natural(self, source):
         """Whether the plans may read from a view."""

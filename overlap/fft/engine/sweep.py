@@ -264,10 +264,11 @@ class _Transformed:
 class SweepInPlace:
     """FFTs along one axis of a contiguous, aligned complex array, where what goes in is gathered first.
 
-    Contiguous lines are gathered and transformed some at a time, while they are hot. Lines that are not
-    contiguous go through scratch memory, `AT_ONCE` at a time: their FFT is made out of place, into compact memory,
-    and copied back. It takes less time than in place, where lines so far apart compete for the same places in
-    the cache, as long as the scratch memory stays in the cache; longer ones are transformed in place.
+    Contiguous lines are gathered and transformed some at a time, while they are hot. So are others where all that
+    lie side by side stay in the cache. Else they go through scratch memory, `AT_ONCE` at a time: their FFT is made out
+    of place, into contiguous lines, and copied back. It takes less time than in place, where points so far apart
+    compete for the same places in the cache, as long as the scratch memory stays there; longer ones are
+    transformed in place.
 
     Parameters
     ----------
@@ -296,11 +297,12 @@ class SweepInPlace:
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
         lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # in a block
         self.groups, self._sources, self._blocks = [], sources, []
-        self._contiguous, self._compact = inner == 1, inner > 1 and lines >= AT_ONCE
+        self._contiguous = inner == 1
+        self._apart = inner > 1 and lines >= AT_ONCE and length * inner * itemsize > BLOCK_NBYTES  # through scratch
         self._shape = shape if self._contiguous else (outer, length, inner)
         self.scratch_nbytes = 0
         wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
-        at_once = AT_ONCE if self._compact else COLUMNS
+        at_once = AT_ONCE if self._apart else COLUMNS
         for cut in (cuts or [slice(0, inner)]) if inner > 1 else ():
             first = len(wheres)
             wheres += [(slice(i, i + 1), slice(0, length), columns) for i in range(outer)
@@ -322,10 +324,11 @@ class SweepInPlace:
             part = barely_aligned(box_shape(where), dtype).reshape(-1, length)
             return LineTransform(part, part, 1, forward, effort)
         part = barely_aligned(self._shape[1:], dtype)[where[1:]]
-        if not self._compact:
+        if not self._apart:
             return LineTransform(part, part, 0, forward, effort)
-        self.scratch_nbytes = max(self.scratch_nbytes, part.nbytes)
-        return LineTransform(part, empty(part.shape, dtype), 0, forward, effort, streamed=True)
+        hot = View.of_lines(SCRATCH, part.shape, 0, dtype)
+        self.scratch_nbytes = max(self.scratch_nbytes, hot.nbytes)
+        return LineTransform(part, hot.array(empty((hot.nbytes,), np.uint8)), 0, forward, effort, streamed=True)
 
     @staticmethod
     def suits(shape, axis, dtype, cuts=()):
@@ -356,10 +359,10 @@ class SweepInPlace:
             for box, source in gathered if self._contiguous else ():
                 for here, inside in _common(box, where):
                     program.copy(part[inside], source[here], scale)
-            if self._compact:
-                there = View.contiguous(SCRATCH, part.shape, part.dtype)
+            if self._apart:
+                there = View.of_lines(SCRATCH, part.shape, 1, part.dtype)
             program.transform(plan, there, part)
-            if self._compact:
+            if self._apart:
                 program.copy(part, there)
 
 

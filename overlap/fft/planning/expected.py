@@ -6,6 +6,10 @@ bytes of the arrays per second and worker; this is rough, and refined in later c
 
 from __future__ import annotations
 
+import os
+import platform
+
+from ...runtime import Runtime
 from ...timing.model import pipeline_s
 from .candidates import Candidates
 from .grids import link_of
@@ -28,7 +32,7 @@ class Expected:
     def __init__(self, candidates: Candidates) -> None:
         runtime = candidates.transform.runtime
         self._candidates, self._workers = candidates, runtime.workers
-        self._link = link_of(runtime)
+        self._link, self._takes_core = link_of(runtime), takes_core(runtime)
         ones = candidates.slices / candidates.slices_of_one
         nbytes = candidates.control.maximum(candidates.transform.nbytes_of_arrays())
         self.compute_s = COMPUTING_S_PER_BYTE * nbytes * ones / self._workers
@@ -39,12 +43,26 @@ class Expected:
         """The model's time of the whole batch in seconds."""
         candidates = self._candidates
         overhead_s = OVERHEAD_S + (HANDOVER_S if settings.wait != "off" else 0.0)
+        wait = "block" if settings.wait == "poll" and self._takes_core else settings.wait
         return pipeline_s(
             self.compute_s, candidates.nbytes * candidates.slices, self._link, slices=candidates.slices,
-            chunk=settings.chunk or 1, workers=self._workers, wait=settings.wait,
+            chunk=settings.chunk or 1, workers=self._workers, wait=wait,
             message_overhead_s=overhead_s, depth=settings.depth)
 
     def entrants(self) -> list[Settings]:
         """What planning would try, what the model likes best first."""
         found = dict.fromkeys(self._candidates.planned(self.compute_s, self.exchange_s))
         return sorted(found, key=self.predicted_s)
+
+
+def takes_core(runtime: Runtime) -> bool:
+    """Whether an exchange is a copy by a core that would compute meanwhile (collective).
+
+    So it is among ranks of one host that have no more cores than workers: polling hides no more than blocking then.
+    """
+    found = runtime.cache.get("takes core")
+    if found is None:
+        hosts, cores = zip(*runtime.control.allgather((platform.node(), os.sched_getaffinity(0))))
+        found = len(set(hosts)) == 1 and len(set().union(*cores)) <= runtime.workers * len(hosts)
+        runtime.cache["takes core"] = found
+    return found

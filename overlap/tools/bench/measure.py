@@ -54,7 +54,7 @@ def measure(comm: MPI.Intracomm, case: Case,
     WrongResult
         On all ranks, when a result is wrong or differs from that without overlap.
     """
-    steps = _Progress(comm, progress, total=case.rounds + 3)
+    steps = _Progress(comm, progress, total=case.rounds + 4)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     with ExitStack() as stack:
         runtime = stack.enter_context(Runtime(comm, workers=case.workers))
@@ -78,6 +78,9 @@ def measure(comm: MPI.Intracomm, case: Case,
         error = _check(comm, case, job, plans["off"], runs, result, out)
 
         best = runs[case.modes[-1]]
+        steps.next("choosing settings")
+        while best.refinement is not None:
+            best(*job.inputs, out=out)
         columns = {mode: _call(runs[mode], job.inputs, out) for mode in case.modes}
         columns["C"] = _call(best.compute, job.inputs, out)
         columns["T"] = _call(best.communicate, job.inputs, out)
