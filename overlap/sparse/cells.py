@@ -52,7 +52,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
     """
     control = OwnControl(comm, options.get("deadline_s", 60.0))
     with control.together("making a diffusion matrix", control.close):
-        around = Blocks(blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False)
+        around = Blocks(blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False, weights=blocks.weights)
         own = around.own(comm.rank)
         inside = tuple(length_of(side) for side in own)
         problem, given = mask_problem(coefficient=coefficient), np.asarray(coefficient, np.float64)

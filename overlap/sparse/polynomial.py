@@ -89,7 +89,7 @@ class Chebyshev(Preconditioner):
             problem = "expected a positive diagonal, received one with other numbers"
         A.halo.control.check("making a Chebyshev", problem, degree=degree, ratio=ratio)
         self._inverse = np.ascontiguousarray(1 / diagonal[A.order].real)
-        self.largest = A.halo.control.maximum(float((A.row_sums() / diagonal.real).max()))
+        self.largest = A.halo.control.maximum(float((A.row_sums() / diagonal.real).max(initial=0.0)))
         self._middle = self.largest * (1 + 1 / ratio) / 2
         self._half = self.largest * (1 - 1 / ratio) / 2
         self._degree = degree

@@ -67,6 +67,14 @@ def matrices(comm):
                 coarse = M._steps[1].matrix.to_scipy().toarray()
                 right = 2 * dense(np.ones([length // 2 for length in blocks.shape]))  # faces of area 4, 2 apart
                 np.testing.assert_allclose(coarse, renumbered(right, M.levels[1]), rtol=1e-13)
+    everywhere = field((10, 3, 4))
+    for weights in ((3, 2, 1, 1, 1, 1, 1, 1), (1, 1e-9, 1, 1, 1, 1, 1, 1)):     # slabs are numbered in C order, even or not
+        blocks = Blocks(everywhere.shape, (comm.size, 1, 1), weights=weights[:comm.size])
+        with diffusion(comm, blocks, everywhere[blocks.part(comm.rank)], TOP) as A:
+            np.testing.assert_allclose(A.to_scipy().toarray(), dense(everywhere), rtol=1e-13)
+            if comm.size > 1:
+                raises_everywhere(comm, InputError, "expected blocks of equal size", lambda: Multigrid(A, blocks))
+    blocks = Blocks((8, 8, 8), (comm.size, 1, 1))
     for text, coefficient, fixed in (("expected a positive coefficient of shape", -1.0, TOP),
                                      ("expected a positive coefficient of shape", np.ones(3), TOP),
                                      ("expected coefficient to be an array without a mask", np.ma.ones(3), TOP),
