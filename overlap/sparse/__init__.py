@@ -1,6 +1,7 @@
 """Distributed sparse matrices and Krylov solvers: products hide their halo behind the rows that need none of it."""
 
 from .cells import diffusion
+from .choice import faster_cg
 from .incomplete import IC0
 from .krylov import bicgstab, cg, pipecg
 from .matrix import Matrix
@@ -10,4 +11,4 @@ from .preconditioners import BlockJacobi, Jacobi, Preconditioner
 from .solution import Solution
 
 __all__ = ["IC0", "AdditiveSchwarz", "BlockJacobi", "Chebyshev", "Jacobi", "Matrix", "Multigrid", "Preconditioner", "Solution",
-           "bicgstab", "cg", "diffusion", "pipecg"]
+           "bicgstab", "cg", "diffusion", "faster_cg", "pipecg"]

@@ -230,6 +230,33 @@ def scaled_turn(alpha, beta, d, r, x, p):
         p[place] = d[place] * r[place] + beta * here
 
 
+@njit(fastmath={"reassoc", "contract"})
+def pipelined_step(alpha, beta, n, m, directions, vectors, sums):
+    """A step of pipelined conjugate gradients, and the numbers that the next one sums.
+
+    directions are z, q, s, p = n, m, w, u + beta (z, q, s, p); of vectors, x += alpha p and r, u, w -= alpha (s, q, z). sums become the
+    real parts of u.r, u.w and r.r, u conjugated.
+    """
+    z, q, s, p = directions
+    x, r, u, w = vectors
+    first = second = third = sums[0] * 0
+    for place in range(len(r)):
+        z[place] = z_here = n[place] + beta * z[place]
+        q[place] = q_here = m[place] + beta * q[place]
+        s[place] = s_here = w[place] + beta * s[place]
+        p[place] = p_here = u[place] + beta * p[place]
+        x[place] += alpha * p_here
+        r[place] = r_here = r[place] - alpha * s_here
+        u[place] = u_here = u[place] - alpha * q_here
+        w[place] = w_here = w[place] - alpha * z_here
+        first += u_here.real * r_here.real + u_here.imag * r_here.imag
+        second += u_here.real * w_here.real + u_here.imag * w_here.imag
+        third += r_here.real * r_here.real + r_here.imag * r_here.imag
+    sums[0] = first
+    sums[1] = second
+    sums[2] = third
+
+
 @njit
 def scale_blocks(inverses, r, z):
     """z = D r with a small dense block for each row; vectors (rows, b)."""

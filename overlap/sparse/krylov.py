@@ -100,7 +100,7 @@ def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float =
     """Solve A x = b by pipelined conjugate gradients: one reduction per iteration, hidden behind M and A.
 
     The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays where a reduction takes longer
-    than the preconditioner and the product, with very many ranks; on one node `cg` is faster. Rounding
+    than the preconditioner and the product, with very many ranks; on one node `cg` is faster (`faster_cg` measures it). Rounding
     errors grow faster than in `cg`. Arguments, result and errors as for `cg`.
     """
     with System(A, b, M, comm) as system:
@@ -111,17 +111,18 @@ def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float =
         system.precondition(r, u)
         m[...] = u
         system.multiply(extended, w)
-        z, q, s, p = (np.zeros_like(r) for _ in range(4))
+        flat_m, flat_n, flat_r, flat_u, flat_w, flat_x = (array.reshape(-1) for array in (m, n, r, u, w, x))
+        directions = tuple(np.zeros_like(flat_r) for _ in range(4))
+        here = np.array([np.vdot(u, r), np.vdot(u, w), np.vdot(r, r)]).real.astype(float)
+        sums = np.empty_like(here)
         before = alpha = 0.0
         residuals: list[float] = []
         while True:
-            here = np.array([np.vdot(u, r), np.vdot(u, w), np.vdot(r, r)])
-            sums = np.empty_like(here)
-            reduction = system.control.start_sum(here, sums)
+            finish = system.start_sum(here, sums)
             system.precondition(w, m)
             system.multiply(extended, n)
-            system.control.end_sum(reduction)
-            gamma, delta, square = sums.real
+            finish()
+            gamma, delta, square = sums
             if not np.isfinite(sums).all() or gamma < 0:
                 _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {gamma:g} in "
                         f"iteration {len(residuals)}")
@@ -136,13 +137,7 @@ def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float =
                 _refuse(f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration "
                         f"{len(residuals)}")
             alpha, before = gamma / curvature, gamma
-            for vector, added in ((z, n), (q, m), (s, w), (p, u)):
-                vector *= beta
-                vector += added
-            x += alpha * p
-            r -= alpha * s
-            u -= alpha * q
-            w -= alpha * z
+            kernels.pipelined_step(alpha, beta, flat_n, flat_m, directions, (flat_x, flat_r, flat_u, flat_w), here)
 
 
 def bicgstab(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,

@@ -282,6 +282,11 @@ class Matrix:
             self.halo.control.sum(values)
         return values
 
+    def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
+        """Begin to sum numbers over all ranks (collective): what is returned waits for the sums."""
+        request = self.halo.control.start_sum(values, sums)
+        return lambda: self.halo.control.end_sum(request)
+
     # ---- what it is --------------------------------------------------------------------------
 
     def diagonal(self) -> np.ndarray:

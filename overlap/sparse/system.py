@@ -115,6 +115,13 @@ class System:
             return self._matrix.sum(values)
         return self.control.sum(values)
 
+    def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
+        """Begin to sum numbers of all ranks; what is returned waits for the sums. Neither array may be touched until then."""
+        if self._matrix is not None:
+            return self._matrix.start_sum(values, sums)
+        request = self.control.start_sum(values, sums)
+        return lambda: self.control.end_sum(request)
+
     def guess(self, x0: Any) -> tuple[np.ndarray, np.ndarray]:
         """The first x, and its residual."""
         if x0 is None:

@@ -1,22 +1,23 @@
 """Measurements of halos and solvers: that they run, and give every number."""
 
 import math
+from time import perf_counter
 
 import numpy as np
 import pytest
 
 from overlap import InputError
-from overlap.sparse import Jacobi, cg
+from overlap.sparse import Jacobi, cg, faster_cg, pipecg
 from overlap.tools.bench import products, solvers
 
 
 def records(comm):
     for workload, matrix, more in (
             ("halo", "poisson", {"plain_s", "tested_s", "sendrecv_s"}), ("spmv", "poisson", set()),
-            ("spmv", "elastic", {"full_s", "naive_s"}), ("cg", "poisson", {"iteration_s", "plain_s"}),
+            ("spmv", "elastic", {"full_s", "naive_s"}), ("cg", "poisson", {"iteration_s", "plain_s", "pipelined_s", "delayed_s", "delayed_pipelined_s"}),
             ("cg", "elastic", {"iteration_s", "plain_s", "full_s", "naive_s", "iterations"}),
             ("mgcg", "rock", {"iteration_s", "setup_s", "solve_s", "iterations", "switch"})):
-        record = solvers.measure(comm, workload, (8, 8, 8), 2, 2, matrix)
+        record = solvers.measure(comm, workload, (8, 8, 8), 2, 2, matrix, 0.002)
         assert {"C_s", "T_s", "off_s", "auto_s", "hidden", "control_hidden", *more} <= set(record)
         assert all(value > 0 and math.isfinite(value) for name, value in record.items() if name.endswith("_s"))
         assert all(len(times) == 2 for times in record["seconds"].values())
@@ -24,6 +25,22 @@ def records(comm):
             assert len(set(record["iterations"].values())) == 1
     with pytest.raises(InputError, match="expected another matrix with spmv, received rock"):
         solvers.measure(comm, "spmv", (8, 8, 8), 2, 2, "rock")
+
+
+def late_sums(comm):
+    """Sums that take long: plain iterations wait for two, pipelined ones hide one; the numbers are those of the matrix itself."""
+    with products.springs(comm, (4, 3, 5)) as A:
+        b, M, delay_s = np.ones(A.vector()[1].shape), Jacobi(A), 0.02
+        late = products.LateSums(A, delay_s)
+        for solver in (cg, pipecg):
+            right, found = solver(A, b, rtol=1e-8, M=M), solver(late, b, rtol=1e-8, M=M)
+            np.testing.assert_array_equal(found.residuals, right.residuals)
+            np.testing.assert_array_equal(found.x, right.x)
+        assert faster_cg(late, b, M=M) is pipecg
+        for started in (lambda: late.sum(np.ones(3)), lambda: late.start_sum(np.ones(3), np.empty(3))()):
+            begun = perf_counter()
+            started()
+            assert perf_counter() - begun >= delay_s
 
 
 def springs(comm):

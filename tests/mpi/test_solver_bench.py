@@ -4,4 +4,4 @@ import jobs
 
 
 def test_records():
-    jobs.run_job("solver_bench_cases:springs,records", 2)
+    jobs.run_job("solver_bench_cases:springs,late_sums,records", 2)

@@ -32,6 +32,8 @@ def add_commands(add: options.Add) -> None:
     measured.add_argument("--matrix", choices=MATRICES, default=MATRICES[0],
                           help="7 points, 3 x 3 blocks at 27 points (spmv, cg), or diffusion with coefficients from 1e-5 to 1e5 "
                           "(mgcg); default: poisson")
+    measured.add_argument("--delay", type=options.seconds, default=0.0, metavar="S",
+                          help="also measure iterations of cg in which a sum over all ranks takes so long")
     measured.add_argument("--reference", action="store_true",
                           help="time the C + OpenMP program too (in a checkout)")
     measured.add_argument("--json", metavar="FILE", type=options.output, help="write the report there")
@@ -124,7 +126,7 @@ def _solver(given, parser):
     refuse_links_under_mpi(given.link)
     events: dict[str, Any] = {}
     run_spec({"task": "solver", "workload": given.workload, "shape": given.shape or SOLVERS[given.workload].shape,
-              "planes": given.slices or 8, "rounds": given.rounds or 9, "matrix": given.matrix},
+              "planes": given.slices or 8, "rounds": given.rounds or 9, "matrix": given.matrix, "delay_s": given.delay},
              ranks=at_hand(given.ranks), on_event=events.update, link=given.link, burst=given.burst,
              deadline_s=given.deadline)
     if "record" not in events:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,36 @@ class NotHidden(Matrix):
         """Exchange, then compute."""
         self.halo.exchange(extended)
         self.compute(extended, out)
+
+
+class LateSums(Matrix):
+    """A matrix whose sums over all ranks take so many seconds at least, as on a machine of very many ranks; freed by its original."""
+
+    def __init__(self, A: Matrix, delay_s: float) -> None:
+        vars(self).update(vars(A))
+        self._original, self._delay_s = A, delay_s
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sum; then sleep."""
+        end_s = perf_counter() + self._delay_s
+        self._original.sum(values)
+        _sleep_until(end_s)
+        return values
+
+    def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
+        """Begin to sum; what is returned sleeps for what is left of the time."""
+        end_s = perf_counter() + self._delay_s
+        finish = self._original.start_sum(values, sums)
+
+        def late():
+            finish()
+            _sleep_until(end_s)
+
+        return late
+
+
+def _sleep_until(end_s):
+    sleep(max(0.0, end_s - perf_counter()))
 
 
 class StoredByRows(Matrix):

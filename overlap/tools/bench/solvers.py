@@ -18,10 +18,10 @@ from mpi4py import MPI
 
 from ...arrays import Blocks
 from ...errors import InputError
-from ...sparse import Jacobi, Matrix, Multigrid, cg, diffusion
+from ...sparse import Jacobi, Matrix, Multigrid, cg, diffusion, faster_cg, pipecg
 from ...timing import model
 from .petsc import petsc_ways
-from .products import SEVEN, Listed, NotHidden, StoredByRows, products, springs
+from .products import SEVEN, LateSums, Listed, NotHidden, StoredByRows, products, springs
 from .sweeps import Ways, sweeps
 
 _ITERATIONS = 30
@@ -46,7 +46,7 @@ SOLVERS = {
 
 
 def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: int, rounds: int,
-            matrix: str = "poisson") -> dict[str, Any]:
+            matrix: str = "poisson", delay_s: float = 0.0) -> dict[str, Any]:
     """Measure one workload. Collective.
 
     Parameters
@@ -60,6 +60,8 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     rounds : int
     matrix : {"poisson", "elastic", "rock"}
         7 points; 3 x 3 blocks at 27 points (spmv and cg); diffusion whose coefficient goes from 1e-5 to 1e5 (mgcg).
+    delay_s : float
+        What a sum over all ranks takes at least in the `delayed` ways of a cg; there are none without.
 
     Returns
     -------
@@ -69,7 +71,9 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
 
         * halo: ``plain_s``, by Irecv and Isend; ``tested_s``, by persistent requests with a Testall after each chunk;
           ``sendrecv_s``, blocking calls alone, as T_s.
-        * cg: ``iteration_s``; ``plain_s``, an iteration that hides nothing.
+        * cg: ``iteration_s``; ``plain_s``, an iteration that hides nothing; ``pipelined_s``, one of `pipecg`; ``delayed_s`` and
+          ``delayed_pipelined_s``, the first and the third with delayed sums; ``chosen``, what `faster_cg` chooses, and
+          ``delayed_chosen``.
         * spmv and cg, elastic: ``full_s``, no half of the matrix left out; ``naive_s``, nor rows in an order by kind, but
           found by lists.
         * cg and mgcg: ``iterations`` to 1e-8; of an elastic cg by what its times are called.
@@ -85,7 +89,7 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     elif workload == "mgcg":
         ways, close, facts = _multigrid(comm, shape, matrix)
     else:
-        ways, close, facts = _sparse(comm, shape, workload, matrix)
+        ways, close, facts = _sparse(comm, shape, workload, matrix, delay_s)
     names = list(ways)
     for name in names:
         ways[name]()
@@ -110,17 +114,23 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
         "control_hidden": model.hidden(C, T, median["off"]), "seconds": seconds} | facts
 
 
-def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str,
-            matrix: str) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
+def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: str,
+            delay_s: float) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
     elastic = matrix == "elastic"
     A = springs(comm, shape) if elastic else Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
-    ways, b, facts = products(A), np.random.default_rng(comm.rank).random(A.vector()[1].shape), {}
+    ways, b = products(A), np.random.default_rng(comm.rank).random(A.vector()[1].shape)
+    facts: dict[str, Any] = {}
     kinds = {"full": springs(comm, shape, StoredByRows), "naive": springs(comm, shape, Listed)} if elastic else {}
     if workload == "spmv":
         ways |= {name: products(other)["auto"] for name, other in kinds.items()}
     else:
         M, operators = Jacobi(A), {"iteration": A, "plain": NotHidden(A)} | kinds
-        ways |= {name: partial(cg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M) for name, other in operators.items()}
+        late = {"delayed": LateSums(A, delay_s)} if delay_s else {}
+        ways |= {name: partial(cg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M) for name, other in (operators | late).items()}
+        for name, other in ({"": A} | late).items():
+            joined = f"{name}_" if name else ""
+            ways[f"{joined}pipelined"] = partial(pipecg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
+            facts[f"{joined}chosen"] = faster_cg(other, b, M=M).__name__
         if elastic:
             facts["iterations"] = {name: cg(other, b, rtol=_RTOL, M=M).iterations for name, other in operators.items()}
     ways |= petsc_ways(A, workload, b, _ITERATIONS, _RTOL)
