@@ -165,7 +165,11 @@ class Control:
             raise common
         if error is signals.error or not isinstance(error, Exception):
             raise self.mark(error) from common
-        raise common from (error if error.__traceback__ is not None else None)
+        cause = error if error.__traceback__ is not None else None
+        if isinstance(error, StopIteration):  # a RuntimeError with such a cause is dropped by contextlib, for Python makes some
+            cause = RuntimeError("raised a StopIteration")
+            cause.__cause__ = error
+        raise common from cause
 
     def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""

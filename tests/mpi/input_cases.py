@@ -217,7 +217,7 @@ def unformattable(comm):
 
 def unattributable_together(comm):
     """An exception whose attributes cannot be asked for leaves no rank alone that plans with it."""
-    for kind in (Unattributable, RaisingNotes, RaisingText, RaisingTruth, NoPickle):
+    for kind in (Unattributable, RaisingNotes, RaisingText, RaisingTruth, NoPickle, StopIteration, StopAsyncIteration):
         with overlap.Runtime(comm, wait="off", deadline_s=20) as rt:
             def plan():
                 with rt.together("planning"):
