@@ -360,3 +360,12 @@ def names(comm):
         assert Function(plan, False).shape == plan.shape(False)
     assert [one.category for one in caught] == [FutureWarning]
     plan.destroy()
+
+
+def few_agreements(comm):
+    """Where ranks share cores, each costs a millisecond: what is known of the communicator is not asked for again."""
+    for _ in range(2):
+        plan = PFFT(comm, (6, 7, 8), axes=(0, 1, 2), dtype="d")
+        agreements = plan.runtime.control._meetings
+        plan.destroy()
+    assert agreements <= 13, agreements

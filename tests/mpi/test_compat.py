@@ -3,7 +3,7 @@
 import jobs
 import pytest
 
-OTHERS = ",".join(("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names"))
+OTHERS = ",".join(("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names", "few_agreements"))
 
 
 @pytest.mark.parametrize("ranks, sparse", [(1, 5), (2, 3), (3, 7), (4, 5), (6, 11)])

@@ -132,10 +132,10 @@ class PFFT:
         self.runtime = self._shared.runtime(workers, deadline_s)
         serial = {"backend": backend, "transforms": transforms, "threads": workers,
                   "planner_effort": planner_effort, "overwrite_input": overwrite_input}
-        with self.runtime.together("making a PFFT", lambda: self._shared.leave(workers)):
-            self.runtime.preflight(
-                problem, plan="PFFT", request=request, effort=planner_effort, wait=wait, workers=workers,
-                backend=backend, transforms=transforms and sorted(transforms), weights=weights)
+        with self.runtime.together(
+                "making a PFFT", lambda: self._shared.leave(workers), problem=problem, request=request,
+                effort=planner_effort, wait=wait, workers=workers, backend=backend,
+                transforms=transforms and sorted(transforms), weights=weights):
             self._understand(comm, darray, request, weights)
             if has_pipeline(request, backend, transforms):
                 self._make_pipelines(request, EFFORTS[planner_effort], wait, serial)

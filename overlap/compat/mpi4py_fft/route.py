@@ -6,10 +6,11 @@ import numpy as np
 
 from ...arrays import Transpose
 from ...errors import InputError
+from .pencil import Subcomm
 
 
 def dimensions_of(runtime, comms):
-    """The dimensions of the ranks' grid (collective).
+    """The dimensions of the ranks' grid (collective, but for a `Subcomm`, whose ranks have a known order).
 
     Returns
     -------
@@ -19,7 +20,8 @@ def dimensions_of(runtime, comms):
     """
     split = [axis for axis, comm in enumerate(comms) if comm.size > 1]
     sizes = [comm.size for comm in comms]
-    everyone = runtime.control.allgather([comm.rank for comm in comms])
+    everyone = (list(np.ndindex(*sizes)) if isinstance(comms, Subcomm) else
+                runtime.control.allgather([comm.rank for comm in comms]))
     for order in permutations(split):
         grid = tuple(sizes[axis] for axis in order)
         if all(rank == sum(where[axis] * int(np.prod(grid[:dimension], dtype=int))

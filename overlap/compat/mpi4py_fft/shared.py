@@ -4,6 +4,8 @@ from mpi4py import MPI
 
 from ...runtime import Runtime
 
+LASTING = ("machine", "latency and bandwidth")  # of a runtime's cache, what depends on the communicator alone
+
 
 class Shared:
     """The runtimes of a communicator, one per number of workers, while any plan uses them."""
@@ -12,6 +14,7 @@ class Shared:
 
     def __init__(self):
         self._used = {}  # [runtime, plans] by number of workers
+        self._known = {}  # what the caches of runtimes that were closed had found
 
     @classmethod
     def of(cls, comm):
@@ -30,6 +33,7 @@ class Shared:
         if entry is None:
             entry = self._used[workers] = [
                 Runtime(self._comm, workers=workers, deadline_s=deadline_s), 0]
+            entry[0].cache.update(self._known)
         entry[1] += 1
         return entry[0]
 
@@ -39,4 +43,5 @@ class Shared:
         entry[1] -= 1
         if entry[1] == 0:
             del self._used[workers]
+            self._known |= {name: found for name in LASTING if (found := entry[0].cache.get(name))}
             entry[0].close()

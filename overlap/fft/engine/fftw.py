@@ -18,6 +18,8 @@ REQUIRED_ALIGNMENT = 16  # of what an in-place plan accepts: FFTW's own requirem
 COLUMNS = 64  # of a strided transform at once: FFTW finds as good a plan for them as for all
 RARE_PRIMES = (11, 13)  # FFTW is fast at lengths of smaller ones, and one of these at most
 
+_texts: dict[Precision, tuple[int, str]] = {}  # wisdom, and `searched` when it was written
+
 
 def aligned(shape: Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarray:
     """An uninitialised array whose address is a multiple of `alignment`."""
@@ -78,8 +80,12 @@ def complex_of(dtype: DTypeLike) -> np.dtype:
 
 
 def wisdom(dtype: DTypeLike) -> str:
-    """FFTW's wisdom of this process, for the precision of `dtype`, as text."""
-    return fftw_of(dtype).wisdom().decode("ascii")
+    """FFTW's wisdom of this process, for the precision of `dtype`, as text; what others have taught it since our last search may miss."""
+    fftw = fftw_of(dtype)
+    searched, text = _texts.get(fftw, (-1, ""))
+    if searched != fftw.searched:  # FFTW takes a millisecond to write what it knows
+        searched, text = _texts[fftw] = fftw.searched, fftw.wisdom().decode("ascii")
+    return text
 
 
 def absorb(dtype: DTypeLike, text: str) -> None:

@@ -28,10 +28,16 @@ class Precision:
     ----------
     prefix : str
         How its functions' names begin.
+
+    Attributes
+    ----------
+    searched : int
+        How often we have let it search for a plan, or changed what it knows: its wisdom is as it was where this is.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
+        self.searched = 0
         self._has_threads = hasattr(_libraries(), prefix + "init_threads")
         if self._has_threads:
             self.function("init_threads")()  # before anything is planned, as pyfftw does: wisdom depends on it
@@ -57,10 +63,12 @@ class Precision:
 
     def take_wisdom(self, text: bytes) -> bool:
         """Add wisdom to what FFTW knows; false if it is not wisdom of this version."""
+        self.searched += 1
         return bool(self.function("import_wisdom_from_string", ctypes.c_int)(text))
 
     def forget_wisdom(self) -> None:
         """Forget all that FFTW has learned."""
+        self.searched += 1
         self.function("forget_wisdom")()
 
     def alignment_of(self, array: np.ndarray) -> int:

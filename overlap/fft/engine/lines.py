@@ -83,6 +83,13 @@ class LineTransform:
         direction = [ctypes.c_int(FORWARD if forward else BACKWARD)] if kind == "dft" else []
 
         def planned(flags: int) -> int | None:
+            known = made(flags | WISDOM_ONLY)
+            if known is None and not flags & WISDOM_ONLY:
+                self._fftw.searched += 1
+                known = made(flags)
+            return known
+
+        def made(flags: int) -> int | None:
             return make(1, ctypes.byref(line), len(batch), (_Dimension * len(batch))(*batch),
                         ctypes.c_void_p(_address(source)), ctypes.c_void_p(_address(target)),
                         *direction, ctypes.c_uint(flags | kept))

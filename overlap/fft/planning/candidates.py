@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -80,6 +81,8 @@ class Candidates:
         fields.
     nbytes : int
         What a rank sends per slice, at most.
+    nbytes_of_arrays : int
+        Of a slice's, or a field's, inputs and outputs on a rank, at most.
     hides : bool
         There is something to hide, and something to hide it behind.
     parts : (int, int, int)
@@ -107,12 +110,20 @@ class Candidates:
         self.transform, self.requested = transform, requested
         self.control = transform.runtime.control
         self.slices = transform.slices
-        self.nbytes = self.control.maximum(transform.nbytes_per_slice())
+        self.nbytes, self.nbytes_of_arrays, *self._more = self._of_all_ranks(self._nbytes_here())
         self.hides = self.slices > 1 and self.nbytes > 0
         self.long = requested.chunk or max(1, min(self.slices, LONG_NBYTES // max(1, self.nbytes)))
         self.workers = transform.runtime.workers
         self.deep, self.shallow = (requested.depth or max(slots, SLOTS_PER_WORKER * self.workers)
                                    for slots in (DEPTH, SHALLOW))
+
+    def _of_all_ranks(self, values: list[int]) -> list[int]:
+        """The largest of all ranks' values, each for itself (collective)."""
+        return self.control.maximum(np.array(values, np.int64)).tolist()
+
+    def _nbytes_here(self) -> list[int]:
+        """What must be known of all ranks, of this one: per slice, of arrays, and what a kind of transform adds."""
+        return [self.transform.nbytes_per_slice(), self.transform.nbytes_of_arrays()]
 
     def settings(self, wait: str, chunk: int, depth: int, late: float = 0.0) -> Settings:
         """Complete settings of a mode, slices per message and depth, in all else as requested."""
@@ -231,7 +242,7 @@ class FieldCandidates(Candidates):
     def __init__(self, transform, requested):
         super().__init__(transform, requested)
         units = self.slices_of_one = max(1, transform.units)
-        unit_nbytes = max(1, self.control.maximum(transform.message_nbytes(1)))
+        unit_nbytes = max(1, *self._more)
         fewest = max(self.FEWEST_MESSAGES, self.MESSAGES_PER_WORKER * self.workers)
         self._sizes = sorted({requested.chunk or max(1, min(
             nbytes // unit_nbytes, units // fewest)) for nbytes in self.PIECE_NBYTES})
@@ -241,6 +252,9 @@ class FieldCandidates(Candidates):
         short, long = sorted((long, max(1, long // 4) if long > 1 else 2))
         self.parts = transform.trial_fields(), short, long
         self.sizes = sorted(self._sizes, key=lambda chunk: abs(np.log(chunk / self._middle)))
+
+    def _nbytes_here(self):
+        return [*super()._nbytes_here(), self.transform.message_nbytes(1)]
 
     def default(self):
         wait = self.requested.wait
@@ -267,12 +281,15 @@ class FieldCandidates(Candidates):
 
     def _with_slots(self, wait, chunk, late):
         """Settings of as many slots as their memory allows, if none were requested (collective)."""
-        depth = self.requested.depth
-        if depth is None:
-            slots = (self.transform.nbytes_of_arrays()
-                     // (self.SLOTS_SHARE * self.transform.slot_nbytes(chunk)))
-            depth = self.control.maximum(min(self.deep, max(self.shallow, slots)))
-        return self.settings(wait, chunk, depth, late)
+        return self.settings(wait, chunk, self.requested.depth or self._slots[chunk], late)
+
+    @cached_property
+    def _slots(self):
+        """Slots by slices per message (collective)."""
+        chunks = sorted({*self._sizes, self.long})
+        nbytes = self.transform.nbytes_of_arrays() // self.SLOTS_SHARE
+        slots = [min(self.deep, max(self.shallow, nbytes // self.transform.slot_nbytes(chunk))) for chunk in chunks]
+        return dict(zip(chunks, self._of_all_ranks(slots)))
 
     def count(self, entrants, share, nbytes):
         return self.parts[0]  # they fill any pipeline

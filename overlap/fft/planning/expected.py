@@ -34,8 +34,7 @@ class Expected:
         self._candidates, self._workers = candidates, runtime.workers
         self._link, self._takes_core = link_of(runtime), takes_core(runtime)
         ones = candidates.slices / candidates.slices_of_one
-        nbytes = candidates.control.maximum(candidates.transform.nbytes_of_arrays())
-        self.compute_s = COMPUTING_S_PER_BYTE * nbytes * ones / self._workers
+        self.compute_s = COMPUTING_S_PER_BYTE * candidates.nbytes_of_arrays * ones / self._workers
         self.exchange_s = (candidates.nbytes * candidates.slices / self._link.bandwidth_Bps
                            + candidates.slices * self._link.latency_s)
 
