@@ -2,6 +2,7 @@
 
 import re
 import threading
+import weakref
 from contextlib import contextmanager
 from itertools import product
 
@@ -18,6 +19,8 @@ from fft2_cases import (
 
 import overlap
 from overlap.fft.engine.staged import StagedTransform
+from overlap.fft.planning.search import choose
+from overlap.fft.planning.settings import Settings
 from overlap.runtime.requests import Operation
 
 # ---- bad input -------------------------------------------------------------------------------
@@ -222,6 +225,16 @@ def _sites(transform, z):
     if transform.runtime.comm.size == 1:
         return
     yield "MPI call", lambda: failing(Operation, "make", lambda number, *_: number == z), False
+
+
+def planning_again_fails(comm):
+    """A transform that could not be planned anew has the FFTs that it had: others could differ in the last bit."""
+    with overlap.FFT2(comm, (4, 2 * comm.size, 7), "f8") as plan:
+        forward = plan.forward
+        before = weakref.ref(forward.kernels_of(forward.settings))
+        with failing(type(forward), "run_planes", lambda *_: True):
+            raised(overlap.RankError, choose, forward, Settings(effort="measure"))
+        assert before() is not None and before() is forward.kernels_of(forward.settings)
 
 
 def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):

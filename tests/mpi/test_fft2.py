@@ -80,6 +80,10 @@ def test_on_any_number_of_ranks(case, ranks):
     jobs.run_job(case, ranks)
 
 
+def test_failed_planning_keeps_the_ffts():
+    jobs.run_job("fft2_error_cases:planning_again_fails", 2)
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("case", ["round_trips_of_other_plans", "compute_and_communicate"])
 def test_plans_in_turns(case, ranks):

@@ -176,6 +176,7 @@ def on_trial(transform: Tunable, what: str) -> Iterator[None]:
     A failure on one rank is one on all, and leaves the transform configured as it was before.
     """
     before = getattr(transform, "settings", None)
+    held = before and transform.kernels_of(before)  # made anew, they could differ in the last bit of a result
 
     def restore() -> None:
         if before is not None:
@@ -187,3 +188,4 @@ def on_trial(transform: Tunable, what: str) -> Iterator[None]:
             yield
         finally:
             transform.planning = False
+    del held
