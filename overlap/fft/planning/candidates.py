@@ -82,7 +82,7 @@ class Candidates:
     nbytes : int
         What a rank sends per slice, at most.
     nbytes_of_arrays : int
-        Of a slice's, or a field's, inputs and outputs on a rank, at most.
+        Inputs and outputs of a slice, or a field, on a rank, at most.
     hides : bool
         There is something to hide, and something to hide it behind.
     parts : (int, int, int)
