@@ -305,6 +305,9 @@ def _skip(coroutine, count, pending):
             else:
                 count -= 1
                 if isinstance(request, Start):
+                    if started == len(pending):  # MPI has refused it, or the slice has awaited something else
+                        pending.append(Pending(request.operation, started))
+                        pending[-1].done = True
                     answer = pending[started]
                     started += 1
     finally:

@@ -215,6 +215,28 @@ def failing_with_one_pending(comm):
                 pipeline(range(slices), 0, 0)
 
 
+def other_than_expected(comm):
+    """A slice that awaits an operation in place of a start is drained all the same, and its error told."""
+    for rt in runtimes(comm):
+        async def other(z):
+            await rt.comm.Barrier()
+            raise ValueError("after the barrier")
+
+        async def skeleton(z):
+            pending = await rt.comm.Ibarrier()
+            await pending
+
+        async def mixed(z):
+            await (rt.comm.Barrier() if z == 2 else await rt.comm.Ibarrier())
+
+        for program, known, words in (
+                (other, skeleton, "after the barrier"), (mixed, None, "must await the same in every slice")):
+            error = raised(overlap.SliceError, rt.pipelined(program, skeleton=known), range(4))
+            same_message(comm, error)
+            assert words in error.summary, error
+        rt.pipelined(skeleton)(range(4))
+
+
 def forgotten(comm):
     """An await that was forgotten, or an `async`, is an error that names it."""
     for rt in runtimes(comm):

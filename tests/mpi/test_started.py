@@ -4,7 +4,7 @@ import jobs
 import pytest
 
 CASES = ("started", "messages", "persistent", "failing_with_one_pending", "forgotten",
-         "left_by_another_slice")
+         "left_by_another_slice", "other_than_expected")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
