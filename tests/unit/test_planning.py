@@ -341,25 +341,16 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
     assert {trial.settings for trial in transform.trials} == set(entrants)
 
 
-@pytest.mark.parametrize("hosts, wait", [(("one", "two"), "poll"), (("one", "one"), "off")])
-def test_nothing_is_expected_to_hide_where_the_exchange_takes_the_core(monkeypatch, hosts, wait):
-    monkeypatch.setattr(expected.os, "sched_getaffinity", lambda _: {0, 1})
+@pytest.mark.parametrize("hosts, cores, wait", [
+    (("one", "one"), {0, 1}, "off"),
+    (("one", "one"), {0, 1, 2, 3}, "poll"),             # cores that nobody computes on
+    (("one", "two"), {0, 1}, "poll")])
+def test_nothing_is_expected_to_hide_where_the_exchange_takes_the_core(monkeypatch, hosts, cores, wait):
+    monkeypatch.setattr(expected.os, "sched_getaffinity", lambda _: cores)
     transform = Transform(cost=costing({}), **PLANES)
     transform.control.hosts = hosts
     choose(transform, Settings())
     assert transform.settings.wait == wait
-
-
-@pytest.mark.parametrize("hosts, cores, workers, takes", [
-    (("one", "one"), {0, 1}, 1, True),
-    (("one", "one"), {0, 1, 2, 3}, 2, True),
-    (("one", "one"), {0, 1, 2, 3}, 1, False),           # cores that nobody computes on
-    (("one", "two"), {0, 1}, 1, False)])
-def test_whether_an_exchange_takes_a_core(monkeypatch, hosts, cores, workers, takes):
-    monkeypatch.setattr(expected.os, "sched_getaffinity", lambda _: cores)
-    transform = Transform(cost=costing({}), workers=workers, **PLANES)
-    transform.control.hosts = hosts
-    assert expected.takes_core(transform.runtime) is takes
 
 
 def test_a_call_that_fails_is_not_counted():

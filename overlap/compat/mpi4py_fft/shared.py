@@ -4,7 +4,7 @@ from mpi4py import MPI
 
 from ...runtime import Runtime
 
-LASTING = ("machine", "latency and bandwidth")  # of a runtime's cache, what depends on the communicator alone
+LASTING = ("machine", "latency and bandwidth", "shared cores")  # of a runtime's cache, what depends on the communicator alone
 
 
 class Shared:

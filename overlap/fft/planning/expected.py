@@ -6,6 +6,7 @@ bytes of the arrays per second and worker; this is rough, and refined in later c
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 
@@ -32,7 +33,9 @@ class Expected:
     def __init__(self, candidates: Candidates) -> None:
         runtime = candidates.transform.runtime
         self._candidates, self._workers = candidates, runtime.workers
-        self._link, self._takes_core = link_of(runtime), takes_core(runtime)
+        # Among ranks of one host an exchange is a copy by a core. If that would compute meanwhile, polling hides no more than
+        # blocking.
+        self._link, self._takes_core = link_of(runtime), shared_cores(runtime) <= runtime.workers * runtime.control.size
         ones = candidates.slices / candidates.slices_of_one
         self.compute_s = COMPUTING_S_PER_BYTE * candidates.nbytes_of_arrays * ones / self._workers
         self.exchange_s = (candidates.nbytes * candidates.slices / self._link.bandwidth_Bps
@@ -54,14 +57,10 @@ class Expected:
         return sorted(found, key=self.predicted_s)
 
 
-def takes_core(runtime: Runtime) -> bool:
-    """Whether an exchange is a copy by a core that would compute meanwhile (collective).
-
-    So it is among ranks of one host that have no more cores than workers: polling hides no more than blocking then.
-    """
-    found = runtime.cache.get("takes core")
+def shared_cores(runtime: Runtime) -> float:
+    """Cores of the host that all ranks are on; infinity where there are several hosts (collective)."""
+    found = runtime.cache.get("shared cores")
     if found is None:
         hosts, cores = zip(*runtime.control.allgather((platform.node(), os.sched_getaffinity(0))))
-        found = len(set(hosts)) == 1 and len(set().union(*cores)) <= runtime.workers * len(hosts)
-        runtime.cache["takes core"] = found
+        found = runtime.cache["shared cores"] = len(set().union(*cores)) if len(set(hosts)) == 1 else math.inf
     return found
