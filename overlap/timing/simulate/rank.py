@@ -34,13 +34,11 @@ class VirtualOperation(Operation):
         self.transfer = transfer
         self.signature = signature
 
-    def start(self):
-        self.made.append(self.rank.issue(self))
-        return self.made[0]
-
-    def call(self):
-        self.rank.issue(self).Wait()
-        self.made.append(None)
+    def make(self, blocking):
+        request = self.rank.issue(self)
+        if blocking:
+            request.Wait()
+        self.made.append(request)
 
     def on_scratch(self):
         return self
