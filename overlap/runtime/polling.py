@@ -18,6 +18,7 @@ class Polling(Waiting):
     than a sleep are polled for without any, while no step of this rank runs.
     """
 
+    naps = True
     test_some = staticmethod(MPI.Request.Testsome)
     hot_s = HOT_S
 

@@ -8,8 +8,9 @@ shorten that, neither needs a privilege, each applies to the calling thread only
 * shorter time slices for the communicator (`take_short_slices`, Linux 6.12 or newer): the scheduler
   lets a thread that asks for less run sooner.
 
-Sleeps last as long as the kernel's timer slack allows, 50 us by default, as long as an exchange: the
-communicator asks for the least (`take_short_slices`, too).
+Sleeps last as long as the kernel's timer slack allows, 50 us by default, as long as an exchange: a
+communicator that polls asks for the least (`set_exact_timers`). One that blocks does not: an MPI library that
+is told to sleep while it waits would sleep for no time then, and burn the core it means to give away.
 """
 
 import ctypes
@@ -34,9 +35,7 @@ def be_nice(increment):
 
 
 def take_short_slices():
-    """Ask for short time slices and exact timers for the calling thread, where Linux knows them."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, 1, 0, 0, 0)
+    """Ask for short time slices for the calling thread, where Linux knows them."""
     number = _SCHED_SETATTR.get(os.uname().machine)
     if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
@@ -44,3 +43,9 @@ def take_short_slices():
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0,
                                   round(SHORT_SLICE_S * 1e9), 0, 0, 0, 0)
     ctypes.CDLL(None).syscall(number, 0, attributes, 0)
+
+
+def set_exact_timers(exact):
+    """Let the calling thread's sleeps end on time, or as late as the kernel allows by default."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, int(exact), 0, 0, 0)  # 0: the default

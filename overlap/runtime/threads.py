@@ -8,7 +8,7 @@ import threading
 from queue import SimpleQueue
 
 from .crew import ALONE, HELPED
-from .priority import take_short_slices
+from .priority import set_exact_timers, take_short_slices
 from .waiting import WakeEvent
 from .watchdog import abort_on
 from .workers import CoreTokens, Workers
@@ -90,8 +90,12 @@ class Threads:
 def _communicate(jobs, scheduler):
     """Run jobs, one after another, until None."""
     take_short_slices()
+    exact = False
     while (work := jobs.get()) is not None:
         job, waiting, outcome, done = work
+        if waiting.naps != exact:
+            exact = waiting.naps
+            set_exact_timers(exact)
         try:
             error = scheduler.run(job, waiting)
         except BaseException as problem:

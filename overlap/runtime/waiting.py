@@ -64,6 +64,7 @@ class Waiting:
 
     WakeEvent = WakeEvent
     clock = staticmethod(perf_counter)
+    naps = False     # sleeps between polls
     stopped = False  # the ranks have agreed to stop: slots do not go on
 
     def __init__(self, job, outstanding, workers):

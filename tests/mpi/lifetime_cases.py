@@ -2,6 +2,8 @@
 
 import os
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import threadpoolctl
@@ -154,6 +156,23 @@ def priorities(comm, already):
 
             program(range(4))
     assert set(values) == {min(19, already + 3)}, values
+
+
+def timers(comm):
+    """Only a communicator that polls has exact timers, which would make MPI's own sleeps last no time."""
+    def slack_ns(thread):
+        return int(Path(f"/proc/{thread}/timerslack_ns").read_text())
+
+    with overlap.Runtime(comm, workers=1) as rt:
+        async def program(z):
+            time.sleep(2e-3)
+            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+        for wait in ("poll", "block", "poll"):
+            rt.pipelined(program, wait=wait)(range(8))
+            found = [slack_ns(thread.native_id) for thread in threading.enumerate()
+                     if thread.name == "communicator"]
+            assert found == [1 if wait == "poll" else slack_ns(os.getpid())], (wait, found)
 
 
 def input_checked(comm):

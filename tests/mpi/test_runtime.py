@@ -47,6 +47,10 @@ def test_input_of_a_pipeline_is_checked():
     jobs.run_job("lifetime_cases:input_checked", 2)
 
 
+def test_timers_are_exact_for_polls_only():
+    jobs.run_job("lifetime_cases:timers", 2)
+
+
 @pytest.mark.parametrize("already", [0, 5, 18])
 def test_workers_are_nicer_than_the_process(already):
     jobs.run_job("lifetime_cases:priorities", 1, args={"already": already}, fresh=True)

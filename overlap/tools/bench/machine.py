@@ -18,7 +18,7 @@ from ...fft import FFT2
 from ...fft.engine.fftw import zeros
 from ...fft.engine.lines import LineTransform
 from ...runtime import Runtime
-from ...runtime.priority import take_short_slices
+from ...runtime.priority import set_exact_timers, take_short_slices
 from ...runtime.waiting import WakeEvent
 from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload
@@ -205,6 +205,7 @@ def _wakes(work):
 
     def measure():
         take_short_slices()
+        set_exact_timers(True)
         found.append(oversleep())
         with work:
             found.append(oversleep())
