@@ -51,12 +51,16 @@ def zeros(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
 def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     """An array to plan on, aligned to `REQUIRED_ALIGNMENT` and no more.
 
-    A plan made on it accepts all arrays aligned as well. Its pages are small: of a large one, of which a plan
-    for a few columns needs little, only that is there, and no time of a search goes into the rest.
+    A plan made on it accepts all arrays aligned as well. The pages of a large one are small: a plan for a few
+    columns needs little of it, only that is there, and no time of a search goes into the rest. A small one is
+    malloc's: UCX, below MPI, notes every mapping that is given back, and may keep the note for ever.
     """
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape)) * dtype.itemsize
-    raw = np.frombuffer(mmap(-1, nbytes + REQUIRED_ALIGNMENT), np.uint8)
+    if nbytes < HUGE_PAGE_NBYTES:
+        raw = aligned((nbytes + REQUIRED_ALIGNMENT,), np.uint8, ALIGNMENT)
+    else:
+        raw = np.frombuffer(mmap(-1, nbytes + REQUIRED_ALIGNMENT), np.uint8)
     return raw[REQUIRED_ALIGNMENT:].view(dtype).reshape(shape)
 
 
