@@ -65,6 +65,22 @@ def closed_plans(comm, count=40):
         steady(comm, repeat, count)
 
 
+def resident_set_of_plans(comm, count=600, most_nbytes=100 * 2**10, windows=8):
+    """Plans that were closed do not let the process grow, neither by what malloc does not know of."""
+    field = np.ones((2, 4, 4), complex)
+    with overlap.Runtime(comm, workers=1, wait="off") as rt:
+        for _ in range(windows):     # the first ones fill tables of MPI and of Python
+            before = resident()
+            for _ in range(count):
+                with overlap.FFT2(rt, field.shape, settings={"wait": "off", "effort": "estimate"}) as plan:
+                    plan.forward(field[plan.real.local_slice])
+            grown = np.array([resident() - before])
+            comm.Allreduce(MPI.IN_PLACE, grown, MPI.MAX)
+            if grown[0] < most_nbytes:
+                return
+    raise AssertionError(f"the resident set grew by {grown[0]} bytes in {count} plans")
+
+
 def calls_of_a_plan(comm, count=100):
     """Calls leave nothing, whatever they exchange."""
     field = np.ones((3, 4, 4), complex)
