@@ -16,14 +16,17 @@ PRINT_GRACE_S = 0.3  # for the launcher to forward what was printed, before it k
 EXIT_STATUS = 75
 
 
-def abort(reason):
-    """End the job: nothing can be agreed on with the other ranks any more."""
+def abort(reason, others_s=0.0):
+    """End the job: nothing can be agreed on with the other ranks any more.
+
+    Those that wait for the same have `others_s` seconds to find that as well, and to print their stacks.
+    """
     faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__)
     report = (f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
               f"All threads' stacks follow; the job is aborted.\n{_stacks()}")
     sys.__stderr__.flush()
     _write(sys.__stderr__.fileno(), report.encode(errors="backslashreplace"))
-    time.sleep(PRINT_GRACE_S)
+    time.sleep(PRINT_GRACE_S + others_s)
     MPI.COMM_WORLD.Abort(EXIT_STATUS)
 
 

@@ -90,7 +90,7 @@ def _watch(deadlines, closed):
                 took_s = now - started - sum(seconds for end, seconds in pauses if end > started)
                 if took_s > limit_s:
                     abort(f"{label} has not completed in {took_s:.1f} s "
-                          f"({name}={limit_s:g}): some rank does not take part")
+                          f"({name}={limit_s:g}): some rank does not take part", interval_s)
                 del label  # it keeps an operation's arrays alive
         pauses = [pause for pause in pauses if pause[0] > oldest]
 

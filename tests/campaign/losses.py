@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from .harness import Part
 
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP", "SIGSEGV")
 HOWS = (*SIGNALS, "_exit", "sys.exit")
+SILENT = ("SIGSTOP", "sys.exit")      # no launcher notices: the other ranks' deadline ends the job
 SHARED = Path("/dev/shm")
 START_S = 120.0     # for the ranks to begin, on a machine that has other work
 OVER_S = 5.0        # beyond the deadline
@@ -38,11 +40,15 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
             lost = time.monotonic()
             if how in SIGNALS and sent:
                 os.kill(pids[-1], getattr(signal, how))
+            elif sent:
+                lost = _moment(job, Path(folder, "lost"))
             try:
-                job.communicate(timeout=patience_s)
+                job.communicate(timeout=lost + patience_s - time.monotonic())
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"{how}: still running after {patience_s} s") from None
             wall_s = time.monotonic() - lost
+            if how in SILENT:
+                _check_stacks(how, [Path(folder, f"said{rank}").read_text() for rank in range(ranks - 1)])
         assert job.returncode != 0, f"{how}: exit status 0 after {wall_s:.1f} s"
     left = set(os.listdir(SHARED)) - before
     mine = [name for name in left if any(str(pid) in name for pid in pids)]
@@ -59,6 +65,24 @@ def _pids(job, folder, ranks):
     return [int(file.read_text()) for file in files]
 
 
+def _moment(job, file):
+    """When a rank has ended itself: it cannot while it plans."""
+    end = time.monotonic() + START_S
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < end and job.poll() is None, "the rank has not ended itself"
+        time.sleep(0.02)
+    return float(file.read_text())
+
+
+def _check_stacks(how, said):
+    """Whoever ends the job at the deadline has shown where all its threads stand."""
+    reports = [text for text in said if "All threads' stacks follow" in text]
+    assert reports, f"{how}: no rank has shown its stacks: {said}"
+    for text in reports:
+        assert re.search(rf'{re.escape(victim.__file__)}", line \d+ in <module>', text), (
+            f"{how}: stacks that are not complete: {text}")
+
+
 def run(seed):
     """One rank lost in one way, at a random moment of planning, running or closing."""
     drawn = Drawn(seed)
@@ -71,5 +95,5 @@ def defect():
 
 
 PART = Part("losses", f"a rank lost by {', '.join(HOWS)} while it plans, runs or closes: the job has ended {OVER_S:.0f} s after "
-            f"its deadline of {victim.DEADLINE_S:.0f} s, with a status other than 0, no process and nothing in /dev/shm left",
-            600, run, defect, "still running after")
+            f"its deadline of {victim.DEADLINE_S:.0f} s, with a status other than 0, no process and nothing in /dev/shm left; "
+            "with complete stacks where no launcher notices", 600, run, defect, "still running after")

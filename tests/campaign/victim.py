@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 from mpi4py import MPI
 
@@ -14,15 +15,22 @@ DEADLINE_S = 3.0
 
 
 def work(comm, folder, own, delay_s):
-    """Phases without end; each rank says in a file that it has begun, and `own` is the way in which it ends itself."""
+    """Phases without end; each rank says in a file that it has begun, and `own` is the way in which it ends itself.
+
+    That is when its planning allows for it: so it says when it does.
+    """
     shape = (6, 16, 16)
     end = time.monotonic() + delay_s
+
+    def lose(way):
+        Path(folder, "lost").write_text(str(time.monotonic()))
+        way(3)
+
     if own == "_exit":
-        timer = threading.Timer(delay_s, os._exit, [3])
+        timer = threading.Timer(delay_s, lose, [os._exit])
         timer.daemon = True
         timer.start()
-    with open(f"{folder}/rank{comm.rank}", "w") as file:
-        file.write(str(os.getpid()))
+    Path(folder, f"rank{comm.rank}").write_text(str(os.getpid()))
     while True:
         with overlap.Runtime(comm, workers=2, deadline_s=DEADLINE_S, entry_deadline_s=DEADLINE_S) as rt, \
                 overlap.FFT2(rt, shape, settings={"effort": "estimate", "wait": "auto"}) as plan:
@@ -31,10 +39,12 @@ def work(comm, folder, own, delay_s):
             for _ in range(20):
                 plan.backward(plan.forward(field), out=field)
                 if own == "sys.exit" and time.monotonic() > end:
-                    sys.exit(3)
+                    lose(sys.exit)
 
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
+    with open(f"{given['folder']}/said{MPI.COMM_WORLD.rank}", "w") as file:     # of each rank alone, whatever ends the job
+        os.dup2(file.fileno(), 2)
     mine = MPI.COMM_WORLD.rank == given["rank"]
     work(MPI.COMM_WORLD, given["folder"], given["own"] if mine else None, given["delay_s"])
