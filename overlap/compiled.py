@@ -115,7 +115,7 @@ class _CodeFiles:
         if " at 0x" in text:
             return None
         if self._source is None:  # not before the modules are complete
-            self._source = _source_digest(self._function, self._options)
+            self._source = source_digest(self._function, self._options)
         return self._folder / f"{self._name}.{self._source}-{_digest(text.encode())}.nbc"
 
 
@@ -123,7 +123,7 @@ def _digest(data):
     return hashlib.sha256(data).hexdigest()[:20]
 
 
-def _source_digest(function, options):
+def source_digest(function: Callable[..., Any], options: Any = ()) -> str:
     """Digest of all that the code of a function depends on, besides its signature and processor."""
     parts = [numba.__version__, llvmlite.__version__, sys.version, repr(options)]
     for name, module in sorted(_modules_of_code(function).items()):

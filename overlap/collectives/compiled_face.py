@@ -20,16 +20,21 @@ from numba.extending import (
     unbox,
 )
 
+from ..compiled import source_digest
 from . import buffers
 from .collectives import Collectives
 from .combine import SUM
 
 
 class CollectivesType(types.Type):
-    """numba's type of all instances."""
+    """numba's type of all instances.
+
+    Its name tells the version of our code: numba's own cache (``cache=True``) keeps that as part of its users' functions, and
+    finds them by the names of their types.
+    """
 
     def __init__(self) -> None:
-        super().__init__(name="overlap.Collectives")
+        super().__init__(name=f"overlap.Collectives({source_digest(buffers.Allreduce)})")
 
 
 _TYPE = CollectivesType()

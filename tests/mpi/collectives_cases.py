@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from overlap import compiled
 from overlap.collectives import Collectives, Op
 from overlap.collectives.combine import DTYPES, operations_of
 from overlap.errors import ClosedError, InputError, RankError
@@ -176,7 +177,7 @@ def many_rounds(comm, rounds, seed=0):
                 fast.Barrier()
 
 
-@numba.njit(nogil=True)
+@compiled.njit
 def _loop(fast, rounds, rank, size, block, pieces):
     """The same for compiled code; returns the first round whose result is wrong, or -1."""
     for number in range(rounds):

@@ -3,13 +3,13 @@
 import functools
 from itertools import product
 
-import numba
 import numpy as np
 from fft2_cases import assert_close, forward_truth, raised, random, same_bits, same_everywhere
 from fft2_error_cases import Boom, failing, nothing_fails
 from pointwise_cases import local, spectra
 
 import overlap
+from overlap.compiled import njit
 from overlap.fft.engine.plane_blocks import PlaneBlocks
 from overlap.fft.engine.staged import StagedTransform
 from overlap.fft.pointwise import Pointwise
@@ -69,25 +69,25 @@ def compiled_functions_that_would_lie(comm):
     shape = (3, 6, 8)
     u, v = (random(np.random.default_rng(seed), shape[number:], "float64") for number, seed in enumerate((4, 5)))
 
-    @numba.njit
+    @njit
     def returns(u, v, out):
         return u * v
 
-    @numba.njit
+    @njit
     def fills_and_returns(u, v, out):
         out[:] = u * v
         return out
 
-    @numba.njit
+    @njit
     def fills(u, v, out):
         out[:] = u * v
 
-    @numba.njit
+    @njit
     def assigns(u, v):
         v[0, 0] = 2
         return u * v
 
-    @numba.njit
+    @njit
     def scales(u, v):
         v *= 2
         return u * v

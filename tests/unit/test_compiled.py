@@ -132,3 +132,13 @@ def test_options_are_those_of_numba():
 
     assert one.targetoptions["nogil"] and one.targetoptions["fastmath"]
     assert one(0.0) == float("inf")
+
+
+def test_functions_that_users_keep_do_not_outlive_our_collectives(monkeypatch):
+    # numba's own cache finds them by their types' names, and looks at no source but their own.
+    from overlap.collectives import protocol
+    from overlap.collectives.compiled_face import CollectivesType
+    before = str(CollectivesType())
+    assert str(CollectivesType()) == before
+    monkeypatch.setattr(protocol, "STEPS", protocol.STEPS + 1)
+    assert str(CollectivesType()) != before
