@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .fft import Bracket as Bracket
     from .fft import Settings as Settings
     from .halo import Halo as Halo
+    from .halo import agreed_blocks as agreed_blocks
     from .runtime import Runtime as Runtime
     from .runtime import all_of as all_of
     from .runtime import barrier as barrier
@@ -70,7 +71,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
 
 _LAYER_OF = {"ArrayLayout": "fft", "Blocks": "arrays", "Bracket": "fft", "DistArray": "arrays", "FFT2": "fft",
              "FFT3": "fft", "Halo": "halo", "Runtime": "runtime", "Settings": "fft",
-             "all_of": "runtime", "barrier": "runtime", "parallel": "runtime", "stagger": "runtime",
+             "agreed_blocks": "halo", "all_of": "runtime", "barrier": "runtime", "parallel": "runtime", "stagger": "runtime",
              "start": "runtime", "take_turn": "runtime", "wait_for_slices": "runtime",
              "worker_index": "runtime"}
 

@@ -64,7 +64,8 @@ class Blocks:
     Raises
     ------
     InputError
-        A value makes no sense, or a block is narrower than the ghost cells that it must fill.
+        A value makes no sense, or a block is narrower than the ghost cells that it must fill; on this rank, which is all that
+        blocks know (`overlap.agreed_blocks` raises it on all).
     """
 
     def __init__(self, shape: Sequence[int], grid: Sequence[int], *, width: int | Sequence[object] = 1,

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..arrays import DistArray, Layout, Weights, checked
+from ..arrays.speeds import MEASURE, speeds_of, weights_of
 from ..errors import ClosedError
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
@@ -18,12 +19,11 @@ from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
 from .engine.fftw import complex_of
 from .engine.stage import SourceArray
-from .planning.balance import KEPT_GAIN, Balance, computing_s, speeds_of, weights_of, whole_s
+from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
 from .transform import Progress, Transform
 
-MEASURE = "measure"
 PlanComm = Any
 """What a plan runs on: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
 

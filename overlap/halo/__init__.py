@@ -1,5 +1,6 @@
 """Ghost cells and other ranks' entries: exchanged by remote writes or persistent requests, while the rest is computed."""
 
+from .agreed import agreed_blocks
 from .halo import Halo, Pending
 
-__all__ = ["Halo", "Pending"]
+__all__ = ["Halo", "Pending", "agreed_blocks"]

@@ -11,10 +11,10 @@ from mpi4py import MPI
 
 from ..arrays.masks import mask_problem
 from ..arrays.partition import block, length_of
-from ..arrays.weights import checked
 from ..collectives import Collectives
 from ..errors import InputError
 from ..halo import Halo
+from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
 from ..runtime.own_control import OwnControl
 from .rows import Rows, assembled, own_part
@@ -135,7 +135,7 @@ class Matrix:
 
     @classmethod
     def from_stencil(cls, comm: MPI.Intracomm, shape: Sequence[int], offsets: Sequence[Sequence[int]],
-                     coefficients: Sequence[Any], *, weights: Sequence[Any] | None = None, **options: Any) -> Self:
+                     coefficients: Sequence[Any], *, weights: Sequence[Any] | str | None = None, **options: Any) -> Self:
         """Make a matrix of a stencil on a grid; what it reaches outside of the grid is left out.
 
         Every rank has a run of planes, and numbers its points in C order.
@@ -149,17 +149,15 @@ class Matrix:
             Where the stencil's points are.
         coefficients : sequence
             For each point a number, or an array of the rank's planes.
-        weights : sequence of numbers, optional
-            One per rank, what its planes shall be in proportion to (`overlap.arrays.shares`); by default the first ranks
-            have one more.
+        weights : sequence of numbers or "measure", optional
+            One per rank, what its planes shall be in proportion to (`overlap.arrays.shares`); "measure" as for `agreed_blocks`. By
+            default the first ranks have one more.
         **options
             Of `Matrix`.
         """
-        uneven, problem = checked(weights, comm.size)
         control = OwnControl(comm, options.pop("deadline_s", 60.0))
-        with control.together("making a matrix", control.close, problem, weights=uneven):
-            pass
-        parts = block(shape[0], comm.size, uneven)
+        with control.together("making a matrix", control.close):
+            parts = block(shape[0], comm.size, agreed_weights(control, weights))
         mine = parts[comm.rank]
         grid = np.meshgrid(np.arange(mine.start, mine.stop), *map(np.arange, shape[1:]), indexing="ij")
         here = np.ravel_multi_index(grid, shape)

@@ -12,7 +12,7 @@ def test_bad_weights_and_numbers_of_messages(ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_balanced_plans(ranks, tmp_path):
     jobs.run_job("weights_cases:balanced", ranks, args={"path": str(tmp_path / "tuning.json")})
-    jobs.run_job("weights_cases:measured,brackets", ranks)
+    jobs.run_job("weights_cases:measured,measured_blocks,brackets", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])

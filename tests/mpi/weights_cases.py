@@ -10,9 +10,11 @@ from everywhere import raises_everywhere
 from fft3_cases import small_units
 
 import overlap
-from overlap import FFT2, FFT3, Blocks, Halo, InputError
+from overlap import FFT2, FFT3, Blocks, Halo, InputError, agreed_blocks
+from overlap.arrays import length_of, shares
 from overlap.compat.mpi4py_fft import PFFT, newDistArray
 from overlap.compat.mpi4py_fft.fftw import dctn, idctn
+from overlap.halo import agreed
 from overlap.sparse import Matrix
 
 WEIGHTS = (7, 4, 0.001, 3)
@@ -25,13 +27,20 @@ def refused(comm):
         for given in (bad, bad if last else (1.0,) * comm.size):
             for make in (lambda w: FFT2(comm, (4, 8, 8), layout={"weights": w}),
                          lambda w: FFT3(comm, (4, 8, 8), layout={"weights": w}),
+                         lambda w: agreed_blocks(comm, (60,), (comm.size,), weights=w),
                          lambda w: Matrix.from_stencil(comm, (8,), [(0,)], [1.0], weights=w)):
                 raises_everywhere(comm, InputError, "expected weights to be positive finite numbers", lambda: make(given))
     different = tuple(1 + 0.25 * one * (1 + comm.rank) for one in range(comm.size))
     for make in (lambda w: FFT2(comm, (4, 8, 8), layout={"weights": w}), lambda w: FFT3(comm, (4, 8, 8), layout={"weights": w}),
                  lambda w: Halo(comm, Blocks((60,), (comm.size,), weights=w)),
+                 lambda w: agreed_blocks(comm, (60,), (comm.size,), weights=w),
                  lambda w: Matrix.from_stencil(comm, (8,), [(0,)], [1.0], weights=w)):
         raises_everywhere(comm, InputError, "the same on all ranks", lambda: make(different))
+    mixed = "measure" if last else None
+    raises_everywhere(comm, InputError, "the same on all ranks", lambda: agreed_blocks(comm, (60,), (comm.size,), weights=mixed))
+    raises_everywhere(comm, InputError, "a number or a pair", lambda: agreed_blocks(
+        comm, (60,), (comm.size,), width="no" if last else 1))
+    raises_everywhere(comm, InputError, f"a grid of {comm.size} ranks", lambda: agreed_blocks(comm, (60,), (comm.size + 1,)))
 
 
 def messages(comm):
@@ -180,6 +189,24 @@ def measured(comm):
             truth = np.fft.fftn(u, axes=axes)
             np.testing.assert_allclose(plan.forward(u[plan.real.local_slice]), truth[plan.spectrum.local_slice], rtol=0,
                                        atol=1e-12 * abs(truth).max())
+
+
+def measured_blocks(comm):
+    """Blocks and rows by measured speeds: a rank that counts as slow has less, and nothing changes where nothing is sure."""
+    counts = (5, 3, 1, 1)[:comm.size]
+    for seconds, expected in ((lambda *_: 1 / counts[comm.rank], shares(60, counts)), (lambda *_: 1.0, shares(60, (1,) * comm.size))):
+        with patch.object(agreed, "_seconds", seconds):
+            blocks = agreed_blocks(comm, (60,), (comm.size,), weights="measure")
+            with Matrix.from_stencil(comm, (60,), [(0,)], [2.0], weights="measure") as A:
+                assert A.count == expected[comm.rank]
+        assert tuple(length_of(blocks.part(rank)[0]) for rank in range(comm.size)) == expected
+    blocks = agreed_blocks(comm, (60,), (comm.size,), weights="measure")
+    assert len(set(comm.allgather(blocks.weights))) == 1
+    with Halo(comm, blocks) as halo:
+        u, = halo.empty()
+        u[blocks.own(comm.rank)] = 1 + comm.rank
+        halo.exchange(u)
+        assert comm.rank == 0 or u[0] == comm.rank
 
 
 def brackets(comm):

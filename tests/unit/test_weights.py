@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap.arrays import Layout, block, checked, combined, coordinates, length_of, shares
-from overlap.fft.planning.balance import LEAST_GAIN, ROUNDS, speeds_of, weights_of
+from overlap.arrays.speeds import LEAST_GAIN, ROUNDS, speeds_of, weights_of
 
 NUMBERS = (st.integers(1, 30) | st.integers(1, 10**40) | st.fractions(Fraction(1, 10**6), 10**6)
            | st.floats(min_value=5e-324, allow_infinity=False, exclude_min=False))

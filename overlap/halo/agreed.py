@@ -1,0 +1,87 @@
+"""Weights and blocks that all ranks agree on: what is wrong with those of one rank is an error on all, and speeds may be measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arrays.blocks import Blocks
+from ..arrays.speeds import MEASURE, ROUND_S, ROUNDS, speeds_of, weights_of
+from ..arrays.weights import Weights, checked
+from ..compiled import njit
+from ..runtime.own_control import OwnControl
+
+_COUNT = 2**20      # numbers of each of three arrays: more than caches hold, as in a sweep or a sparse product
+
+
+def agreed_blocks(comm: MPI.Intracomm, shape: Sequence[int], grid: Sequence[int], *, weights: Sequence[Any] | str | None = None,
+                  deadline_s: float | None = 60.0, **geometry: Any) -> Blocks:
+    """Make `Blocks` on all ranks, or raise the same error on all. Collective.
+
+    `Blocks` itself knows no other ranks: where an argument is wrong on one rank alone, the others go on to wait for it.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    shape, grid, **geometry
+        Of `Blocks`.
+    weights : sequence of numbers or "measure", optional
+        One per rank; "measure" takes the ranks' speeds, of a sweep through memory, where these differ clearly.
+    deadline_s : float or None
+        As for `Halo`.
+
+    Returns
+    -------
+    Blocks
+
+    Raises
+    ------
+    InputError
+        On all ranks, where an argument makes no sense or differs between ranks.
+    """
+    control = OwnControl(comm, deadline_s)
+    with control.together("making blocks", control.close):
+        blocks = Blocks(shape, grid, weights=agreed_weights(control, weights), **geometry)
+        control.check("making blocks", None if blocks.size == comm.size else
+                      f"expected a grid of {comm.size} ranks, received {blocks.grid}", blocks=vars(blocks))
+    control.close()
+    return blocks
+
+
+def agreed_weights(control: OwnControl, given: Any) -> Weights:
+    """Weights that are the same on all ranks, measured where "measure" is given; an `InputError` on all ranks otherwise. Collective."""
+    measure = isinstance(given, str) and given == MEASURE
+    weights, problem = checked(None if measure else given, control.size)
+    control.check("the weights of ranks", problem, weights=MEASURE if measure else weights)
+    return _measured(control) if measure else weights
+
+
+def _measured(control):
+    """The speeds of ranks that sweep through memory all at once; None where shares by them would gain nothing for sure."""
+    a, b, c = np.zeros(_COUNT), np.ones(_COUNT), np.ones(_COUNT)
+    once_s = control.maximum(min(_seconds(1, a, b, c) for _ in range(3)))  # the first one compiles
+    runs = math.ceil(ROUND_S / once_s)
+    times_s = []
+    for _ in range(ROUNDS):
+        control.maximum(0)
+        times_s.append(_seconds(runs, a, b, c))
+    speeds, pays = speeds_of(control.allgather(times_s), (1 / control.size,) * control.size)
+    return weights_of(speeds) if pays else None
+
+
+def _seconds(runs, a, b, c):
+    begun = perf_counter()
+    _sweep(runs, a, b, c)
+    return perf_counter() - begun
+
+
+@njit
+def _sweep(runs, a, b, c):
+    for _ in range(runs):
+        for place in range(len(a)):
+            a[place] = b[place] + 3.0 * c[place]
