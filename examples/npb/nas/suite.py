@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -70,37 +71,51 @@ class Case:
     repeat: int = 1
 
 
-def measured(comm: MPI.Intracomm, case: Case, how: str, weights: Weights, advance: Advance) -> tuple[Run, Kernel]:
-    """Set a kernel up, run it, untimed and timed (collective); what describes the kernel stays readable."""
-    with KERNELS[case.name](comm, case.letter, weights, advance, how != "plain") as kernel:
-        asked = None if weights is None or weights == DRAWN else list(weights)
-        found = []
-        for _ in range(case.repeat):
-            kernel.warm_up()
-            comm.Barrier()
-            started = perf_counter()
-            kernel.run()
-            seconds = comm.allreduce(perf_counter() - started, MPI.MAX)
-            shares, waited = zip(*comm.allgather((kernel.share, kernel.waited_s)))
-            messages = comm.allreduce(kernel.messages, MPI.MAX)
-            found.append(Run(how, seconds, kernel.mop / seconds, kernel.checks(), messages, asked, list(shares), list(waited)))
-    # Any run that failed counts, before all that did not; then the one of the median time.
-    failed = [run for run in found if not run.verified]
-    return (failed or sorted(found, key=lambda run: run.seconds)[(case.repeat - 1) // 2:])[0], kernel
-
-
 def runs(comm: MPI.Intracomm, case: Case, advance: Advance, *, weights: Weights = None, balance: bool = False,
          plain: bool = False) -> tuple[list[Run], Kernel]:
-    """Measure a kernel with even shares, then with those of weights, or those that the even run's speeds ask for (collective).
+    """Measure a kernel with even shares, and with those of weights, or those that a first even run's speeds ask for (collective).
 
-    Where it is asked for, a plain run comes first: even shares, and nothing hidden.
+    Where it is asked for, a plain run comes first: even shares, and nothing hidden. They take turns, so that what else the machine does
+    hits all of them. The kernel of the last ones, though closed, can still be described.
     """
-    found = [measured(comm, case, how, None, advance) for how in (("plain", "even") if plain else ("even",))]
-    if weights is not None:
-        found.append(measured(comm, case, "weights", weights, advance))
-    elif balance:
-        found.append(measured(comm, case, "balanced", DRAWN if case.name == "ep" else found[-1][0].speeds, advance))
-    return [run for run, _ in found], found[-1][1]
+    with ExitStack() as stack:
+        found: dict[str, tuple[Kernel, Weights, list[Run]]] = {}
+
+        def add(how: str, asked: Weights) -> Kernel:
+            kernel = stack.enter_context(KERNELS[case.name](comm, case.letter, asked, advance, how != "plain"))
+            found[how] = kernel, asked, []
+            return kernel
+
+        if plain:
+            add("plain", None)
+        kernel = add("even", None)
+        if weights is not None:
+            kernel = add("weights", weights)
+        elif balance:
+            kernel = add("balanced", DRAWN if case.name == "ep" else _timed(comm, "even", kernel, None).speeds)
+        for _ in range(case.repeat):
+            for how, (one, asked, of) in found.items():
+                of.append(_timed(comm, how, one, asked))
+    return [_typical(of) for _, _, of in found.values()], kernel
+
+
+def _timed(comm, how, kernel, weights):
+    """Run a kernel, untimed and timed."""
+    kernel.warm_up()
+    comm.Barrier()
+    started = perf_counter()
+    kernel.run()
+    seconds = comm.allreduce(perf_counter() - started, MPI.MAX)
+    shares, waited = zip(*comm.allgather((kernel.share, kernel.waited_s)))
+    messages = comm.allreduce(kernel.messages, MPI.MAX)
+    asked = None if weights is None or weights == DRAWN else list(weights)
+    return Run(how, seconds, kernel.mop / seconds, kernel.checks(), messages, asked, list(shares), list(waited))
+
+
+def _typical(found):
+    """The run of the median time; one that failed counts before all that did not."""
+    failed = [run for run in found if not run.verified]
+    return (failed or sorted(found, key=lambda run: run.seconds)[(len(found) - 1) // 2:])[0]
 
 
 def figures(runs: list[Run], kernel: Kernel) -> dict[str, Any]:
