@@ -73,7 +73,7 @@ class Case:
 
 def runs(comm: MPI.Intracomm, case: Case, advance: Advance, *, weights: Weights = None, balance: bool = False,
          plain: bool = False) -> tuple[list[Run], Kernel]:
-    """Measure a kernel with even shares, and with those of weights, or those that a first even run's speeds ask for (collective).
+    """Measure a kernel with even shares, and with those of weights, or those that the speeds of even runs before ask for (collective).
 
     Where it is asked for, a plain run comes first: even shares, and nothing hidden. They take turns, so that what else the machine does
     hits all of them. The kernel of the last ones, though closed, can still be described.
@@ -92,7 +92,8 @@ def runs(comm: MPI.Intracomm, case: Case, advance: Advance, *, weights: Weights 
         if weights is not None:
             kernel = add("weights", weights)
         elif balance:
-            kernel = add("balanced", DRAWN if case.name == "ep" else _timed(comm, "even", kernel, None).speeds)
+            first = [_timed(comm, "even", kernel, None) for _ in range(0 if case.name == "ep" else case.repeat)]
+            kernel = add("balanced", _typical(first).speeds if first else DRAWN)
         for _ in range(case.repeat):
             for how, (one, asked, of) in found.items():
                 of.append(_timed(comm, how, one, asked))
