@@ -119,7 +119,7 @@ class Rank:
         for offset in range(0, count * WORD, WORD):
             self._write(target + offset, (self._read(first + offset), self._read(second + offset)))
 
-    def _differs(self, function, reason, other, mark, other_mark):
+    def _differs(self, function, reason, other, failed, mark, other_mark):
         raise Violation(f"rank {self.rank} found another collective on rank {other}")
 
     def _collective(self, functions, own, place, name, root):

@@ -11,6 +11,7 @@ import time
 from typing import NoReturn, Protocol
 
 import numpy as np
+from mpi4py import MPI
 
 from ..errors import InputError
 from . import buffers, protocol
@@ -23,7 +24,10 @@ class Carrier(Protocol):
     """Who takes collectives that do not pass through the node's window alone."""
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Do one (`protocol.elsewhere`)."""
+        """Do one, or prepare it (`chains.elsewhere`)."""
+
+    def look(self) -> None:
+        """See whether ranks that do not see the window have failed."""
 
     def tell(self, text: str, origin: int | None = None) -> None:
         """Tell ranks that do not see the window of this rank's failure."""
@@ -37,11 +41,10 @@ class Attention:
     window : Window
     state : ndarray of int64
     patience : Patience
-    carrier : Carrier, optional
+    carrier : Carrier
     """
 
-    def __init__(self, window: Window, state: np.ndarray, patience: Patience,
-                 carrier: Carrier | None = None) -> None:
+    def __init__(self, window: Window, state: np.ndarray, patience: Patience, carrier: Carrier) -> None:
         self._window = window
         self._state = state
         self._patience = patience
@@ -52,15 +55,24 @@ class Attention:
 
     def __call__(self, reason: int, detail: int) -> None:
         if reason == protocol.WAITING:
-            self._wait(detail)
+            self._wait(f"rank {detail} of the node")
+        elif reason == protocol.FAR:
+            self._wait(f"rank {detail} of another node")
         elif reason == protocol.ELSEWHERE:
-            self._elsewhere(detail)
+            begin = protocol.ARGUMENTS
+            self._carrier.carry(detail, self._state[begin:begin + 7].tolist())
         elif reason == protocol.PREPARE:
             self._prepare(*divmod(detail, OPERATIONS))
         elif reason == protocol.UNUSABLE:
             self._patience.raise_failure()
         elif reason == protocol.DIFFERENT:
             self.refuse(self._difference(detail))
+        elif reason == protocol.FAILURE:
+            self._window.spoil()
+            self._tell()
+        elif reason == protocol.FAULT:
+            if (error := MPI.Exception(detail)).Get_error_class() != MPI.ERR_TRUNCATE:
+                raise error
         else:
             self.refuse(self._problem(detail))
 
@@ -72,26 +84,24 @@ class Attention:
     def refuse(self, text: str) -> NoReturn:
         """Raise an `InputError`, here and on the ranks that wait."""
         self._window.fail(text)
-        if self._carrier is not None:
-            self._carrier.tell(text)
+        self._tell()
         raise InputError(text)
 
-    def _elsewhere(self, kind):
-        begin = protocol.ARGUMENTS
-        try:
-            self._carrier.carry(kind, self._state[begin:begin + 7].tolist())
-        except BaseException:
-            failure = self._window.failure()
-            self._carrier.tell(*(failure[::-1] if failure else ("", None)))
-            raise
+    def _tell(self):
+        """Tell ranks that do not see the window of what has failed here."""
+        if self._window.closed:
+            return
+        failure = self._window.failure()
+        self._carrier.tell(*(failure[::-1] if failure else ("", None)))
 
-    def _wait(self, rank):
+    def _wait(self, who):
+        self._carrier.look()
         self._patience.raise_failure()
         now = time.monotonic()
         number = self._state[protocol.ROUND]
         if number != self._round:
             self._round, self._since = number, now
-        self._patience.limit(now - self._since, f"collective {number}", f"rank {rank} of the node")
+        self._patience.limit(now - self._since, f"collective {number}", who)
 
     def _prepare(self, code, op):
         possible = operations_of(code)
@@ -138,6 +148,8 @@ def _type_name(code):
 
 def described(signature: int) -> str:
     """A signature as text."""
+    if signature == protocol.NOTHING:    # of a letter that is longer than its room MPI copies nothing
+        return "another one, of more bytes,"
     kind, op, code = signature & 15, signature >> 4 & 15, signature >> 8 & 255
     root, nbytes = signature >> 16 & 0xFFFF, signature >> 32 & 0xFFFFFFFF
     if kind == protocol.BARRIER:

@@ -14,6 +14,7 @@ from numba.np.numpy_support import as_dtype
 
 from ..compiled import njit
 from . import node
+from .chains import elsewhere
 from .combine import OPERATIONS, OTHER_TYPE, code_of
 from .memory import load, store, words
 from .protocol import (
@@ -35,7 +36,6 @@ from .protocol import (
     SCRATCH,
     SIZE,
     ask,
-    elsewhere,
     signature,
 )
 

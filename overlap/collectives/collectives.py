@@ -83,8 +83,9 @@ class Collectives:
             self._carrier = LongMessages(node, state, patience)
         else:
             node.Free()
-            self._on_node, state = Attention(window, state, patience), window.state_of_all(self.rank, self.size)
-            self._carrier = SeveralNodes(members, Post(comm, window, patience), window.state.ctypes.data)
+            state = window.state_of_all(self.rank, self.size)
+            self._carrier = SeveralNodes(members, Post(comm, window), state, window.state)
+            self._on_node = Attention(window, window.state, patience, self._carrier)
         self._attention = Attention(window, state, patience, self._carrier)
         self._address = state.ctypes.data
 

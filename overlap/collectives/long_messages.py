@@ -56,13 +56,16 @@ class LongMessages:
             state[LIMITS + kind] = FROM_NBYTES
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Do a collective with the arguments that `protocol.elsewhere` names."""
+        """Do a collective with the arguments that `chains.elsewhere` names."""
         send, target, _, nbytes, root, _, agreed = arguments
         node.barrier(self._address, agreed)
         if kind not in self.by_mpi:
             self._learn(kind)
         place = min(int(np.searchsorted(SIZES, nbytes)), len(SIZES) - 1)
         (self._mpi if self.by_mpi[kind][place] else self._window)(kind, send, target, nbytes, root, agreed)
+
+    def look(self) -> None:
+        """Nobody is elsewhere."""
 
     def tell(self, text: str, origin: int | None = None) -> None:
         """Nobody is elsewhere."""

@@ -58,31 +58,43 @@ def pause(typingctx):
 
 
 @intrinsic
-def call_python(typingctx, function, first, second, mark, other_mark):
+def call_python(typingctx, function, first, second, failed, mark, other_mark):
     """Call a Python function at an address (its `id`) with two integers.
 
-    What it raises, or a signal handler meanwhile, is raised here. Before, 1 is stored at both marks.
+    What it raises, or a signal handler before its first line, is raised here. Before, 1 is stored at both marks, and the function
+    is called once more, with `failed` in place of the first integer.
     """
     def codegen(context, builder, signature, arguments):
         python = context.get_python_api(builder)
         gil = python.gil_ensure()
-        integers = [python.long_from_longlong(value) for value in arguments[1:3]]
-        result = python.call_function_objargs(builder.inttoptr(arguments[0], python.pyobj), integers)
-        raised = cgutils.is_null(builder, result)
-        with builder.if_else(raised) as (failed, returned):
-            with failed:
-                for address in arguments[3:]:
+        error = [cgutils.alloca_once(builder, python.pyobj) for _ in range(3)]
+
+        def keep(name, kind, values):    # the error that is raised
+            builder.call(cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), (kind,) * 3), name), values)
+
+        def call(number):
+            integers = [python.long_from_longlong(value) for value in (number, arguments[2])]
+            result = python.call_function_objargs(builder.inttoptr(arguments[0], python.pyobj), integers)
+            for value in integers:
+                python.decref(value)
+            return result
+
+        result = call(arguments[1])
+        with builder.if_else(cgutils.is_null(builder, result)) as (raised, returned):
+            with raised:
+                for address in arguments[4:]:
                     builder.store(ir.Constant(_WORD, 1), _pointer(builder, address, _WORD))
-                for value in integers:
-                    python.decref(value)
+                keep("PyErr_Fetch", ir.PointerType(python.pyobj), error)
+                python.decref(call(arguments[3]))    # Py_XDECREF
+                python.err_clear()
+                keep("PyErr_Restore", python.pyobj, [builder.load(value) for value in error])
                 python.gil_release(gil)
                 context.call_conv.return_exc(builder)
             with returned:
-                for value in (result, *integers):
-                    python.decref(value)
+                python.decref(result)
                 python.gil_release(gil)
         return context.get_dummy_value()
-    return types.void(*(types.int64,) * 5), codegen
+    return types.void(*(types.int64,) * 6), codegen
 
 
 @intrinsic
@@ -133,3 +145,21 @@ def call_kernel(typingctx, function, target, first, second, count):
         builder.call(_pointer(builder, arguments[0], kind), (*arguments[1:], unused, unused))
         return context.get_dummy_value()
     return types.void(*(types.int64,) * 5), codegen
+
+
+@intrinsic
+def call_mpi(typingctx, function, first, second, third):
+    """Call a function of the MPI library at an address, with up to three addresses: what it does not take it does not see. Its error code."""
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.IntType(32), (_WORD,) * 3)
+        return builder.sext(builder.call(_pointer(builder, arguments[0], kind), arguments[1:]), _WORD)
+    return types.int64(*(types.int64,) * 4), codegen
+
+
+@intrinsic
+def load_int(typingctx, address):
+    """The int of C at an address."""
+    def codegen(context, builder, signature, arguments):
+        number = ir.IntType(32)
+        return builder.sext(builder.load(_pointer(builder, arguments[0], number), align=4), _WORD)
+    return types.int64(types.int64), codegen

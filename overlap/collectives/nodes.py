@@ -18,13 +18,16 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from ..compiled import njit
-from . import node
-from .memory import call_kernel, copy, words
-from .post import Post
-from .protocol import LINE, NAMES
+from . import chains
+from .chains import ABSOLUTE, DATA, FROM_SEND, FROM_TARGET
+from .post import Letter, Post, mpi_function
+from .protocol import CHAINS, LINE, MPI_START, MPI_TEST, NAMES, NODE, NOTHING
 
 LONG_NBYTES = 2**15    # of an allreduce that is cut
+_KEPT, _KEPT_NBYTES = chains.PLACES // 2, 2**24    # more chains, and more memory of theirs, are not kept
+
+Operand = tuple[int, int]    # see `chains`
+NOWHERE, SEND, TARGET = (ABSOLUTE, 0), (FROM_SEND, 0), (FROM_TARGET, 0)
 
 
 class Nodes:
@@ -61,6 +64,92 @@ class Nodes:
         raise ValueError(rank)
 
 
+class Chain:
+    """The steps of a collective on this rank, and the memory that they work on.
+
+    Parameters
+    ----------
+    post : Post
+
+    Attributes
+    ----------
+    nbytes : int
+        Of its memory.
+    """
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._begin: list[tuple[int, ...]] = []     # what is expected is expected from the begin
+        self._steps: list[tuple[int, ...]] = []
+        self._end: list[tuple[int, ...]] = []
+        self._rooms: list[np.ndarray] = []
+        self.nbytes = 0
+
+    def add(self, kind: int, first: Operand = NOWHERE, second: Operand = NOWHERE, third: Operand = NOWHERE, number: int = 0) -> None:
+        """Add a step."""
+        self._steps.append((kind, *first, *second, *third, number))
+
+    def room(self, nbytes: int) -> Operand:
+        """Memory for so many bytes."""
+        room = np.empty(nbytes + LINE, np.uint8)
+        self._rooms.append(room)
+        self.nbytes += nbytes
+        return at(room.ctypes.data + -room.ctypes.data % LINE)
+
+    def letter(self, rank: int, nbytes: int) -> Letter:
+        """A letter to a rank of another node; `send` it."""
+        letter = self._post.letter(rank, nbytes)
+        self.nbytes += letter.nbytes
+        return letter
+
+    def send(self, letter: Letter) -> None:
+        """Begin to send it; the chain ends when it is sent."""
+        self.add(chains.SEND, at(letter.address))
+        self._end.append((chains.SENT, *at(letter.address), *NOWHERE, *NOWHERE, 0))
+
+    def expect(self, rank: int, nbytes: int) -> Letter:
+        """A letter from a rank of another node, in the order in which that rank sends them; `take` it."""
+        letter = self._post.expected(rank, nbytes)
+        self.nbytes += letter.nbytes
+        self._begin.append((chains.EXPECT, *at(letter.address), *NOWHERE, *NOWHERE, 0))
+        return letter
+
+    def take(self, letter: Letter) -> Operand:
+        """Wait for it; its data."""
+        self.add(chains.TAKE, at(letter.address))
+        return data(letter)
+
+    def combine(self, parts: list[Operand], target: Operand, count: int) -> None:
+        """Combine arrays of so many items one after the other."""
+        first = parts[0]
+        for other in parts[1:]:
+            self.add(chains.COMBINE, target, first, other, count)
+            first = target
+
+    def written(self) -> int:
+        """Address of the steps, which are complete."""
+        self.add(chains.END)
+        end = self._steps.pop()
+        steps = np.array([*self._begin, *self._steps, *self._end, end], np.int64)
+        self._rooms.append(steps)
+        return steps.ctypes.data
+
+
+def at(address: int) -> Operand:
+    """An address as an operand."""
+    return ABSOLUTE, address
+
+
+def data(letter: Letter) -> Operand:
+    """A letter's data as an operand."""
+    return at(letter.address + DATA)
+
+
+def beyond(operand: Operand, nbytes: int) -> Operand:
+    """So many bytes behind an operand."""
+    return operand[0], operand[1] + nbytes
+
+
 class SeveralNodes:
     """Collectives between several nodes: a `Carrier`.
 
@@ -70,12 +159,12 @@ class SeveralNodes:
     ----------
     nodes : Nodes
     post : Post
-    address : int
-        Where this rank's state of its node's window stands.
+    state, on_node : ndarray of int64
+        This rank's state among all ranks, and that of its node's window.
     """
 
-    def __init__(self, nodes: Nodes, post: Post, address: int) -> None:
-        self.post, self._address = post, address
+    def __init__(self, nodes: Nodes, post: Post, state: np.ndarray, on_node: np.ndarray) -> None:
+        self.post = post
         self._count, self._mine, self._place = len(nodes.ranks), nodes.mine, nodes.place
         self._size = sum(map(len, nodes.ranks))
         self._sizes = [len(ranks) for ranks in nodes.ranks]
@@ -84,30 +173,48 @@ class SeveralNodes:
         self._where = [nodes.where(rank) for rank in range(self._size)]
         self._far = [rank for number, ranks in enumerate(nodes.ranks) if number != self._mine for rank in ranks]
         self._ranks = [np.array(ranks, np.int64) for ranks in nodes.ranks]
-        self._ranks_at = [ranks.ctypes.data for ranks in self._ranks]
-        self._room, self._room_at, self._room_nbytes = np.empty(0, np.uint8), 0, -1
+        self._ranks_at = [at(ranks.ctypes.data) for ranks in self._ranks]
         self._ways: list[Callable[..., None]] = [getattr(self, f"_{name.lower()}") for name in NAMES]
+        self._chains: list[Chain] = []
+        self._table = np.full((chains.PLACES, 2), NOTHING)
+        self._told = False
+        for place, value in ((NODE, on_node.ctypes.data), (CHAINS, self._table.ctypes.data),
+                             (MPI_START, mpi_function("Start")), (MPI_TEST, mpi_function("Test"))):
+            state[place] = value
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Do a collective with the arguments that `protocol.elsewhere` names."""
-        self._ways[kind](*arguments)
-        self.post.finish()
+        """Write down the chain of a collective, with the arguments that `chains.elsewhere` names."""
+        _, _, count, nbytes, root, _, agreed = arguments
+        if len(self._chains) == _KEPT or sum(chain.nbytes for chain in self._chains) > _KEPT_NBYTES:
+            self._table[:] = NOTHING
+            self._chains.clear()
+            self.post.discard()
+        chain = Chain(self.post)
+        self._ways[kind](chain, count, nbytes, root)
+        self._chains.append(chain)
+        chains.enter(self._table.ctypes.data, agreed, chain.written())
+
+    def look(self) -> None:
+        """See whether ranks of other nodes have failed."""
+        self.post.look()
 
     def tell(self, text: str, origin: int | None = None) -> None:
-        """Tell the ranks of other nodes of a failure."""
-        self.post.tell(self._far, text, origin)
+        """Tell the ranks of other nodes of a failure, once."""
+        if not self._told:
+            self._told = True
+            self.post.tell(self._far, text, origin)
 
     def free(self) -> None:
         """Free what there is between nodes (collective)."""
         self.post.free()
 
-    def _barrier(self, send, target, count, nbytes, root, kernel, agreed):
-        node.barrier(self._address, agreed)
+    def _barrier(self, chain, count, nbytes, root):
+        chain.add(chains.NODE_BARRIER)
         if self._place == self._head:
-            self._all_know(0, [0] * self._count, agreed)
-        node.barrier(self._address, agreed)
+            self._all_know(chain, NOWHERE, [0] * self._count)
+        chain.add(chains.NODE_BARRIER)
 
-    def _bcast(self, send, target, count, nbytes, root, kernel, agreed):
+    def _bcast(self, chain, count, nbytes, root):
         speakers, there, place = self._speakers(root)
         if self._place == place:
             distance = (self._mine - there) % self._count
@@ -116,101 +223,102 @@ class SeveralNodes:
                 reach *= 2
             lowest = distance & -distance if distance else reach
             if distance:
-                come = self.post.expect(speakers[(self._mine - lowest) % self._count], nbytes)
-                _move(send, self.post.take(come, agreed), nbytes)
+                come = chain.expect(speakers[(self._mine - lowest) % self._count], nbytes)
+                chain.add(chains.COPY, SEND, chain.take(come), NOWHERE, nbytes)
             while lowest > 1:
                 lowest //= 2
                 if distance + lowest < self._count:
-                    letter = self.post.letter(speakers[(self._mine + lowest) % self._count], nbytes)
-                    _move(letter.address, send, nbytes)
-                    self.post.send(letter, agreed)
-        node.bcast(self._address, send, nbytes, place, agreed)
+                    letter = chain.letter(speakers[(self._mine + lowest) % self._count], nbytes)
+                    chain.add(chains.COPY, data(letter), SEND, NOWHERE, nbytes)
+                    chain.send(letter)
+        chain.add(chains.NODE_BCAST, SEND, NOWHERE, at(place), nbytes)
 
-    def _scatter(self, send, target, count, nbytes, root, kernel, agreed):
+    def _scatter(self, chain, count, nbytes, root):
         speakers, there, place = self._speakers(root)
-        pieces = 0
+        pieces = NOWHERE
         if self._mine == there and self._place == place:
             for number in self._others():
-                letter = self.post.letter(speakers[number], self._sizes[number] * nbytes)
-                _collect(letter.address, send, self._ranks_at[number], self._sizes[number], nbytes)
-                self.post.send(letter, agreed)
-            pieces = self._own_room(self._sizes[there] * nbytes)
-            _collect(pieces, send, self._ranks_at[there], self._sizes[there], nbytes)
+                letter = chain.letter(speakers[number], self._sizes[number] * nbytes)
+                chain.add(chains.COLLECT, data(letter), SEND, self._ranks_at[number], self._sizes[number])
+                chain.send(letter)
+            pieces = chain.room(self._sizes[there] * nbytes)
+            chain.add(chains.COLLECT, pieces, SEND, self._ranks_at[there], self._sizes[there])
         elif self._place == place:
-            pieces = self.post.take(self.post.expect(speakers[there], self._sizes[self._mine] * nbytes), agreed)
-        node.scatter(self._address, pieces, target, nbytes, place, agreed)
+            pieces = chain.take(chain.expect(speakers[there], self._sizes[self._mine] * nbytes))
+        chain.add(chains.NODE_SCATTER, pieces, TARGET, at(place))
 
-    def _gather(self, send, target, count, nbytes, root, kernel, agreed):
+    def _gather(self, chain, count, nbytes, root):
         speakers, there, place = self._speakers(root)
         if self._place != place:
-            node.gather(self._address, send, 0, nbytes, place, agreed)
+            chain.add(chains.NODE_GATHER, SEND, NOWHERE, at(place))
         elif self._mine != there:
-            letter = self.post.letter(speakers[there], self._sizes[self._mine] * nbytes)
-            node.gather(self._address, send, letter.address, nbytes, place, agreed)
-            self.post.send(letter, agreed)
+            letter = chain.letter(speakers[there], self._sizes[self._mine] * nbytes)
+            chain.add(chains.NODE_GATHER, SEND, data(letter), at(place))
+            chain.send(letter)
         else:
-            coming = [(number, self.post.expect(speakers[number], self._sizes[number] * nbytes)) for number in self._others()]
-            pieces = self._own_room(self._sizes[there] * nbytes)
-            node.gather(self._address, send, pieces, nbytes, place, agreed)
-            _distribute(target, self._ranks_at[there], self._sizes[there], pieces, nbytes)
+            coming = [(number, chain.expect(speakers[number], self._sizes[number] * nbytes)) for number in self._others()]
+            pieces = chain.room(self._sizes[there] * nbytes)
+            chain.add(chains.NODE_GATHER, SEND, pieces, at(place))
+            chain.add(chains.DISTRIBUTE, TARGET, pieces, self._ranks_at[there], self._sizes[there])
             for number, letter in coming:
-                _distribute(target, self._ranks_at[number], self._sizes[number], self.post.take(letter, agreed), nbytes)
+                chain.add(chains.DISTRIBUTE, TARGET, chain.take(letter), self._ranks_at[number], self._sizes[number])
 
-    def _allgather(self, send, target, count, nbytes, root, kernel, agreed):
+    def _allgather(self, chain, count, nbytes, root):
+        head = at(self._head)
         if self._place == self._head:
-            room = self._own_room(self._size * nbytes)
-            node.gather(self._address, send, room, nbytes, self._head, agreed)
-            blocks = self._all_know(room, [size * nbytes for size in self._sizes], agreed)
+            room = chain.room(self._size * nbytes)
+            chain.add(chains.NODE_GATHER, SEND, room, head)
+            blocks = self._all_know(chain, room, [size * nbytes for size in self._sizes])
             for ranks_at, size, block in zip(self._ranks_at, self._sizes, blocks):
-                _distribute(target, ranks_at, size, block, nbytes)
+                chain.add(chains.DISTRIBUTE, TARGET, block, ranks_at, size)
         else:
-            node.gather(self._address, send, 0, nbytes, self._head, agreed)
-        node.bcast(self._address, target, self._size * nbytes, self._head, agreed)
+            chain.add(chains.NODE_GATHER, SEND, NOWHERE, head)
+        chain.add(chains.NODE_BCAST, TARGET, NOWHERE, head, self._size * nbytes)
 
-    def _reduce(self, send, target, count, nbytes, root, kernel, agreed):
+    def _reduce(self, chain, count, nbytes, root):
         speakers, there, place = self._speakers(root)
         if self._place != place:
-            node.reduce(self._address, send, 0, count, nbytes, place, kernel, agreed)
+            chain.add(chains.NODE_REDUCE, SEND, NOWHERE, at(place))
         elif self._mine != there:
-            letter = self.post.letter(speakers[there], nbytes)
-            node.reduce(self._address, send, letter.address, count, nbytes, place, kernel, agreed)
-            self.post.send(letter, agreed)
+            letter = chain.letter(speakers[there], nbytes)
+            chain.add(chains.NODE_REDUCE, SEND, data(letter), at(place))
+            chain.send(letter)
         else:
-            coming = {number: self.post.expect(speakers[number], nbytes) for number in self._others()}
-            room = self._own_room(nbytes)
-            node.reduce(self._address, send, room, count, nbytes, place, kernel, agreed)
-            parts = [room if number == there else self.post.take(coming[number], agreed) for number in range(self._count)]
-            _combined(parts, target, count, kernel)
+            coming = {number: chain.expect(speakers[number], nbytes) for number in self._others()}
+            room = chain.room(nbytes)
+            chain.add(chains.NODE_REDUCE, SEND, room, at(place))
+            parts = [room if number == there else chain.take(coming[number]) for number in range(self._count)]
+            chain.combine(parts, TARGET, count)
 
-    def _allreduce(self, send, target, count, nbytes, root, kernel, agreed):
+    def _allreduce(self, chain, count, nbytes, root):
+        head = at(self._head)
         if self._place != self._head:
-            node.reduce(self._address, send, 0, count, nbytes, self._head, kernel, agreed)
+            chain.add(chains.NODE_REDUCE, SEND, NOWHERE, head)
         elif nbytes <= LONG_NBYTES:
-            room = self._own_room(self._count * nbytes)
-            node.reduce(self._address, send, room, count, nbytes, self._head, kernel, agreed)
-            _combined(self._all_know(room, [nbytes] * self._count, agreed), target, count, kernel)
+            room = chain.room(self._count * nbytes)
+            chain.add(chains.NODE_REDUCE, SEND, room, head)
+            chain.combine(self._all_know(chain, room, [nbytes] * self._count), TARGET, count)
         else:
-            self._in_parts(send, target, count, nbytes, kernel, agreed)
-        node.bcast(self._address, target, nbytes, self._head, agreed)
+            self._in_parts(chain, count, nbytes)
+        chain.add(chains.NODE_BCAST, TARGET, NOWHERE, head, nbytes)
 
-    def _in_parts(self, send, target, count, nbytes, kernel, agreed):
+    def _in_parts(self, chain, count, nbytes):
         """Combine the nodes' partial results, each node one part of the items."""
         itemsize = nbytes // count
         begins = [count * number // self._count * itemsize for number in range(self._count + 1)]
         sizes = [end - begin for begin, end in zip(begins, begins[1:])]
-        coming = {number: self.post.expect(self._heads[number], sizes[self._mine]) for number in self._others()}
-        partial = self._own_room(2 * nbytes)
-        room = partial + nbytes
-        node.reduce(self._address, send, partial, count, nbytes, self._head, kernel, agreed)
+        coming = {number: chain.expect(self._heads[number], sizes[self._mine]) for number in self._others()}
+        partial, room = chain.room(nbytes), chain.room(nbytes)
+        chain.add(chains.NODE_REDUCE, SEND, partial, at(self._head))
         for number in self._others():
-            letter = self.post.letter(self._heads[number], sizes[number])
-            _move(letter.address, partial + begins[number], sizes[number])
-            self.post.send(letter, agreed)
-        parts = [partial + begins[number] if number == self._mine else self.post.take(coming[number], agreed)
+            letter = chain.letter(self._heads[number], sizes[number])
+            chain.add(chains.COPY, data(letter), beyond(partial, begins[number]), NOWHERE, sizes[number])
+            chain.send(letter)
+        parts = [beyond(partial, begins[number]) if number == self._mine else chain.take(coming[number])
                  for number in range(self._count)]
-        _combined(parts, room, sizes[self._mine] // itemsize, kernel)
-        for begin, size, part in zip(begins, sizes, self._all_know(room, sizes, agreed)):
-            _move(target + begin, part, size)
+        chain.combine(parts, room, sizes[self._mine] // itemsize)
+        for begin, size, part in zip(begins, sizes, self._all_know(chain, room, sizes)):
+            chain.add(chains.COPY, beyond(TARGET, begin), part, NOWHERE, size)
 
     def _others(self):
         """The other nodes."""
@@ -223,15 +331,8 @@ class SeveralNodes:
         speakers[there] = root
         return speakers, there, place if self._mine == there else self._head
 
-    def _own_room(self, nbytes):
-        """Address of this rank's memory for so many bytes, valid until the next call."""
-        if nbytes > self._room_nbytes:
-            self._room, self._room_nbytes = np.empty(nbytes + LINE, np.uint8), nbytes
-            self._room_at = self._room.ctypes.data + -self._room.ctypes.data % LINE
-        return self._room_at
-
-    def _all_know(self, room, sizes, agreed):
-        """What the heads of all nodes have at the begin of `room`, of these sizes; addresses in the order of nodes.
+    def _all_know(self, chain, room, sizes):
+        """What the heads of all nodes have at the begin of `room`, of these sizes; operands in the order of nodes.
 
         There is room for all: this node's, the next one's, ...
         """
@@ -242,44 +343,10 @@ class SeveralNodes:
         known = 1
         while known < count:
             asked = min(known, count - known)
-            come = self.post.expect(self._heads[(mine + known) % count], begins[known + asked] - begins[known])
-            letter = self.post.letter(self._heads[(mine - known) % count], begins[asked])
-            _move(letter.address, room, begins[asked])
-            self.post.send(letter, agreed)
-            _move(room + begins[known], self.post.take(come, agreed), begins[known + asked] - begins[known])
+            come = chain.expect(self._heads[(mine + known) % count], begins[known + asked] - begins[known])
+            letter = chain.letter(self._heads[(mine - known) % count], begins[asked])
+            chain.add(chains.COPY, data(letter), room, NOWHERE, begins[asked])
+            chain.send(letter)
+            chain.add(chains.COPY, beyond(room, begins[known]), chain.take(come), NOWHERE, begins[known + asked] - begins[known])
             known += asked
-        return [room + begins[(number - mine) % count] for number in range(count)]
-
-
-def _combined(parts, target, count, kernel):
-    """Combine arrays of items one after the other; their addresses."""
-    first = parts[0]
-    for other in parts[1:]:
-        _call(kernel, target, first, other, count)
-        first = target
-
-
-@njit
-def _call(kernel, target, first, second, count):
-    call_kernel(kernel, target, first, second, count)
-
-
-@njit
-def _move(target, source, nbytes):
-    copy(target, source, nbytes)
-
-
-@njit
-def _collect(target, pieces, ranks_at, count, nbytes):
-    """Copy the pieces of some ranks, whose numbers stand at an address, one beside the other."""
-    ranks = words(ranks_at)
-    for place in range(count):
-        copy(target + place * nbytes, pieces + ranks[place] * nbytes, nbytes)
-
-
-@njit
-def _distribute(pieces, ranks_at, count, source, nbytes):
-    """The reverse: copy what stands one beside the other to the pieces of some ranks."""
-    ranks = words(ranks_at)
-    for place in range(count):
-        copy(pieces + ranks[place] * nbytes, source + place * nbytes, nbytes)
+        return [beyond(room, begins[(number - mine) % count]) for number in range(count)]

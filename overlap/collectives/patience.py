@@ -29,8 +29,8 @@ class Patience:
     def __init__(self, window: Window, deadline_s: float | None) -> None:
         self._window, self._deadline_s = window, deadline_s
 
-    def until(self, done: Callable[[], object], who: str, look: Callable[[], object] | None = None) -> None:
-        """Ask until it is done; `who` is waited for, and `look` is called now and then."""
+    def until(self, done: Callable[[], object], who: str) -> None:
+        """Ask until it is done; `who` is waited for."""
         since = looked = time.monotonic()
         while not done():
             os.sched_yield()
@@ -38,8 +38,6 @@ class Patience:
             if now - looked < _LOOK_S:
                 continue
             looked = now
-            if look is not None:
-                look()
             self.raise_failure()
             self.limit(now - since, "a collective", who)
 

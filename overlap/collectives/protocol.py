@@ -42,12 +42,12 @@ from .memory import (
 
 # Words of a rank's state.
 (RANK, SIZE, ROUND, COMPLETE, CAPACITY, POLLS, FLAT, ATTEND, KERNELS, EXPECTED, RECEIVED,
- SCRATCH, BROKEN, SELF) = range(14)
-LIMITS = 14          # for each collective, the longest message in bytes that passes through the window
-ARGUMENTS = 21       # of a collective that does not, see `elsewhere`
-LAST = 28            # for each slot, the round in which this rank has written to it
-READER = 30          # and who has read it: a rank, or EVERYBODY
-SEEN = 32            # for each rank, a round that it is known to have completed; then the segments' addresses
+ SCRATCH, BROKEN, SELF, NODE, CHAINS, MPI_START, MPI_TEST) = range(18)  # the last four: see `chains`
+LIMITS = 18          # for each collective, the longest message in bytes that passes through the window
+ARGUMENTS = 25       # of a collective that does not, see `chains.elsewhere`
+LAST = 32            # for each slot, the round in which this rank has written to it
+READER = 34          # and who has read it: a rank, or EVERYBODY
+SEEN = 36            # for each rank, a round that it is known to have completed; then the segments' addresses
 EVERYBODY = -1
 
 # A rank's segment, in bytes.
@@ -58,7 +58,7 @@ HEADER = (STEPS + 1) * LINE                     # the last one is the slot's own
 INLINE = LINE - 16
 
 # Why compiled code calls Python.
-WAITING, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE = range(6)
+WAITING, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, FAR, FAULT, FAILURE = range(9)
 INTERVAL_NS = 5_000_000  # between two such calls of a rank that waits: yielding may take any time
 _MONOTONIC = 1           # of clock_gettime
 
@@ -71,7 +71,7 @@ def segment_nbytes(capacity):
 @njit
 def ask(state, reason, detail):
     """Call Python. If it raises, this rank takes no further part, and the ranks that wait for it can see that."""
-    call_python(state[ATTEND], reason, detail, state[SELF] + 8 * BROKEN, segment(state, state[RANK]) + FAILED)
+    call_python(state[ATTEND], reason, detail, FAILURE, state[SELF] + 8 * BROKEN, segment(state, state[RANK]) + FAILED)
 
 
 @njit
@@ -108,6 +108,7 @@ def payload(address, nbytes):
 
 # What ranks must agree on, in one word.
 BARRIER, BCAST, SCATTER, GATHER, ALLGATHER, REDUCE, ALLREDUCE = range(7)
+NOTHING = -1         # none of them
 NAMES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "Allreduce")
 
 
@@ -115,21 +116,6 @@ NAMES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "Allred
 def signature(kind, op, code, root, nbytes):
     """Collective, operation, type, root and bytes."""
     return kind | op << 4 | code << 8 | root << 16 | nbytes << 32
-
-
-@njit
-def elsewhere(state, kind, send, receive_at, count, nbytes, root, kernel, agreed):
-    """Leave a collective to Python: it goes to other nodes, or is too long for the window."""
-    if state[BROKEN]:
-        ask(state, UNUSABLE, 0)
-    state[ARGUMENTS] = send
-    state[ARGUMENTS + 1] = receive_at
-    state[ARGUMENTS + 2] = count
-    state[ARGUMENTS + 3] = nbytes
-    state[ARGUMENTS + 4] = root
-    state[ARGUMENTS + 5] = kernel
-    state[ARGUMENTS + 6] = agreed
-    ask(state, ELSEWHERE, kind)
 
 
 @njit

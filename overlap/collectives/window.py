@@ -18,7 +18,7 @@ SPINS = 1000          # polls of a flag before a rank lets others have its core
 SPINS_SHARED = 20     # the same where ranks share cores
 FLAT_RANKS = 8        # up to so many ranks of a node, every collective takes one step
 NO_LIMIT = 2**62
-_SCRATCH_NBYTES = 3 * protocol.LINE
+_SCRATCH_NBYTES = 4 * protocol.LINE    # a number and a result, times, what MPI writes
 # Words of a failure: is there one, is it another rank's, whose (plus one; 0: the segment's owner's), length of its text.
 _MARK, _FOLLOWS, _ORIGIN, _LENGTH = range(4)
 _WORDS_NBYTES = 4 * 8
@@ -91,6 +91,10 @@ class Window:
         words[_LENGTH] = len(content)
         words[_ORIGIN] = 0 if origin is None else 1 + origin
         words[_MARK] = 1  # last; compiled code does the same where it is left by an exception
+        self.spoil()
+
+    def spoil(self) -> None:
+        """This rank takes no part in collectives any more."""
         for state in self._states:
             state[protocol.BROKEN] = 1
 
@@ -109,8 +113,8 @@ class Window:
     def free(self) -> None:
         """Free the window (collective)."""
         self.closed = True
+        self.spoil()
         for state in self._states:
-            state[protocol.BROKEN] = 1
             # What compiled code writes to this rank's segment when it raises goes to the scratch memory.
             size = state[protocol.SIZE]
             state[protocol.SEEN + size:protocol.SEEN + 2 * size] = state[protocol.SCRATCH] - protocol.FAILED
