@@ -33,9 +33,10 @@ from .protocol import (
     payload,
     publish,
     receive,
-    slot,
     step_slot,
 )
+
+PIECE = 2**14    # bytes of an allreduce's rounds at most: of longer ones less stays in the cache
 
 
 @njit
@@ -175,10 +176,13 @@ def reduce(address, send, receive_at, count, nbytes, root, kernel, agreed):
         items = min(count - begun, limit)
         part = items * itemsize
         number = begin(state)
-        mine = claim(state, number, root)
-        copy(payload(mine, part), send + begun * itemsize, part)
+        own = send + begun * itemsize
+        if rank != root or send == receive_at:
+            mine = claim(state, number, root)
+            copy(payload(mine, part), own, part)
+            own = payload(mine, part)
         if rank == root:
-            _combine(state, number, receive_at + begun * itemsize, items, part, kernel, agreed)
+            _combine(state, number, own, receive_at + begun * itemsize, items, part, kernel, agreed)
         else:
             publish(mine, number, agreed)
         finish(state, number)
@@ -192,7 +196,7 @@ def allreduce(address, send, receive_at, count, nbytes, kernel, agreed):
     """All ranks' items combined, on all ranks; `count` items are `nbytes` long."""
     state = words(address)
     itemsize = nbytes // max(count, 1)
-    limit = state[CAPACITY] // max(itemsize, 1)
+    limit = min(state[CAPACITY], PIECE) // max(itemsize, 1)
     begun = 0
     while True:
         items = min(count - begun, limit)
@@ -203,9 +207,12 @@ def allreduce(address, send, receive_at, count, nbytes, kernel, agreed):
             _double(state, number, send + begun * itemsize, receive_at + begun * itemsize, items, part, kernel,
                     agreed)
         else:
-            copy(payload(mine, part), send + begun * itemsize, part)
+            own = send + begun * itemsize
+            copy(payload(mine, part), own, part)
             publish(mine, number, agreed)
-            _combine(state, number, receive_at + begun * itemsize, items, part, kernel, agreed)
+            if send == receive_at:
+                own = payload(mine, part)
+            _combine(state, number, own, receive_at + begun * itemsize, items, part, kernel, agreed)
         finish_everywhere(state, number)
         begun += items
         if begun >= count:
@@ -213,23 +220,21 @@ def allreduce(address, send, receive_at, count, nbytes, kernel, agreed):
 
 
 @njit
-def _combine(state, number, target, items, part, kernel, agreed):
-    """Combine the payload of all ranks' slots, one rank after the other; the own slot needs no flag."""
-    first = payload(_present(state, 0, number, agreed), part)
+def _combine(state, number, own, target, items, part, kernel, agreed):
+    """Combine the payload of all ranks, one after the other; this rank's is `own`, which is not `target`."""
+    first = _present(state, 0, number, own, part, agreed)
     if state[SIZE] == 1:
         copy(target, first, part)
         return
     for other in range(1, state[SIZE]):
-        second = payload(_present(state, other, number, agreed), part)
+        second = _present(state, other, number, own, part, agreed)
         call_kernel(kernel, target, first, second, items)
         first = target
 
 
 @njit
-def _present(state, rank, number, agreed):
-    if rank == state[RANK]:
-        return slot(state, rank, number)
-    return receive(state, rank, number, agreed)
+def _present(state, rank, number, own, part, agreed):
+    return own if rank == state[RANK] else payload(receive(state, rank, number, agreed), part)
 
 
 @njit

@@ -9,6 +9,8 @@ one part, and the parts go round.
 
 Reductions combine the ranks of each node as `node` does, then the nodes in the order of their first ranks:
 the same order on all ranks and in every run.
+
+What follows from this for one rank is written down here as a chain of steps, which compiled code runs: see `chains`.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class Chain:
     Attributes
     ----------
     nbytes : int
-        Of its memory.
+        How much memory that is.
     """
 
     def __init__(self, post: Post) -> None:

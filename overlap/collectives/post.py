@@ -27,7 +27,7 @@ class Letter:
     ----------
     address : int
     nbytes : int
-        Of its data.
+        How long its data are.
     words : ndarray of int64
         See `chains`.
     request : mpi4py.MPI.Prequest

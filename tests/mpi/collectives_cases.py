@@ -224,6 +224,10 @@ def other_arguments(comm):
         both = np.full(3, rank + 1)
         fast.Allreduce(MPI.IN_PLACE, both, MPI.SUM)
         assert (both == size * (size + 1) // 2).all()
+        for root in range(size):
+            both[:] = rank + 1
+            fast.Reduce(MPI.IN_PLACE if rank == root else both, both, root=root)
+            assert (both == (size * (size + 1) // 2 if rank == root else rank + 1)).all()
         everybodys = np.full((size, 2), -1.0)
         everybodys[rank] = rank
         fast.Allgather(MPI.IN_PLACE, everybodys)

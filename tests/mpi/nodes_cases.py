@@ -19,6 +19,16 @@ def all_seven(comm):
     on_node(comm, [0, 1, 6, 7, 128, 5000, 20_001], max_nbytes=4096)
 
 
+def forgotten_chains(comm):
+    """Of many collectives only a few are kept prepared: those that were forgotten are prepared again."""
+    from overlap.collectives import nodes
+    kept, nodes._KEPT = nodes._KEPT, 5
+    try:
+        on_node(comm, [1, 7, 1, 7], max_nbytes=4096)
+    finally:
+        nodes._KEPT = kept
+
+
 def rounds(comm):
     many_rounds(comm, 100)
     compiled_loop(comm, 20)

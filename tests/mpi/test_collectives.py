@@ -90,7 +90,7 @@ def test_a_killed_rank_ends_the_job(env):
     assert result.finished == ()
 
 
-NODES = ("nodes_cases:all_seven,collectives_cases:other_arguments,scalars,nodes_cases:rounds,nodes_cases:the_same_bits,"
+NODES = ("nodes_cases:all_seven,forgotten_chains,collectives_cases:other_arguments,scalars,nodes_cases:rounds,nodes_cases:the_same_bits,"
          "collectives_cases:freed,nodes_cases:bad_input,nodes_cases:fewest_messages")
 
 
