@@ -20,7 +20,7 @@ def all_seven(comm):
 
 
 def forgotten_chains(comm):
-    """Of many collectives only a few are kept prepared: those that were forgotten are prepared again."""
+    """Only a few collectives are kept prepared here: those that were forgotten are prepared again."""
     from overlap.collectives import nodes
     kept, nodes._KEPT = nodes._KEPT, 5
     try:
