@@ -131,6 +131,8 @@ class Attention:
             return _no_operation(expected, received)
         if number == buffers.READ_ONLY:
             return "expected an array to receive in, received a read-only one"
+        if number == buffers.OVERLAPPING:
+            return "expected arrays that do not overlap, or a piece at its own place in the other array, received others"
         return "expected an array that is contiguous in C order, received another one"
 
 

@@ -40,7 +40,7 @@ from .protocol import (
 )
 
 # Why an argument is refused.
-NOT_CONTIGUOUS, READ_ONLY, OTHER_DTYPE, OTHER_SIZE, NO_ROOT, NO_OPERATION = range(6)
+NOT_CONTIGUOUS, READ_ONLY, OTHER_DTYPE, OTHER_SIZE, NO_ROOT, NO_OPERATION, OVERLAPPING = range(7)
 
 
 def _code(value):
@@ -135,6 +135,13 @@ def _check_alike(state, expected, received, code, other):
 
 
 @njit
+def _check_apart(state, piece, nbytes, place, whole, whole_nbytes):
+    """A piece stands at its own place of the other array, or nowhere in it: the other array is written or read meanwhile."""
+    if piece != place and piece < whole + whole_nbytes and whole < piece + nbytes:
+        _refuse(state, OVERLAPPING, 0, 0)
+
+
+@njit
 def Barrier(address):
     """Wait until all ranks have called it."""
     state = words(address)
@@ -168,6 +175,8 @@ def Scatter(address, sendbuf, recvbuf, root):
     if state[RANK] == root:
         _check_alike(state, nbytes * state[SIZE], _nbytes(sendbuf), code, _code(sendbuf))
     send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    if state[RANK] == root:
+        _check_apart(state, target, nbytes, send + root * nbytes, send, nbytes * state[SIZE])
     agreed = signature(SCATTER, 0, code, root, nbytes)
     if nbytes > state[LIMITS + SCATTER]:
         elsewhere(state, SCATTER, send, target, 0, nbytes, root, 0, agreed)
@@ -184,6 +193,8 @@ def Gather(address, sendbuf, recvbuf, root):
     if state[RANK] == root:
         _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
     send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    if state[RANK] == root:
+        _check_apart(state, send, nbytes, target + root * nbytes, target, nbytes * state[SIZE])
     agreed = signature(GATHER, 0, code, root, nbytes)
     if nbytes > state[LIMITS + GATHER]:
         elsewhere(state, GATHER, send, target, 0, nbytes, root, 0, agreed)
@@ -198,6 +209,7 @@ def Allgather(address, sendbuf, recvbuf):
     nbytes, code = _nbytes(sendbuf), _code(sendbuf)
     _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
     send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    _check_apart(state, send, nbytes, target + state[RANK] * nbytes, target, nbytes * state[SIZE])
     agreed = signature(ALLGATHER, 0, code, 0, nbytes)
     if nbytes > state[LIMITS + ALLGATHER]:
         elsewhere(state, ALLGATHER, send, target, 0, nbytes, 0, 0, agreed)
@@ -215,6 +227,8 @@ def Reduce(address, sendbuf, recvbuf, op, root):
         _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
     kernel = _kernel(state, code, op)
     send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    if state[RANK] == root:
+        _check_apart(state, send, nbytes, target, target, nbytes)
     agreed = signature(REDUCE, op, code, root, nbytes)
     if nbytes > state[LIMITS + REDUCE]:
         elsewhere(state, REDUCE, send, target, sendbuf.size, nbytes, root, kernel, agreed)
@@ -229,8 +243,9 @@ def Allreduce(address, sendbuf, recvbuf, op):
     nbytes, code = _nbytes(sendbuf), _code(sendbuf)
     _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
     kernel = _kernel(state, code, op)
-    _combined(address, _place(state, sendbuf), _place_to_write(state, recvbuf), sendbuf.size, nbytes, kernel,
-              signature(ALLREDUCE, op, code, 0, nbytes))
+    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    _check_apart(state, send, nbytes, target, target, nbytes)
+    _combined(address, send, target, sendbuf.size, nbytes, kernel, signature(ALLREDUCE, op, code, 0, nbytes))
 
 
 @njit

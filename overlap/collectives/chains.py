@@ -118,8 +118,8 @@ def _run(state, chain):
         elif kind == TAKE:
             _take(state, first, agreed)
         elif kind == SEND:
-            words(words(first)[COUNTED])[0] += 1
             _start(state, first, agreed)
+            words(words(first)[COUNTED])[0] += 1
         elif kind == SENT:
             _complete(state, first)
         elif kind == COPY:
@@ -146,10 +146,10 @@ def _run(state, chain):
 def _start(state, letter, header):
     content = words(letter)
     words(letter + HEADER)[0] = header
-    content[ACTIVE] = 1
     code = call_mpi(state[MPI_START], content[REQUEST], 0, 0)
     if code != 0:
         ask(state, FAULT, code)
+    content[ACTIVE] = 1
 
 
 @njit
@@ -185,6 +185,7 @@ def _tested(state, content):
     flag = state[SCRATCH] + 3 * LINE    # and MPI's status behind it
     code = call_mpi(state[MPI_TEST], content[REQUEST], flag, flag + 16)
     if code != 0:
+        content[ACTIVE] = 0
         ask(state, FAULT, code)    # raises, unless it is a longer message than expected: the header tells of that
         return True
     return load_int(flag) != 0

@@ -18,6 +18,7 @@ from .window import Window
 _COLLECTIVE, _FAILED = 1, 2   # tags
 _ORIGIN_NBYTES = 8            # of news: the rank that has failed
 _ROOM_NBYTES = 1024           # of an expected letter at least: one of another collective is longer now and then
+_abandoned: list[Post] = []   # where something has failed: MPI may still write to letters until `free`, though nobody holds them
 
 
 class Letter:
@@ -88,7 +89,8 @@ class Post:
             letters.clear()
 
     def tell(self, ranks: Iterable[int], text: str, origin: int | None) -> None:
-        """Tell ranks that one, this one unless it is named, has failed, and why."""
+        """Tell ranks that one, this one unless it is named, has failed, and why: this one leaves letters under way."""
+        _abandoned.append(self)
         content = np.frombuffer(text.encode(errors="replace"), np.uint8)
         packed = np.empty(_ORIGIN_NBYTES + content.size, np.uint8)
         packed[:_ORIGIN_NBYTES].view(np.int64)[0] = self._comm.rank if origin is None else origin
@@ -122,6 +124,8 @@ class Post:
         MPI.Request.Waitall([*self._told, *(letter.request for letter in self._sent)])
         self.discard()
         self._comm.Free()
+        if self in _abandoned:
+            _abandoned.remove(self)
 
 
 def mpi_function(name: str) -> int:

@@ -280,6 +280,51 @@ def sub_communicators(comm):
     half.Free()
 
 
+@numba.njit(nogil=True)
+def _compiled_call(fast, which, send, target):
+    if which == 0:
+        fast.Allreduce(send, target)
+    elif which == 1:
+        fast.Reduce(send, target, 0, 0)
+    elif which == 2:
+        fast.Scatter(send, target, 0)
+    elif which == 3:
+        fast.Gather(send, target, 0)
+    else:
+        fast.Allgather(send, target)
+
+
+def overlapping(comm):
+    """One array for both: halves beside each other and a piece at its own place work, anything else is one error."""
+    size, rank = comm.size, comm.rank
+    own = slice(rank * 8, rank * 8 + 8)
+    for which, name in enumerate(("Allreduce", "Reduce", "Scatter", "Gather", "Allgather")):
+        for do in (getattr(Collectives, name), lambda fast, *two, which=which: _compiled_call(fast, which, *two)):
+            with Collectives(comm) as fast:
+                for apart in (False, True):
+                    room = np.zeros(8 * size + 8)
+                    if which < 2:
+                        send, target = room[:8], room[8:16] if apart else room[:8]
+                        send[:] = rank + 1.0
+                        expected = np.full(8, size * (size + 1) / 2)
+                    else:
+                        whole, piece = room[:8 * size], room[8 * size:] if apart else room[own]
+                        send, target = (whole, piece) if which == 2 else (piece, whole)
+                        send[:] = np.arange(8 * size) if which == 2 else rank
+                        expected = np.arange(8 * size)[own] if which == 2 else np.repeat(np.arange(size), 8)
+                    do(fast, send, target)
+                    if rank == 0 or which in (0, 2, 4):
+                        assert (target == expected).all(), (name, apart, target)
+            fast = Collectives(comm)
+            room = np.zeros(8 * size + 8)
+            for_one, for_all = room[own.start + 1:own.stop + 1], room[:8 * size]
+            two = {0: (room[1:8], room[:7]), 1: (room[:7], room[1:8]), 2: (for_all, for_one)}.get(which, (for_one, for_all))
+            with pytest.raises(InputError, match="do not overlap"):
+                do(fast, *two)
+                fast.Barrier()
+            fast.free()
+
+
 def bad_input(comm, case):
     """One exception on all ranks, and the instance cannot be used any more."""
     a, b = np.zeros(4), np.zeros(4)

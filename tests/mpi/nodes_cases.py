@@ -8,8 +8,8 @@ from collectives_cases import all_seven as on_node
 from collectives_cases import compiled_loop, many_rounds
 from mpi4py import MPI
 
-from overlap.collectives import Collectives, Op
-from overlap.errors import InputError
+from overlap.collectives import Collectives, Op, post
+from overlap.errors import InputError, RankError
 
 
 def all_seven(comm):
@@ -71,6 +71,52 @@ def bad_input(comm):
             fast.allreduce(1.0)
         fast.free()
         comm.Barrier()
+
+
+def failed_start(comm):
+    """MPI refuses to send a letter: its error here, on the other ranks one that tells who has failed."""
+    fast = Collectives(comm)
+    fast.Barrier()
+    mine = fast._carrier.post
+    if comm.rank == 0:
+        letter = mine._sent.pop()
+        letter.request.Free()
+    with pytest.raises(MPI.Exception if comm.rank == 0 else RankError, match=None if comm.rank == 0 else "rank 0"):
+        for _ in range(3):
+            fast.Barrier()
+    assert mine in post._abandoned
+    fast.free()
+    assert mine not in post._abandoned
+
+
+def without_the_communicator(comm):
+    """Prepared collectives do not need the communicator any more."""
+    other = comm.Dup()
+    fast = Collectives(other)
+    fast.Barrier()
+    other.Free()
+    fast.Barrier()
+    assert fast.allreduce(1) == comm.size
+    fast.free()
+
+
+class TwoNodes(MPI.Intracomm):
+    """A communicator whose even and odd ranks count as two nodes, whatever the library takes for nodes."""
+
+    def Split_type(self, split_type, key=0, info=MPI.INFO_NULL):
+        return self.Split(self.rank % 2, key)
+
+
+def two_nodes(comm):
+    """Letters of any library."""
+    apart = TwoNodes(comm)
+    with Collectives(apart) as fast:
+        assert fast.nodes == 2
+    on_node(apart, [0, 1, 7, 5000], max_nbytes=4096)
+    rounds(apart)
+    bad_input(apart)
+    fewest_messages(apart)
+    failed_start(apart)
 
 
 def fewest_messages(comm):

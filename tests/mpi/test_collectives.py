@@ -70,6 +70,11 @@ def test_bad_input_is_told_on_all_ranks(case):
     jobs.run_job("collectives_cases:bad_input", 3, args={"case": case})
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_buffers_that_overlap(ranks):
+    jobs.run_job("collectives_cases:overlapping", ranks)
+
+
 def test_bad_options():
     jobs.run_job("collectives_cases:bad_options", 2)
 
@@ -91,7 +96,7 @@ def test_a_killed_rank_ends_the_job(env):
 
 
 NODES = ("nodes_cases:all_seven,forgotten_chains,collectives_cases:other_arguments,scalars,nodes_cases:rounds,nodes_cases:the_same_bits,"
-         "collectives_cases:freed,nodes_cases:bad_input,nodes_cases:fewest_messages")
+         "collectives_cases:overlapping,freed,nodes_cases:bad_input,failed_start,without_the_communicator,fewest_messages")
 
 
 @pytest.mark.parametrize("ranks, variable, nodes", [(3, "NOLOCAL", 3), (4, "ODD_EVEN_CLIQUES", 2)])
@@ -114,3 +119,4 @@ def test_under_open_mpi(openmpi):
     jobs.run_job("collectives_cases:all_seven", 3, mpi="openmpi", args={"counts": [1, 7, 9000]})
     jobs.run_job(SHORT, 3, mpi="openmpi")
     jobs.run_job("collectives_cases:compiled_loop", 2, mpi="openmpi", args={"rounds": 10_000})
+    jobs.run_job("nodes_cases:two_nodes,collectives_cases:overlapping", 4, mpi="openmpi", deadline_s=240)
