@@ -142,6 +142,8 @@ def measured_us(comm, runs):
         run(calls)
         return (perf_counter() - started) / calls
 
+    for run in runs:
+        run(1)    # compiles
     each = [comm.bcast(max(20, int(OPTIONS.round_s / max(seconds(run, 20), 1e-8)))) for run in runs]
     best = [float("inf")] * len(runs)
     for _ in range(OPTIONS.rounds):
@@ -153,8 +155,8 @@ def measured_us(comm, runs):
 def case(comm, fast, name, nbytes):
     """One line of the table."""
     size = comm.size
-    block = np.zeros(max(1, nbytes // 8))
-    arrays = block, np.zeros_like(block), np.zeros((size, block.size))
+    block = np.ones(max(1, nbytes // 8))    # no zeros, for which the system has one page until something is written there
+    arrays = block, np.ones_like(block), np.ones((size, block.size))
     place, handles = COLLECTIVES.index(name), [handle(one) for one in (comm, MPI.DOUBLE, MPI.SUM)]
     python_us, njit_us, mpi_c_us, mpi4py_us = measured_us(comm, [
         python_calls(fast, name, size, *arrays), lambda calls: compiled(fast, place, calls, size, *arrays),

@@ -28,8 +28,8 @@ from .patience import Patience
 from .protocol import ALLGATHER, BCAST, CAPACITY, GATHER, LIMITS, NAMES, SCATTER, signature
 from .window import NO_LIMIT, memory
 
-FROM_NBYTES = 2**16
-SIZES = tuple(2**power for power in range(17, 23))   # measured ones; a message counts as the next longer of them
+FROM_NBYTES = 2**15
+SIZES = tuple(2**power for power in range(16, 23))   # measured ones; a message counts as the next longer of them
 KINDS = (BCAST, SCATTER, GATHER, ALLGATHER)
 _ROUNDS, _ROUND_S = 3, 0.002
 _SLOW_S = 0.02         # where a call takes so long, one is enough
@@ -58,8 +58,8 @@ class LongMessages:
     def carry(self, kind: int, arguments: list[int]) -> None:
         """Do a collective with the arguments that `chains.elsewhere` names."""
         send, target, _, nbytes, root, _, agreed = arguments
-        node.barrier(self._address, agreed)
         if kind not in self.by_mpi:
+            node.barrier(self._address, agreed)
             self._learn(kind)
         place = min(int(np.searchsorted(SIZES, nbytes)), len(SIZES) - 1)
         (self._mpi if self.by_mpi[kind][place] else self._window)(kind, send, target, nbytes, root, agreed)
@@ -83,6 +83,7 @@ class LongMessages:
             (node.scatter if kind == SCATTER else node.gather)(self._address, send, target, nbytes, root, agreed)
 
     def _mpi(self, kind, send, target, nbytes, root, agreed):
+        node.barrier(self._address, agreed)
         comm, everybodys = self._comm, nbytes * self._comm.size
         first = memory(send, everybodys if kind == SCATTER else nbytes) if send else None
         second = memory(target, nbytes if kind in (BCAST, SCATTER) else everybodys) if target else None
@@ -122,7 +123,8 @@ class LongMessages:
     def _measured_s(self, way, kind, nbytes):
         """Seconds of a call, the slowest rank's best round, each rank the root in turn; alike on all ranks."""
         comm = self._comm
-        arrays = np.zeros((2, nbytes * (1 if kind == BCAST else comm.size)), np.uint8)
+        # No zeros, for which the system has one page until something is written there.
+        arrays = np.ones((2, nbytes * (1 if kind == BCAST else comm.size)), np.uint8)
         send, target = (array.ctypes.data for array in arrays)
         if kind == BCAST:
             target = send
