@@ -39,7 +39,8 @@ class DistArray(np.ndarray):
     Attributes
     ----------
     comm, global_shape, axes, local_slice
-        As given. An array that was unpickled has no communicator, None, until it is given one.
+        As given. A pickle keeps all but the communicator, which means nothing in another process: an unpickled array's
+        is None, and `gather` and all else that ranks do together refuse until it is set, ``u.comm = comm``.
 
     Raises
     ------
@@ -360,8 +361,8 @@ class DistArray(np.ndarray):
 
     def _known(self) -> tuple[Any, Distribution]:
         if self._where is None or self.comm is None:
-            raise InputError("expected a distributed array with a communicator, received one without: "
-                             "after unpickling, set its attribute comm")
+            raise InputError("expected a distributed array with a communicator, received one without: a pickle keeps the "
+                             "distribution and leaves the communicator behind; set it on every rank, ``u.comm = comm``")
         return self.comm, self._where
 
 

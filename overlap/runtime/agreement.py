@@ -161,6 +161,7 @@ class Agreements:
             found = self._control.allgather(
                 {(comm.number, _first_of(comm.source, everyone)): shared
                  for comm, shared in issued.items()})
+            everyone.Free()
         for which in sorted({key for mine in found for key in mine}):
             members = {rank: mine[which] for rank, mine in enumerate(found) if which in mine}
             for place in range(max(map(len, members.values()))):
@@ -174,7 +175,10 @@ class Agreements:
 
 def _first_of(comm, group):
     """The place of a communicator's first rank in a group: tells the communicators of a split apart."""
-    return comm.Get_group().Translate_ranks([0], group)[0]
+    own = comm.Get_group()
+    first, = own.Translate_ranks([0], group)
+    own.Free()
+    return first
 
 
 def _crc(shared, number):

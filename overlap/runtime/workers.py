@@ -159,6 +159,7 @@ class Workers(ReadySteps):
 _pools_lock = threading.Lock()
 _pools_users = 0
 _pools_limit = None
+_pools_known = -1, None     # modules when they were looked for, and what finds them
 
 
 @contextmanager
@@ -168,7 +169,7 @@ def single_threaded_pools():
     with _pools_lock:
         _pools_users += 1
         if _pools_users == 1:
-            _pools_limit = threadpoolctl.threadpool_limits(limits=1), _limit_pyfftw(1)
+            _pools_limit = _pools().limit(limits=1), _limit_pyfftw(1)
     try:
         yield
     finally:
@@ -179,6 +180,14 @@ def single_threaded_pools():
                 libraries.restore_original_limits()
                 _limit_pyfftw(pyfftw_threads)
                 _pools_limit = None
+
+
+def _pools():
+    """The pools of all libraries that are loaded, looked for again when there are other modules: that reads a long file."""
+    global _pools_known
+    if _pools_known[0] != len(sys.modules):
+        _pools_known = len(sys.modules), threadpoolctl.ThreadpoolController()
+    return _pools_known[1]
 
 
 def _limit_pyfftw(threads):

@@ -141,6 +141,9 @@ class Comm:
     def Translate_ranks(self, ranks, _):
         return ranks
 
+    def Free(self):
+        pass
+
     def Dup(self):
         """A new communicator; the last one of them is `latest`."""
         ticket, meeting = self._join(("Dup",), None, None, None)
