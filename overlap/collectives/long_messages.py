@@ -113,7 +113,7 @@ class LongMessages:
                      for nbytes in SIZES]
             if path and self._comm.rank == 0:
                 with suppress(OSError):
-                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     files.write(path, json.dumps({"sizes": SIZES, "by_mpi": known}))
         self.by_mpi[kind] = tuple(known)
         # Up to where MPI is first faster nothing leaves the compiled code any more.

@@ -17,11 +17,13 @@ from overlap.errors import InputError
 def by_either_way(comm):
     """By the window or by MPI, whatever is chosen for a size: the same; what was measured is kept, a bad file is measured anew."""
     folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
-    os.environ["OVERLAP_CACHE"] = folder
+    place = Path(folder, "cache")
+    os.environ["OVERLAP_CACHE"] = str(place)
     try:
         found = _way_of_long(comm, None)
-        kept = sorted(Path(folder).glob("*.collectives.json"))
+        kept = sorted(place.glob("*.collectives.json"))
         assert len(kept) == 4, kept
+        assert place.stat().st_mode & 0o777 == 0o700, "the cache's folder is its owner's alone"
         assert _way_of_long(comm, None) == found
         comm.Barrier()
         if comm.rank == 0:
