@@ -15,7 +15,6 @@ import numpy as np
 from ...arrays import Layout, TransposeBlocks, box_shape, contiguous, length_of, offset
 from .fftw import REQUIRED_ALIGNMENT, complex_of
 from .program import RECEIVE, SEND, Program, View
-from .strided_sweep import StridedSweep
 from .sweep import Sweep, SweepInPlace
 
 UNIT_NBYTES = 256 * 1024
@@ -157,12 +156,9 @@ class Stage:
             self.first[length] = SweepInPlace(
                 box_shape(source), steps.first[0], self.source_dtype, direction, [source])
         else:
-            own = {axis: lines[axis] for axis in steps.first}
-            shape, dtype = box_shape(source), self.source_dtype
-            self.first[length] = (
-                StridedSweep(shape, own, dtype, at_first, self.source_shape, tiles)
-                if StridedSweep.suits(shape, own, dtype) else
-                Sweep(shape, own, dtype, at_first, [source], tiles))
+            self.first[length] = Sweep(
+                box_shape(source), {axis: lines[axis] for axis in steps.first}, self.source_dtype,
+                at_first, [source], tiles)
         if self._in_target:
             self.then[length] = SweepInPlace(
                 box_shape(target), steps.then[0], self.dtype, direction, pieces)

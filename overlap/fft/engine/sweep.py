@@ -29,6 +29,7 @@ from .program import SCRATCH, View, strides_of
 BLOCK_NBYTES = 256 * 1024
 HOT_NBYTES = 128 * 1024  # of a block that is transformed where it is
 AT_ONCE = 16  # lines that are not contiguous, through scratch memory
+NEAR_NBYTES = 2**22  # of an array that a cache of all cores holds
 NARROWEST = 4  # points of a block along the array's last axis, if that is not transformed
 
 
@@ -62,6 +63,8 @@ class Sweep:
         itemsize = complex_of(dtype).itemsize
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
             [line.fine for line in lines.values()], dtype=int)))))
+        if len(lines) == 1 and int(np.prod(shape[next(iter(lines)) + 1:], dtype=int)) > 1:
+            budget = min(budget, AT_ONCE)
         cuts = cuts_of(shape, lines if after is None else range(len(shape)), budget, NARROWEST)
         made = {}
         self._parts = []
@@ -268,7 +271,7 @@ class SweepInPlace:
     lie side by side stay in the cache. Else they go through scratch memory, `AT_ONCE` at a time: their FFT is made out
     of place, into contiguous lines, and copied back. It takes less time than in place, where points so far apart
     compete for the same places in the cache, as long as the scratch memory stays there; longer ones are
-    transformed in place.
+    transformed in place. FFTs of what comes from memory are made in the scratch memory: a copy waits less for it.
 
     Parameters
     ----------
@@ -299,6 +302,7 @@ class SweepInPlace:
         self.groups, self._sources, self._blocks = [], sources, []
         self._contiguous = inner == 1
         self._apart = inner > 1 and lines >= AT_ONCE and length * inner * itemsize > BLOCK_NBYTES  # through scratch
+        self._far = length * inner * itemsize > NEAR_NBYTES
         self._shape = shape if self._contiguous else (outer, length, inner)
         self.scratch_nbytes = 0
         wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
@@ -326,9 +330,16 @@ class SweepInPlace:
         part = barely_aligned(self._shape[1:], dtype)[where[1:]]
         if not self._apart:
             return LineTransform(part, part, 0, forward, effort)
-        hot = View.of_lines(SCRATCH, part.shape, 0, dtype)
+        hot = self._hot(part.shape, 0, dtype)
         self.scratch_nbytes = max(self.scratch_nbytes, hot.nbytes)
-        return LineTransform(part, hot.array(empty((hot.nbytes,), np.uint8)), 0, forward, effort, streamed=True)
+        there = hot.array(empty((hot.nbytes,), np.uint8))
+        return LineTransform(there if self._far else part, there, 0, forward, effort, streamed=not self._far)
+
+    def _hot(self, shape, axis, dtype):
+        """Where lines lie in scratch memory: as in the array but close together, or contiguous."""
+        if self._far:
+            return View.contiguous(SCRATCH, shape, dtype)
+        return View.of_lines(SCRATCH, shape, axis, dtype)
 
     @staticmethod
     def suits(shape, axis, dtype, cuts=()):
@@ -355,15 +366,16 @@ class SweepInPlace:
             return
         array = target if self._contiguous else target.reshaped(self._shape)
         for plan, where in self._blocks[blocks]:
-            part = there = array[where]
+            part = array[where]
             for box, source in gathered if self._contiguous else ():
                 for here, inside in _common(box, where):
                     program.copy(part[inside], source[here], scale)
+            hot = self._hot(part.shape, 1, part.dtype) if self._apart else part
+            if self._apart and self._far:
+                program.copy(hot, part)
+            program.transform(plan, hot, hot if self._far else part)
             if self._apart:
-                there = View.of_lines(SCRATCH, part.shape, 1, part.dtype)
-            program.transform(plan, there, part)
-            if self._apart:
-                program.copy(part, there)
+                program.copy(part, hot)
 
 
 def cuts_of(shape, whole, budget, narrowest=1):
