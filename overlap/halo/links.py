@@ -131,5 +131,5 @@ def complete(state_at):
         sched_yield()
         if clock_ns(state[SCRATCH]) - asked > INTERVAL_NS:
             mark = state_at + 8 * BROKEN
-            call_python(state[ATTEND], 0, 0, mark, mark)
+            call_python(state[ATTEND], 0, 0, 1, mark, mark)
             asked = clock_ns(state[SCRATCH])
