@@ -8,14 +8,35 @@ nothing else; and UCX, which MPI libraries load, takes SIGHUP for itself and doe
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 UCX_SETTINGS = {"UCX_DEBUG_SIGNO": "0"}
 _SAME_S = 5.0       # a closed terminal is told twice, by the kernel and by the shell
+
+
+def send_dropped_again() -> None:
+    """Have signals whose exceptions Python drops come once more, in this process from now on."""
+    def again(dropped: sys.UnraisableHookArgs, printed: Any = sys.unraisablehook) -> None:
+        error = dropped.exc_value
+        if isinstance(error, KeyboardInterrupt):
+            number, delay_s = signal.SIGINT, 0.01   # not in this function, which may raise no more than those
+        elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+            number, delay_s = error.code - 128, _SAME_S
+        else:
+            printed(dropped)
+            return
+        timer = threading.Timer(delay_s, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = again
 
 
 @contextmanager

@@ -266,6 +266,27 @@ def test_a_signal_while_ranks_are_forked(name, status):
         assert command.wait(60) == status
 
 
+DROPPING = """
+import signal, time
+from overlap.tools import signals
+
+class Dropping:
+    def __del__(self):
+        signal.raise_signal(signal.{name})
+
+signals.send_dropped_again()
+with signals.ending_by_exception():
+    Dropping()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("name, status", [("SIGTERM", 143), ("SIGINT", -signal.SIGINT)])
+def test_a_signal_where_python_drops_exceptions(name, status):
+    with process(sys.executable, "-c", DROPPING.format(name=name)) as command:
+        assert command.wait(60) == status
+
+
 def test_a_closed_terminal_ends_a_job_of_mpiexec():
     launcher, environ = processes.launcher_command("mpich")
     with started(*LONG, launcher=[*launcher, "-n", "2"], env=environ) as process:
