@@ -25,6 +25,7 @@ def send_dropped_again() -> None:
     """Have signals whose exceptions Python drops come once more, in this process from now on."""
     def again(dropped: sys.UnraisableHookArgs, printed: Any = sys.unraisablehook) -> None:
         error = dropped.exc_value
+        number: int
         if isinstance(error, KeyboardInterrupt):
             number, delay_s = signal.SIGINT, 0.01   # not in this function, which may raise no more than those
         elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
