@@ -9,7 +9,7 @@ import pytest
 from overlap.fft import Settings
 from overlap.fft.engine import fftw
 from overlap.fft.planning import expected, refining, trials, tune
-from overlap.fft.planning.candidates import FieldCandidates, PlaneCandidates
+from overlap.fft.planning.candidates import LATE, FieldCandidates, PlaneCandidates
 from overlap.fft.planning.refining import Refinement
 from overlap.fft.planning.search import adopt, choose
 from overlap.fft.planning.settings import settings_problem
@@ -332,13 +332,27 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
     kept = []
     entrants = [replace(FULL, wait=wait, chunk=chunk) for wait in ("off", "block", "poll") for chunk in (1, 2)]
     transform.configure(entrants[0])
-    refinement = Refinement(transform, entrants, kept.append)
+    refinement = Refinement(transform, entrants, lambda best: [], kept.append)
     calls = 0
     while refinement.run(lambda: transform.run_planes([transform.units], [])):
         calls += 1
     assert calls == 2 * len(entrants) + 2 * refining.FINAL_ROUNDS - 1
     assert kept == [transform.settings] and transform.settings.wait == favourite
     assert {trial.settings for trial in transform.trials} == set(entrants)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_shares_that_are_late_are_tried_once_the_fastest_mode_is_known(monkeypatch, share):
+    """A model that knows one stage finds no share worth a try; the calls do."""
+    transform = Transform(cost=costing({"wait": "poll", "late": share}), **FIELDS)
+    transform.control.hosts = ("one", "two")
+    choose(transform, Settings())
+    monkeypatch.setattr(refining, "perf_counter", lambda: transform.now_s)
+    transform.planning = True  # the arrays are the test's
+    while transform.refinement.run(lambda: transform.run_planes([transform.units], [])):
+        pass
+    assert {trial.settings.late for trial in transform.trials if trial.settings.wait == "poll"} >= set(LATE)
+    assert transform.settings.wait == "poll" and transform.settings.late == share
 
 
 @pytest.mark.parametrize("hosts, cores, wait", [
@@ -355,7 +369,7 @@ def test_nothing_is_expected_to_hide_where_the_exchange_takes_the_core(monkeypat
 
 def test_a_call_that_fails_is_not_counted():
     transform = Transform(cost=costing({}), **PLANES)
-    refinement = Refinement(transform, [FULL, replace(FULL, wait="off")], lambda settings: None)
+    refinement = Refinement(transform, [FULL, replace(FULL, wait="off")], lambda best: [], lambda settings: None)
     transform.configure(FULL)
 
     def fails():

@@ -1,7 +1,8 @@
 """Refining: the settings that a model chose are compared with others in the user's own calls.
 
 Nothing is measured when a plan is made, so it comes at once. Its first calls then run with one candidate's
-settings after another, twice each (the first time touches new memory), and the best two a few times more.
+settings after another, twice each (the first time touches new memory), then with what is worth a try once the best
+of these is known, and the best two a few times more.
 Results do not depend on the settings, only the time of these calls does. A call's time is that of the rank
 which came last, the smallest of all ranks' times: the others have waited for it.
 """
@@ -31,17 +32,21 @@ class Refinement:
     transform : Transform
     entrants : list of Settings
         The first one is what the transform is configured with.
+    successors : callable
+        ``successors(settings)`` gives what else is to be tried if these are the fastest of the entrants.
     keep : callable
         ``keep(settings)`` is called on all ranks when the fastest is known.
     """
 
     def __init__(self, transform: Tunable, entrants: list[Settings],
-                 keep: Callable[[Settings], object]) -> None:
+                 successors: Callable[[Settings], list[Settings]], keep: Callable[[Settings], object]) -> None:
         self._transform, self._keep = transform, keep
-        self._entrants = entrants[:ENTRANTS]
-        self._turns = [number for number in range(len(self._entrants)) for _ in range(2)]
-        self._times_s: list[list[float]] = [[] for _ in self._entrants]
+        self._successors: Callable[[Settings], list[Settings]] | None = successors
+        self._entrants: list[Settings] = []
+        self._times_s: list[list[float]] = []
+        self._turns: list[int] = []
         self._final = False
+        self._enter(entrants[:ENTRANTS])
 
     def run(self, call: Callable[[], None]) -> bool:
         """Make a call with the settings whose turn it is; whether others are left (collective)."""
@@ -57,6 +62,12 @@ class Refinement:
         if self._turns:
             return True
         medians = [float(np.median(times_s[1:])) for times_s in self._times_s]
+        if self._successors is not None:
+            found = self._successors(self._entrants[int(np.argmin(medians))])
+            self._successors = None
+            self._enter([one for one in found if one not in self._entrants])
+            if self._turns:
+                return True
         if not self._final and len(medians) > 1:
             self._final = True
             best = sorted(np.argsort(medians, kind="stable")[:2])
@@ -73,6 +84,13 @@ class Refinement:
              for entrant, median in zip(self._entrants, medians)), key=lambda trial: trial.seconds_per_slice))
         self._keep(chosen)
         return False
+
+    def _enter(self, entrants: list[Settings]) -> None:
+        """Give each of these its turns."""
+        for settings in entrants:
+            self._turns += [len(self._entrants)] * 2
+            self._entrants.append(settings)
+            self._times_s.append([])
 
     def _configure(self, settings: Settings) -> None:
         transform, before = self._transform, self._transform.settings

@@ -66,7 +66,7 @@ def choose(transform: Tunable, requested: Settings, memory: Memory | None = None
             if memory is not None:
                 memory.keep(transform.name, settings, len(transform.trials))
 
-        transform.refinement = Refinement(transform, entrants, keep)
+        transform.refinement = Refinement(transform, entrants, candidates.late_shares, keep)
 
 
 def adopt(transform: Tunable, requested: Settings, settings: Settings) -> None:
