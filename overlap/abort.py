@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from mpi4py import MPI
 
 ABORT_GRACE_S = 5.0
+MPI_GRACE_S = 2.0  # for MPI's own abort, which does not always return
 PRINT_GRACE_S = 0.3  # for the launcher to forward what was printed, before it kills the job
 EXIT_STATUS = 75
 
@@ -27,6 +28,7 @@ def abort(reason, others_s=0.0):
     sys.__stderr__.flush()
     _write(sys.__stderr__.fileno(), report.encode(errors="backslashreplace"))
     time.sleep(PRINT_GRACE_S + others_s)
+    faulthandler.dump_traceback_later(MPI_GRACE_S, exit=True, file=sys.__stderr__)
     MPI.COMM_WORLD.Abort(EXIT_STATUS)
 
 

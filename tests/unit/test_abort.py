@@ -1,0 +1,23 @@
+"""The end of a job in which nothing can be agreed on any more."""
+
+import subprocess
+import sys
+
+STUCK = """
+import ctypes
+from types import SimpleNamespace
+from overlap import abort
+
+def never_returns(status):
+    ctypes.PyDLL(None).sleep(600)      # with the interpreter's lock
+
+abort.ABORT_GRACE_S = 600
+abort.MPI = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=3, Abort=never_returns))
+abort.abort("nobody answers")
+"""
+
+
+def test_the_job_ends_if_mpi_cannot_abort_it():
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "overlap: rank 3" in done.stderr and "nobody answers" in done.stderr and "never_returns" in done.stderr
