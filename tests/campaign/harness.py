@@ -54,7 +54,11 @@ class Part:
 
 @dataclass
 class Record:
-    """What is known of a part: its next seed, its failures, the time spent, the commits run, and what found its defect."""
+    """What is known of a part: its next seed, its failures, the time spent, the commits run, and what found its defect.
+
+    A failure is a dict of its seed, commit and problem, and stays. Under "again" it lists the later runs of the same seed,
+    each a commit and how many trials passed and failed on it.
+    """
 
     seed: int = 0
     commits: list[str] = field(default_factory=list)
@@ -120,6 +124,40 @@ class Campaign:
         chosen = [part for part in self.parts if not names or part.name in names]
         return all([self._run_part(part, 60 * minutes / len(chosen)) for part in chosen])
 
+    def run_again(self, names: Sequence[str] = (), minutes: float = 1.0, times: int = 3) -> bool:
+        """Run the seeds that have failed again, so often on this commit in all; True if none fails now."""
+        end, chosen = time.monotonic() + 60 * minutes, [part for part in self.parts if not names or part.name in names]
+        for part in chosen:
+            for failure in self.records[part.name].failures:
+                while sum(self._on_this_commit(failure)) < times and time.monotonic() < end:
+                    problem = self._trial(part, failure["seed"])
+                    self._note_again(failure, problem)
+                    self.keep()
+        return not any(self._on_this_commit(failure)[1] for part in chosen for failure in self.records[part.name].failures)
+
+    def _on_this_commit(self, failure):
+        """How many runs of a failed seed have passed and failed on this commit."""
+        last = failure.get("again", [{"commit": None}])[-1]
+        return (last["passed"], last["failed"]) if last["commit"] == self._about["commit"] else (0, 0)
+
+    def _note_again(self, failure, problem):
+        again = failure.setdefault("again", [])
+        if not again or again[-1]["commit"] != self._about["commit"]:
+            again.append({"commit": self._about["commit"], "passed": 0, "failed": 0})
+        again[-1]["failed" if problem else "passed"] += 1
+        if problem:
+            again[-1]["problem"] = problem
+
+    def _trial(self, part, seed):
+        """What is wrong with a seed, or None; it is run once more where it failed while everything stood still."""
+        while True:
+            with longest_pause() as pause:
+                problem = problem_of(part.run, seed)
+            if not problem or pause[0] <= STILL_S:
+                self.say(f"{part.name}: seed {seed}: {'failed: ' + problem if problem else 'passed'}")
+                return problem
+            self.say(f"{part.name}: seed {seed}: again, for all stood still for {pause[0]:.0f} s: {problem}")
+
     def _run_part(self, part, budget_s):
         record, start = self.records[part.name], time.monotonic()
         record.skipped = part.unavailable()
@@ -134,15 +172,10 @@ class Campaign:
         while (record.seed * part.trials < part.target and time.monotonic() - start < budget_s
                and failed < MOST_FAILURES):
             began = time.monotonic()
-            with longest_pause() as pause:
-                problem = problem_of(part.run, record.seed)
-            if problem and pause[0] > STILL_S:
-                self.say(f"{part.name}: seed {record.seed}: again, for all stood still for {pause[0]:.0f} s: {problem}")
-                continue
+            problem = self._trial(part, record.seed)
             record.seconds += time.monotonic() - began
             if self._about["commit"] not in record.commits:
                 record.commits.append(self._about["commit"])
-            self.say(f"{part.name}: seed {record.seed}: {'failed: ' + problem if problem else 'passed'}")
             if problem:
                 failed += 1
                 record.failures.append({"seed": record.seed, "commit": self._about["commit"], "problem": problem})
@@ -162,28 +195,44 @@ class Campaign:
         about = self._about
         rows = [self._row(part, self.records[part.name]) for part in self.parts]
         whole = all(self.records[part.name].seed * part.trials >= part.target for part in self.parts)
-        failures = [f"* {name}, seed {one['seed']}: {one['problem'].splitlines()[0]} (commit {one['commit']})"
-                    for name, record in self.records.items() for one in record.failures]
+        failures = [f"* {name}, seed {one['seed']}: {one['problem'].splitlines()[0]} (commit {_short(one['commit'])})"
+                    + "".join(map(_once_more, one.get("again", ()))) for name, record in self.records.items()
+                    for one in record.failures]
         versions = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
         return "\n".join([
             "# Reliability: how much of the campaign has been run", "",
             "`python -m tests.campaign`: " + ("every part has reached its number." if whole else
                                               "**the full campaign has not been run yet.** Trials made so far, beside "
                                               "those that it asks for:"), "",
-            "| part | what is tried, and must hold | asked for | made | failed | its defect is found | s | commits |",
-            "|---|---|---|---|---|---|---|---|", *rows, "",
+            "| part | what is tried, and must hold | asked for | made | failed | of them pass now | its defect is found | s | commits |",
+            "|---|---|---|---|---|---|---|---|---|", *rows, "",
             f"Machine: {about['machine']['cpu']}, {about['machine']['cores']} cores, {about['machine']['system']}, "
             f"Python {about['machine']['python']}; {versions}. Ranks, mode and MPI library are "
             "drawn from the seed; one worker per rank unless drawn.", "",
-            "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again):" if failures
+            "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again). A failure stays in this "
+            "list; of its seed's later runs (`python -m tests.campaign --again`) the commit and the number that passed stand behind "
+            "it, and it counts as passing now if the last commit that ran it passed every time:" if failures
             else "No trial has failed.", *failures, ""])
 
     def _row(self, part, record):
         made = part.trials * record.seed
         defect = record.skipped and f"not run: {record.skipped}" or (
             "not tried yet" if not record.seed and record.defect is None else "yes" if record.defect else "**no**")
-        return (f"| {part.name} | {part.what} | {part.target:,} | {made:,} | {len(record.failures)} | {defect} | "
+        return (f"| {part.name} | {part.what} | {part.target:,} | {made:,} | {len(record.failures)} | "
+                f"{sum(map(_passes_now, record.failures))} | {defect} | "
                 f"{record.seconds:.0f} | {', '.join(map(_short, record.commits))} |")
+
+
+def _passes_now(failure):
+    """Whether the last commit that ran a failed seed again passed each time."""
+    return "again" in failure and not failure["again"][-1]["failed"]
+
+
+def _once_more(again):
+    """One commit's runs of a seed that had failed, in words."""
+    count = again["passed"] + again["failed"]
+    return f"; on {_short(again['commit'])} {again['passed']} of {count} passed" + (
+        f" ({again['problem'].splitlines()[0]})" if again["failed"] else "")
 
 
 def _short(commit):

@@ -42,7 +42,7 @@ def test_it_ends_at_its_number_and_says_so(path):
     assert campaign(path, tried).run()
     assert tried.seeds == [0, 1, 2]     # two trials each
     text = path.with_suffix(".md").read_text()
-    assert "| tried | counted trials | 6 | 6 | 0 | yes |" in text and "every part has reached its number" in text
+    assert "| tried | counted trials | 6 | 6 | 0 | 0 | yes |" in text and "every part has reached its number" in text
 
 
 def test_it_goes_on_where_it_ended(path):
@@ -70,6 +70,25 @@ def test_a_failure_is_reported_with_its_seed_and_the_rest_is_tried(path):
     assert "* tried, seed 1: AssertionError: seed 1 is bad (commit" in path.with_suffix(".md").read_text()
     campaign(path, Tried(target=8)).run()   # what has failed once stays in the report
     assert "seed 1 is bad" in path.with_suffix(".md").read_text()
+
+
+def test_a_seed_that_has_failed_is_run_again_and_stays_in_the_report(path, monkeypatch):
+    def on(commit, tried):
+        monkeypatch.setattr(harness.report, "commit", lambda: commit)
+        return campaign(path, tried)
+
+    on("before", Tried(bad=(1,))).run()
+    assert "| 6 | 6 | 1 | 0 | yes |" in path.with_suffix(".md").read_text()
+    mended = Tried(bad=())
+    later = on("mended", mended)
+    assert later.run_again(times=2) and later.run_again(times=3)    # three in all
+    assert mended.seeds == [1, 1, 1]
+    text = path.with_suffix(".md").read_text()
+    assert "| 6 | 6 | 1 | 1 | yes |" in text and "seed 1 is bad (commit before); on mended 3 of 3 passed" in text
+    assert not on("broken", Tried(bad=(1,))).run_again(times=1)
+    text = path.with_suffix(".md").read_text()
+    assert "| 6 | 6 | 1 | 0 | yes |" in text
+    assert "; on mended 3 of 3 passed; on broken 0 of 1 passed (AssertionError: seed 1 is bad)" in text
 
 
 def test_a_failure_while_all_stood_still_does_not_count(path, monkeypatch):
