@@ -1,4 +1,4 @@
-"""The flux tube killed at a random moment and started again: one interval is lost at most, and no bit of the result."""
+"""The flux tube killed at random moments, again and again: an interval is lost at most each time, and no bit of the result."""
 
 import functools
 import json
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import commands
@@ -15,11 +16,11 @@ import processes
 
 from overlap.tools import launch
 
+from . import stepping
 from .draw import Drawn
 from .harness import Part
 
-RUN = processes.REPOSITORY / "examples" / "gkv" / "run.py"
-EVERY, DEADLINE_S = 4, 600.0
+KILLS, EVERY, DEADLINE_S = 4, 4, 300.0
 CONFIG = f"""
 [grid]
 nx = 4
@@ -34,75 +35,142 @@ checkpoint_every = {EVERY}
 """
 
 
-def _start(folder, ranks, *more):
-    config = Path(folder, "run.toml")
-    config.write_text(CONFIG)
-    launcher, environ = processes.launcher_command("mpich")
-    return commands.process(*launcher, "-n", ranks, sys.executable, RUN, "turbulence", "--config", config, "--out",
-                            Path(folder, "out"), *more, env=environ | dict([launch.THREAD_LEVEL]))
+class Run:
+    """A folder in which the flux tube runs, ends or is killed, and goes on.
 
+    Attributes
+    ----------
+    notes : list of (int, float)
+        The steps made by the last start, and when.
+    """
 
-def _finish(folder, ranks, *more):
-    """Run to the end; returns the step at the end and how many were made now."""
-    with _start(folder, ranks, *more) as job:
+    def __init__(self, folder, ranks, mpi):
+        self.folder, self.ranks, self.mpi = Path(folder), ranks, mpi
+        self.config, self.out, self._notes = (self.folder / name for name in ("run.toml", "out", "notes"))
+        self.config.write_text(CONFIG)
+
+    def start(self):
+        """A process that goes on from the newest checkpoint, if there is one."""
+        self._notes.write_text("")
+        launcher, environ = processes.launcher_command(self.mpi, self.folder)
+        return commands.process(
+            *launcher, "-n", self.ranks, sys.executable, stepping.__file__, self._notes, "turbulence", "--config", self.config,
+            "--out", self.out, *["--restart"] * bool(self.checkpoints()), env=environ | dict([launch.THREAD_LEVEL]))
+
+    @property
+    def notes(self):
+        *lines, _ = self._notes.read_text().split("\n")
+        return [(int(step), float(moment)) for step, moment in map(str.split, lines)]
+
+    def checkpoints(self):
+        """Steps of the checkpoints, the newest last."""
+        return [int(path.stem.split("-")[1]) for path in self._paths()]
+
+    def _paths(self):
+        return sorted(self.out.glob("checkpoint-*.h5"))
+
+    def kept(self):
+        """The step from which the next start goes on."""
+        return max(self.checkpoints(), default=0)
+
+    def end(self, job):
+        """Wait for a start to end well."""
         _, said = job.communicate(timeout=DEADLINE_S)
         assert job.returncode == 0, said
-    newest = _checkpoints(folder)[-1]
-    return newest, json.loads(Path(folder, "out", "figures.json").read_text())["cost"]["steps"]
+
+    def kill(self, job, steps, later_s):
+        """Kill all ranks some time after so many steps; True if they were still running."""
+        end = time.monotonic() + DEADLINE_S
+        while len(self.notes) < steps and job.poll() is None:
+            assert time.monotonic() < end, f"{steps} steps were not made in {DEADLINE_S:.0f} s"
+            time.sleep(0.005)
+        try:
+            job.wait(later_s)
+        except subprocess.TimeoutExpired:
+            processes.end_all(job.mark, 0)
+            return True
+        assert job.returncode == 0, job.stderr.read()
+        return False
+
+    def result(self):
+        """The state at the end and all that the output holds, as arrays by name."""
+        found = {}
+        for path in (self._paths()[-1], self.out / "output.h5"):
+            with h5py.File(path) as file:
+                file.visititems(lambda name, data: found.update({f"{path.name}: {name}": np.array(data)})
+                                if isinstance(data, h5py.Dataset) else None)
+        return found
 
 
-def _checkpoints(folder):
-    return sorted(Path(folder, "out").glob("checkpoint-*.h5"))
+@dataclass(frozen=True)
+class Undisturbed:
+    """A run that nobody kills: its result, its number of steps, and seconds before them, of one, and after them."""
 
-
-def _step(path):
-    return int(path.stem.split("-")[1])
-
-
-def _state(path):
-    with h5py.File(path) as file:
-        return {"f": np.array(file["f"]), **{name: np.array(values) for name, values in file["history"].items()}}
+    result: dict
+    steps: int
+    before_s: float
+    step_s: float
+    after_s: float
 
 
 @functools.cache
-def undisturbed(ranks):
-    """The state at the end of a run that nobody kills, its step, and how long it took."""
+def undisturbed(ranks, mpi):
+    """The run with which killed ones are compared."""
     with tempfile.TemporaryDirectory(prefix="overlap-gkv-") as folder:
-        start = time.monotonic()
-        newest, _ = _finish(folder, ranks)
-        return _state(newest), _step(newest), time.monotonic() - start
+        run, start = Run(folder, ranks, mpi), time.monotonic()
+        with run.start() as job:
+            run.end(job)
+        moments = [moment for _, moment in run.notes]
+        return Undisturbed(run.result(), len(moments), moments[0] - start, (moments[-1] - moments[0]) / (len(moments) - 1),
+                           time.monotonic() - moments[-1])
 
 
-def kill(ranks, share, other=0.0):
-    """Kill a run after a share of the time that it takes, start it again, and compare."""
-    expected, end, wall_s = undisturbed(ranks)
+def kill(drawn, ranks, mpi, kills=KILLS, other=0.0):
+    """Kill a run so often, each time at a moment of its start, of its steps or of its end, and compare what it comes to."""
+    expected = undisturbed(ranks, mpi)
     with tempfile.TemporaryDirectory(prefix="overlap-gkv-") as folder:
-        with _start(folder, ranks) as job:
-            try:
-                job.wait(share * wall_s)
-            except subprocess.TimeoutExpired:
-                processes.end_all(job.mark, 0)
-        before = _checkpoints(folder)
-        kept = _step(before[-1]) if before else 0
-        newest, made = _finish(folder, ranks, *["--restart"] * bool(before))
-        assert _step(newest) == end, f"ended at step {_step(newest)}, not {end}"
-        assert made == end - kept, f"made {made} steps after step {kept}: the newest checkpoint was not used"
-        assert len(before) < 2 or _step(before[-1]) - _step(before[-2]) <= EVERY, "an interval was lost"
-        for name, values in _state(newest).items():
-            assert np.array_equal(values + other, expected[name]), f"{name} differs from that of a run without a kill"
+        run = Run(folder, ranks, mpi)
+        while kills:
+            kept = run.kept()
+            steps = int(drawn.integers(0, expected.steps - kept + 1))
+            longest_s = (expected.before_s if steps == 0 else expected.after_s if steps == expected.steps - kept
+                         else 2 * expected.step_s)
+            with run.start() as job:
+                kills -= run.kill(job, steps, float(drawn.uniform(0, longest_s)))
+            _check(run, kept)
+        kept = run.kept()
+        with run.start() as job:
+            run.end(job)
+        _check(run, kept)
+        assert run.kept() == expected.steps, f"ended at step {run.kept()}, not {expected.steps}"
+        made = json.loads((run.out / "figures.json").read_text())["cost"]["steps"]
+        assert made == expected.steps - kept, f"made {made} steps after step {kept}"
+        result = run.result()
+        assert result.keys() == expected.result.keys()
+        for name, values in result.items():
+            assert np.array_equal(values + other, expected.result[name]), f"{name} differs from that of a run without a kill"
+
+
+def _check(run, kept):
+    """The last start went on from the newest checkpoint, and less than an interval of its steps is lost."""
+    made = [step for step, _ in run.notes]
+    assert made == list(range(kept + 1, kept + 1 + len(made))), f"after step {kept}: {made}"
+    reached = kept + len(made)
+    assert 0 <= reached - run.kept() <= EVERY, f"step {run.kept()} was kept, and {reached} reached: an interval was lost"
 
 
 def run(seed):
-    """One kill at a random moment."""
+    """One run, killed several times."""
     drawn = Drawn(seed)
-    kill(drawn.ranks(1, 3), float(drawn.uniform(0, 1)))
+    kill(drawn, drawn.ranks(1, 3), drawn.library())
 
 
 def defect():
     """Another result is found."""
-    kill(1, 0.8, other=1e-12)
+    kill(Drawn(0), 1, "mpich", kills=1, other=1e-12)
 
 
-PART = Part("restarts", "the flux tube on 1 to 3 ranks, killed (SIGKILL, all ranks) at a random moment and started again: it goes "
-            "on from the newest checkpoint, intervals are complete, and the end is bit-equal to that of a run without a kill",
-            100, run, defect, "differs from that of a run without a kill")
+PART = Part("restarts", f"the flux tube on 1 to 3 ranks, killed (SIGKILL, all ranks) {KILLS} times one after the other, at random "
+            "moments of its start, its steps, its checkpoints and its end: each time it goes on from the newest checkpoint, which "
+            f"is no more than one interval ({EVERY} steps) behind the last step made; and the end is bit-equal to that of a run "
+            "without a kill", 100, run, defect, "differs from that of a run without a kill", KILLS)

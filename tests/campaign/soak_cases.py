@@ -5,7 +5,7 @@ import threading
 import warnings
 
 import numpy as np
-from leftovers import descriptors
+from leftovers import descriptors, duplicates
 from memory_cases import resident
 from mpi4py import MPI
 
@@ -36,8 +36,8 @@ def _dropped(comm, count):
 
 def soak(comm, rounds, slices, plans, dropped, leak=0):
     """The same work over and over: its second half leaves the process as the first one has left it."""
-    sizes, found = [], []
-    kept = []
+    sizes, found, kept = [], [], []
+    duplicates()    # are counted from here on
     with overlap.Runtime(comm, wait="off") as rt:
         _plans(comm, rt, 1)
     _dropped(comm, 1)
@@ -57,8 +57,8 @@ def soak(comm, rounds, slices, plans, dropped, leak=0):
         with overlap.Runtime(comm, wait="off"):     # frees what all ranks have dropped
             pass
         sizes.append(resident())
-        found.append((threading.active_count(), len(descriptors())))
+        found.append((threading.active_count(), len(descriptors()), duplicates()[0]))
     grown = sizes[-1] - sizes[rounds // 2 - 1]
     print(f"rank {comm.rank}: resident set grew by {grown} bytes in the second half, of rounds by {np.diff(sizes).tolist()}")
-    assert len(set(found)) == 1, f"threads and descriptors: {found}"
+    assert len(set(found)) == 1, f"threads, descriptors and communicators: {found}"
     assert grown < MOST_NBYTES, f"resident set grew by {grown} bytes"
