@@ -6,12 +6,14 @@ from .draw import Drawn
 from .harness import Part
 
 FAULTS = 15     # of a seed
+FIRST = 200     # seeds of `fault_cases`; the following ones are of `site_cases`
 
 
 def run(seed):
     """Some faults in one job, which leaves nothing behind; `jobs` looks."""
     drawn = Drawn(seed)
-    jobs.run_job("campaign.fault_cases:faults", drawn.ranks(), mpi=drawn.library(), args={
+    case = "campaign.fault_cases:faults" if seed < FIRST else "campaign.site_cases:sites"
+    jobs.run_job(case, drawn.ranks(), mpi=drawn.library(), args={
         "seed": seed, "count": FAULTS, "wait": drawn.mode(), "depth": drawn.pick([1, 2, 3, 8]),
         "workers": drawn.workers()})
 
@@ -24,4 +26,6 @@ def defect():
 
 PART = Part("errors", "one of 22 kinds of exceptions in a slice program, a transform's steps or planning, on one rank or "
             "several: one exception on all ranks before the deadline of 30 s, the next three transforms bit-right, no thread, "
-            "communicator, descriptor or segment left", 3000, run, defect, "('NoneType', 'None')", FAULTS)
+            "communicator, descriptor or segment left; the last 600 before each of 12 kinds of await, in a part, in functions of "
+            "fields, in making buffers, in tuning: the exception comes within 5 s", 3600, run, defect,
+            "('NoneType', 'None')", FAULTS)

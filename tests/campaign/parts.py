@@ -1,6 +1,6 @@
 """All parts, in the order of the report."""
 
-from . import busy, damage, failures, faults, linked, losses, mismatches, restarts, schedules, shapes, soak
+from . import busy, damage, failures, faults, linked, losses, mismatches, mixed, restarts, schedules, shapes, soak
 
 PARTS = (shapes.PART, faults.PART, failures.PART, mismatches.PART, losses.PART, damage.PART, restarts.PART, schedules.PART,
-         soak.PART, linked.PART, busy.PART)
+         soak.PART, mixed.PART, linked.PART, busy.PART)

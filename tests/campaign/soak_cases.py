@@ -7,12 +7,14 @@ import warnings
 
 import numpy as np
 from leftovers import PATIENCE_S, descriptors, duplicates
-from memory_cases import resident
+from memory_cases import in_use, resident
 from mpi4py import MPI
 
 import overlap
 
-MOST_NBYTES = 50 * 2**10    # by which the second half may grow
+MOST_NBYTES = 50 * 2**10    # that the second half of the work may keep
+MOST_BLOCKS = 500           # of Python's, likewise: fewer than one for seven plans
+MOST_AT_ONCE = 2**20        # by which the second half may raise malloc's heaps, which never shrink, to what was needed once
 
 
 def _plans(comm, rt, count):
@@ -35,7 +37,7 @@ def _dropped(comm, count):
             gc.collect()
 
 
-def _threads():
+def threads():
     """The names of the threads that stay: those of what was dropped are told to end, and nobody waits for them."""
     end = time.monotonic() + PATIENCE_S
     while threading.active_count() > 1 and time.monotonic() < end:
@@ -45,7 +47,7 @@ def _threads():
 
 def soak(comm, rounds, slices, plans, dropped, leak=0):
     """The same work over and over: its second half leaves the process as the first one has left it."""
-    sizes, found, kept = [], [], []
+    sizes, used, found, kept = [], [], [], []
     duplicates()    # are counted from here on
     with overlap.Runtime(comm, wait="off") as rt:
         _plans(comm, rt, 1)
@@ -65,9 +67,14 @@ def soak(comm, rounds, slices, plans, dropped, leak=0):
         gc.collect()
         with overlap.Runtime(comm, wait="off"):     # frees what all ranks have dropped
             pass
+        found.append((threads(), len(descriptors()), duplicates()[0]))
+        used.append(in_use())
         sizes.append(resident())
-        found.append((_threads(), len(descriptors()), duplicates()[0]))
-    grown = sizes[-1] - sizes[rounds // 2 - 1]
-    print(f"rank {comm.rank}: resident set grew by {grown} bytes in the second half, of rounds by {np.diff(sizes).tolist()}")
+    half = rounds // 2
+    each = np.diff(sizes[half - 1:])
+    steadily, nbytes, blocks = len(each) * np.median(each), *(used[-1] - used[half - 1])
+    print(f"rank {comm.rank}: second half keeps {nbytes} bytes and {blocks} blocks; resident set grew by {sizes[-1] - sizes[0]} "
+          f"bytes, by rounds {np.diff(sizes).tolist()}")
     assert all(one == found[0] for one in found), f"threads, descriptors and communicators: {found}"
-    assert grown < MOST_NBYTES, f"resident set grew by {grown} bytes"
+    assert steadily < MOST_NBYTES and sum(each) < MOST_AT_ONCE, f"resident set grew by {each.tolist()} bytes in the second half"
+    assert nbytes < MOST_NBYTES and blocks < MOST_BLOCKS, f"{nbytes} bytes and {blocks} blocks are kept of the second half"
