@@ -20,6 +20,7 @@ same in every process: results are the same to the last bit on any number of ran
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import isfinite, prod
@@ -27,13 +28,15 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import integers, memory_problem, shown
+from .arguments import integers, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
 from .bracket_transform import BracketTransform, Redistribution, SliceBuffers
 from .engine.fftw import fast_length
 from .plan import Plan, PlanComm, given_weights, records
+from .planning.memory import Memory
 from .planning.settings import Settings, settings_problem
+from .planning.tuning import Tuning, path_of
 
 DEPTH = 8
 
@@ -66,6 +69,9 @@ class Bracket(Plan):
         call, as programs of your own need none of it. `chunk` is 1. By default, `effort` is
         "estimate": more may save a tenth, and gives other last bits in every process; `depth`, of a
         mode that is named, is 8.
+    tuning : str, optional
+        A file that `tune` writes and later plans read, as of `FFT2`. All ranks of the runtime must have plans of one
+        shape then; where they have not, the environment's file is not used.
 
     Attributes
     ----------
@@ -84,30 +90,38 @@ class Bracket(Plan):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks.
+        On all ranks, when an argument is bad or differs between ranks, or the tuning file was cut
+        off, is of another version or is none.
     """
 
     def __init__(self, comm: PlanComm, shape: Sequence[int],
                  spacing: tuple[float, float] = (1.0, 1.0), *,
                  points: tuple[int, int] | None = None,
                  layout: ArrayLayout | dict[str, Any] | None = None,
-                 settings: Settings | dict[str, Any] | None = None) -> None:
+                 settings: Settings | dict[str, Any] | None = None,
+                 tuning: str | os.PathLike[str] | None = None) -> None:
         super().__init__(comm)
         with self._making():
             arrays, requested, problem = records(layout, settings, self.comm.size)
+            path: Any = path_of(tuning)
             sizes: Any = integers(shape)
             control = self.runtime.control
             members = control.ranks_of(self.comm)
             # Other ranks of the runtime may work on other shapes.
-            same = [others for theirs, *others in control.allgather((members, sizes, arrays))
-                    if theirs == members]
+            everyone = control.allgather((members, sizes, arrays))
+            same = [others for theirs, *others in everyone if theirs == members]
+            kinds = [(len(theirs or ()), *others) for theirs, *others in everyone]
+            if tuning is None and kinds != kinds[:1] * len(kinds):
+                path = None
             problem = (_problem(sizes, shape, spacing, points) or problem
                        or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias"))
                        or _settings_problem(requested)
                        or _disagreement("shape", [sizes for sizes, _ in same])
                        or _disagreement("weights", [arrays.weights for _, arrays in same])
+                       or path_problem(path)
+                       or path and _disagreement("ranks, shape and layout of a plan with a tuning file", kinds)
                        or memory_problem(2 * 16 * prod(sizes) // self.comm.size))
-            self.runtime.preflight(problem, plan="Bracket", spacing=spacing, points=points,
+            self.runtime.preflight(problem, plan="Bracket", spacing=spacing, points=points, tuning=path,
                                    **asdict(requested))
             self.shape: tuple[int, ...] = sizes
             _, _, nky, nkx = sizes
@@ -116,6 +130,17 @@ class Bracket(Plan):
                                               fast_length(3 * (nkx // 2) + 1)))
             self.speed = 0.0
             self._weights, measures = given_weights(arrays)
+            kind = {"kind": "Bracket", "shape": list(sizes), "points": list(self.points),
+                    "spacing": [float(step) for step in spacing], "ranks": self.comm.size,
+                    "workers": self.runtime.workers, "effort": requested.effort}
+            if arrays.weights is not None:
+                kind["weights"] = str(arrays.weights)
+            self._tuning = Tuning(self.runtime, path or None, kind, complex)
+            if measures:
+                self._weights = self._tuning.weights
+                measures = self._weights is None
+            self._memory = None if kinds != kinds[:1] * len(kinds) else Memory(
+                self.runtime, kind | {"requested": str(requested.given())}, complex)
             requested = replace(requested, chunk=1, effort=requested.effort or "estimate")
             if requested.wait != "auto":
                 requested = replace(requested, depth=requested.depth or DEPTH)
@@ -149,7 +174,7 @@ class Bracket(Plan):
                 f"{self._sharers()}")
 
     def _notes(self) -> list[str]:
-        return [f"{self.nbytes / 2**20:.1f} MiB of gradients"]
+        return [f"{self.nbytes / 2**20:.1f} MiB of gradients", *super()._notes()]
 
     @property
     def nbytes(self) -> int:
@@ -196,10 +221,14 @@ class Bracket(Plan):
         """
         return self.transform(f, out=out)
 
-    def _before_tuning(self) -> None:
+    def _before_tuning_or_balancing(self) -> None:
         self.transform.plan()
 
-    _before_tuning_or_balancing = _before_tuning
+    def _forget_kernels(self) -> None:
+        self.transform.replan()
+
+    def _shapes(self) -> tuple[Any, ...]:
+        return ()
 
     # ---- slices ----------------------------------------------------------------------------------
 
@@ -228,7 +257,7 @@ class Bracket(Plan):
 
 def _transform(plan: Bracket) -> BracketTransform:
     return BracketTransform(plan._comm, plan._redistribution, plan.spectrum, (plan._spacing, plan.points),
-                            plan._requested)
+                            plan._requested, plan._tuning.planning, lambda one: plan._choose("bracket", one))
 
 
 def _disagreement(name: str, values: list[Any]) -> str | None:

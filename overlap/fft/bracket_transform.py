@@ -11,7 +11,6 @@ from ..arrays import RemotePieces, block, chunks, length_of
 from ..runtime import parallel, stagger, worker_index
 from .engine.fftw import zeros
 from .engine.planes import Planes
-from .planning.search import choose
 from .transform import Transform
 
 PAIRS = 4  # per block: its modes stay in the cache
@@ -85,6 +84,10 @@ class BracketTransform(Transform):
         ``(spacing, points)``, as of `Bracket`.
     requested : Settings
         Planned when the transform is called first: until then these are its `settings`.
+    planning : callable
+        Makes a context in which FFTW plans are made.
+    choose : callable
+        ``choose(transform)`` configures it with settings for what was left open.
 
     Attributes
     ----------
@@ -92,22 +95,28 @@ class BracketTransform(Transform):
         a_x + i a_y on this rank's planes.
     """
 
-    def __init__(self, comm, redistribution, spectrum, grid, requested):
+    def __init__(self, comm, redistribution, spectrum, grid, requested, planning, choose):
         super().__init__(comm.runtime, spectrum.slices)
         self.inputs = self.outputs = (spectrum,)
         self.exchange_dtype = spectrum.dtype
         self.settings = requested
         self.nbytes_in_flight = 0
         self._comm, self._pieces = comm, redistribution
-        _, *modes = redistribution.shape
-        spacing, points = grid
+        self._planning, self._choose = planning, choose
+        self._grid, self._effort = grid, requested.effort
         share = length_of(redistribution.share)
-        self._planes = [
-            Planes(PAIRS, tuple(modes), spacing, points, redistribution.all_rows, requested.effort)
-            for _ in range(self.runtime.workers)]
+        self.replan()
         self._blocks = [slice(2 * part.start, min(2 * part.stop, share))
                         for part in chunks(-(-share // 2), PAIRS)]
-        self.gradient = zeros((share, *points), complex)
+        self.gradient = zeros((share, *grid[1]), complex)
+
+    def replan(self):
+        """Make what computes, anew."""
+        spacing, points = self._grid
+        _, *modes = self._pieces.shape
+        with self._planning():
+            self._planes = [Planes(PAIRS, tuple(modes), spacing, points, self._pieces.all_rows, self._effort)
+                            for _ in range(self.runtime.workers)]
 
     def release(self):
         super().release()
@@ -135,7 +144,7 @@ class BracketTransform(Transform):
         """Choose what was left open, the first time."""
         self.check_in_use()
         if self._pipelines is None:
-            choose(self, self.settings)
+            self._choose(self)
 
     def prepare(self, inputs, outputs):
         return inputs[0], outputs[0]

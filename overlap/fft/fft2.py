@@ -34,7 +34,7 @@ from .engine.staged import StagedTransform
 from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, given_weights, records
 from .planning.memory import Memory
-from .planning.search import adopt, choose
+from .planning.search import adopt
 from .planning.settings import Settings, settings_problem
 from .planning.tuning import Tuning, path_of
 from .pointwise import Pointwise
@@ -191,34 +191,19 @@ class FFT2(FourierPlan):
     def _title(self) -> str:
         return f"FFT2 {self._shape} {self._dtype} {self._sharers()}"
 
-    def _notes(self) -> list[str]:
-        return [str(self._tuning)] if self._tuning.path else []
+    def _forget_kernels(self) -> None:
+        self._staged.clear()
 
-    def _untunable(self) -> str | None:
-        return self._tuning.problem()
-
-    def _before_tuning(self) -> None:
-        self._tuning.forget()
-        self._staged.clear()  # what is measured must be what FFTW knows, and keeps
-
-    def _after_tuning(self, tuned: dict[str, Any]) -> None:
-        self._tuning.keep(tuned, (self.real.shape[-2:], self.spectrum.shape[-2:]))
-        self._staged.clear()  # made anew, as a later plan will
-
-    def _keep_weights(self) -> None:
-        self._tuning.keep_weights(self._weights)
+    def _shapes(self) -> tuple[Any, ...]:
+        return self.real.shape[-2:], self.spectrum.shape[-2:]
 
     def _add(self, name, transform, make):
-        """Plan a new transform, from the tuning file if that knows it."""
+        """Plan a new transform."""
         self._keep(name, transform, make)
-        found = self._tuning.settings(name)
-        if found is not None:
-            transform.tuned = found[1]
-            adopt(transform, self._requested, found[0])
-        elif name == "backward" and self.forward.trials:
+        if name == "backward" and self.forward.trials:
             adopt(transform, self._requested, self.forward.settings)
         else:
-            choose(transform, self._requested, self._memory)
+            self._choose(name, transform)
 
     def pointwise(self, function: Callable[..., Any] | None = None, *, inputs: int | None = None,
                   outputs: int = 1, shared: int = 0,

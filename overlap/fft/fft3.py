@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -17,6 +19,7 @@ from .arguments import (
     dtype_problem,
     integers,
     memory_problem,
+    path_problem,
     shape_problem,
     shown,
 )
@@ -30,9 +33,10 @@ from .function import Function, fine_points
 from .plan import FourierPlan, PlanComm, given_weights, records
 from .planning.grids import near_grids
 from .planning.memory import Memory
-from .planning.search import MEASURED, choose
+from .planning.search import MEASURED
 from .planning.settings import Settings, settings_problem
 from .planning.trials import median_seconds
+from .planning.tuning import Tuning, path_of
 from .volume import Fields, Volume
 from .volume_pointwise import VolumePointwise
 
@@ -69,6 +73,8 @@ class FFT3(FourierPlan):
         How the transforms run, as far as it is not left to planning: mode, depth and so on. With
         ``wait="auto"`` the first calls find the fastest; ``wait="off"`` is the reference, to
         the last bit, of all others.
+    tuning : str, optional
+        A file that `tune` writes and later plans read, as of `FFT2`. A grid that is left open is the one that was tuned.
 
     Attributes
     ----------
@@ -82,31 +88,43 @@ class FFT3(FourierPlan):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks.
+        On all ranks, when an argument is bad or differs between ranks, or the tuning file was cut
+        off, is of another version or is none.
     """
 
     def __init__(self, comm: PlanComm, shape: Sequence[int],
                  dtype: DTypeLike = complex, *, norm: str | None = None,
                  layout: ArrayLayout | dict[str, Any] | None = None,
-                 settings: Settings | dict[str, Any] | None = None) -> None:
+                 settings: Settings | dict[str, Any] | None = None,
+                 tuning: str | os.PathLike[str] | None = None) -> None:
         super().__init__(comm)
         with self._making():
             arrays, requested, problem = records(layout, settings, self.comm.size)
+            path: Any = path_of(tuning)
             lengths: Any = integers(shape)
             problem = (
                 self._check_ranks() or shape_problem(shape, ("nz", "ny", "nx"))
                 or dtype_problem(dtype) or problem or choice_problem(norm=(norm, NORMS))
-                or volume_problem(arrays, self.comm.size) or settings_problem(requested)
+                or volume_problem(arrays, self.comm.size) or settings_problem(requested) or path_problem(path)
                 or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size)))
             self.runtime.preflight(problem, plan="FFT3", shape=lengths, dtype=shown(dtype),
-                                   norm=norm, **asdict(arrays), **asdict(requested))
+                                   norm=norm, tuning=path, **asdict(arrays), **asdict(requested))
             self._shape: tuple[int, ...] = lengths
             self._dtype = np.dtype(dtype)
             self._weights, measures = given_weights(arrays)
+            kind = {"kind": "FFT3", "shape": list(lengths), "dtype": str(self._dtype), "order": arrays.order,
+                    "grid": arrays.grid and list(arrays.grid), "restore": arrays.restore, "dealias": arrays.dealias,
+                    "ranks": self.comm.size, "workers": self.runtime.workers}
+            if arrays.weights is not None:
+                kind["weights"] = str(arrays.weights)
+            self._tuning = Tuning(self.runtime, path or None, kind, self._dtype)
+            if measures:
+                self._weights = self._tuning.weights
+                measures = self._weights is None
             self._layout, self._requested = replace(arrays, weights=self._weights), requested
             self._transposed = arrays.order == "transposed"
             self._power = NORMS[norm]
-            self.grid = arrays.grid or self._choose_grid()
+            self.grid = self._tuning.grid = arrays.grid or self._tuning.grid or self._choose_grid()
             self._make()
             if measures:
                 self._balanced()
@@ -117,6 +135,7 @@ class FFT3(FourierPlan):
         self._here = Layout((None, q, p, None), self.grid, weights)
         self._there = self._here if self._layout.restore else Layout((None, None, q, p), self.grid, weights)
         self.real, self.spectrum = self._specs(self._shape[:-3])
+        self._staged: weakref.WeakValueDictionary[tuple, StagedTransform] = weakref.WeakValueDictionary()  # all in use
 
     def _make(self) -> None:
         self._coordinates = coordinates(self.comm.rank, self.grid)
@@ -134,13 +153,14 @@ class FFT3(FourierPlan):
         self._memory.keep_wisdom()
 
     def _volume(self, forward: bool, source: ArraySpec, target: ArraySpec) -> Volume:
-        return Volume(self.runtime, self._comms, self._staged(forward, self._axes, self.real.slices), source, target,
-                      self._scale(forward, self._axes))
+        make = self._staged_of(forward, self._axes, self.real.slices)
+        return Volume(self.runtime, self._comms, make(self._requested.effort), source, target,
+                      self._scale(forward, self._axes), make)
 
     def _add(self, name: str, transform: Fields, make: Callable[[Any], Fields]) -> None:
         """Plan a new transform."""
         self._keep(name, transform, make)
-        choose(transform, self._requested, self._memory)
+        self._choose(name, transform)
 
     def wavenumbers(self) -> tuple[np.ndarray, ...]:
         """Mode numbers of this rank's part of the spectrum.
@@ -211,10 +231,11 @@ class FFT3(FourierPlan):
             fine = tuple(axes[axis].length(False) for axis in (Z, Y, X))
 
             def make(plan: FFT3) -> VolumePointwise:
+                makes = (plan._staged_of(False, axes, max(function.inputs, shared), False, True),
+                         plan._staged_of(True, axes, outputs, False))
                 return VolumePointwise(
                     plan.runtime, plan._comms, function,
-                    (plan._staged(False, axes, max(function.inputs, shared), False, True),
-                     plan._staged(True, axes, outputs, False)),
+                    lambda effort: tuple(make(effort) for make in makes), plan._requested.effort,
                     (plan.spectrum, plan._specs(())[1]),
                     (plan._here.local_shape((1, *fine), plan._coordinates), plan._dtype),
                     (plan._scale(False, axes), plan._scale(True, axes)))
@@ -238,7 +259,7 @@ class FFT3(FourierPlan):
                 if requested.wait == "auto":
                     requested = replace(requested, wait="poll")
                 for grid in grids:
-                    with FFT3(self.runtime, self._shape, self._dtype, settings=requested,
+                    with FFT3(self.runtime, self._shape, self._dtype, settings=requested, tuning="",
                               layout=replace(self._layout, grid=grid)) as plan:
                         forward: Any = plan.forward
                         seconds.append(median_seconds(forward, forward.trial_fields()))
@@ -252,12 +273,25 @@ class FFT3(FourierPlan):
         fine = float(np.prod([axes[axis].fine for axis in (Z, Y, X)], dtype=object))
         return points ** -self._power * points / fine
 
-    def _staged(self, forward, axes, batch, joined=True, reused=False):
-        return StagedTransform(
-            _route(self.grid, self._dtype.kind == "f", forward, self._layout.restore), axes,
-            self._source(forward, axes, batch),
-            Direction(forward, self._requested.effort, Z if self._transposed else None),
-            self.runtime.workers, joined, reused)
+    def _staged_of(self, forward, axes, batch, joined=True, reused=False):
+        """A function of FFTW's effort: the staged transform of so many fields of a grid."""
+        def make(effort):
+            key = forward, tuple(axis.fine for axis in axes.values()), batch, joined, reused, effort
+            found = self._staged.get(key)
+            if found is None:
+                with self._tuning.planning():
+                    found = self._staged[key] = StagedTransform(
+                        _route(self.grid, self._dtype.kind == "f", forward, self._layout.restore), axes,
+                        self._source(forward, axes, batch), Direction(forward, effort, Z if self._transposed else None),
+                        self.runtime.workers, joined, reused)
+            return found
+        return make
+
+    def _forget_kernels(self) -> None:
+        self._staged.clear()
+
+    def _shapes(self) -> tuple[Any, ...]:
+        return self.real.shape[-3:], self.spectrum.shape[-3:]
 
     def _specs(self, batch):
         """The array specs of real space and of the spectrum, for some batch axes."""

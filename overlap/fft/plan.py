@@ -20,8 +20,11 @@ from .array_spec import ArraySpec
 from .engine.fftw import complex_of
 from .engine.stage import SourceArray
 from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
+from .planning.memory import Memory
+from .planning.search import adopt, choose
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
+from .planning.tuning import Tuning
 from .transform import Progress, Transform
 
 PlanComm = Any
@@ -53,6 +56,9 @@ class Plan:
 
     real: ArraySpec | None = None
     spectrum: ArraySpec
+    _tuning: Tuning
+    _memory: Memory | None
+    _requested: Settings
 
     def __init__(self, comm: PlanComm) -> None:
         self.closed = False
@@ -123,9 +129,11 @@ class Plan:
         """
         self._check_in_use()
         with self.runtime.together("tuning a plan"):
-            self.runtime.preflight(budget_problem(budget_s) or self._untunable(),
+            self.runtime.preflight(budget_problem(budget_s) or self._tuning.problem(),
                                    budget_s=budget_s)
-            self._before_tuning()
+            self._before_tuning_or_balancing()
+            self._tuning.forget()
+            self._forget_kernels()
             alive = self._alive()
             tuned: dict[str, Any] = {}  # transforms of one name are planned alike
             for transform in alive:
@@ -134,7 +142,8 @@ class Plan:
             for position, (name, transform) in enumerate(tuned.items()):
                 tune(transform, share_s, progress and _part_of(
                     progress, name, position * share_s, budget_s))
-            self._after_tuning(tuned)
+            self._tuning.keep(tuned, self._shapes())
+            self._forget_kernels()
             for transform in alive:
                 transform.tuned, transform.refinement = tuned[transform.name].tuned, None
                 transform.trials = tuned[transform.name].trials
@@ -194,7 +203,7 @@ class Plan:
         if before_s < KEPT_GAIN * after_s:
             self._reshare(before, alive)
             return Balance(speeds, before, False, 1.0)
-        self._keep_weights()
+        self._tuning.keep_weights(self._weights)
         return Balance(speeds, self._weights, pays, before_s / after_s)
 
     def _reshare(self, weights: Weights, alive: list[Transform]) -> None:
@@ -249,6 +258,15 @@ class Plan:
         self._transforms[self._made] = transform
         self._made += 1
 
+    def _choose(self, name: str, transform: Transform) -> None:
+        """Choose a transform's settings: those of the tuning file, if that knows it (collective)."""
+        found = self._tuning.settings(name)
+        if found is not None:
+            transform.tuned = found[1]
+            adopt(transform, self._requested, found[0])
+        else:
+            choose(transform, self._requested, self._memory)
+
     def _sharers(self) -> str:
         return f"over {self.comm.size} rank(s), {self.runtime.workers} worker(s) each"
 
@@ -260,27 +278,22 @@ class Plan:
 
     def _notes(self) -> list[str]:
         """More lines for `describe`."""
-        return []
-
-    def _untunable(self) -> str | None:
-        """Why what tuning finds could not be kept, or None."""
-        return None
+        return [str(self._tuning)] if self._tuning.path else []
 
     def _place(self) -> None:
         """Find what every rank holds with the plan's weights."""
         raise NotImplementedError
 
-    def _keep_weights(self) -> None:
-        """Keep weights that were measured for later plans, if there is where (collective)."""
-
     def _before_tuning_or_balancing(self) -> None:
         """What makes the transforms ready (collective)."""
 
-    def _before_tuning(self) -> None:
-        """What comes before the search (collective)."""
+    def _forget_kernels(self) -> None:
+        """Make what computes anew when it is needed next: what is measured must be what FFTW knows, and keeps."""
+        raise NotImplementedError
 
-    def _after_tuning(self, tuned: dict[str, Any]) -> None:
-        """What comes after it, of the tuned transforms by name (collective)."""
+    def _shapes(self) -> tuple[Any, ...]:
+        """What this rank's FFTW plans depend on, apart from the plan."""
+        raise NotImplementedError
 
     def _forget(self) -> None:
         """Let go of what is left when the transforms have been released."""

@@ -290,9 +290,9 @@ class Transform:
 
     def _call(self, what, arrays, out):
         self.check_in_use()
-        prepared = self._bound.prepared(arrays, out)
-        if prepared is not None:
-            self._pipelines[what](self._parts, *prepared)
+        bound = self._bound.prepared(arrays, out)
+        if bound is not None:
+            self._run(what, *bound)
             return out
         results = out if isinstance(out, tuple) else (out,) * len(self.outputs)
         problem = self._problem(arrays, out, results)
@@ -307,11 +307,15 @@ class Transform:
         outputs = [spec.planes(array) for spec, array in zip(self.outputs, results)]
         if out is not None and self.refinement is None and self.can_bind(outputs) and all(
                 map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs))):
-            prepared = self.prepare(*([unowned(array) for array in some] for some in (inputs, outputs)))
-            self._bound.keep(arrays, out, prepared)
-            self._pipelines[what](self._parts, *prepared)
+            planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
+            bound = self.prepare(*planes), self.whole_call(*planes)
+            self._bound.keep(arrays, out, bound)
+            self._run(what, *bound)
             return out
-        if self.refinement is None or what != "whole":
+        call = self.whole_call(inputs, outputs) if what == "whole" else None
+        if call is not None:
+            self._run(what, (), call)
+        elif self.refinement is None or what != "whole":
             self.run_planes(inputs, outputs, what)
         elif not self.refinement.run(lambda: self.run_planes(inputs, outputs)):
             self.refinement = None
@@ -319,6 +323,18 @@ class Transform:
             if not np.may_share_memory(result, planes):
                 result[...] = planes.reshape(result.shape)
         return results if len(results) > 1 else results[0]
+
+    def _run(self, what, prepared, call):
+        """Run on what was prepared; a whole call by the function `call`, if there is one."""
+        if call is None or what != "whole":
+            self._pipelines[what](self._parts, *prepared)
+        else:
+            self.runtime.control.check_idle()
+            call()
+
+    def whole_call(self, inputs, outputs):
+        """A function that makes a whole call without a pipeline, or None."""
+        return None
 
     def can_bind(self, outputs):
         """Whether what is prepared of inputs and these outputs is all that their data is needed for."""

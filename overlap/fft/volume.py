@@ -10,10 +10,13 @@ import numpy as np
 
 from .engine.buffers import Buffers
 from .engine.fftw import REQUIRED_ALIGNMENT, zeros
+from .engine.local_calls import LocalCalls
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .transform import Transform
 
 TRIAL_FIELDS = 3
+LOCAL_NBYTES = 2**24  # of arrays on one rank: longer calls do not feel what a pipeline costs
+SHARED_NBYTES = 2**20  # and where other workers would be woken: then these are worth it
 
 
 class Fields(Transform):
@@ -34,9 +37,12 @@ class Fields(Transform):
     units : int
     can_be_late : bool
         Whether `Settings.late` means anything.
+    replans : bool
+        Whether `Settings.effort` does, once it is made.
     """
 
     can_be_late = False
+    replans = True
     candidates: type[Candidates] = FieldCandidates
 
     def __init__(self, runtime, comms, units, fields):
@@ -55,10 +61,6 @@ class Fields(Transform):
             count = fields if side.slices == self._fields else side.slices
             return zeros((count, *side.shape[-side.dimensions:]), side.dtype)
         return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
-
-    def kernels_of(self, settings):
-        """Nothing: the staged transforms hold their sweeps, which are those of all settings."""
-        return None
 
     def staged_transforms(self):
         """The staged transforms that its tasks are of."""
@@ -116,12 +118,13 @@ class Volume(Fields):
         self.inputs, self.outputs = (source,), (target,)
         self.exchange_dtype = staged.dtype
         self.can_be_late = staged.can_be_late
-        self._staged, self._make = staged, make
+        self._staged, self._make, self.replans = staged, make, make is not None
+        self._local_calls: LocalCalls | None = None  # of `settings`
         self.scale = scale
 
     def release(self):
         super().release()
-        self._staged = self._make = None
+        self._staged = self._make = self._local_calls = None
 
     def kernels_of(self, settings):
         return self._staged if self._make is None else self._make(settings.effort)
@@ -131,6 +134,7 @@ class Volume(Fields):
         self.settings = settings
         self._staged = self.kernels_of(settings)
         self.make_pipelines(self._staged.tasks(settings.chunk, count, settings.late))
+        self._local_calls = None
 
     def staged_transforms(self):
         return (self._staged,)
@@ -147,6 +151,18 @@ class Volume(Fields):
 
     def can_bind(self, outputs):
         return targets_fit(outputs, self.outputs)
+
+    def whole_call(self, inputs, outputs):
+        runtime, nbytes = self.runtime, inputs[0].nbytes + outputs[0].nbytes
+        if (runtime.control.size > 1 or runtime.trace is not None or 0 in (inputs[0].size, outputs[0].size)
+                or nbytes > (LOCAL_NBYTES if runtime.workers == 1 else SHARED_NBYTES)
+                or not targets_fit(outputs, self.outputs)):
+            return None
+        if self._local_calls is None:
+            self._local_calls = LocalCalls(self._staged, self._parts, self.settings.chunk, self.scale, (
+                self.load, runtime.load))
+        split = self._staged.split
+        return self._local_calls.call(split(natural_view(inputs[0], self.inputs[0])), split(natural_view(outputs[0], self.outputs[0])))
 
     def run(self, task, slot, compute, comm, arrays):
         comms = None if comm is None or self._staged.in_any_order else self._comms

@@ -48,8 +48,10 @@ class VolumePointwise(Fields):
     runtime : Runtime
     comms : sequence of AsyncComm
     function : Function
-    staged : tuple of StagedTransform
-        To real space, and back.
+    make : callable
+        ``make(effort)`` gives the staged transforms with an effort of FFTW's planning: to real space, and back.
+    effort : str or None
+        That which was requested.
     spectra : tuple of ArraySpec
         What inputs and outputs are, and what shared inputs are.
     real : tuple
@@ -58,15 +60,15 @@ class VolumePointwise(Fields):
         To real space, and back.
     """
 
-    def __init__(self, runtime, comms, function, staged, spectra, real, scales):
-        (back, forth), (spectrum, shared_spectrum), (local, dtype) = staged, spectra, real
+    def __init__(self, runtime, comms, function, make, effort, spectra, real, scales):
+        (back, forth), (spectrum, shared_spectrum), (local, dtype) = make(effort), spectra, real
         units = back.units * (function.inputs + function.shared) + forth.units * function.outputs
         super().__init__(runtime, comms, units, spectrum.slices)
         self.inputs = ((spectrum,) * function.inputs + (shared_spectrum,) * function.shared)
         self.outputs = (spectrum,) * function.outputs
         self.exchange_dtype = back.dtype
         self._function = function
-        self._back, self._forth = back, forth
+        self._make, self._back, self._forth = make, back, forth
         self._batch = spectrum.global_shape[:-3]
         self._scale_backward, self._scale_forward = scales
         self._given = [zeros(local, dtype) for _ in range(function.inputs)]
@@ -77,11 +79,15 @@ class VolumePointwise(Fields):
     def release(self):
         super().release()
         self._given = self._shared = self._results = None
-        self._back = self._forth = None
+        self._make = self._back = self._forth = None
+
+    def kernels_of(self, settings):
+        return self._make(settings.effort)
 
     def configure(self, settings, entries=None):
         """Allocate slots and make the pipelines for `settings`; by default for the whole batch."""
         self.settings = settings
+        self._back, self._forth = self.kernels_of(settings)
         entries = self._fields if entries is None else entries
         function, chunk = self._function, settings.chunk
         steps = []

@@ -16,6 +16,7 @@ from fft2_cases import (
     same_bits,
     same_everywhere,
 )
+from local_call_cases import in_pipelines
 
 import overlap
 from overlap.fft.engine.staged import StagedTransform
@@ -242,8 +243,8 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
     shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
     u = random(np.random.default_rng(9), shape, dtype)
     truth = forward_truth(u, order=order)
-    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
-                      settings={"wait": mode, "depth": depth, "chunk": 1}) as plan:
+    with in_pipelines(), overlap.FFT2(comm, shape, dtype, layout={"order": order},
+                                      settings={"wait": mode, "depth": depth, "chunk": 1}) as plan:
         real = np.array(u[plan.real.local_slice])
         spectrum = plan.forward(real)
         assert_close(spectrum, truth, plan.spectrum.local_slice, comm)

@@ -80,6 +80,10 @@ def test_on_any_number_of_ranks(case, ranks):
     jobs.run_job(case, ranks)
 
 
+def test_calls_on_one_rank():
+    jobs.run_job("local_call_cases:local_calls_give_the_same_bits,local_call_cases:threads_call_one_at_a_time", 1)
+
+
 def test_failed_planning_keeps_the_ffts():
     jobs.run_job("fft2_error_cases:planning_again_fails", 2)
 

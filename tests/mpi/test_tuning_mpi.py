@@ -23,6 +23,11 @@ def test_without_a_file(ranks):
     jobs.run_job("tuning_cases:without_a_file", ranks)
 
 
+def test_fields_and_brackets_are_found_again(tmp_path):
+    jobs.run_job("tuning_plan_cases:fields_are_found_again,tuning_plan_cases:brackets_are_found_again", 2,
+                 args={"path": str(tmp_path / "tuning.json")})
+
+
 def test_polls():
     jobs.run_job("tuning_cases:polls_change_no_bit", 2)
 

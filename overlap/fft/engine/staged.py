@@ -21,6 +21,7 @@ turn.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -302,13 +303,30 @@ class StagedTransform:
                 await _ended(task.rest_after, first)
                 await self.complete(target, arrays[-1][field])
 
+    def apart(self):
+        """The same with memory of its own, for one worker."""
+        other = copy(self)
+        other._work = [zeros(work.shape, work.dtype) for work in self._work]
+        other._scratch = [Located(zeros(self._scratch[0].array.shape, np.uint8))]
+        return other
+
+    def steps(self, tasks, arrays, slot, scale):
+        """What some tasks do one after the other where nothing is exchanged, as (code, addresses of its bases)."""
+        for task in tasks:
+            source, target = arrays[task.stage][task.field], arrays[task.stage + 1][task.field]
+            for what in ("local",) if self._alone else ("pack", "unpack"):
+                yield self._step(what, task, slot, source, target, scale if task.stage == 0 and what != "unpack" else 1.0)
+            if task.rest_after is not None and self._rest is not None:
+                for part in self._rest_parts:
+                    yield self._completing(part, target, arrays[-1][task.field])
+
     def pack(self, task, slot, source, target, scale):
         """What a task does before its exchange; all, where there is none."""
-        self._execute("local" if self._alone else "pack", task, slot, source, target, scale)
+        execute(*self._step("local" if self._alone else "pack", task, slot, source, target, scale))
 
     def unpack(self, task, slot, source, target):
         """What a task does after its exchange."""
-        self._execute("unpack", task, slot, source, target, 1.0)
+        execute(*self._step("unpack", task, slot, source, target, 1.0))
 
     def exchanged(self, task, stage, slot, target, comm):
         """The awaitable exchange of a task."""
@@ -323,7 +341,7 @@ class StagedTransform:
                 receive = receive[task.part.start * points(stage.target_shape[1:]):]
         return message.exchanged(comm, send, receive, self.mpi_type)
 
-    def _execute(self, what, task, slot, source, target, scale):
+    def _step(self, what, task, slot, source, target, scale):
         key = (what, task.length) if self._relocates else (what, *task.key)
         codes = self._codes.of((source.kind, target.kind, scale))
         code = codes.get(key)
@@ -336,7 +354,7 @@ class StagedTransform:
         bases[SCRATCH] = self._scratch[worker_index()].address
         if task.set_aside is not None:
             bases[ASIDE] = self._deferred.address
-        execute(code, bases)
+        return code, bases
 
     def _write(self, program, source, target, scale, what, task):
         stage, part = self.stages[task.stage], self._standard(task)
@@ -360,22 +378,19 @@ class StagedTransform:
 
     async def complete(self, source, target):
         """Transform the axes that waited for all units."""
-        codes = self._codes.of(("rest", source.kind, target.kind))
-
-        def complete(part):
-            code = codes.get(part.start)
-            if code is None:
-                code = codes[part.start] = written(
-                    self._write_rest, source.view(SOURCE), target.view(TARGET), 1.0, part)
-            bases = np.zeros(BASES, np.int64)
-            bases[SOURCE], bases[TARGET] = source.address, target.address
-            bases[SCRATCH] = self._scratch[worker_index()].address
-            execute(code, bases)
-
         if len(self._rest_parts) == 1:
-            complete(*self._rest_parts)
+            execute(*self._completing(self._rest_parts[0], source, target))
         else:
-            await parallel(complete, self._rest_parts)
+            await parallel(lambda part: execute(*self._completing(part, source, target)), self._rest_parts)
+
+    def _completing(self, part, source, target):
+        """The code of a part of that, and the addresses of its bases."""
+        code = self._codes.find(("rest", source.kind, target.kind), part.start, self._write_rest, source.view(SOURCE),
+                                target.view(TARGET), 1.0, part)
+        bases = np.zeros(BASES, np.int64)
+        bases[SOURCE], bases[TARGET] = source.address, target.address
+        bases[SCRATCH] = self._scratch[worker_index()].address
+        return code, bases
 
     def _write_rest(self, program, source, target, scale, blocks):
         self._rest.write(program, [source], [target], scale, blocks)

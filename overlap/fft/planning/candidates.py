@@ -294,6 +294,9 @@ class FieldCandidates(Candidates):
     def count(self, entrants, share, nbytes):
         return self.parts[0]  # they fill any pipeline
 
+    def efforts(self):
+        return () if self.requested.effort or not self.transform.replans else ("patient",)
+
     def late_shares(self, best):
         if (best.wait != "poll" or self.requested.late is not None
                 or not self.transform.can_be_late):

@@ -44,6 +44,8 @@ class Tuning:
     ----------
     weights : tuple of numbers or None
         What `keep_weights` has kept for this plan.
+    grid : tuple of int or None
+        The process grid of the entry, or of the plan for one that `keep` is to make.
 
     Raises
     ------
@@ -60,6 +62,7 @@ class Tuning:
         self._reason: str | None = None
         self._machine: dict | None = None
         self.weights: Weights = None
+        self.grid: tuple[int, int] | None = None
         self._known: list[str] = []  # wisdom of an earlier entry, for transforms that are not tuned anew
         if path is None:
             return
@@ -80,6 +83,14 @@ class Tuning:
                     if not accepted:
                         raise InputError(f"expected wisdom that FFTW {local.fftw_version()} accepts, "
                                          f"received other in {path!r}")
+                self.grid = self._grid_of(self._entry)
+
+    def _grid_of(self, entry):
+        """The grid of an entry, whose ranks are this plan's."""
+        grid = entry.get("grid")
+        if grid is not None and grid[0] * grid[1] != self._plan["ranks"]:
+            raise InputError(f"expected a grid of {self._plan['ranks']} ranks, received {grid} in {self.path!r}")
+        return grid and tuple(grid)
 
     def __str__(self) -> str:
         if self._entry is not None:
@@ -147,6 +158,8 @@ class Tuning:
                     "wisdom": joined([*filter(None, texts or ()), *self._known])}
                 if self.weights is not None:
                     self._entry["weights"] = list(self.weights)
+                if self.grid is not None:
+                    self._entry["grid"] = list(self.grid)
             self._entry = control.bcast(self._entry)
             if control.rank == 0 and self.path is not None:
                 try:

@@ -6,10 +6,12 @@ A tuning file is JSON text::
 
 Each entry tells what was found for one plan on one machine:
 
-    plan        what was tuned: kind, shape, dtype, order, ranks, workers
+    plan        what was tuned: kind, shape, dtype, order, ranks, workers, ...
     machine     where: processor, cores, hosts, link, MPI library, FFTW
     transforms  for each transform, by name: the fields of `Settings`, and those of `Tuned`
     wisdom      FFTW's, as text
+
+and, where there are such, the plan's weights that were measured, and the process grid that was chosen.
 
 An entry serves a plan whose `plan` and `machine` are equal to the entry's in every item. The digest is
 the SHA-256 of the whole text as it is with an empty digest: a file in which any byte has changed is
@@ -152,12 +154,16 @@ def _refuse(constant: str) -> None:
 
 def _problem(entry: object) -> str | None:
     """What is wrong with an entry, or None."""
-    if not isinstance(entry, dict) or set(entry) - {"weights"} != set(_PARTS) or any(
+    if not isinstance(entry, dict) or set(entry) - {"weights", "grid"} != set(_PARTS) or any(
             not isinstance(entry[name], kind) for name, kind in _PARTS.items()):
         return f"an entry that does not consist of {', '.join(_PARTS)}"
     weights = entry.get("weights")
     if weights is not None and (not isinstance(weights, list) or checked(weights, len(weights))[1]):
         return f"weights that are no list of positive numbers, {_short(weights)}"
+    grid = entry.get("grid")
+    if grid is not None and (not isinstance(grid, list) or len(grid) != 2
+                             or not all(type(size) is int and 0 < size < 2**31 for size in grid)):
+        return f"a grid that is no list of two positive integers, {_short(grid)}"
     for part in ("plan", "machine"):
         for name, value in entry[part].items():
             if not all(isinstance(one, _SCALARS) for one in (
