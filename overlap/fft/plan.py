@@ -303,6 +303,7 @@ class FourierPlan(Plan):
     """Base of `FFT2` and `FFT3`: a forward and a backward transform of all points of a grid."""
 
     real: ArraySpec
+    _memory: Memory
     forward: Transform
     backward: Transform
     _here: Layout  # of real space

@@ -14,6 +14,7 @@ from fft2_cases import (
     same_everywhere,
     wide,
 )
+from local_call_cases import in_pipelines
 
 import overlap
 from overlap.arrays import mode_segments
@@ -150,6 +151,7 @@ def _drawn(comm, rt, shape, dtype, norm, order, restore, weights, dealias, grid,
 
 
 @small_units()
+@in_pipelines()
 def every_step(comm, shape, dtype, grid):
     """What each stage leaves in its target, against the whole."""
     u = random(np.random.default_rng(1), shape, dtype)

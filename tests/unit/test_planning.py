@@ -52,7 +52,7 @@ class Transform:
         self.name = "transform"
         self.tried = []
         self.now_s = 0.0
-        self.can_be_late = True
+        self.can_be_late, self.replans = True, False
 
     @contextmanager
     def _together(self, what, undo):

@@ -40,6 +40,8 @@ class View:
         Bytes by which it moves on with every turn of a repetition.
     aligned : bool
         The base begins as aligned as FFTW requires.
+    spare : bool
+        What is there is needed no more: it may be overwritten by whoever reads it.
     """
 
     base: int
@@ -49,6 +51,7 @@ class View:
     offset: int = 0
     step: int = 0
     aligned: bool = True
+    spare: bool = False
 
     @classmethod
     def of(cls, base: int, array: np.ndarray) -> View:
@@ -91,6 +94,13 @@ class View:
             shape[axis] = max(0, stop - start)
             offset += start * self.strides[axis]
         return replace(self, shape=tuple(shape), offset=offset)
+
+    def is_like(self, other: View) -> bool:
+        """Whether FFTs that were planned on the view `other`, which is aligned, work on this one."""
+        return (self.dtype == other.dtype and self.shape == other.shape and self.aligned
+                and (self.offset | self.step) % REQUIRED_ALIGNMENT == 0
+                and all(length == 1 or here == there for length, here, there in zip(
+                    self.shape, self.strides, other.strides)))
 
     def moved_axis(self, axis: int, to: int) -> View:
         """The same with an axis at another place, as `numpy.moveaxis` has it."""

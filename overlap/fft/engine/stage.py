@@ -15,7 +15,8 @@ import numpy as np
 from ...arrays import Layout, TransposeBlocks, box_shape, contiguous, length_of, offset
 from .fftw import REQUIRED_ALIGNMENT, complex_of
 from .program import RECEIVE, SEND, Program, View
-from .sweep import Sweep, SweepInPlace
+from .sweep import Sweep
+from .sweep_in_place import SweepInPlace
 
 UNIT_NBYTES = 256 * 1024
 NARROWEST_UNIT = 16  # points, along the array's last axis
@@ -320,8 +321,8 @@ class Message:
                 for start, shape in zip(self.starts_sent, self.shapes_sent)]
 
     def pieces_received(self, base, dtype):
-        """The pieces as views of what is received."""
-        return [View.contiguous(base, shape, dtype, start)
+        """The pieces as views of what is received, which is read once."""
+        return [replace(View.contiguous(base, shape, dtype, start), spare=True)
                 for start, shape in zip(self.starts_received, self.shapes_received)]
 
 

@@ -31,14 +31,11 @@ from ...runtime import parallel, take_turn, wait_for_slices, worker_index
 from .buffers import Located
 from .deferred import DeferredTiles
 from .execute import execute
-from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
+from .fftw import ALIGNMENT, complex_of, zeros
 from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, written
+from .rest import Rest
 from .schedule import Task, in_order, streamed
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, points, transformed
-from .sweep import Sweep, SweepInPlace
-
-PARTS = 8  # of the rest, for each of several workers, at most,
-PART_NBYTES = 4 * UNIT_NBYTES  # and of no fewer bytes
 
 
 class StagedTransform:
@@ -110,7 +107,10 @@ class StagedTransform:
         local = all(stage.dimension is None for stage in self.stages)
         self._alone = self._relocates and local
         self.in_any_order = local and self.fields == 1
-        self._make_rest(layout, shape, ways[-1], lines, direction, able, whole, workers)
+        self._rest = Rest(SourceArray(layout, shape, self.coordinates, spectral), rest, ways[-1], lines, direction,
+                          (able, whole, self.fields == 1), workers) if rest else None
+        self.can_be_late = (self._rest is not None and self._rest.late_units > 0 and self.stages[-1].straight
+                            and not self._streams)
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
         local = layout.local_shape(shape, self.coordinates)
         room = points(transformed(local, rest, lines, forward)) * itemsize if natural else 0
@@ -123,44 +123,11 @@ class StagedTransform:
         self._work = [zeros((self._buffers, 0 if self._borrows and not odd else size), spectral)
                       for odd, size in enumerate(sizes)]
         nbytes = max([stage.scratch_nbytes for stage in self.stages]
-                     + [0 if self._rest is None else self._rest.scratch_nbytes])
+                     + [0 if self._rest is None else self._rest.sweep.scratch_nbytes])
         self._scratch = [Located(zeros(nbytes, np.uint8)) for _ in range(workers)]
         self._deferred: DeferredTiles | None = None
         self._codes = Codes()
         self.units = sum(stage.blocks.units for stage in self.stages)  # of one field
-
-    def _make_rest(self, layout, shape, way, lines, direction, able, whole, workers):
-        """Make the sweep of the axes that wait for all units of the last stage."""
-        self._rest, self._late_count = None, 0
-        rest, spectral, stage = self._rest_axes, self.dtype, self.stages[-1]
-        local = layout.local_shape(shape, self.coordinates)
-        cuts = None
-        if able and len(rest) == 1 and not whole and way.transpose is not None and (
-                way.along == way.transpose.joined == rest[0] and not way.then):
-            # Units along the split axis, of this rank's part of it.
-            split, (axis,) = way.transpose.split, rest
-            # Alike on all ranks; rows of odd length are less aligned than FFTW requires.
-            if split == axis + 1 and (spectral.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
-                longest = length_of(layout.even.parts(shape, split)[0])
-                self._late_count = max(1, min(longest, -(-largest_nbytes(layout, shape, spectral)
-                                                         // UNIT_NBYTES)))
-                inner = points(local[split + 1:])
-                cuts = [slice(part.start * inner, part.stop * inner)
-                        for part in block(local[split], self._late_count)]
-        if rest:
-            alone = self.fields == 1 or points(local) * spectral.itemsize % REQUIRED_ALIGNMENT == 0
-            if able and len(rest) == 1 and alone and SweepInPlace.suits(
-                    local, rest[0], spectral, cuts or ()):
-                self._rest = SweepInPlace(local, rest[0], spectral, direction, cuts=cuts)
-            else:
-                there = transformed(local, rest, lines, direction.forward)
-                own = direction if direction.forward else replace(direction, turned=None)
-                self._rest = Sweep(local, {axis: lines[axis] for axis in rest}, spectral, own,
-                                   [_whole(local)], [_whole(there)])
-            few = points(local) * spectral.itemsize // PART_NBYTES
-            self._rest_parts = block(self._rest.count, 1 if workers == 1 else max(1, min(
-                self._rest.count, max(workers, min(few, PARTS * workers)))))
-        self.can_be_late = cuts is not None and stage.straight and not self._streams
 
     @property
     def nbytes(self):
@@ -195,7 +162,7 @@ class StagedTransform:
         self._codes.clear()
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
-        self._deferred = DeferredTiles(stage, done, self._late_count, chunk, self.dtype)
+        self._deferred = DeferredTiles(stage, done, self._rest.late_units, chunk, self.dtype)
         setting_aside = own[min(1, count - 1):count]  # not the first: its message is waited for
         for number, share in zip(setting_aside, block(stage.blocks.units - done,
                                                       len(setting_aside))):
@@ -317,7 +284,7 @@ class StagedTransform:
             for what in ("local",) if self._alone else ("pack", "unpack"):
                 yield self._step(what, task, slot, source, target, scale if task.stage == 0 and what != "unpack" else 1.0)
             if task.rest_after is not None and self._rest is not None:
-                for part in self._rest_parts:
+                for part in self._rest.parts:
                     yield self._completing(part, target, arrays[-1][task.field])
 
     def pack(self, task, slot, source, target, scale):
@@ -366,9 +333,8 @@ class StagedTransform:
             stage.pack(program, part, source, target, scale)
         elif task.kind == "late":
             self._deferred.unpack(program, task.part, target)
-            groups = self._rest.groups[task.part]
-            self._write_rest(program, source, target, scale,
-                             slice(groups[0].start, groups[-1].stop))
+            groups = self._rest.sweep.groups[task.part]
+            self._rest.write(program, source, target, scale, slice(groups[0].start, groups[-1].stop))
         else:
             stage.unpack(program, part, target)
 
@@ -378,22 +344,19 @@ class StagedTransform:
 
     async def complete(self, source, target):
         """Transform the axes that waited for all units."""
-        if len(self._rest_parts) == 1:
-            execute(*self._completing(self._rest_parts[0], source, target))
+        if len(self._rest.parts) == 1:
+            execute(*self._completing(self._rest.parts[0], source, target))
         else:
-            await parallel(lambda part: execute(*self._completing(part, source, target)), self._rest_parts)
+            await parallel(lambda part: execute(*self._completing(part, source, target)), self._rest.parts)
 
     def _completing(self, part, source, target):
         """The code of a part of that, and the addresses of its bases."""
-        code = self._codes.find(("rest", source.kind, target.kind), part.start, self._write_rest, source.view(SOURCE),
-                                target.view(TARGET), 1.0, part)
+        code = self._codes.find(("rest", source.kind, target.kind), part.start, self._rest.write,
+                                replace(source.view(SOURCE), spare=True), target.view(TARGET), 1.0, part)
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE], bases[TARGET] = source.address, target.address
         bases[SCRATCH] = self._scratch[worker_index()].address
         return code, bases
-
-    def _write_rest(self, program, source, target, scale, blocks):
-        self._rest.write(program, [source], [target], scale, blocks)
 
     def describe(self):
         """The way, as text."""
@@ -404,8 +367,3 @@ class StagedTransform:
 def _ended(tasks, first):
     """Wait until some tasks have ended, of those that begin with slice `first`."""
     return wait_for_slices(first + tasks.stop, first + tasks.start)
-
-
-def _whole(shape):
-    return tuple(slice(0, length) for length in shape)
-

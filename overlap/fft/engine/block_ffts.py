@@ -1,0 +1,148 @@
+"""The FFTs of a block in scratch memory: where they read and write, their plans, and what they write into a `Program`."""
+
+from itertools import product
+
+import numpy as np
+
+from ...arrays import complement
+from .fftw import ALIGNMENT, complex_of, empty
+from .lines import LineTransform
+from .program import SCRATCH, View, strides_of
+
+
+class BlockInPlace:
+    """A block in scratch memory, and its transform.
+
+    Modes that a finer grid has and the resolved one has not are neither transformed along the other
+    axes nor, going backward, ever anything but zero.
+    """
+
+    def __init__(self, shape, lines, dtype, direction, after):
+        forward, turned = direction.forward, direction.turned
+        spectral = list(shape)
+        fine = list(shape)
+        for axis, line in lines.items():
+            spectral[axis], fine[axis] = line.fine_modes, line.fine
+        dtype = complex_of(dtype)
+        itemsize = dtype.itemsize
+        real_axis = next((axis for axis, line in lines.items() if line.real), None)
+        apart = real_axis  # the axis whose FFT is out of place
+        modes = View(SCRATCH, tuple(spectral), strides_of(spectral, itemsize), dtype, after)
+        physical = modes
+        beyond = after + -(-modes.size * itemsize // ALIGNMENT) * ALIGNMENT
+        if list(lines) == [turned] and real_axis is None and spectral == fine:
+            # FFTW turns a block that is hot far faster than it could be copied with strides.
+            apart = turned
+            order = [*fine[:apart], *fine[apart + 1:], fine[apart]]
+            modes = View(SCRATCH, tuple(order), strides_of(order, itemsize), dtype, beyond
+                         ).moved_axis(-1, apart)
+        elif apart is not None:
+            real = np.dtype(f"f{itemsize // 2}")
+            physical = View(SCRATCH, tuple(fine), strides_of(fine, real.itemsize), real, beyond)
+        self._modes, self._physical, self._apart = modes, physical, apart
+        self.keeps_source = forward and real_axis is not None  # all FFTs do
+        self.nbytes = beyond + (0 if apart is None else physical.size * physical.dtype.itemsize)
+        self._plans, self._gaps = [], []
+        self._folds = [(line.fold if forward else line.unfold, axis)
+                       for axis, line in lines.items() if line.nyquist == "split"]
+        self._forward = forward
+        if 0 in spectral:
+            return
+        memory = empty(self.nbytes, np.uint8)
+        axes = list(lines)
+        for position, axis in enumerate(axes):
+            bounds = [[slice(None)]] * len(shape)
+            # Going forward those that are transformed already, backward those that are not yet.
+            for other in axes[:position] if forward else axes[position + 1:]:
+                bounds[other] = [pair[1] for pair in lines[other].segments]
+            for where in product(*bounds):
+                source, target = (end[where].array(memory) for end in self._ends_of(
+                    axis == apart, modes, physical))
+                plan = LineTransform(source, target, axis, forward, direction.effort,
+                                     keep=self.keeps_source and axis == apart)
+                self._plans.append((plan, axis == apart, where))
+        for axis, line in () if forward else lines.items():
+            for gap in complement([pair[1] for pair in line.segments], line.fine_modes):
+                where = [slice(None)] * len(shape)
+                where[axis] = gap
+                self._gaps.append(tuple(where))
+
+    def _ends_of(self, apart, modes, physical):
+        """What an FFT reads and writes: out of place, or in place."""
+        if not apart:
+            return modes, modes
+        return (physical, modes) if self._forward else (modes, physical)
+
+    def ends(self, physical=None):
+        """Where what goes in lies, and what comes out; `physical`: the real-space side, if elsewhere."""
+        modes = self._modes
+        if physical is None:
+            physical = self._physical
+        elif self._apart is None:
+            modes = physical
+        return (physical, modes) if self._forward else (modes, physical)
+
+    def write(self, program, source, target):
+        modes, physical = (target, source) if self._forward else (source, target)
+        for where in self._gaps:
+            program.zero(modes[where])
+        if not self._forward:
+            self._write_folds(program, modes)
+        for plan, apart, where in self._plans:
+            source, target = self._ends_of(apart, modes, physical)
+            program.transform(plan, target[where], source[where])
+        if self._forward:
+            self._write_folds(program, modes)
+
+    def _write_folds(self, program, modes):
+        for fold, axis in self._folds:
+            fold(program, modes.moved_axis(axis, 0))
+
+
+class BlockChain:
+    """A block whose first and last FFTs are out of place, with scratch memory between them, or whose only one is.
+
+    That is faster than in place, `BlockInPlace`, where points of a line are not beside each other and as many
+    as no power of two: FFTW would copy them.
+    """
+
+    keeps_source = True
+
+    def __init__(self, shape, lines, dtype, direction, after):
+        spectral, fine, dtype = list(shape), list(shape), complex_of(dtype)
+        for axis, line in lines.items():
+            spectral[axis], fine[axis] = line.fine_modes, line.fine
+        real = any(line.real for line in lines.values())
+        kinds = [(fine, np.dtype(f"f{dtype.itemsize // 2}") if real else dtype), (spectral, dtype), (spectral, dtype)]
+        self.nbytes, self._ends = after, []
+        kinds = kinds if direction.forward else kinds[::-1]
+        for one, kind in kinds[:1] + kinds[-min(2, len(lines)):]:
+            view = View(SCRATCH, tuple(one), strides_of(one, kind.itemsize), kind, self.nbytes)
+            self._ends.append(view)
+            self.nbytes += -(-view.size * kind.itemsize // ALIGNMENT) * ALIGNMENT
+        self._plans = []
+        if 0 in spectral:
+            return
+        memory = empty(self.nbytes, np.uint8)
+        given, between, result = (view.array(memory) for view in (*self._ends[:2], self._ends[-1]))
+        for number, axis in enumerate(lines):
+            first, last = number == 0, number == len(lines) - 1
+            self._plans.append((LineTransform(given if first else between, result if last else between, axis,
+                                              direction.forward, direction.effort, keep=first), first, last))
+
+    @staticmethod
+    def suits(shape, lines, direction):
+        """Whether some FFTs of a box are to be made like that."""
+        axes, inner = list(lines), len(shape) - 1
+        return (direction.turned not in axes
+                and all(line.fine == line.points and line.nyquist != "split" for line in lines.values())
+                and not any(lines[axis].real for axis in axes[1 if direction.forward else 0:][:len(axes) - 1])
+                and any(axis != inner and lines[axis].fine & (lines[axis].fine - 1) for axis in axes))
+
+    def ends(self, physical=None):
+        """Where what goes in lies, and what comes out."""
+        return self._ends[0], self._ends[-1]
+
+    def write(self, program, source, target):
+        for plan, first, last in self._plans:
+            program.transform(plan, target if last else self._ends[1], source if first else self._ends[1])

@@ -1,0 +1,73 @@
+"""`Rest`: the FFTs of a staged transform that wait until all units of its last stage have come."""
+
+from dataclasses import replace
+
+from ...arrays import block, length_of
+from .fftw import REQUIRED_ALIGNMENT
+from .stage import UNIT_NBYTES, largest_nbytes, points, transformed
+from .sweep import Sweep
+from .sweep_in_place import SweepInPlace
+
+PARTS = 8  # for each of several workers, at most,
+PART_NBYTES = 4 * UNIT_NBYTES  # and of no fewer bytes
+
+
+class Rest:
+    """The sweep of the axes that wait, in parts for several workers.
+
+    Parameters
+    ----------
+    source : SourceArray
+        What the last stage has stored.
+    axes : tuple of int
+    way : overlap.arrays.stages.Stage
+        The last stage's.
+    lines : dict
+        The `Axis` of every transformed axis.
+    direction : Direction
+    kind : (bool, bool, bool)
+        Whether the target holds what is not complete yet, all fields are taken as one, and there is one alone.
+    workers : int
+
+    Attributes
+    ----------
+    sweep : Sweep or SweepInPlace
+    parts : list of slice
+        Blocks of the sweep.
+    late_units : int
+        Along the axis that the last exchange splits, if its messages can be late; else 0.
+    """
+
+    def __init__(self, source, axes, way, lines, direction, kind, workers):
+        able, whole, alone = kind
+        layout, shape, dtype = source.layout, source.shape, source.dtype
+        local = layout.local_shape(shape, source.coordinates)
+        cuts, self.late_units = None, 0
+        if able and len(axes) == 1 and not whole and way.transpose is not None and (
+                way.along == way.transpose.joined == axes[0] and not way.then):
+            # Units along the split axis, of this rank's part of it.
+            split, (axis,) = way.transpose.split, axes
+            # Alike on all ranks; rows of odd length are less aligned than FFTW requires.
+            if split == axis + 1 and (dtype.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
+                longest = length_of(layout.even.parts(shape, split)[0])
+                self.late_units = max(1, min(longest, -(-largest_nbytes(layout, shape, dtype) // UNIT_NBYTES)))
+                inner = points(local[split + 1:])
+                cuts = [slice(part.start * inner, part.stop * inner) for part in block(local[split], self.late_units)]
+        alone = alone or points(local) * dtype.itemsize % REQUIRED_ALIGNMENT == 0
+        if able and len(axes) == 1 and alone and SweepInPlace.suits(local, axes[0], dtype, cuts or ()):
+            self.sweep = SweepInPlace(local, axes[0], dtype, direction, cuts=cuts)
+        else:
+            there = transformed(local, axes, lines, direction.forward)
+            own = direction if direction.forward else replace(direction, turned=None)
+            self.sweep = Sweep(local, {axis: lines[axis] for axis in axes}, dtype, own, [_whole(local)], [_whole(there)])
+        few = points(local) * dtype.itemsize // PART_NBYTES
+        self.parts = block(self.sweep.count, 1 if workers == 1 else max(1, min(
+            self.sweep.count, max(workers, min(few, PARTS * workers)))))
+
+    def write(self, program, source, target, scale, blocks):
+        """Write some of its blocks, from the view `source` to `target`."""
+        self.sweep.write(program, [source], [target], scale, blocks)
+
+
+def _whole(shape):
+    return tuple(slice(0, length) for length in shape)

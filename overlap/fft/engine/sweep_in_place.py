@@ -1,0 +1,147 @@
+"""`SweepInPlace`: FFTs along one axis of an array, where what goes in is gathered first; as `Sweep`, a recipe."""
+
+from itertools import product
+
+import numpy as np
+
+from ...arrays import block, box_shape, length_of
+from .fftw import COLUMNS, REQUIRED_ALIGNMENT, barely_aligned, empty
+from .lines import LineTransform
+from .program import SCRATCH, View
+from .sweep import AT_ONCE, common, cuts_of
+
+HOT_NBYTES = 128 * 1024  # of a block that is transformed where it is
+FEWEST_AT_ONCE = 16  # lines through scratch memory
+SHORT = 128  # points of a line: as many as a power of two are transformed there in place,
+COMPACT = 200  # others, in double precision, into lines beside each other; longer ones into contiguous ones
+CODELETS = (16, 32, 64)  # FFTW transforms these lengths in one step,
+PAGE_NBYTES = 4096  # which is best done in place, unless points so far apart compete for one place in the cache
+NEAR_NBYTES = 2**22  # of an array that a cache of all cores holds
+
+
+class SweepInPlace:
+    """FFTs along one axis of a contiguous, aligned complex array, where what goes in is gathered first.
+
+    Contiguous lines are gathered and transformed some at a time, while they are hot. So are others where all that
+    lie side by side stay in the cache. Else they go through scratch memory, `AT_ONCE` at a time, and are copied back: points
+    so far apart compete for the same places in the cache. Which way through scratch memory is the fastest depends on
+    length and precision, see the constants; what comes from memory is copied first, a copy waits less for it. Lines that do
+    not fit there are transformed in place.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    axis : int
+    dtype, direction
+        As of `Sweep`.
+    sources : list of tuple of slice, optional
+        Which part of the array is taken from where: a box for every view; by default all is there.
+    cuts : list of slice, optional
+        Ranges of the axes after `axis`, taken as one, in which blocks shall begin and end.
+
+    Attributes
+    ----------
+    groups : list of slice
+        The blocks of each of `cuts`.
+    scratch_nbytes : int
+        Scratch memory that it needs.
+    count : int
+        Number of blocks.
+    """
+
+    def __init__(self, shape, axis, dtype, direction, sources=(), cuts=None):
+        inner = int(np.prod(shape[axis + 1:], dtype=int))
+        outer = int(np.prod(shape[:axis], dtype=int))
+        length, itemsize = shape[axis], np.dtype(dtype).itemsize
+        lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # in a block
+        self.groups, self._sources, self._blocks = [], sources, []
+        self._contiguous = inner == 1
+        self._apart = (inner > 1 and lines >= FEWEST_AT_ONCE and length * inner * itemsize > HOT_NBYTES  # through scratch
+                       and not (length in CODELETS and inner * itemsize % PAGE_NBYTES))
+        double, power_of_two = np.dtype(dtype) == np.complex128, length & (length - 1) == 0
+        far = length * inner * itemsize > NEAR_NBYTES
+        self._inside = (power_of_two and length <= SHORT  # both ends of the FFT are in scratch memory
+                        or far and (power_of_two or length > COMPACT or not double))
+        self._compact = self._inside or double and length <= COMPACT  # as in the array, but close together
+        self._shape = shape if self._contiguous else (outer, length, inner)
+        self.scratch_nbytes = 0
+        wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
+        at_once = min(AT_ONCE, lines) if self._apart else COLUMNS
+        for cut in (cuts or [slice(0, inner)]) if inner > 1 else ():
+            first = len(wheres)
+            wheres += [(slice(i, i + 1), slice(0, length), columns) for i in range(outer)
+                       for columns in _even_runs(cut, at_once)]
+            self.groups.append(slice(first, len(wheres)))
+        if 0 in shape:
+            return
+        made = {}
+        for where in wheres:
+            block_shape = box_shape(where)
+            if block_shape not in made:
+                made[block_shape] = self._plan(where, length, direction, np.dtype(dtype))
+            self._blocks.append((made[block_shape], where))
+
+    def _plan(self, where, length, direction, dtype):
+        """The FFT of a block, and of those like it."""
+        forward, effort = direction.forward, direction.effort
+        if self._contiguous:
+            part = barely_aligned(box_shape(where), dtype).reshape(-1, length)
+            return LineTransform(part, part, 1, forward, effort)
+        part = barely_aligned(self._shape[1:], dtype)[where[1:]]
+        if not self._apart:
+            return LineTransform(part, part, 0, forward, effort)
+        hot = self._hot(part.shape, 0, dtype)
+        self.scratch_nbytes = max(self.scratch_nbytes, hot.nbytes)
+        there = hot.array(empty((hot.nbytes,), np.uint8))
+        return LineTransform(there if self._inside else part, there, 0, forward, effort, streamed=not self._inside)
+
+    def _hot(self, shape, axis, dtype):
+        """Where lines lie in scratch memory."""
+        if self._compact:
+            return View.contiguous(SCRATCH, shape, dtype)
+        return View.of_lines(SCRATCH, shape, axis, dtype)
+
+    @staticmethod
+    def suits(shape, axis, dtype, cuts=()):
+        """Whether all blocks begin as aligned as FFTW requires, if the array does."""
+        itemsize = np.dtype(dtype).itemsize
+        outer = int(np.prod(shape[:axis], dtype=int))
+        inner = int(np.prod(shape[axis:], dtype=int))
+        return (outer == 1 or inner * itemsize % REQUIRED_ALIGNMENT == 0) and all(
+            cut.start * itemsize % REQUIRED_ALIGNMENT == 0 for cut in cuts)
+
+    @property
+    def count(self):
+        return len(self._blocks)
+
+    def write(self, program, sources, targets, scale=1.0, blocks=slice(None)):
+        """Write what it does from the views `sources` to the view of its array, ``targets[0]``."""
+        target, = targets
+        gathered = [(box, source) for box, source in zip(self._sources, sources)
+                    if source is not None]  # else it is there
+        if not self._contiguous:
+            for box, source in gathered:
+                program.copy(target[box], source, scale)
+        if 0 in target.shape:
+            return
+        array = target if self._contiguous else target.reshaped(self._shape)
+        for plan, where in self._blocks[blocks]:
+            part = array[where]
+            for box, source in gathered if self._contiguous else ():
+                for here, inside in common(box, where):
+                    program.copy(part[inside], source[here], scale)
+            hot = self._hot(part.shape, 1, part.dtype) if self._apart else part
+            if self._apart and self._inside:
+                program.copy(hot, part)
+            program.transform(plan, hot, hot if self._inside else part)
+            if self._apart:
+                program.copy(part, hot)
+
+
+def _even_runs(part, size):
+    """Runs of about `size`, alike in length, each at an even distance from the start; none of an empty part."""
+    length = length_of(part)
+    if not length:
+        return []
+    return [slice(part.start + 2 * pairs.start, min(part.start + 2 * pairs.stop, part.stop))
+            for pairs in block(-(-length // 2), max(1, round(length / size)))]
