@@ -130,7 +130,7 @@ class Bracket(Plan):
                                               fast_length(3 * (nkx // 2) + 1)))
             self.speed = 0.0
             self._weights, measures = given_weights(arrays)
-            kind = {"kind": "Bracket", "shape": list(self.shape), "points": list(self.points),
+            kind = {"kind": "Bracket", "shape": list(sizes), "points": list(self.points or ()),
                     "spacing": [float(step) for step in spacing], "ranks": self.comm.size,
                     "workers": self.runtime.workers, "effort": requested.effort}
             if arrays.weights is not None:

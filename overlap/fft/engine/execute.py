@@ -286,7 +286,7 @@ def execute_steps(code, steps, busy, source, target):
     ----------
     code : ndarray of int64, (instructions, WIDTH)
     steps : ndarray of int64, (programs, 2 + 3 * bases)
-        Of each program where it begins and ends in `code`, and its bases: so many times the address `source`,
+        Where each program begins and ends in `code`, and its bases: so many times the address `source`,
         so many times `target`, and a number.
     busy : int
         Address of a word: whether a thread is at it.

@@ -31,7 +31,7 @@ class LocalCalls:
     staged : StagedTransform
     tasks : list of Task
     chunk : int
-        Of these tasks.
+        What these tasks were made for.
     scale : float
     loads : sequence of Load
         Where each call is counted.
