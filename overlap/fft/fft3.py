@@ -331,6 +331,8 @@ def _route(grid, real, forward, restore):
             route += [transpose, ()]
     if forward or restore and len(route) > 1:
         return route if len(route) > 1 else [(X, Y), None, (Z,)]
+    if route[0] == (Z,) and route[1:] == [over[1].reversed(), (Y, X)] and not real:
+        return [(X, Z), route[1], (Y,)]  # what waits is made in the target, and may be exchanged late
     if len(route) == 1:
         return [(Z,), None, (Y, X)] if real else [(X, Y), None, (Z,)]
     if route[0] == (Z, Y):

@@ -42,20 +42,22 @@ class Rest:
         able, whole, alone = kind
         layout, shape, dtype = source.layout, source.shape, source.dtype
         local = layout.local_shape(shape, source.coordinates)
-        cuts, self.late_units = None, 0
+        cuts, before, self.late_units = None, False, 0
         if able and len(axes) == 1 and not whole and way.transpose is not None and (
                 way.along == way.transpose.joined == axes[0] and not way.then):
             # Units along the split axis, of this rank's part of it.
             split, (axis,) = way.transpose.split, axes
             # Alike on all ranks; rows of odd length are less aligned than FFTW requires.
-            if split == axis + 1 and (dtype.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
+            if abs(split - axis) == 1 and (dtype.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
                 longest = length_of(layout.even.parts(shape, split)[0])
                 self.late_units = max(1, min(longest, -(-largest_nbytes(layout, shape, dtype) // UNIT_NBYTES)))
-                inner = points(local[split + 1:])
+                inner = points(local[split + 1:axis] if split < axis else local[split + 1:])
                 cuts = [slice(part.start * inner, part.stop * inner) for part in block(local[split], self.late_units)]
+                before = split < axis
         alone = alone or points(local) * dtype.itemsize % REQUIRED_ALIGNMENT == 0
-        if able and len(axes) == 1 and alone and SweepInPlace.suits(local, axes[0], dtype, cuts or ()):
-            self.sweep = SweepInPlace(local, axes[0], dtype, direction, cuts=cuts)
+        if able and len(axes) == 1 and alone and SweepInPlace.suits(
+                local, axes[0], dtype, () if before else cuts or ()):
+            self.sweep = SweepInPlace(local, axes[0], dtype, direction, cuts=cuts, before=before)
         else:
             there = transformed(local, axes, lines, direction.forward)
             own = direction if direction.forward else replace(direction, turned=None)

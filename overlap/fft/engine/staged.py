@@ -78,8 +78,11 @@ class StagedTransform:
         self.fields = 1 if whole else batch
         self._buffers = min(2, self.fields)
         source = replace(source, shape=(batch if whole else 1, *source.shape[1:]))
-        ways, rest = stages(route, (0,) if whole else range(1, len(source.shape)),
-                            None if forward else real, natural and forward)
+        axes = [0] if whole else list(range(1, len(source.shape)))
+        ends_complex = not forward and real is None and len(route) == 3 and len(route[-1]) == 1
+        if ends_complex and not whole:  # the axis that may wait is the best one to cut along
+            axes.sort(key=lambda axis: axis not in route[-1])
+        ways, rest = stages(route, axes, None if forward else real, natural and (forward or ends_complex))
         # The rest is made in the target, if that can hold what is not complete yet.
         able = natural and (forward or real is None) and all(
             lines[axis].fine == lines[axis].points for axis in rest)

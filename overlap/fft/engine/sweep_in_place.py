@@ -37,7 +37,9 @@ class SweepInPlace:
     sources : list of tuple of slice, optional
         Which part of the array is taken from where: a box for every view; by default all is there.
     cuts : list of slice, optional
-        Ranges of the axes after `axis`, taken as one, in which blocks shall begin and end.
+        Ranges of the axes after `axis`, taken as one, in which blocks shall begin and end,
+    before : bool
+        or of the axes before it.
 
     Attributes
     ----------
@@ -49,14 +51,14 @@ class SweepInPlace:
         Number of blocks.
     """
 
-    def __init__(self, shape, axis, dtype, direction, sources=(), cuts=None):
+    def __init__(self, shape, axis, dtype, direction, sources=(), cuts=None, before=False):
         inner = int(np.prod(shape[axis + 1:], dtype=int))
         outer = int(np.prod(shape[:axis], dtype=int))
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
         lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # in a block
         self.groups, self._sources, self._blocks = [], sources, []
-        self._contiguous = inner == 1
-        self._apart = (inner > 1 and lines >= FEWEST_AT_ONCE and length * inner * itemsize > HOT_NBYTES  # through scratch
+        self._contiguous = inner == 1 and not cuts
+        self._apart = (not self._contiguous and lines >= FEWEST_AT_ONCE and length * inner * itemsize > HOT_NBYTES  # through scratch
                        and not (length in CODELETS and inner * itemsize % PAGE_NBYTES))
         double, power_of_two = np.dtype(dtype) == np.complex128, length & (length - 1) == 0
         far = length * inner * itemsize > NEAR_NBYTES
@@ -67,9 +69,11 @@ class SweepInPlace:
         self.scratch_nbytes = 0
         wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
         at_once = min(AT_ONCE, lines) if self._apart else COLUMNS
-        for cut in (cuts or [slice(0, inner)]) if inner > 1 else ():
+        whole = slice(0, outer), slice(0, inner)
+        cuts = [(cut, whole[1]) if before else (whole[0], cut) for cut in cuts] if cuts else [whole]
+        for planes, cut in () if self._contiguous else cuts:
             first = len(wheres)
-            wheres += [(slice(i, i + 1), slice(0, length), columns) for i in range(outer)
+            wheres += [(slice(i, i + 1), slice(0, length), columns) for i in range(planes.start, planes.stop)
                        for columns in _even_runs(cut, at_once)]
             self.groups.append(slice(first, len(wheres)))
         if 0 in shape:
