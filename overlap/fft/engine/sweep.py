@@ -154,10 +154,11 @@ class _Block:
         """
         source, target = self._transformed.ends(physical)
         in_place = source is target
+        elsewhere = not in_place or sources is not None and targets is not None  # than in scratch memory
         given = result = None
-        if targets is not None and not self._gaps and (sources is not None or scale == 1.0):
+        if elsewhere and targets is not None and not self._gaps and (sources is not None or scale == 1.0):
             result = self._only(targets, self._stores, target)
-        if sources is not None and scale == 1.0 and not (in_place and result):
+        if elsewhere and sources is not None and scale == 1.0 and not (in_place and result):
             given = self._only(sources, self._loads, source)
             if given is not None and not (given.spare or self._transformed.keeps_source and not in_place):
                 given = None
