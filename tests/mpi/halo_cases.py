@@ -98,26 +98,6 @@ def planes(comm):
             np.testing.assert_array_equal(array, expected)
 
 
-def lists(comm, transport, seeds=(0,)):
-    """Entries dealt out to ranks at random, and any others needed."""
-    for seed in seeds:
-        everywhere = np.random.default_rng(seed)
-        owners = everywhere.integers(0, comm.size, 50)
-        order = everywhere.permutation(50)
-        owned = order[owners[order] == comm.rank]
-        here = np.random.default_rng((seed, comm.rank))
-        needed = here.permutation(50)[:here.integers(0, 30)] if seed % 2 else np.arange(10, 10 + 5 * comm.rank)
-        kind = ("f8", (3,)) if seed % 3 else np.float64
-        with Halo.from_indices(comm, owned, needed, kind, transport=transport) as halo:
-            x, = halo.empty()
-            for number in range(5):
-                x = x if number % 2 else np.zeros_like(x)
-                components = x.shape[1:]
-                x[:len(owned)] = spread(owned * 1.0 + number, components)
-                halo.exchange(x)
-                np.testing.assert_array_equal(x, spread(np.concatenate([owned, needed]) * 1.0 + number, components))
-
-
 def in_slices(comm):
     """`await halo(u)` and `begin`, where ranks have different numbers of neighbours."""
     for wait in ("off", "poll"):

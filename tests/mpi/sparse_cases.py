@@ -55,29 +55,6 @@ def whole(i, j, v, rows):
     return dense.transpose(0, 2, 1, 3).reshape(rows * block, rows * block)
 
 
-def products(comm, transport, seeds):
-    """Triplets dealt out to any ranks: products, transposed products, diagonal, norms, the whole again."""
-    for seed in seeds:
-        rows, block, dtype = 23 + seed, (1, 3, 2)[seed % 3], ("f8", "c16")[seed % 2]
-        i, j, v = drawn(seed, rows, block, dtype)
-        right = whole(i, j, v, rows)
-        mine = np.arange(len(i)) % comm.size == comm.rank
-        here = split(comm, rows, seed)
-        with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start, transport=transport) as A:
-            assert A.shape == right.shape and A.rows == here
-            x = np.random.default_rng(seed).standard_normal((rows, block)).astype(dtype)
-            for matrix, expected in ((A, right), (A.T, right.T)):
-                for _ in range(3):
-                    product = matrix @ (x[here] if block > 1 else x[here, 0])
-                    np.testing.assert_allclose(product.reshape(-1, block), (expected @ x.reshape(-1)).reshape(
-                        rows, block)[here], rtol=1e-13, atol=1e-11)
-            np.testing.assert_allclose(A.to_scipy().toarray(), right, rtol=1e-14, atol=1e-14)
-            np.testing.assert_allclose(A.norm(), np.linalg.norm(right), rtol=1e-14)
-            np.testing.assert_allclose(A.norm(np.inf), np.linalg.norm(right, np.inf), rtol=1e-14)
-            blocks = right.reshape(rows, block, rows, block)[np.arange(rows), :, np.arange(rows)][here]
-            np.testing.assert_allclose(A.diagonal(), blocks if block > 1 else blocks[:, 0, 0], rtol=1e-14)
-
-
 def symmetric_blocks(comm):
     """Half of a symmetric matrix of 3 x 3 blocks is stored; the products are right, and the same bits for any number of workers."""
     for rows, dtype in ((5, "f8"), (40, "f4"), (4500, "f8")):  # the last one is cut into several parts on each of two ranks

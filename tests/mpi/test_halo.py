@@ -6,9 +6,8 @@ import pytest
 
 @pytest.mark.parametrize("transport", ["window", "messages"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_blocks_and_lists(ranks, transport):
+def test_blocks(ranks, transport):
     jobs.run_job("halo_cases:blocks", ranks, args={"transport": transport, "seeds": list(range(4))})
-    jobs.run_job("halo_cases:lists", ranks, args={"transport": transport, "seeds": list(range(4))})
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -4,9 +4,8 @@ import jobs
 import pytest
 
 
-@pytest.mark.parametrize("ranks, transport", [(1, "auto"), (2, "messages"), (4, "auto")])
-def test_products(ranks, transport):
-    jobs.run_job("sparse_cases:products", ranks, args={"transport": transport, "seeds": list(range(6))})
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_storages_and_factors(ranks):
     jobs.run_job("sparse_cases:symmetric_blocks,block_diagonals,diagonals,incomplete_factors,factors_by_workers,operators,errors", ranks)
 
 
