@@ -18,12 +18,12 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from ..compiled import njit
+from .prefetch import FAR, fetched
 from .rows import Rows
 
 LANES = 8
 _MOST = 40              # diagonals on and above the main one
 _LEAST_FILLED = 0.7     # of their places; what is not filled is read all the same
-_AHEAD = 2              # sets of eight blocks that are fetched ahead: the processor by itself stops at the end of a page
 
 
 class BlockDiagonals:
@@ -170,8 +170,8 @@ class _Group:
 
     def blocks(self, pointer):
         """The nine entries of eight blocks; later ones are fetched meanwhile."""
-        for entry in range(9 * _AHEAD, 9 * (_AHEAD + 1)):
-            self._fetch(self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]))
+        for entry in range(9 * FAR // LANES, 9 * FAR // LANES + 9):
+            fetched(self._builder, self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]))
         return [self._loaded(self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]), self._eight) for entry in range(9)]
 
     def product(self, blocks, mirrored=False):
@@ -190,13 +190,6 @@ class _Group:
     def sum(self, a, b):
         """The sum of two vectors."""
         return self._builder.fadd(a, b, flags=("contract",))
-
-    def _fetch(self, pointer):
-        """Have a cache line brought from memory; it need not exist."""
-        address, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address, flag, flag, flag])
-        fetch = cgutils.get_or_insert_function(self._builder.module, kind, "llvm.prefetch.p0")
-        self._builder.call(fetch, [self._builder.bitcast(pointer, address), flag(0), flag(3), flag(1)])  # to read, keep, data
 
     def _loaded(self, pointer, kind):
         value = self._builder.load(self._builder.bitcast(pointer, kind.as_pointer()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..compiled import njit
+from .prefetch import FAR, prefetch
 
 _RUN = 2048  # rows of a product by diagonals, which stay in the first-level cache
 
@@ -66,6 +67,7 @@ def blocks_of_3(starts, columns, values, x, y, first, last):
         a = b = c = values.dtype.type(0)
         for entry in range(starts[row], starts[row + 1]):
             column = columns[entry]
+            prefetch(values, 9 * (entry + FAR))
             u, v, w = product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
             a, b, c = a + u, b + v, c + w
         y[row, 0] = a

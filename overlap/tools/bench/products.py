@@ -14,6 +14,7 @@ from ...arrays import block
 from ...compiled import njit
 from ...sparse import Matrix
 from ...sparse.kernels import product_of_3
+from ...sparse.prefetch import FAR, prefetch
 from ...sparse.rows import Rows
 from ...sparse.storage import ByRows, Run
 
@@ -105,6 +106,7 @@ def _listed(rows, starts, columns, values, x, y, first, last):
         a = b = c = values.dtype.type(0)
         for entry in range(starts[row], starts[row + 1]):
             column = columns[entry]
+            prefetch(values, 9 * (entry + FAR))
             u, v, w = product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
             a, b, c = a + u, b + v, c + w
         y[row, 0] = a
