@@ -12,9 +12,9 @@ An indented line is a part of the folder above it: it comes below the folder's m
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines, communicator thread, worker pool, deadlines, trace
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
+    timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers
-    timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
     fft             the public plans FFT2, FFT3 and Bracket, and the transforms they are made of
       engine        what a plan runs on: FFTW, packing, the order of its tasks
       planning      which settings a plan runs with: search, grids of ranks, tuning files

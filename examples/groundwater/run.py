@@ -30,7 +30,7 @@ def smoothed(name: str, colours: int | None):
     def make(A: Matrix) -> Preconditioner:
         if name == "chebyshev":
             return Chebyshev(A)
-        return IC0(A, colours) if name == "ic0" else AdditiveSchwarz(A, IC0(A, colours))
+        return IC0(A, colours) if name == "ic0" else AdditiveSchwarz(A, lambda level: IC0(level, colours))
 
     return make
 

@@ -6,8 +6,9 @@ from .incomplete import IC0
 from .krylov import bicgstab, cg, pipecg
 from .matrix import Matrix
 from .multigrid import Multigrid
-from .polynomial import AdditiveSchwarz, Chebyshev
+from .polynomial import Chebyshev
 from .preconditioners import BlockJacobi, Jacobi, Preconditioner
+from .schwarz import AdditiveSchwarz
 from .solution import Solution
 
 __all__ = ["IC0", "AdditiveSchwarz", "BlockJacobi", "Chebyshev", "Jacobi", "Matrix", "Multigrid", "Preconditioner", "Solution",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -116,19 +114,13 @@ class Multigrid(Preconditioner):
 
     def _undo(self):
         for number in range(len(self._steps) - 1, -1, -1):
+            if (smoother := self._steps[number].smoother) is not None:
+                smoother.free()
             if number:
                 self._steps[number].matrix.free()
             if (transfer := self._steps[number].transfer) is not None:
                 transfer.free()
         self._steps.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if error is None:
-            self.free()
 
 
 class _Level:

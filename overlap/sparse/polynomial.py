@@ -1,54 +1,12 @@
-"""Preconditioners that are polynomials in A: their steps are products, whose halos are hidden."""
+"""`Chebyshev`: a preconditioner that is a polynomial in A; its steps are products, whose halos are hidden."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..compiled import njit
-from .incomplete import IC0
 from .matrix import Matrix
 from .preconditioners import Preconditioner
-
-
-class AdditiveSchwarz(Preconditioner):
-    """Solve locally, then correct what that leaves with all ranks: additive Schwarz domain decomposition (collective to make).
-
-    With B the local preconditioner: z = B r, and then, `corrections` times, z += B (r - A z), in whose product the ranks see each
-    other. For a matrix without positive entries beside the diagonal and B = IC(0) it is positive definite.
-
-    Parameters
-    ----------
-    A : Matrix
-    local : Preconditioner, optional
-        Acts on a rank alone; ``IC0(A)`` by default.
-    corrections : int
-
-    Raises
-    ------
-    InputError
-        On all ranks: a negative number of corrections.
-    """
-
-    def __init__(self, A: Matrix, local: Preconditioner | None = None, corrections: int = 1) -> None:
-        super().__init__(A)
-        good = isinstance(corrections, (int, np.integer)) and corrections >= 0
-        A.halo.control.check("making an AdditiveSchwarz", None if good else
-                             f"expected corrections >= 0, received {corrections!r}", corrections=corrections)
-        self._local = IC0(A) if local is None else local
-        self._corrections = corrections
-        self._extended, self._own = A.vector(fresh=True)
-        self._rest, self._change = np.zeros_like(self._own), np.zeros_like(self._own)
-
-    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
-        """Compute z = M r, in the order of storage (collective)."""
-        own, rest = self._own, self._rest
-        self._local.apply(r, own)
-        for _ in range(self._corrections):
-            self._matrix.multiply(self._extended, rest)
-            np.subtract(r, rest, out=rest)
-            self._local.apply(rest, self._change)
-            np.add(own, self._change, out=own)
-        z[...] = own
 
 
 class Chebyshev(Preconditioner):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
@@ -31,6 +33,17 @@ class Preconditioner(ABC):
         z = np.empty_like(inside)
         self.apply(inside, z)
         return self._matrix.outward(z)
+
+    def free(self) -> None:
+        """Free what it has made beside the matrix (collective); most have made nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if error is None:
+            self.free()
 
 
 class Jacobi(Preconditioner):

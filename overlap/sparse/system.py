@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ from ..arrays.masks import mask_problem
 from ..errors import InputError
 from ..runtime.own_control import OwnControl
 from ..runtime.requests import AsyncComm
+from ..timing.model import hidden
 from . import kernels
 from .matrix import Matrix
 from .preconditioners import Jacobi
@@ -42,6 +45,7 @@ class System:
     def __init__(self, A: Any, b: Any, M: Any, comm: MPI.Intracomm | AsyncComm | None) -> None:
         self._matrix = A if isinstance(A, Matrix) else None
         self._product, self._M = A, M
+        self._watch = _Watch()
         if isinstance(A, Matrix):
             self.control = A.halo.control
         elif isinstance(comm, AsyncComm):
@@ -88,10 +92,17 @@ class System:
 
     def multiply(self, extended: np.ndarray, out: np.ndarray) -> None:
         """Compute out = A extended."""
-        if self._matrix is not None:
-            self._matrix.multiply(extended, out)
-        else:
+        if self._matrix is None:
             out[...] = self._product @ extended
+            return
+        self._watch.begin()
+        if self._watch.apart:
+            self._matrix.halo.exchange(extended)
+            self._watch.exchanged()
+            self._matrix.compute(extended, out)
+        else:
+            self._matrix.multiply(extended, out)
+        self._watch.end()
 
     def precondition(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r."""
@@ -152,5 +163,43 @@ class System:
     def solution(self, x: np.ndarray, residuals: list[float], limit: float) -> Solution:
         """The result, with the residual computed from x."""
         rest = self.residual(x)
-        true = float(np.sqrt(self.dots((rest, rest))[0].real))
-        return Solution(self.outward(x), residuals, limit, true)
+        square = kernels.dot(rest.conj().reshape(-1), rest.reshape(-1)).real
+        square, *times = self.sum(np.array([square, *self._watch.times()], float))
+        known = self._matrix is not None and self.control.size > 1
+        return Solution(self.outward(x), residuals, limit, float(np.sqrt(square)), hidden(*times) if known else np.nan)
+
+
+class _Watch:
+    """Times of products. The third, the ninth, the 27th, ... are made in two parts, the exchange and the computing: the same bits."""
+
+    def __init__(self) -> None:
+        self.apart = False
+        self._count, self._next, self._at = 0, 3, 0.0
+        self._whole: list[float] = []
+        self._parts: list[tuple[float, float]] = []
+
+    def begin(self) -> None:
+        """Begin a product."""
+        self._count += 1
+        self.apart = self._count == self._next
+        self._at = perf_counter()
+
+    def exchanged(self) -> None:
+        """Its first part has ended."""
+        self._next *= 3
+        self._middle = perf_counter()
+
+    def end(self) -> None:
+        """It has ended."""
+        now = perf_counter()
+        if self.apart:
+            self._parts.append((now - self._middle, self._middle - self._at))
+        else:
+            self._whole.append(now - self._at)
+
+    def times(self) -> tuple[float, float, float]:
+        """Medians of C, T and t; zeros where there are none."""
+        if not self._parts:
+            return 0.0, 0.0, 0.0
+        compute_s, exchange_s = (median(times) for times in zip(*self._parts))
+        return compute_s, exchange_s, median(self._whole)

@@ -63,9 +63,10 @@ def many_subdomains(comm, edge=32):
             def smoother(level, switch=switch, cut=cut):
                 cells = round(level.count ** (1 / 3))
                 if cells << switch <= edge:
-                    return AdditiveSchwarz(level, IC0(level))
+                    return AdditiveSchwarz(level)
                 cut.append(without_couplings(comm, level, cells, cells // across))
-                return AdditiveSchwarz(level, IC0(cut[-1]))
+                factors = IC0(cut[-1])
+                return AdditiveSchwarz(level, lambda _: factors)
 
             with Multigrid(A, blocks, smoother=smoother) as M:
                 found = cg(A, np.ones(A.count), rtol=1e-12, M=M)

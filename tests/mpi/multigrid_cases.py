@@ -105,8 +105,9 @@ def polynomials(comm):
         once = local + local @ (np.eye(len(matrix)) - matrix @ local)
         np.testing.assert_allclose(whole(AdditiveSchwarz(A), A), once, rtol=1e-9, atol=1e-12 * abs(once).max())
         twice = once + local @ (np.eye(len(matrix)) - matrix @ once)
-        np.testing.assert_allclose(whole(AdditiveSchwarz(A, IC0(A), 2), A), twice, rtol=1e-9, atol=1e-12 * abs(twice).max())
-        for text, make in (("expected corrections >= 0, received -1", lambda: AdditiveSchwarz(A, corrections=-1)),
+        np.testing.assert_allclose(whole(AdditiveSchwarz(A, corrections=2), A), twice, rtol=1e-9, atol=1e-12 * abs(twice).max())
+        for text, make in (("expected overlap and corrections >= 0, received 0 and -1", lambda: AdditiveSchwarz(A, corrections=-1)),
+                           ("expected overlap and corrections >= 0, received -1 and None", lambda: AdditiveSchwarz(A, overlap=-1)),
                            ("expected degree >= 1 and ratio > 1, received 0", lambda: Chebyshev(A, 0)),
                            ("expected degree >= 1 and ratio > 1", lambda: Chebyshev(A, 2, 1.0))):
             raises_everywhere(comm, InputError, text, make)

@@ -9,7 +9,7 @@ from scipy import sparse
 from scipy.sparse import linalg
 
 from overlap import InputError, Runtime
-from overlap.sparse import IC0, BlockJacobi, Jacobi, Matrix, bicgstab, cg, pipecg
+from overlap.sparse import IC0, AdditiveSchwarz, BlockJacobi, Jacobi, Matrix, Preconditioner, bicgstab, cg, pipecg
 from overlap.sparse.block_diagonals import BlockDiagonals
 from overlap.sparse.system import System
 
@@ -172,6 +172,7 @@ def solvers(comm, seeds):
                     np.testing.assert_array_equal(seen[-1], x)
                     assert found.residuals[-1] <= 1e-10 * np.linalg.norm(b) < found.residuals[-2]
                     assert found.true_residual <= 1e-9 * np.linalg.norm(b)
+                    assert np.isfinite(found.hidden) == (comm.size > 1), found.hidden
                     assert len(set(comm.allgather(found.residuals.tobytes()))) == 1
             assert cg(A, part[0], rtol=1e-10, maxiter=1).info == 1
 
@@ -302,3 +303,59 @@ def errors(comm):
     with Matrix(comm, i, j, np.repeat([-10, 0.1, 0.1], 2), 2) as A:
         raises_everywhere(comm, InputError, "expected x to be an array without a mask",
                           lambda: [A @ (np.ma.ones(2) if last else np.ones(2)) for _ in range(10)])
+
+
+class Inverse(Preconditioner):
+    """The inverse of the matrix of one rank."""
+
+    def __init__(self, A):
+        super().__init__(A)
+        self.inverse = np.linalg.inv(A.to_scipy().toarray())
+
+    def apply(self, r, z):
+        z[...] = self._matrix.inward((self.inverse @ self._matrix.outward(r).reshape(-1)).reshape(r.shape))
+
+
+def overlapping(comm):
+    """Additive Schwarz with overlap is a weighted sum of the inverses of subdomains, those of rows that are so many steps away."""
+    for seed, overlap, block, dtype in ((1, 1, 1, "f8"), (2, 2, 3, "f8"), (3, 1, 2, "c16"), (4, 3, 1, "f8")):
+        rows = 40
+        i, j, v = drawn(seed, rows, block, dtype, symmetric=True)
+        kept = abs(i - j) <= 4      # or every row is near every other one
+        i, j, v = i[kept], j[kept], v[kept]
+        right = whole(i, j, v, rows)
+        steps = np.zeros((rows, rows), bool)
+        steps[i, j] = True
+        here = split(comm, rows, seed)
+        mine = (here.start <= i) & (i < here.stop)
+        expected, many = np.zeros_like(right), np.zeros(rows * block)
+        for part in comm.allgather(here):
+            near = np.isin(np.arange(rows), np.arange(rows)[part])
+            for _ in range(overlap if comm.size > 1 else 0):
+                near = near | steps[near].any(axis=0)
+            numbers = np.flatnonzero(np.repeat(near, block))
+            expected[np.ix_(numbers, numbers)] += np.linalg.inv(right[np.ix_(numbers, numbers)])
+            many[numbers] += 1
+        expected /= np.sqrt(np.outer(many, many))
+        with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start) as A:
+            shape = A.vector()[1].shape
+            inside = slice(here.start * block, here.stop * block)
+            with AdditiveSchwarz(A, Inverse, overlap=overlap) as M:
+                if comm.size > 1:
+                    found = np.array([(M @ unit[inside].reshape(shape)).reshape(-1) for unit in np.eye(len(right), dtype=dtype)]).T
+                    np.testing.assert_allclose(found, expected[inside], rtol=1e-10, atol=1e-12)
+            b = np.ones(shape, dtype)
+            with AdditiveSchwarz(A, overlap=overlap) as M, AdditiveSchwarz(A, corrections=0) as N:
+                found = cg(A, b, rtol=1e-10, M=M)
+                assert found.info == 0 and found.iterations <= cg(A, b, rtol=1e-10, M=N).iterations
+    shape = (8 * comm.size, 6, 6)
+    with Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6) as A:
+        b, counts = np.ones(A.count), []
+        for overlap in (0, 1, 2):
+            with AdditiveSchwarz(A, corrections=0, overlap=overlap) as M:
+                counts.append(cg(A, b, rtol=1e-10, M=M).iterations)
+        assert comm.size == 1 or counts[2] <= counts[0], counts
+    last = comm.rank == comm.size - 1
+    with Matrix.from_stencil(comm, shape, SEVEN[:1], [np.full((8, 6, 6), -1.0 if last else 1.0)]) as A:
+        raises_everywhere(comm, InputError, "expected a matrix whose incomplete Cholesky factors exist",
+                          lambda: AdditiveSchwarz(A, overlap=1))

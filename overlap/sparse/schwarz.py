@@ -1,0 +1,181 @@
+"""`AdditiveSchwarz`: every rank solves on a subdomain of its own, with overlap or with corrections by what the others see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from ..halo import Halo
+from ..halo.plan import Entries, Traffic, of_indices
+from ..runtime.own_control import OwnControl
+from .incomplete import IC0
+from .matrix import Matrix
+from .preconditioners import Preconditioner
+
+Local = Callable[[Matrix], Preconditioner]
+
+
+class AdditiveSchwarz(Preconditioner):
+    """Solve on a subdomain of each rank, add up, and correct what that leaves (collective to make; `free` it, or use ``with``).
+
+    A subdomain is a rank's own rows and, with `overlap`, those of other ranks that are at most so many steps away in the graph of A.
+    With R_i the rows of subdomain i and B_i what `local` makes of its matrix, B is the sum of W R_i^T B_i R_i W over the ranks, symmetric if
+    all B_i are; W divides each row by the root of the number of subdomains that it is in. The result is z = B r and then,
+    `corrections` times, z += B (r - A z).
+
+    Without overlap one correction lets ranks see each other (additive Schwarz domain decomposition); for a matrix without positive entries beside
+    the diagonal and B_i = IC(0) it is positive definite. With overlap several ranks add to the same rows, and a correction
+    may make the result indefinite.
+
+    Parameters
+    ----------
+    A : Matrix
+        With a symmetric pattern where there is overlap.
+    local : callable
+        Makes the preconditioner of a subdomain of a `Matrix`: `IC0` by default. Without overlap that is A, of which it
+        must see the rows and columns of a rank alone; with it, the matrix of the subdomain, on one rank.
+    corrections : int, optional
+        1 without overlap and 0 with it by default.
+    overlap : int
+
+    Raises
+    ------
+    InputError
+        On all ranks: negative numbers, or what `local` raises.
+    """
+
+    def __init__(self, A: Matrix, local: Local = IC0, corrections: int | None = None, overlap: int = 0) -> None:
+        super().__init__(A)
+        self._subdomain: _Subdomain | None = None
+        given = [overlap] if corrections is None else [overlap, corrections]
+        good = all(isinstance(number, (int, np.integer)) and number >= 0 for number in given)
+        control = A.halo.control
+        with control.together("making an AdditiveSchwarz", self.free, None if good else
+                              f"expected overlap and corrections >= 0, received {overlap!r} and {corrections!r}",
+                              overlap=overlap, corrections=corrections):
+            if overlap and control.size > 1:
+                self._subdomain = _Subdomain(A, overlap)
+                if self._subdomain.matrix is not None:
+                    self._subdomain.solve = local(self._subdomain.matrix).apply
+                self._local = self._subdomain.apply
+            else:
+                self._local = local(A).apply
+        self._corrections = int(not overlap) if corrections is None else corrections
+        self._extended, self._own = A.vector(fresh=True)
+        self._rest, self._change = np.zeros_like(self._own), np.zeros_like(self._own)
+
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """Compute z = M r, in the order of storage (collective)."""
+        own, rest = self._own, self._rest
+        self._local(r, own)
+        for _ in range(self._corrections):
+            self._matrix.multiply(self._extended, rest)
+            np.subtract(r, rest, out=rest)
+            self._local(rest, self._change)
+            np.add(own, self._change, out=own)
+        z[...] = own
+
+    def free(self) -> None:
+        """Free the subdomains (collective); the matrix given remains."""
+        if self._subdomain is not None:
+            self._subdomain.free()
+            self._subdomain = None
+
+
+class _Subdomain:
+    """The rows of a rank and of others near them, as a matrix of its own. Collective.
+
+    Two halos join the subdomains: one brings the residual of others' rows, one brings back what is to be added to own rows. This one's array
+    has the subdomain's entries and, after them, what others send.
+    """
+
+    def __init__(self, A: Matrix, overlap: int) -> None:
+        control = A.halo.control
+        mine = np.arange(A.rows.start, A.rows.stop)
+        rows = A.local_rows
+        numbers, columns, values = [rows.first + rows.row_of], [rows.columns], [rows.values]
+        others = np.zeros(0, np.int64)
+        limits = np.cumsum(control.allgather(A.count))
+        for _ in range(overlap):
+            new = np.setdiff1d(np.concatenate(columns), np.concatenate([mine, others]))
+            for found, part in zip((numbers, columns, values), _rows_of(control, A, new, limits)):
+                found.append(part)
+            others = np.concatenate([others, new])
+        everything = np.concatenate([mine, others])
+        order = np.argsort(everything)
+        i, j, v = (np.concatenate(one) for one in (numbers, columns, values))
+        inside = np.isin(j, everything)
+        i, j = (order[np.searchsorted(everything[order], one[inside])] for one in (i, j))
+        length = len(everything)
+        place = np.arange(length)
+        self.matrix = Matrix(MPI.COMM_SELF, i, j, v[inside], length, deadline_s=control.deadline_s) if length else None
+        if self.matrix is not None:
+            place[self.matrix.order] = np.arange(length)
+        self._own = place[:A.count][A.order]
+        there = of_indices(control, mine[A.order], others, (self._own, place[A.count:], length))
+        back, self._added = _reversed(control, there)
+        kind = (A.dtype, (A.block,)) if A.block > 1 else A.dtype
+        self._there = Halo(OwnControl(control.comm, control.deadline_s), there, kind)
+        self._back = Halo(OwnControl(control.comm, control.deadline_s), back, kind)
+        self._r, = self._there.empty()
+        self._z, = self._back.empty()
+        self._weights = np.ones(1)
+        self.solve: Callable[[np.ndarray, np.ndarray], object] = _copied
+        one, many = np.ones_like(self._z[self._own]), np.empty_like(self._z[self._own])
+        self.apply(one, many)  # of how many subdomains a row is
+        self._weights = 1 / np.sqrt(many)
+
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """Compute z, the sum of W R_i^T B_i R_i W r over the ranks, in the order of storage."""
+        self._r[self._own] = self._weights * r
+        self._there.exchange(self._r)
+        self.solve(self._r, self._z[:len(self._r)])
+        self._back.exchange(self._z)
+        for own, sent in self._added:  # in the order of ranks
+            self._z[own] += self._z[sent]
+        np.multiply(self._weights, self._z[self._own], out=z)
+
+    def free(self) -> None:
+        """Free the halos and the matrix. Collective."""
+        self._there.free()
+        self._back.free()
+        if self.matrix is not None:
+            self.matrix.free()
+
+
+def _copied(r, z):
+    z[...] = r
+
+
+def _rows_of(control, A, numbers, limits):
+    """Rows of other ranks: row numbers, columns and values of their entries."""
+    owners = np.searchsorted(limits, numbers, side="right")
+    asked = control.alltoall([numbers[owners == rank] for rank in range(control.size)])
+    rows, answers = A.local_rows, []
+    for wanted in asked:
+        local = wanted - rows.first
+        counts = rows.starts[local + 1] - rows.starts[local]
+        entries = np.repeat(rows.starts[local] - np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(local) else local,
+                            counts) + np.arange(counts.sum())
+        answers.append((np.repeat(wanted, counts), rows.columns[entries], rows.values[entries]))
+    return [np.concatenate(one) for one in zip(*control.alltoall(answers))]
+
+
+def _reversed(control, entries):
+    """Messages that bring back what others have of own entries, into places after the local array; pairs (own, place there)."""
+    length, = entries.local_shape
+    theirs: list[slice | None] = [None] * control.size
+    pairs = []
+    for one in entries.traffic:
+        for region in one.sends:
+            count = len(np.arange(length)[region])
+            theirs[one.rank] = slice(length, length + count)
+            pairs.append((region, theirs[one.rank]))
+            length += count
+    fills = control.alltoall(theirs)
+    lengths = control.allgather(length)
+    return Entries((length,), [Traffic(
+        one.rank, one.receives, [(fills[one.rank],)] if one.receives else [],
+        [(theirs[one.rank],)] if one.sends else [], (lengths[one.rank],)) for one in entries.traffic]), pairs
