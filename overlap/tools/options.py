@@ -102,6 +102,12 @@ def add_size(parser: argparse.ArgumentParser) -> None:
                         "PLANES NKY NKX of the nonlinear term")
 
 
+def check_grid(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """End with an error where ``--shape`` is not that of a grid for halos and sparse solvers."""
+    if given.shape is not None and (len(given.shape) != 3 or min(given.shape) < 3):
+        parser.error(f"--shape: expected three numbers >= 3 with workload {given.workload}, received {given.shape}")
+
+
 def add_layout(parser: argparse.ArgumentParser) -> None:
     """Add ``--order`` and ``--grid``."""
     parser.add_argument("--order", choices=ORDERS, default="natural", help="of the spectrum")

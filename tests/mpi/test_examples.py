@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import subprocess
 import sys
 
 import jobs
@@ -166,3 +167,15 @@ def test_taylor_green_names_what_differs_from_the_restart_file(tmp_path):
 def test_taylor_green_on_more_ranks_than_planes():
     run("taylor_green_3d.py", 5, "--points", "4", "--steps", "2", "--picture", "",
         "--wait", "poll", "--workers", "2", missing=["matplotlib"])
+
+
+@pytest.mark.parametrize("name, arguments, told", [
+    ("elasticity/run.py", ["--elements", "7"], "1536 unknowns, 2 ranks: "),
+    ("groundwater/run.py", ["--cells", "16", "--switch", "all", "--rtol", "1e-8"], "switching level  iterations")])
+def test_sparse_solvers(name, arguments, told, tmp_path):
+    picture = tmp_path / "solution.png"
+    assert told in run(name, 2, *arguments, "--picture", str(picture)).out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    helped = subprocess.run([sys.executable, EXAMPLES / name, "--help"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                            timeout=60)
+    assert helped.returncode == 0 and "--picture FILE" in helped.stdout, helped

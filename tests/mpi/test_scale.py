@@ -158,3 +158,15 @@ def test_peers_says_who_is_missing(tmp_path):
     record, = json.loads((tmp_path / "out" / "peers.json").read_text())["cases"]
     assert record["rounds"] == 2 and "not installed" in record["peer_skipped"]
     assert (tmp_path / "out" / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_sparse_solver_on_a_grid_per_rank(tmp_path):
+    status, out, err = overlap("scale", "run", "cg", "--shape", 8, 8, 8, "--ranks", 1, 2, "--rounds", 1, "--weak", "--matrix", "elastic",
+                               "--json", tmp_path / "scale.json", "--picture", tmp_path / "scale.png")
+    assert status == 0, err
+    content = json.loads((tmp_path / "scale.json").read_text(), parse_constant=pytest.fail)
+    assert content["complete"] and [record["ranks"] for record in content["solvers"]] == [1, 2]
+    assert [record["shape"] for record in content["solvers"]] == [[8, 8, 8], [16, 8, 8]]
+    assert "efficiency" in out and (tmp_path / "scale.png").stat().st_size > 10_000
+    status, _, err = overlap("scale", "run", "fft2", *SMALL, "--weak", "--json", tmp_path / "scale.json")
+    assert status == 2 and "expected a workload of spmv, cg, mgcg, received fft2" in err

@@ -121,13 +121,12 @@ def bench(cases: Sequence[Case], *, command: Sequence[str], ranks: int, link: st
 
 def _solver(given, parser):
     """Measure a halo or a sparse solver; print what was found, a line for each number."""
-    if given.shape is not None and (len(given.shape) != 3 or min(given.shape) < 3):
-        parser.error(f"--shape: expected three numbers >= 3 with workload {given.workload}, received {given.shape}")
+    options.check_grid(given, parser)
     refuse_links_under_mpi(given.link)
     events: dict[str, Any] = {}
     run_spec({"task": "solver", "workload": given.workload, "shape": given.shape or SOLVERS[given.workload].shape,
-              "planes": given.slices or 8, "rounds": given.rounds or 9, "matrix": given.matrix, "delay_s": given.delay},
-             ranks=at_hand(given.ranks), on_event=events.update, link=given.link, burst=given.burst,
+              "planes": given.slices or 8, "rounds": given.rounds or 9, "matrix": given.matrix, "delay_s": given.delay,
+              "workers": given.workers}, ranks=at_hand(given.ranks), workers=given.workers, on_event=events.update, link=given.link, burst=given.burst,
              deadline_s=given.deadline)
     if "record" not in events:
         return

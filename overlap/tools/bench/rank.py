@@ -120,7 +120,7 @@ def _tune(spec, comm, emit):
 def _solver(spec, comm, emit):
     emit({"environment": environment(comm)})
     emit({"record": measure_solver(comm, spec["workload"], tuple(spec["shape"]), spec["planes"], spec["rounds"],
-                                    spec["matrix"], spec["delay_s"])})
+                                    spec["matrix"], spec["delay_s"], spec["workers"])})
 
 
 _TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune,

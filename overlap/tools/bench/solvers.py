@@ -1,7 +1,7 @@
 """Halos and sparse solvers, measured on the ranks of a communicator: `overlap bench halo | spmv | cg | mgcg`.
 
-In every round each way is timed once, one after the other, in an order that is rotated; a time is from a barrier to the end of the
-slowest rank, and what is told is the median.
+In every round each way is timed once, one after the other, in an order that is drawn: none has always the same one before it. A time is from
+a barrier to the end of the slowest rank, and what is told is the median.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SOLVERS = {
 
 
 def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: int, rounds: int,
-            matrix: str = "poisson", delay_s: float = 0.0) -> dict[str, Any]:
+            matrix: str = "poisson", delay_s: float = 0.0, workers: int = 1) -> dict[str, Any]:
     """Measure one workload. Collective.
 
     Parameters
@@ -62,6 +62,8 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
         7 points; 3 x 3 blocks at 27 points (spmv and cg); diffusion whose coefficient goes from 1e-5 to 1e5 (mgcg).
     delay_s : float
         What a sum over all ranks takes at least in the `delayed` ways of a cg; there are none without.
+    workers : int
+        Threads of a rank that share the products of a matrix.
 
     Returns
     -------
@@ -87,16 +89,16 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     elif (matrix == "elastic") if workload == "mgcg" else (matrix == "rock"):
         raise InputError(f"expected another matrix with {workload}, received {matrix}")
     elif workload == "mgcg":
-        ways, close, facts = _multigrid(comm, shape, matrix)
+        ways, close, facts = _multigrid(comm, shape, matrix, workers)
     else:
-        ways, close, facts = _sparse(comm, shape, workload, matrix, delay_s)
+        ways, close, facts = _sparse(comm, shape, workload, matrix, delay_s, workers)
     names = list(ways)
     for name in names:
         ways[name]()
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+    order = np.random.default_rng(0)  # the same on all ranks
+    for _ in range(rounds):
+        for name in order.permutation(names).tolist():
             comm.Barrier()
             started = perf_counter()
             ways[name]()
@@ -110,17 +112,20 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     C, T = median["C"], median["T"]
     return {f"{name}_s": value for name, value in median.items()} | {
         "workload": workload, "matrix": matrix if workload != "halo" else None, "shape": list(shape),
-        "planes": planes if workload == "halo" else None, "ranks": comm.size, "rounds": rounds, "hidden": model.hidden(C, T, median["auto"]),
+        "planes": planes if workload == "halo" else None, "ranks": comm.size, "workers": workers, "rounds": rounds, "hidden": model.hidden(C, T, median["auto"]),
         "control_hidden": model.hidden(C, T, median["off"]), "seconds": seconds} | facts
 
 
 def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: str,
-            delay_s: float) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
+            delay_s: float, workers: int) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
     elastic = matrix == "elastic"
     A = springs(comm, shape) if elastic else Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
+    A.workers = workers
     ways, b = products(A), np.random.default_rng(comm.rank).random(A.vector()[1].shape)
     facts: dict[str, Any] = {}
     kinds = {"full": springs(comm, shape, StoredByRows), "naive": springs(comm, shape, Listed)} if elastic else {}
+    for one in kinds.values():
+        one.workers = workers
     if workload == "spmv":
         ways |= {name: products(other)["auto"] for name, other in kinds.items()}
     else:
@@ -142,12 +147,13 @@ def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: 
     return ways, close, facts
 
 
-def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
+def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str, workers: int) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
     """Diffusion with u = 0 on the last plane, and sources of 1; slabs. Rock is log10(c) = 5 sin sin sin with a period of 16 cells."""
     blocks = Blocks(shape, (comm.size, 1, 1))
     waves = np.meshgrid(*(np.sin(np.pi / 8 * (np.arange(side.start, side.stop) + 0.5)) for side in blocks.part(comm.rank)),
                         indexing="ij", sparse=True)
     A = diffusion(comm, blocks, 1.0 if matrix == "poisson" else 10 ** (5 * waves[0] * waves[1] * waves[2]), fixed=[(0, 1)])
+    A.workers = workers
     M, b = Multigrid(A, blocks), np.ones(A.count)
 
     def setup():

@@ -12,7 +12,7 @@ from ...arrays import Blocks
 from ...compiled import njit
 from ...halo import Halo
 
-_CHUNK = 16         # planes of a sweep between two looks at the halo
+_CHUNK = 32         # planes of a sweep between two looks at the halo: four looks, for more take longer than what they hide
 
 Ways = dict[str, Callable[[], Any]]
 

@@ -12,9 +12,13 @@ from ...errors import InputError
 from .. import options
 from ..bench.cases import MODES, Case
 from ..bench.jobs import JOBS
+from ..bench.solvers import MATRICES, SOLVERS
 from . import report as reports
+from . import solvers
 from .run import run
 from .submit import ENVIRONMENT, SCHEDULERS, Layout, fields, own_template, script
+
+SCALED = {name: SOLVERS[name] for name in solvers.MAIN}
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +32,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     here.add_argument("--workers", nargs="+", type=options.count, default=[1],
                       help="per rank")
     here.add_argument("--json", metavar="FILE", type=options.output, default="scale.json", help="the report")
+    here.add_argument("--matrix", choices=MATRICES, default=MATRICES[0], help="of a sparse solver, as for `overlap bench`; default: poisson")
+    here.add_argument("--weak", action="store_true", help="of a sparse solver: the shape is that of each rank")
+    here.add_argument("--picture", metavar="FILE", type=options.output, help="of a sparse solver: draw time and acceleration")
     options.add_link(here)
     options.add_limits(here)
 
@@ -51,7 +58,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     there.add_argument("--out", metavar="DIR", default="scale", help="for scripts and reports")
 
     for command in (here, there):
-        options.add_workload(command, JOBS)
+        options.add_workload(command, JOBS | (SCALED if command is here else {}))
         options.add_size(command)
         command.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES),
                              help="off always is among them")
@@ -78,6 +85,14 @@ def _case(given, parser):
 
 
 def _run(given, parser):
+    if given.workload in SCALED:
+        options.check_grid(given, parser)
+        solvers.run(given.workload, command=["overlap", *sys.argv[1:]], ranks=given.ranks, workers=given.workers, path=given.json,
+                    weak=given.weak, shape=given.shape, matrix=given.matrix, rounds=given.rounds, link=given.link,
+                    drawing=given.picture, burst=given.burst, deadline_s=given.deadline)
+        return
+    if given.weak or given.picture or given.matrix != MATRICES[0]:
+        parser.error(f"--weak, --picture, --matrix: expected a workload of {', '.join(SCALED)}, received {given.workload}")
     run(_case(given, parser), command=["overlap", *sys.argv[1:]], ranks=given.ranks,
         workers=given.workers, path=given.json, link=given.link, passes=given.passes,
         burst=given.burst, deadline_s=given.deadline)
