@@ -28,12 +28,11 @@ class ArrayLayout:
     grid : (int, int), optional
         P and Q, the process grid of an `FFT3`; None leaves the choice to planning.
     restore : bool
-        The spectrum of an `FFT3` is split over the ranks as real space is, at the price of as many
-        exchanges again.
+        The spectrum is split over the ranks as real space is, at the price of as many exchanges again.
     dealias : {None, "3/2"}
-        ``"3/2"``: in real space an `FFT3` has ceil(3 n / 2) points per direction; modes beyond the
+        ``"3/2"``: in real space there are ceil(3 n / 2) points per direction; modes beyond the
         resolved ones, and the Nyquist modes of even n, are dropped. Values are those of the same
-        function. (`FFT2` does this in `FFT2.pointwise` alone.)
+        function. (`pointwise` does this for its own fields.)
     weights : sequence of numbers or "measure", optional
         One per rank, positive, as of the ranks' speeds: what every rank's share of each split axis is in
         proportion to (`overlap.arrays.shares`), with as many messages as even shares have. On a P x Q
@@ -60,15 +59,19 @@ def volume_problem(layout: ArrayLayout, ranks: int) -> str | None:
         if sizes is None or len(sizes) != 2 or min(sizes) < 1 or sizes[0] * sizes[1] != ranks:
             return (f"expected grid to be two integers whose product is {ranks}, the number of "
                     f"ranks, or None, received {shown(grid)}")
+    return _restore_problem(layout) or choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
+
+
+def _restore_problem(layout):
     if not isinstance(layout.restore, bool):
         return f"expected restore to be True or False, received {shown(layout.restore)}"
-    return choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
+    return None
 
 
 def slab_problem(layout: ArrayLayout) -> str | None:
     """What is wrong with a layout of an `FFT2`, or None."""
-    return default_problem(layout, "an FFT2", ("grid", "restore", "dealias")) or choice_problem(
-        order=(layout.order, ORDERS))
+    return (default_problem(layout, "an FFT2", ("grid",)) or _restore_problem(layout)
+            or choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS)))
 
 
 def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:

@@ -38,10 +38,14 @@ from .planning.search import adopt
 from .planning.settings import Settings, settings_problem
 from .planning.tuning import Tuning, path_of
 from .pointwise import Pointwise
-from .volume import Planes
+from .transform import Transform
+from .volume import Planes, Volume
+from .volume_pointwise import VolumePointwise
 
 Y, X = 1, 2  # axes of a batch of planes
 BLOCKS = ("rows", "planes")
+FEW = 8  # planes for each worker: their exchanges are hidden behind parts of themselves, if they are
+LARGE_NBYTES = 2**22  # bytes on each rank, at least
 
 
 class FFT2(FourierPlan):
@@ -120,8 +124,10 @@ class FFT2(FourierPlan):
             self._requested = requested
             kind = {"kind": "FFT2", "shape": list(lengths), "dtype": str(self._dtype),
                     "order": arrays.order, "ranks": self.comm.size, "workers": self.runtime.workers}
-            if arrays.weights is not None:
-                kind["weights"] = str(arrays.weights)
+            kind |= {name: value for name, value in (
+                ("weights", arrays.weights and str(arrays.weights)), ("restore", arrays.restore),
+                ("dealias", arrays.dealias)) if value}
+            self._layout = arrays
             self._tuning = Tuning(self.runtime, path or None, kind, self._dtype)
             if measures:
                 self._weights = self._tuning.weights
@@ -132,8 +138,8 @@ class FFT2(FourierPlan):
                 self._balanced()
 
     def _make(self, power: float) -> None:
-        points = float(np.prod(self._shape[-2:]))
-        self._scale_forward, self._scale_backward = points ** -power, points ** (power - 1.0)
+        self._power = power
+        self._fine = fine_points(self._shape[-2:], self._layout.dealias)
         self._comms = (self.runtime.comm,)
         self._coordinates = (self.comm.rank,)
         self._place()
@@ -145,32 +151,45 @@ class FFT2(FourierPlan):
     def _place(self) -> None:
         size = self.comm.size
         self._here = Layout((None, 0 if size > 1 else None, None), (size,), self._weights)
-        self._there = Layout((None, None, 0 if size > 1 else None), (size,), self._weights)
+        self._there = self._here if self._layout.restore else Layout(
+            (None, None, 0 if size > 1 else None), (size,), self._weights)
         self.real, self.spectrum = self._specs(self._shape[:-2])
         self._staged: weakref.WeakValueDictionary[tuple, StagedTransform | PlaneBlocks] = (
             weakref.WeakValueDictionary())  # all that are in use
 
-    def _transform(self, forward, source, target, scale):
-        make = self._staged_of(forward, (*self._shape[-2:],), source.slices)
-        return Planes(self.runtime, self._comms, make(self._requested.effort), source, target, scale,
-                      make)
+    def _transform(self, forward, source, target):
+        by_plane = self._by_plane(source.slices)
+        make = self._staged_of(forward, self._fine, source.slices, by_plane=by_plane)
+        return (Planes if by_plane else Volume)(
+            self.runtime, self._comms, make(self._requested.effort), source, target, self._scale(forward, self._fine), make)
 
-    def _staged_of(self, forward, fine, planes, reused=False):
+    def _by_plane(self, planes):
+        """Whether messages are of whole planes: there are enough of them to hide one behind others, or they are small."""
+        nbytes = float(np.prod(self._fine)) * complex_of(self._dtype).itemsize / self.comm.size
+        alone = self.comm.size == 1 and self.runtime.workers == 1
+        few = planes < FEW * self.runtime.workers and nbytes >= LARGE_NBYTES
+        return not (self._layout.restore and self.comm.size > 1) and (alone or not few)
+
+    def _scale(self, forward, fine):
+        points = float(np.prod(self._shape[-2:], dtype=object))
+        if not forward:
+            return points ** (self._power - 1.0)
+        return points ** -self._power * points / float(np.prod(fine, dtype=object))
+
+    def _staged_of(self, forward, fine, planes, reused=False, by_plane=True):
         """A function of FFTW's effort: the staged transform of so many planes of a grid."""
         axes = axes_of((Y, X), self._shape[-2:], fine, self._dtype)
-        over = Transpose(Y, X) if forward else Transpose(X, Y)
-        first, then = ((X,), (Y,)) if forward else ((Y,), (X,))
-        route = [first, over if self.comm.size > 1 else None, then]
+        route = _route(self.comm.size, forward, self._layout.restore)
 
         def make(effort):
-            key = forward, fine, planes, reused, effort
+            key = forward, fine, planes, reused, by_plane, effort
             found = self._staged.get(key)
             if found is None:
                 with self._tuning.planning():
                     found = self._staged[key] = StagedTransform(
                         route, axes, self._source(forward, axes, planes),
-                        Direction(forward, effort, Y if self._transposed else None, by_index=True),
-                        self.runtime.workers, joined=None, reused=reused)
+                        Direction(forward, effort, Y if self._transposed else None, by_index=by_plane),
+                        self.runtime.workers, joined=None if by_plane else True, reused=reused)
             return found
         return make
 
@@ -185,7 +204,8 @@ class FFT2(FourierPlan):
         ny, nx = self._shape[-2:]
         ky = np.fft.fftfreq(ny, 1 / ny)
         kx = np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx)
-        kx = kx[self._there.local_slice((1, ny, len(kx)), (self.comm.rank,))[X]]
+        _, rows, columns = self._there.local_slice((1, ny, len(kx)), (self.comm.rank,))
+        ky, kx = ky[rows], kx[columns]
         return (ky[None, :], kx[:, None]) if self._transposed else (ky[:, None], kx[None, :])
 
     def _title(self) -> str:
@@ -256,9 +276,11 @@ class FFT2(FourierPlan):
             function = Function(function, inputs, outputs, shared, dealias, (ny, nx))
             self.runtime.preflight(function.problem or choice_problem(blocks=(blocks, BLOCKS)),
                                    **function.agreed, blocks=blocks)
-            fine = (ny, nx) if dealias is None else tuple(fine_points((ny, nx), dealias))
+            fine = self._fine if dealias is None else fine_points((ny, nx), dealias)
 
-            def make(plan: FFT2) -> Pointwise:
+            def make(plan: FFT2) -> Transform:
+                if plan._layout.restore and plan.comm.size > 1:
+                    return plan._pointwise_restored(function, fine)
                 return plan._pointwise(function, fine, blocks == "planes")
 
             transform = make(self)
@@ -270,7 +292,7 @@ class FFT2(FourierPlan):
     def _pointwise(self, function, fine, whole):
         """The transform of a function on a grid of so many points."""
         ny, nx = self._shape[-2:]
-        scales = self._scale_backward, self._scale_forward * ny * nx / (fine[0] * fine[1])
+        scales = self._scale(False, fine), self._scale(True, fine)
         slices, effort = max(1, self.real.slices), self._requested.effort
         back, forth = (self._staged_of(forward, fine, slices * count, reused=True) for forward, count in (
             (False, function.inputs), (True, function.outputs)))
@@ -300,24 +322,43 @@ class FFT2(FourierPlan):
             share = Planes(self.runtime, self._comms, make(effort), spectra, real, scales[0], make)
         return Pointwise(self.runtime.comm, function, blocks, effort, (self.spectrum, shared), share)
 
+    def _pointwise_restored(self, function, fine):
+        """The same where the spectrum is split as real space is: whole planes, one after the other."""
+        makes = (self._staged_of(False, fine, max(function.inputs, function.shared), True, False),
+                 self._staged_of(True, fine, function.outputs, False, False))
+        return VolumePointwise(
+            self.runtime, self._comms, function, lambda effort: tuple(make(effort) for make in makes),
+            self._requested.effort, (self.spectrum, self._specs(())[1]),
+            (self._here.local_shape((1, *fine), self._coordinates), self._dtype),
+            (self._scale(False, fine), self._scale(True, fine)))
+
     def _specs(self, batch):
         """The array specs of real space and of the spectrum, for some batch axes."""
         ny, nx = self._shape[-2:]
         columns = nx // 2 + 1 if self._dtype.kind == "f" else nx
         rank = (self.comm.rank,)
-        rows = self._here.local_slice((1, ny, nx), rank)[Y]
-        mine = self._there.local_slice((1, ny, columns), rank)[X]
-        spectral = complex_of(self._dtype)
-        if self._transposed:
-            spectrum = ArraySpec(self.comm, batch, (columns, ny), {-2: mine}, spectral, natural=False)
-        else:
-            spectrum = ArraySpec(self.comm, batch, (ny, columns), {-1: mine}, spectral)
-        return ArraySpec(self.comm, batch, (ny, nx), {-2: rows}, self._dtype), spectrum
+        rows = self._here.local_slice((1, *self._fine), rank)[Y]
+        axis, mine = (Y, self._there.local_slice((1, ny, columns), rank)[Y]) if self._layout.restore else (
+            X, self._there.local_slice((1, ny, columns), rank)[X])
+        order = (X, Y) if self._transposed else (Y, X)
+        spectrum = ArraySpec(self.comm, batch, [(ny, columns)[one - 1] for one in order], {order.index(axis) - 2: mine},
+                             complex_of(self._dtype), natural=not self._transposed)
+        return ArraySpec(self.comm, batch, self._fine, {-2: rows}, self._dtype), spectrum
 
 
-def _forward(plan: FFT2) -> Planes:
-    return plan._transform(True, plan.real, plan.spectrum, plan._scale_forward)
+def _forward(plan: FFT2) -> Volume:
+    return plan._transform(True, plan.real, plan.spectrum)
 
 
-def _backward(plan: FFT2) -> Planes:
-    return plan._transform(False, plan.spectrum, plan.real, plan._scale_backward)
+def _backward(plan: FFT2) -> Volume:
+    return plan._transform(False, plan.spectrum, plan.real)
+
+
+def _route(ranks, forward, restore):
+    """The route from real space to the spectrum, or back, as `arrays.stages` wants it."""
+    if ranks == 1:
+        return [(X,), None, (Y,)] if forward else [(Y,), None, (X,)]
+    there, again = Transpose(Y, X), Transpose(X, Y)
+    if restore:
+        return [(X,), there, (Y,), again, ()] if forward else [(), there, (Y,), again, (X,)]
+    return [(X,), there, (Y,)] if forward else [(Y,), again, (X,)]

@@ -69,7 +69,7 @@ class VolumePointwise(Fields):
         self.exchange_dtype = back.dtype
         self._function = function
         self._make, self._back, self._forth = make, back, forth
-        self._batch = spectrum.global_shape[:-3]
+        self._batch = spectrum.global_shape[:-spectrum.dimensions]
         self._scale_backward, self._scale_forward = scales
         self._given = [zeros(local, dtype) for _ in range(function.inputs)]
         self._shared = [zeros(local, dtype) for _ in range(function.shared)]

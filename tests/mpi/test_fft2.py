@@ -80,6 +80,11 @@ def test_on_any_number_of_ranks(case, ranks):
     jobs.run_job(case, ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_layouts(ranks):
+    jobs.run_job("fft2_layout_cases:layouts,fft2_layout_cases:products_without_aliases", ranks)
+
+
 def test_calls_on_one_rank():
     jobs.run_job("local_call_cases:local_calls_give_the_same_bits,local_call_cases:threads_call_one_at_a_time", 1)
 

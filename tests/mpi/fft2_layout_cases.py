@@ -1,0 +1,98 @@
+"""What `test_fft2` runs on every rank: restored and de-aliased layouts, and planes that are few and large."""
+
+import sys
+from itertools import product
+from unittest import mock
+
+import numpy as np
+from fft2_cases import assert_close, random, same_bits
+from local_call_cases import in_pipelines
+
+import overlap
+
+fft2 = sys.modules["overlap.fft.fft2"]  # not the function of that name
+
+
+def embedded(spectrum, shape, fine):
+    """Resolved modes of a plane as modes of a finer grid."""
+    real = spectrum.shape[-1] != shape[-1]
+    out = np.zeros((*spectrum.shape[:-2], fine[0], fine[1] // 2 + 1 if real else fine[1]), spectrum.dtype)
+    ky = np.fft.fftfreq(shape[-2], 1 / shape[-2]).astype(int)
+    kx = np.arange(spectrum.shape[-1]) if real else np.fft.fftfreq(shape[-1], 1 / shape[-1]).astype(int)
+    out[..., ky[:, None], kx] = spectrum
+    return out
+
+
+def resolved(rng, shape, dtype, dropped):
+    """The spectrum of a random field, without the Nyquist modes if these are dropped."""
+    real = dtype.startswith("f")
+    spectrum = (np.fft.rfft2 if real else np.fft.fft2)(random(rng, shape, "f8" if real else "c16"))
+    ny, nx = shape[-2:]
+    if dropped and ny % 2 == 0:
+        spectrum[..., ny // 2, :] = 0
+    if dropped and nx % 2 == 0:
+        spectrum[..., nx // 2] = 0
+    return spectrum
+
+
+def layouts(comm, workers=1):
+    """Forward, backward and a product, against NumPy, in every mode with the same bits."""
+    rng = np.random.default_rng(21)
+    for shape, dtype, restore, dealias, order, large in product(
+            ((7, 6), (3, 16, 10), (2, 33, 24)), ("f8", "c16", "f4"), (False, True), (None, "3/2"),
+            ("natural", "transposed"), (False, True)):
+        ny, nx = shape[-2:]
+        fine = (ny, nx) if dealias is None else (-(-3 * ny // 2), -(-3 * nx // 2))
+        modes = resolved(rng, shape, dtype, dealias is not None)
+        back = (lambda one: np.fft.irfft2(one, fine)) if dtype.startswith("f") else np.fft.ifft2
+        scale = fine[0] * fine[1] / (ny * nx)
+        u = (scale * back(embedded(modes, shape, fine))).astype(dtype)
+        squared = (np.fft.rfft2 if dtype.startswith("f") else np.fft.fft2)(u.astype("f8" if dtype == "f4" else dtype)**2) / scale
+        expected = [modes, squared]
+        if order == "transposed":
+            expected = [one.swapaxes(-1, -2) for one in expected]
+        first = None
+        with mock.patch.object(fft2, "LARGE_NBYTES", 0 if large else 2**40), in_pipelines():
+            for wait, late in (("off", 0.0), ("poll", 0.5), ("block", 0.0)):
+                with overlap.Runtime(comm, workers=workers) as runtime, overlap.FFT2(
+                        runtime, shape, dtype, layout={"restore": restore, "dealias": dealias, "order": order},
+                        settings={"wait": wait, "late": late, "effort": "estimate", "chunk": 1, "depth": 3}) as plan:
+                    mine = u[plan.real.local_slice]
+                    spectrum = plan.forward(mine)
+                    assert plan.real.global_shape == (*shape[:-2], *fine)
+                    assert not restore or plan.spectrum.axes == tuple(
+                        len(shape) - (1 if order == "transposed" else 2) for _ in range(comm.size > 1))
+                    ky, kx = plan.wavenumbers()
+                    assert np.broadcast_shapes(ky.shape, kx.shape) == plan.spectrum.shape[-2:]
+                    assert_close(spectrum, expected[0], plan.spectrum.local_slice, comm)
+                    again = plan.backward(spectrum)
+                    assert_close(again, u, plan.real.local_slice, comm)
+                    found = [spectrum, again]
+                    if dealias is None:
+                        found.append(plan.pointwise(lambda v: v * v)(spectrum))
+                        assert_close(found[2], expected[1], plan.spectrum.local_slice, comm)
+                    first = first or [np.array(one) for one in found]
+                    assert all(map(same_bits, found, first)), (shape, dtype, restore, dealias, order, large, wait)
+                    if large and late and comm.size > 1 and not dealias and not restore and order == "natural":
+                        assert any(task.kind == "late" for task in plan.forward._parts) == plan.forward.can_be_late
+
+
+def products_without_aliases(comm):
+    """A product on a plan's finer grid is exact in the resolved modes, with either order of stages."""
+    rng = np.random.default_rng(22)
+    shape, fine = (2, 10, 12), (15, 18)
+    for dtype, restore in product(("f8", "c16"), (False, True)):
+        modes = resolved(rng, shape, dtype, True)
+        back = (lambda one: np.fft.irfft2(one, fine)) if dtype == "f8" else np.fft.ifft2
+        scale = fine[0] * fine[1] / (shape[-2] * shape[-1])
+        u = scale * back(embedded(modes, shape, fine))
+        whole = (np.fft.rfft2 if dtype == "f8" else np.fft.fft2)(u * u) / scale
+        with overlap.FFT2(comm, shape, dtype, layout={"restore": restore, "dealias": "3/2"}) as plan:
+            square, explicit = (plan.pointwise(lambda v: v * v, dealias=dealias) for dealias in (None, "3/2"))
+            given = modes[plan.spectrum.local_slice]
+            kept = resolved(rng, shape, dtype, True) != 0
+            ky = np.fft.fftfreq(shape[-2], 1 / shape[-2]).astype(int)
+            kx = np.arange(modes.shape[-1]) if dtype == "f8" else np.fft.fftfreq(shape[-1], 1 / shape[-1]).astype(int)
+            expected = np.where(kept, whole[..., ky[:, None], kx], 0)
+            for transform in (square, explicit):
+                assert_close(transform(given), expected, plan.spectrum.local_slice, comm)
