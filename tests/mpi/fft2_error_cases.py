@@ -93,8 +93,8 @@ BAD_ARGUMENTS = (
     {"shape": (10**30, 4, 4)}, {"shape": (10**12, 16, 16)}, {"shape": (0, 10**12, 16)},
     {"shape": (np.array([4, 4]), 4)}, {"shape": ([4], [4, 4])}, {"shape": np.ones((2, 2), int)},
     {"shape": (True, 4, 4)}, {"shape": np.float64(4)}, {"settings": {"waits": "off"}},
-    {"settings": 3}, {"layout": "transposed"}, {"grid": (1, 1)}, {"restore": True},
-    {"dealias": "3/2"},
+    {"settings": 3}, {"layout": "transposed"}, {"grid": (1, 1)}, {"restore": 1},
+    {"dealias": "2/3"},
     {"wait": "on"}, {"wait": None}, {"norm": "forwards"}, {"norm": 1},
     {"norm": np.array([1, 2])}, {"order": "xy"}, {"effort": "none"}, {"depth": 0}, {"depth": 1.5},
     {"chunk": -1}, {"chunk": "2"}, {"in_flight": 0})

@@ -6,6 +6,7 @@ from unittest import mock
 
 import numpy as np
 from fft2_cases import assert_close, random, same_bits
+from fft3_cases import small_units
 from local_call_cases import in_pipelines
 
 import overlap
@@ -35,12 +36,14 @@ def resolved(rng, shape, dtype, dropped):
     return spectrum
 
 
+@small_units(2**9)
 def layouts(comm, workers=1):
     """Forward, backward and a product, against NumPy, in every mode with the same bits."""
     rng = np.random.default_rng(21)
-    for shape, dtype, restore, dealias, order, large in product(
-            ((7, 6), (3, 16, 10), (2, 33, 24)), ("f8", "c16", "f4"), (False, True), (None, "3/2"),
-            ("natural", "transposed"), (False, True)):
+    cases = product(((3, 16, 10), (2, 33, 24)), ("c16", "f8"), (False, True), (None, "3/2"), (False, True))
+    for number, (shape, dtype, restore, dealias, large) in enumerate(cases):
+        order = ("natural", "transposed")[number % 3 == 2]
+        dtype = "f4" if dtype == "f8" and number % 5 == 4 else dtype
         ny, nx = shape[-2:]
         fine = (ny, nx) if dealias is None else (-(-3 * ny // 2), -(-3 * nx // 2))
         modes = resolved(rng, shape, dtype, dealias is not None)
@@ -53,15 +56,14 @@ def layouts(comm, workers=1):
             expected = [one.swapaxes(-1, -2) for one in expected]
         first = None
         with mock.patch.object(fft2, "LARGE_NBYTES", 0 if large else 2**40), in_pipelines():
-            for wait, late in (("off", 0.0), ("poll", 0.5), ("block", 0.0)):
+            for wait, late in (("off", 0.0), (("poll", "block")[number % 2], 0.5)):
                 with overlap.Runtime(comm, workers=workers) as runtime, overlap.FFT2(
                         runtime, shape, dtype, layout={"restore": restore, "dealias": dealias, "order": order},
                         settings={"wait": wait, "late": late, "effort": "estimate", "chunk": 1, "depth": 3}) as plan:
                     mine = u[plan.real.local_slice]
                     spectrum = plan.forward(mine)
                     assert plan.real.global_shape == (*shape[:-2], *fine)
-                    assert not restore or plan.spectrum.axes == tuple(
-                        len(shape) - (1 if order == "transposed" else 2) for _ in range(comm.size > 1))
+                    assert plan.spectrum.axes == (len(shape) - (1 if restore == (order == "transposed") else 2),)
                     ky, kx = plan.wavenumbers()
                     assert np.broadcast_shapes(ky.shape, kx.shape) == plan.spectrum.shape[-2:]
                     assert_close(spectrum, expected[0], plan.spectrum.local_slice, comm)
@@ -73,8 +75,9 @@ def layouts(comm, workers=1):
                         assert_close(found[2], expected[1], plan.spectrum.local_slice, comm)
                     first = first or [np.array(one) for one in found]
                     assert all(map(same_bits, found, first)), (shape, dtype, restore, dealias, order, large, wait)
-                    if large and late and comm.size > 1 and not dealias and not restore and order == "natural":
-                        assert any(task.kind == "late" for task in plan.forward._parts) == plan.forward.can_be_late
+                    if large and late and comm.size > 1 and not (dealias or restore) and order == "natural" and ny > 30 and (
+                            dtype != "f4"):
+                        assert any(task.kind == "late" for task in plan.forward._parts)
 
 
 def products_without_aliases(comm):

@@ -19,21 +19,23 @@ from local_call_cases import in_pipelines
 import overlap
 from overlap.arrays import mode_segments
 from overlap.fft import fft3
-from overlap.fft.engine import stage, staged
+from overlap.fft.engine import rest, stage, staged
 from overlap.runtime.requests import Operation
 
 AXES = (-3, -2, -1)
 
 
 @contextmanager
-def small_units():
+def small_units(nbytes=2**16):
     """Small arrays have several units."""
-    before = stage.UNIT_NBYTES
-    stage.UNIT_NBYTES = staged.UNIT_NBYTES = 2**16
+    modules, before = (stage, staged, rest), stage.UNIT_NBYTES
+    for module in modules:
+        module.UNIT_NBYTES = nbytes
     try:
         yield
     finally:
-        stage.UNIT_NBYTES = staged.UNIT_NBYTES = before
+        for module in modules:
+            module.UNIT_NBYTES = before
 
 
 # ---- truth -----------------------------------------------------------------------------------

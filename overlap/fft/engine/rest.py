@@ -47,8 +47,9 @@ class Rest:
                 way.along == way.transpose.joined == axes[0] and not way.then):
             # Units along the split axis, of this rank's part of it.
             split, (axis,) = way.transpose.split, axes
-            # Alike on all ranks; rows of odd length are less aligned than FFTW requires.
-            if abs(split - axis) == 1 and (dtype.itemsize * shape[-1]) % REQUIRED_ALIGNMENT == 0:
+            # Alike on all ranks; rows, or points, of odd length are less aligned than FFTW requires.
+            row = 1 if split == len(shape) - 1 else shape[-1]
+            if abs(split - axis) == 1 and (dtype.itemsize * row) % REQUIRED_ALIGNMENT == 0:
                 longest = length_of(layout.even.parts(shape, split)[0])
                 self.late_units = max(1, min(longest, -(-largest_nbytes(layout, shape, dtype) // UNIT_NBYTES)))
                 inner = points(local[split + 1:axis] if split < axis else local[split + 1:])
@@ -61,7 +62,8 @@ class Rest:
         else:
             there = transformed(local, axes, lines, direction.forward)
             own = direction if direction.forward else replace(direction, turned=None)
-            self.sweep = Sweep(local, {axis: lines[axis] for axis in axes}, dtype, own, [_whole(local)], [_whole(there)])
+            self.sweep = Sweep(local, {axis: lines[axis] for axis in axes}, dtype, own, [_whole(local)], [_whole(there)],
+                               same=able)
         few = points(local) * dtype.itemsize // PART_NBYTES
         self.parts = block(self.sweep.count, 1 if workers == 1 else max(1, min(
             self.sweep.count, max(workers, min(few, PARTS * workers)))))

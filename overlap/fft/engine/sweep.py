@@ -38,6 +38,8 @@ class Sweep:
         Which part of the box goes in, or comes out, where: a box for every view.
     after : int or None
         All of it is one block, in scratch memory that begins after so many bytes.
+    same : bool
+        What comes out lies where that goes in.
 
     Attributes
     ----------
@@ -47,7 +49,7 @@ class Sweep:
         Number of blocks.
     """
 
-    def __init__(self, shape, lines, dtype, direction, sources, targets, after=None):
+    def __init__(self, shape, lines, dtype, direction, sources, targets, after=None, same=False):
         itemsize = complex_of(dtype).itemsize
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
             [line.fine for line in lines.values()], dtype=int)))))
@@ -63,7 +65,7 @@ class Sweep:
                 made[key] = kind(key, lines, dtype, direction, after or 0)
             self._parts.append((made[key], ranges, lines, direction.forward))
         self.scratch_nbytes = max((one.nbytes for one in made.values()), default=0)
-        self._sources = sources
+        self._sources, self._same = sources, same
         self._set_targets(targets)
 
     def _set_targets(self, targets):
@@ -88,7 +90,7 @@ class Sweep:
         for i, here, j, there in self._moves:
             program.copy(targets[j][there], sources[i][here], scale)
         for one in self._blocks[blocks]:
-            one.write(program, sources, targets, scale)
+            one.write(program, sources, targets, scale, same=self._same)
 
     def write_to(self, program, sources, physical):
         """Write its only block backward, with a result that stays in scratch memory."""
@@ -137,7 +139,7 @@ class _Block:
                         beyond[other] = [(full, full)]
                 self._gaps += [(i, where) for i, where, _ in pairs_of(targets, beyond)]
 
-    def write(self, program, sources, targets, scale, physical=None):
+    def write(self, program, sources, targets, scale, physical=None, same=False):
         """Write its load, its FFTs and its store.
 
         What lies in an array as it would in scratch memory is not copied: a result always, a source that FFTs leave as it
@@ -151,10 +153,13 @@ class _Block:
             Multiplied when it is loaded, or else when it is stored.
         physical : View, optional
             The real-space side, where it is not the block's own.
+        same : bool
+            As of `Sweep`: then all is copied.
         """
         source, target = self._transformed.ends(physical)
         in_place = source is target
-        elsewhere = not in_place or sources is not None and targets is not None  # than in scratch memory
+        # Whether it may lie elsewhere than in scratch memory.
+        elsewhere = not same and (not in_place or sources is not None and targets is not None)
         given = result = None
         if elsewhere and targets is not None and not self._gaps and (sources is not None or scale == 1.0):
             result = self._only(targets, self._stores, target)
