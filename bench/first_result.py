@@ -1,0 +1,73 @@
+"""From `import overlap` to the first result of a plan, in fresh processes with warm caches.
+
+    python bench/first_result.py [--effort measure] [--shape 64 512 512] [--rounds N] [--json FILE]
+
+Each round is a process of its own, on one core: import, MPI's start, the plan, its first call. The first process fills
+the caches (compiled code, settings, FFTW's wisdom) and is told apart, ``cold_s``; of the others medians, in seconds.
+``first_result_s`` is the whole from the first line of the program on, ``process_s`` with Python's own start.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+PROGRAM = """
+from time import perf_counter
+begun = perf_counter()
+import json, sys
+import overlap
+imported = perf_counter()
+from mpi4py import MPI
+started = perf_counter()
+effort, shape = json.loads(sys.argv[1])
+with overlap.FFT2(MPI.COMM_WORLD, shape, settings={"effort": effort}) as plan:
+    planned = perf_counter()
+    u = plan.real.empty()
+    u[...] = 1.0
+    filled = perf_counter()
+    plan.forward(u)
+    ended = perf_counter()
+print(json.dumps({"import_s": imported - begun, "mpi_s": started - imported, "plan_s": planned - started,
+                  "call_s": ended - filled, "first_result_s": ended - begun - (filled - planned)}))
+"""
+
+
+def run(effort, shape, cache):
+    """One process: its record."""
+    core = min(os.sched_getaffinity(0))
+    started_s = perf_counter()
+    done = subprocess.run([sys.executable, "-c", PROGRAM, json.dumps([effort, shape])], capture_output=True, text=True,
+                          check=True, env=os.environ | {"OVERLAP_CACHE": cache},
+                          preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+    return json.loads(done.stdout) | {"process_s": perf_counter() - started_s}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--effort", default="measure", choices=("none", "estimate", "measure", "patient"))
+    parser.add_argument("--shape", type=int, nargs="+", default=[64, 512, 512])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE", type=Path)
+    options = parser.parse_args()
+    effort = None if options.effort == "none" else options.effort
+    with tempfile.TemporaryDirectory() as cache:
+        cold = run(effort, options.shape, cache)
+        warm = [run(effort, options.shape, cache) for _ in range(options.rounds)]
+    record = {"case": f"FFT2 {' x '.join(map(str, options.shape))}, effort {options.effort}",
+              "cold_s": cold["first_result_s"], "cold_plan_s": cold["plan_s"],
+              **{name: median(one[name] for one in warm) for name in warm[0]}}
+    print(f"{record['case']}: first result after {record['first_result_s']:.2f} s (import {record['import_s']:.2f}, MPI "
+          f"{record['mpi_s']:.2f}, plan {record['plan_s']:.2f}, call {record['call_s']:.2f}), {record['process_s']:.2f} with "
+          f"Python's start; with cold caches {record['cold_s']:.2f}")
+    if options.json:
+        options.json.write_text(json.dumps({"cases": [record], "rounds": options.rounds}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
