@@ -1,19 +1,16 @@
 """`overlap links`, killed at random moments, also two at once, by root and by nobody: nothing of it is left after a second."""
 
-import functools
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import sysconfig
-import tempfile
 import time
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
+import nobody
 import processes
 
 from overlap.tools import links
@@ -23,33 +20,8 @@ from .harness import Part
 
 AFTER_S = 1.0       # by then all is gone
 OWN = 200           # seeds of the user who runs the campaign; the following ones are of an unprivileged user
-NOBODY = "65534"
 PROGRAM = "from overlap.tools import links; raise SystemExit(links.run(['sleep', '1000'], hosts={hosts}))"
 SENT = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-
-
-@functools.cache
-def _environment_of_nobody():
-    """A virtual environment with these packages that any user may run; the campaign's own may lie in root's home."""
-    folder = tempfile.TemporaryDirectory(prefix="overlap-nobody-")
-    os.chmod(folder.name, 0o755)
-    python = shutil.which("python{}.{}".format(*sys.version_info), path="/usr/bin:/usr/local/bin")
-    assert python, "no interpreter of this version that another user may run"
-    subprocess.run([python, "-m", "venv", "--without-pip", folder.name], check=True, stdin=subprocess.DEVNULL)
-    own = Path(folder.name, "bin")
-    for program in Path(sys.executable).parent.glob("*hydra*"):
-        Path(own, program.name).symlink_to(program)
-    return folder, own / "python"
-
-
-def _as_nobody():
-    """Command and environment of an interpreter without privileges."""
-    if os.getuid():
-        return [sys.executable], {}
-    _, python = _environment_of_nobody()
-    path = os.pathsep.join([str(processes.REPOSITORY), sysconfig.get_path("purelib")])
-    return (["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", python],
-            {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"})
 
 
 def _host():
@@ -58,9 +30,9 @@ def _host():
             sorted(Path("/proc/self/mountinfo").read_text().splitlines()))
 
 
-def kill(moments, sent, hosts, spared=0, nobody=False):
+def kill(moments, sent, hosts, spared=0, privileged=True):
     """Start as many jobs as there are moments, and end each at its own."""
-    python, environ = _as_nobody() if nobody else ([sys.executable], {})
+    python, environ = ([sys.executable], {}) if privileged else nobody.interpreter()
     before, mark = _host(), uuid.uuid4().hex
     with ExitStack() as stack:
         jobs = []
@@ -88,7 +60,7 @@ def run(seed):
     """One signal, at random moments from the first on."""
     drawn = Drawn(seed)
     kill(list(drawn.uniform(0, 3, 1 + seed % 2)), SENT[seed // 2 % len(SENT)], drawn.ranks(2, 3),
-         nobody=seed >= OWN)
+         privileged=seed < OWN)
 
 
 def defect():

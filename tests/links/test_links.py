@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import nobody
 import pytest
 
 from overlap.errors import LinksUnavailable
@@ -227,6 +228,22 @@ def test_a_signal_to_the_caller_ends_everything(sleeper, tmp_path, sent):
         if sent != signal.SIGKILL:      # an exception: everything is gone before it arrives
             assert not any(namespace in inside for _, namespace in processes().values())
     until(lambda: not any(namespace in inside for _, namespace in processes().values()))
+
+
+@needs_links
+def test_a_user_without_privileges_has_them_and_the_host_sees_nothing():
+    try:
+        python, environ = nobody.interpreter()
+    except OSError as error:
+        pytest.skip(str(error))
+    before = socket.if_nameindex()
+    program = ("import os, sys; from overlap.tools import links\nassert os.getuid() != 0\n"
+               "raise SystemExit(links.run([sys.executable, '-c', 'import socket; print(socket.if_nameindex()[-1][1])'],"
+               " deadline_s=100))")
+    done = subprocess.run([*python, "-c", program], env=os.environ | environ, capture_output=True, text=True,
+                          timeout=DEADLINE_S, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and done.stdout.split() == ["eth0", "eth0"], done
+    assert socket.if_nameindex() == before
 
 
 @needs_links
