@@ -13,6 +13,7 @@ from pathlib import Path
 import commands
 import processes
 
+from overlap.fft.planning import tuning_file
 from overlap.tools import launch, signals
 
 from . import victim
@@ -25,14 +26,17 @@ SILENT = ("SIGSTOP", "sys.exit")      # no launcher notices: the other ranks' de
 SHARED = Path("/dev/shm")
 START_S = 120.0     # for the ranks to begin, on a machine that has other work
 OVER_S = 5.0        # beyond the deadline
+FIRST = 600         # seeds of jobs that plan, run and close; the following ones also tune, and write a tuning file
 
 
-def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=True):
+def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=True, tunes=False):
     """Start the job, lose a rank of it, and see how it ends."""
     before = set(os.listdir(SHARED))
     with tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder:
         launcher, environ = processes.launcher_command(mpi, folder)
-        given = {"folder": folder, "rank": ranks - 1, "own": how if how not in SIGNALS else None, "delay_s": delay_s}
+        tuning = f"{folder}/tuning.json" if tunes else None
+        given = {"folder": folder, "rank": ranks - 1, "own": how if how not in SIGNALS else None, "delay_s": delay_s,
+                 "tuning": tuning}
         with commands.process(*launcher, "-n", ranks, sys.executable, "-X", "faulthandler", victim.__file__,
                               json.dumps(given), env=environ | dict([launch.THREAD_LEVEL]) | signals.UCX_SETTINGS) as job:
             pids = _pids(job, folder, ranks)
@@ -49,6 +53,8 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
             wall_s = time.monotonic() - lost
             if how in SILENT:
                 _check_stacks(how, [Path(folder, f"said{rank}").read_text() for rank in range(ranks - 1)])
+            if tuning and Path(tuning).exists():
+                tuning_file.read(tuning)    # whole
         assert job.returncode != 0, f"{how}: exit status 0 after {wall_s:.1f} s"
     left = set(os.listdir(SHARED)) - before
     mine = [name for name in left if any(str(pid) in name for pid in pids)]
@@ -86,7 +92,8 @@ def _check_stacks(how, said):
 def run(seed):
     """One rank lost in one way, at a random moment of planning, running or closing."""
     drawn = Drawn(seed)
-    lose(HOWS[seed % len(HOWS)], drawn.ranks(2, 3), drawn.library(), float(drawn.uniform(0, 3)))
+    lose(HOWS[seed % len(HOWS)], drawn.ranks(2, 3), drawn.library(), float(drawn.uniform(0, 3)),
+         tunes=seed >= FIRST)
 
 
 def defect():
@@ -96,4 +103,5 @@ def defect():
 
 PART = Part("losses", f"a rank lost by {', '.join(HOWS)} while it plans, runs or closes: the job has ended {OVER_S:.0f} s after "
             f"its deadline of {victim.DEADLINE_S:.0f} s, with a status other than 0, no process and nothing in /dev/shm left; "
-            "with complete stacks where no launcher notices", 600, run, defect, "still running after")
+            "with complete stacks where no launcher notices; the last 100 also while it tunes and writes, and the tuning file is "
+            "whole", 700, run, defect, "still running after")

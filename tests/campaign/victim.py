@@ -1,4 +1,4 @@
-"""A job that plans, runs and closes for as long as it lives; one rank of it is lost. See `losses`."""
+"""A job that plans, may tune and write, runs and closes for as long as it lives; one rank of it is lost. See `losses`."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import overlap
 DEADLINE_S = 3.0
 
 
-def work(comm, folder, own, delay_s):
+def work(comm, folder, own, delay_s, tuning):
     """Phases without end; each rank says in a file that it has begun, and `own` is the way in which it ends itself.
 
     That is when its planning allows for it: so it says when it does.
@@ -33,7 +33,9 @@ def work(comm, folder, own, delay_s):
     Path(folder, f"rank{comm.rank}").write_text(str(os.getpid()))
     while True:
         with overlap.Runtime(comm, workers=2, deadline_s=DEADLINE_S, entry_deadline_s=DEADLINE_S) as rt, \
-                overlap.FFT2(rt, shape, settings={"effort": "estimate", "wait": "auto"}) as plan:
+                overlap.FFT2(rt, shape, settings={"effort": "estimate", "wait": "auto"}, tuning=tuning) as plan:
+            if tuning:
+                plan.tune(0.2)
             field = plan.real.empty()
             field[...] = 1
             for _ in range(20):
@@ -47,4 +49,4 @@ if __name__ == "__main__":
     with open(f"{given['folder']}/said{MPI.COMM_WORLD.rank}", "w") as file:     # of each rank alone, whatever ends the job
         os.dup2(file.fileno(), 2)
     mine = MPI.COMM_WORLD.rank == given["rank"]
-    work(MPI.COMM_WORLD, given["folder"], given["own"] if mine else None, given["delay_s"])
+    work(MPI.COMM_WORLD, given["folder"], given["own"] if mine else None, given["delay_s"], given["tuning"])
