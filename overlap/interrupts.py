@@ -90,7 +90,7 @@ class _Held:
                         set_handler(number, handler)
                     self._handlers.pop(number, None)
             except BaseException as error:  # of a handler that is the user's again
-                self.error = self.error or error
+                self.error = error if self.error is None else self.error
 
 
 class _Nothing:

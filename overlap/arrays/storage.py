@@ -162,7 +162,7 @@ def together(comm: Any) -> Iterator[None]:
         yield
     except Exception as error:
         failure = error
-    mine = failure and (isinstance(failure, InputError), text_of(failure), *formatted(failure))
+    mine = None if failure is None else (isinstance(failure, InputError), text_of(failure), *formatted(failure))
     for rank, found in enumerate(comm.allgather(mine)):
         if found is not None:
             refused, message, summary, text = found

@@ -124,9 +124,9 @@ class Control:
             header = Header(call, agreed)
         except Exception as problem:
             header = Header(call)
-            error = error or InputError(
-                "expected values that can be written as text, received one for which this fails: "
-                f"{formatted(problem)[0]}")
+            if error is None:
+                error = InputError("expected values that can be written as text, received one for which this fails: "
+                                   f"{formatted(problem)[0]}")
         self.meet_for(header, error, entry)
 
     def meet_for(self, header: Header, error: BaseException | None = None, entry: bool = False) -> None:

@@ -71,12 +71,14 @@ class Pipeline:
         self.wait = options.wait
         # To make a pipeline is no collective: what is wrong with it here, all ranks are told by its
         # first call.
-        self._error: Exception | None = None if problem is None else InputError(problem)
+        self._error: BaseException | None = None if problem is None else InputError(problem)
         self.slots = [None] * options.depth
         if buffers is not None and problem is None:
             try:
                 self.slots = [buffers() for _ in range(options.depth)]
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise       # the user wants an end now, not at a call that may never come
+            except BaseException as error:
                 self._error = error
         self._options = options
         self._runtime = runtime
@@ -134,11 +136,12 @@ class Pipeline:
             crew = self._crews.next(count, wait)
             if problem is not None:
                 error = InputError(problem)
-            error = self._error or error
+            if self._error is not None:
+                error = self._error
             make_job = partial(self._job, keys, wait, crew, args, kwargs)
             straight = ((count <= 1 or crew == ALONE and (wait != "poll" or not self._crews.waits))
                         and callable(self._skeleton) and runtime.trace is None)
-            if not (straight or error):
+            if not straight and error is None:
                 try:
                     job, waiting = make_job()
                 except Exception as failure:

@@ -270,7 +270,7 @@ def _polled(operation):
         try:
             wait_for(request, _pause)
         except MPI.Exception as failure:
-            error = error or failure
+            error = failure if error is None else error
     return error
 
 

@@ -65,7 +65,7 @@ class Threads:
                 # A signal just before the sleep does not end it: look now and then.
                 done.sleep(SIGNAL_LATENCY_S)
             except BaseException as error:
-                raised = raised or error
+                raised = error if raised is None else raised
                 job.fail(None, error)
         if raised is not None and outcome[0] is None:
             raise raised

@@ -1,6 +1,7 @@
 """What a user hands in: arguments that are bad or differ, exceptions and keys that cannot be shown."""
 
 import threading
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -213,6 +214,36 @@ def unformattable(comm):
                 kind = "SyntaxError" if make is _odd_syntax_error else make.__name__
                 assert kind in error.summary and "OddKey" in error.slice, error
             pipeline(keys, None, None)
+
+
+def before_the_first_slice(comm):
+    """What the slices' listing or the slots' buffers raise on one rank, whatever it is, all ranks are told by the call."""
+    last = comm.rank == comm.size - 1
+
+    def listed(make):
+        if last:
+            raise make()
+        yield from range(3)
+
+    def buffers(make):
+        if last:
+            raise make()
+
+    with overlap.Runtime(comm, wait="off", deadline_s=20, entry_deadline_s=20) as rt:
+        async def program(z, slot=None):
+            await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+        pipeline = rt.pipelined(program)
+        for make in (Unattributable, RaisingText, RaisingTruth, NoPickle, StopIteration, GeneratorExit):
+            made = rt.pipelined(program, buffers=partial(buffers, make))
+            for call in (partial(made, range(3)), *[partial(pipeline, listed(make))] * issubclass(make, Boom)):
+                error = raised((overlap.RankError, GeneratorExit), call)
+                if isinstance(error, GeneratorExit):
+                    assert last
+                    error = error.__cause__
+                same_message(comm, error)
+                assert error.rank == comm.size - 1 and make.__name__ in str(error), error
+        pipeline(range(3))
 
 
 def unattributable_together(comm):

@@ -37,7 +37,7 @@ def test_errors_are_agreed_on(case):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_exceptions_that_cannot_be_asked_are_agreed_on(ranks):
-    jobs.run_job("input_cases:unattributable_together", ranks)
+    jobs.run_job("input_cases:unattributable_together,before_the_first_slice", ranks)
 
 
 def test_errors_are_agreed_on_by_three():
