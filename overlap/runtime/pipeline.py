@@ -213,10 +213,10 @@ class Pipeline:
             self._trial = None
 
 
-def _listed(slices: Iterable[Any]) -> tuple[list[Any], Exception | None]:
+def _listed(slices: Iterable[Any]) -> tuple[list[Any], BaseException | None]:
     """The slices as a list, and what is wrong with them, or None."""
     try:
         return list(slices), None
-    except Exception as error:
+    except BaseException as error:  # the call is collective: the other ranks are on their way to it
         return [], error if not isinstance(error, TypeError) else InputError(
             f"expected a sequence of slices, received one that fails: {formatted(error)[0]}")
