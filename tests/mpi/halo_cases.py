@@ -86,6 +86,22 @@ def blocks(comm, transport, seeds=(0,), mixed=False):
         halo_module.node_of = before
 
 
+def not_unified(comm):
+    """Where ranks of a node do not share memory, it is said why, and messages are taken; a window that is asked for is refused."""
+    before, where = halo_module.unusable, Blocks((3 * comm.size,), (comm.size,))
+    halo_module.unusable = lambda node: "two copies of a window"
+    try:
+        with Halo(comm, where) as halo:
+            assert set(halo.transports.values()) == {"messages"} and halo.reason == "two copies of a window"
+            u, = halo.empty()
+            expected = fill(where, comm.rank, u, 1)
+            halo.exchange(u)
+            np.testing.assert_array_equal(u, expected)
+        raises_everywhere(comm, InputError, "two copies of a window", lambda: Halo(comm, where, transport="window"))
+    finally:
+        halo_module.unusable = before
+
+
 def planes(comm):
     """Slabs travel without a copy; more arrays than have requests of their own, on some ranks in another order."""
     where = Blocks((3 * comm.size, 4), (comm.size, 1), width=((1, 1), 0), periodic=(True, False))

@@ -29,7 +29,7 @@ def test_in_slice_programs(ranks):
 
 
 def test_wrong_arguments():
-    jobs.run_job("halo_cases:wrong_arguments", 3)
+    jobs.run_job("halo_cases:wrong_arguments,not_unified", 3)
 
 
 @pytest.mark.parametrize("transport", ["window", "messages"])

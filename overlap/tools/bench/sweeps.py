@@ -12,7 +12,9 @@ from ...arrays import Blocks
 from ...compiled import njit
 from ...halo import Halo
 
-_CHUNK = 32         # planes of a sweep between two looks at the halo: four looks, for more take longer than what they hide
+_LOOKS = 8          # at the halo during a sweep
+_FEW_LOOKS = 4      # where the system sends a whole message by itself: more take longer than what they hide
+_SHORT_NBYTES = 2**18
 
 Ways = dict[str, Callable[[], Any]]
 
@@ -52,7 +54,9 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
     v = np.zeros_like(u)
     own, inner = blocks.own(comm.rank)[0], blocks.inner(comm.rank, ((1, 1), 0, 0))[0]
     u[own] = np.random.default_rng(comm.rank).random(u[own].shape)
-    chunks = [(first, min(first + _CHUNK, inner.stop)) for first in range(inner.start, inner.stop, _CHUNK)]
+    looks = _FEW_LOOKS if planes * u[0].nbytes <= _SHORT_NBYTES else _LOOKS
+    chunk = -(-shape[0] // looks)
+    chunks = [(first, min(first + chunk, inner.stop)) for first in range(inner.start, inner.stop, chunk)]
     up, down = (rank if 0 <= rank < comm.size else MPI.PROC_NULL for rank in (comm.rank + 1, comm.rank - 1))
     messages = [(down, u[own.start:own.start + planes], u[:planes]), (up, u[own.stop - planes:own.stop], u[own.stop:])]
     requests = [comm.Recv_init(receive, there) for there, _, receive in messages if there != MPI.PROC_NULL]
@@ -73,7 +77,7 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
         pending = halo.start(u)
         first = inner.start
         while first < inner.stop and not pending.test():
-            last = min(first + _CHUNK, inner.stop)
+            last = min(first + chunk, inner.stop)
             sweep(u, v, first, last)
             first = last
         pending.wait()
