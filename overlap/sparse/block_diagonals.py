@@ -170,7 +170,7 @@ class _Group:
 
     def blocks(self, pointer):
         """The nine entries of eight blocks; later ones are fetched meanwhile."""
-        for entry in range(9 * FAR // LANES, 9 * FAR // LANES + 9):
+        for entry in range(FAR // LANES, FAR // LANES + 9):
             fetched(self._builder, self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]))
         return [self._loaded(self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]), self._eight) for entry in range(9)]
 

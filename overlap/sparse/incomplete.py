@@ -257,7 +257,7 @@ def _forward_blocks_of_3(rows, lower, below, left, inverse, r, z, first, last):
         a, b, c = r[row, 0], r[row, 1], r[row, 2]
         for entry in range(lower[number], lower[number + 1]):
             column = below[entry]
-            prefetch(left, 9 * (entry + FAR))
+            prefetch(left, 9 * entry + FAR)
             u, v, w = product_of_3(left, entry, z[column, 0], z[column, 1], z[column, 2])
             a, b, c = a - u, b - v, c - w
         z[row, 0], z[row, 1], z[row, 2] = product_of_3(inverse, number, a, b, c)
@@ -271,7 +271,7 @@ def _backward_blocks_of_3(rows, upper, above, right, inverse, z, first, last):
         a = b = c = z.dtype.type(0)
         for entry in range(upper[number], upper[number + 1]):
             column = above[entry]
-            prefetch(right, 9 * (entry - FAR))
+            prefetch(right, 9 * entry - FAR)
             u, v, w = product_of_3(right, entry, z[column, 0], z[column, 1], z[column, 2])
             a, b, c = a + u, b + v, c + w
         u, v, w = product_of_3(inverse, number, a, b, c)

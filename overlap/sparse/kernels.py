@@ -15,6 +15,8 @@ def csr(starts, columns, values, x, y, first, last):
     """Rows `first` to `last` - 1 of y = A x; four sums per row, as one alone waits for each addition to end."""
     for row in range(first, last):
         factors, places = values[starts[row]:starts[row + 1]], columns[starts[row]:starts[row + 1]]
+        for place in range(starts[row] + FAR, starts[row + 1] + FAR, 8):
+            prefetch(values, place)
         a = b = c = d = values.dtype.type(0)
         rest = len(factors) % 4
         for entry in range(rest, len(factors), 4):
@@ -67,7 +69,7 @@ def blocks_of_3(starts, columns, values, x, y, first, last):
         a = b = c = values.dtype.type(0)
         for entry in range(starts[row], starts[row + 1]):
             column = columns[entry]
-            prefetch(values, 9 * (entry + FAR))
+            prefetch(values, 9 * entry + FAR)
             u, v, w = product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
             a, b, c = a + u, b + v, c + w
         y[row, 0] = a

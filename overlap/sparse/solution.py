@@ -22,7 +22,7 @@ class Solution(tuple[np.ndarray, int]):
     true_residual : float
         Norm of b - A x, computed from x at the end.
     hidden : float
-        Share of the halo's exchange that products with A hid, (C + T - t)/min(C, T) of the means over the ranks (`overlap.timing.hidden`); of the
+        Share of the halo's exchange that products with A hid, (C + T - t)/min(C, T) of the means over the ranks (`overlap.timing.model.hidden`); of the
         solver's own products, not of a preconditioner's. NaN where that is not known: of few products, of one rank, or where A
         is no `Matrix`.
     """

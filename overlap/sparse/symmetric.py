@@ -187,7 +187,7 @@ def _multiply(cuts, starts, far, columns, values, limits, later, x, y, sums, fir
             a, b, c = kernels.product_of_3(values, here, u, v, w)
             for entry in range(here + one, split):
                 column = columns[entry]
-                prefetch(values, np.int64(9) * (np.int64(entry) + FAR))
+                prefetch(values, np.int64(9) * np.int64(entry) + FAR)
                 d, e, f = kernels.product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
                 a, b, c = a + d, b + e, c + f
                 d, e, f = _mirrored(values, entry, u, v, w)

@@ -106,7 +106,7 @@ def _listed(rows, starts, columns, values, x, y, first, last):
         a = b = c = values.dtype.type(0)
         for entry in range(starts[row], starts[row + 1]):
             column = columns[entry]
-            prefetch(values, 9 * (entry + FAR))
+            prefetch(values, 9 * entry + FAR)
             u, v, w = product_of_3(values, entry, x[column, 0], x[column, 1], x[column, 2])
             a, b, c = a + u, b + v, c + w
         y[row, 0] = a
