@@ -120,17 +120,20 @@ class Matrix:
         control = OwnControl(comm, options.pop("deadline_s", 60.0))
         with control.together("making a matrix", control.close):
             counts: list[tuple[int, ...]] = control.allgather(getattr(local, "shape", ()))
-            total = sum(shape[0] for shape in counts if len(shape) == 2)
-            control.check("the shape of a matrix", None if len(counts[control.rank]) == 2 and local.shape[1] == total else
-                          f"expected the rows of this rank with {total} columns, as many as all ranks have rows, received "
-                          f"shape {getattr(local, 'shape', None)}")
-        size = local.blocksize[0] if local.format == "bsr" and local.blocksize[0] == local.blocksize[1] else 1
-        if size == 1:
-            local = local.tocsr()
-        values = local.data if size > 1 else local.data.reshape(-1)
-        count = local.shape[0] // size
-        first = sum(shape[0] for shape in counts[:control.rank]) // size
-        rows = first + np.repeat(np.arange(count), np.diff(local.indptr))
+            total, problem = sum(shape[0] for shape in counts if len(shape) == 2), None
+            if not hasattr(local, "tocsr") or len(local.shape) != 2:
+                problem = f"expected a sparse array or matrix of scipy with two axes, received {type(local).__name__}"
+            elif local.shape[1] != total:
+                problem = (f"expected the rows of this rank with {total} columns, as many as all ranks have rows, received "
+                           f"shape {local.shape}")
+            control.check("the shape of a matrix", problem)
+            size = local.blocksize[0] if local.format == "bsr" and local.blocksize[0] == local.blocksize[1] else 1
+            if size == 1:
+                local = local.tocsr()
+            values = local.data if size > 1 else local.data.reshape(-1)
+            count = local.shape[0] // size
+            first = sum(shape[0] for shape in counts[:control.rank]) // size
+            rows = first + np.repeat(np.arange(count), np.diff(local.indptr))
         return cls(control, rows, local.indices, values, count, **options)
 
     @classmethod
@@ -158,16 +161,16 @@ class Matrix:
         control = OwnControl(comm, options.pop("deadline_s", 60.0))
         with control.together("making a matrix", control.close):
             parts = block(shape[0], comm.size, agreed_weights(control, weights))
-        mine = parts[comm.rank]
-        grid = np.meshgrid(np.arange(mine.start, mine.stop), *map(np.arange, shape[1:]), indexing="ij")
-        here = np.ravel_multi_index(grid, shape)
-        rows, columns, values = [], [], []
-        for offset, coefficient in zip(offsets, coefficients, strict=True):
-            there = [axis + step for axis, step in zip(grid, offset)]
-            inside = np.logical_and.reduce([(0 <= axis) & (axis < length) for axis, length in zip(there, shape)])
-            rows.append(here[inside])
-            columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
-            values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])
+            mine = parts[comm.rank]
+            grid = np.meshgrid(np.arange(mine.start, mine.stop), *map(np.arange, shape[1:]), indexing="ij")
+            here = np.ravel_multi_index(grid, shape)
+            rows, columns, values = [], [], []
+            for offset, coefficient in zip(offsets, coefficients, strict=True):
+                there = [axis + step for axis, step in zip(grid, offset)]
+                inside = np.logical_and.reduce([(0 <= axis) & (axis < length) for axis, length in zip(there, shape)])
+                rows.append(here[inside])
+                columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
+                values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])
         return cls(control, np.concatenate(rows), np.concatenate(columns), np.concatenate(values),
                    length_of(mine) * int(np.prod(shape[1:])), **options)
 

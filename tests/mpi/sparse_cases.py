@@ -8,7 +8,7 @@ from everywhere import raises_everywhere
 from scipy import sparse
 from scipy.sparse import linalg
 
-from overlap import InputError, Runtime
+from overlap import InputError, RankError, Runtime
 from overlap.sparse import IC0, AdditiveSchwarz, BlockJacobi, Jacobi, Matrix, Preconditioner, bicgstab, cg, pipecg
 from overlap.sparse.block_diagonals import BlockDiagonals
 from overlap.sparse.system import System
@@ -276,6 +276,10 @@ def errors(comm):
             ("expected floating-point values, received int64", lambda: Matrix(comm, [0], [0], np.ones(1, int), 2)),
             ("expected values to be an array without a mask", lambda: Matrix(
                 comm, [0], [0], np.ma.array(one) if last else one, 2)),
+            (f"expected the rows of this rank with {n} columns, as many as all ranks have rows, received shape (2, {n + 1})",
+             lambda: Matrix.from_scipy(comm, sparse.eye_array(2, n + last, format="csr"))),
+            ("expected a sparse array or matrix of scipy with two axes, received ndarray",
+             lambda: Matrix.from_scipy(comm, np.ones((2, n)) if last else sparse.eye_array(2, n, format="csr"))),
             ("expected finite values", lambda: Matrix(comm, [0], [0], one * (np.nan if last else 1), 2)),
             ("expected a row and a column for each of 2 values", lambda: Matrix(comm, [0], [0], np.ones(2), 2)),
             ("expected the same on all ranks", lambda: Matrix(
@@ -284,6 +288,8 @@ def errors(comm):
         if comm.size == 1 and "same on all" in text:
             continue
         raises_everywhere(comm, InputError, text, make)
+    raises_everywhere(comm, RankError, "could not be broadcast",
+                      lambda: Matrix.from_stencil(comm, (2 * comm.size, 3), [(0, 0)], [np.ones(7) if last else 1.0]))
     rows = np.arange(n)[2 * comm.rank:][:2]
     i, j = np.tile(rows, 3), np.concatenate([rows, (rows + 2) % n, (rows - 2) % n])
     with Matrix(comm, i, j, np.repeat([-10, 0.1, 0.1], 2), 2) as A:
