@@ -17,11 +17,12 @@ from ..halo import Halo
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
 from ..runtime.own_control import OwnControl
-from .rows import Rows, assembled, own_part
+from .rows import Rows, assembled, entries_problem, own_part
 from .storage import stored
 from .team import Team
 
-PIECES = 8  # of the rows that need no other rank's entries: between two of them messages are looked after
+PIECES = 8  # of the rows that need no other rank's entries: after each of them messages are looked after
+FEW_PIECES, SHORT_NBYTES = 4, 2**18  # where the system sends whole messages by itself
 
 
 class Matrix:
@@ -79,7 +80,7 @@ class Matrix:
 
     def _make(self, control, rows, columns, values, count, transport):
         counts: list[int] = control.allgather(count)
-        problem = _problem(rows, columns, values, count, sum(counts) if all(
+        problem = entries_problem(rows, columns, values, count, sum(counts) if all(
             isinstance(one, (int, np.integer)) for one in counts) else 0)
         control.check("the entries of a matrix", problem, dtype=values.dtype.str, block=values.shape[1:])
         first = sum(counts[:control.rank])
@@ -101,6 +102,8 @@ class Matrix:
         kind: Any = (self.dtype, self._vector_shape[1:]) if self._vector_shape[1:] else self.dtype
         self.halo = Halo(control, entries, kind, transport=transport)
         self._sends = "messages" in self.halo.transports.values()
+        short = len(here.needed) * self.block * self.dtype.itemsize <= SHORT_NBYTES
+        self._pieces = FEW_PIECES if short else PIECES
         self._entries = entries
         self._extended: np.ndarray | None = None
         self._collectives = node_collectives(control)
@@ -204,7 +207,7 @@ class Matrix:
     def _run_and_test(self, pending):
         """`Team.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
         def run(function, first, last, least=2):
-            cuts = np.linspace(first, last, max(1, min(PIECES, last - first)) + 1, dtype=int).tolist()
+            cuts = np.linspace(first, last, max(1, min(self._pieces, last - first)) + 1, dtype=int).tolist()
             for piece in zip(cuts, cuts[1:]):
                 self.team.run(function, *piece, least)
                 pending.test()
@@ -376,25 +379,3 @@ def node_collectives(control: OwnControl) -> Collectives | None:
             collectives.free()
             return None
         return collectives
-
-
-def _problem(rows, columns, values, count, total):
-    """What is wrong with entries; None if nothing is."""
-    if not isinstance(count, (int, np.integer)) or count < 0:
-        return f"expected a number of rows, received count={count!r}"
-    if total < 1:
-        return "expected a matrix of at least one row, received none on any rank"
-    if values.ndim not in (1, 3) or values.ndim == 3 and values.shape[1] != values.shape[2]:
-        return f"expected values of shape (entries,) or (entries, b, b), received {values.shape}"
-    if values.dtype.kind not in "fc":
-        return f"expected floating-point values, received {values.dtype}"
-    if not rows.shape == columns.shape == values.shape[:1]:
-        return (f"expected a row and a column for each of {len(values)} values, received arrays of shapes "
-                f"{rows.shape} and {columns.shape}")
-    for name, numbers in (("rows", rows), ("columns", columns)):
-        if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= total):
-            return (f"expected {name} to be integers from 0 to {total - 1}, received {numbers.dtype} from {numbers.min()} "
-                    f"to {numbers.max()}")
-    if not np.isfinite(values).all():
-        return "expected finite values, received some that are not"
-    return None

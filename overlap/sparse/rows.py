@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,28 @@ class Rows:
         found = np.zeros((self.count, size), self.values.real.dtype)
         kernels.row_sums(self.starts, _flat(self.values), found)
         return found if self.values.ndim == 3 else found[:, 0]
+
+
+def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: Any, total: int) -> str | None:
+    """What is wrong with entries of a matrix of `total` rows, `count` of them here; None if nothing is."""
+    if not isinstance(count, (int, np.integer)) or count < 0:
+        return f"expected a number of rows, received count={count!r}"
+    if total < 1:
+        return "expected a matrix of at least one row, received none on any rank"
+    if values.ndim not in (1, 3) or values.ndim == 3 and values.shape[1] != values.shape[2]:
+        return f"expected values of shape (entries,) or (entries, b, b), received {values.shape}"
+    if values.dtype.kind not in "fc":
+        return f"expected floating-point values, received {values.dtype}"
+    if not rows.shape == columns.shape == values.shape[:1]:
+        return (f"expected a row and a column for each of {len(values)} values, received arrays of shapes "
+                f"{rows.shape} and {columns.shape}")
+    for name, numbers in (("rows", rows), ("columns", columns)):
+        if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= total):
+            return (f"expected {name} to be integers from 0 to {total - 1}, received {numbers.dtype} from {numbers.min()} "
+                    f"to {numbers.max()}")
+    if not np.isfinite(values).all():
+        return "expected finite values, received some that are not"
+    return None
 
 
 def assembled(control: OwnControl, rows: np.ndarray, columns: np.ndarray, values: np.ndarray,
