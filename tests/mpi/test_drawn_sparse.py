@@ -4,7 +4,7 @@ import drawing
 import pytest
 from hypothesis import strategies as st
 
-RUNS = pytest.mark.parametrize("ranks, mpi, count", [(1, "mpich", 10), (2, "mpich", 15), (2, "openmpi", 4), (5, "mpich", 6),
+RUNS = pytest.mark.parametrize("ranks, mpi, count", [(1, "mpich", 8), (2, "mpich", 15), (2, "openmpi", 3), (5, "mpich", 4),
                                                      (8, "mpich", 3)])
 MATRIX = st.fixed_dictionaries({
     "counts": st.lists(st.integers(0, 9), min_size=8, max_size=8),
@@ -24,7 +24,7 @@ GRAPH = st.fixed_dictionaries({
 
 @RUNS
 def test_matrices(ranks, mpi, count):
-    drawing.check("drawn_sparse_cases:matrix", MATRIX, count, ranks, edges=EDGES[ranks % 2::2], mpi=mpi)
+    drawing.check("drawn_sparse_cases:matrix", MATRIX, count, ranks, edges=EDGES[ranks % 2::2] if mpi == "mpich" else (), mpi=mpi)
 
 
 @RUNS
