@@ -201,8 +201,12 @@ def parts_of_a_plan(comm):
     assert forward.output_array is backward.input_array
     assert_close(comm, backward(), local, 1e-13)
     assert isinstance(plan.forward, Transform)
+    assert repr(plan) == f"<PFFT (6, 7, 8) float64 to (6, 7, 5) complex128 over {' x '.join(str(one.size) for one in plan.subcomm)} ranks>"
+    assert repr(plan.backward).startswith("<PipelinedTransform of (6, 7, 5) complex128, here (")
+    assert repr(forward).startswith("<Transform of (6, 7, 8) float64, here (") and "whole along axis 2" in repr(plan.pencil[0])
     assert "received 2, 0" in refusal(Transform, [None] * 2, [], plan.pencil)
     plan.destroy()
+    assert "freed" in repr(plan) and "freed" in repr(plan.pencil[0])
 
 
 def serial(comm):

@@ -25,7 +25,7 @@ from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
 from ...fft.volume import Volume
 from .libfft import FFT, MadeLater
-from .pencil import Comms, Pencil, Subcomm
+from .pencil import Comms, Pencil, Subcomm, ranks_of
 from .pipelined import OwnArrays, PipelinedTransform
 from .request import EFFORTS, check_supported, has_pipeline, understood
 from .route import dimensions_of, for_stages, route_of
@@ -245,6 +245,13 @@ class PFFT:
                 shape[axis] = lengths[axis]
             pencil = Pencil(pencil.subcomm, shape, group[-1])
         return [first, pencil], transfers
+
+    def __repr__(self):
+        name, forward = type(self).__name__, getattr(self, "forward", None)
+        if not isinstance(forward, Transform):  # not made to its end
+            return f"<{name}>"
+        before, after, types = forward.input_pencil, forward.output_pencil, forward.dtypes
+        return f"<{name} {before.shape} {types[0]} to {after.shape} {types[1]} over {ranks_of(before.subcomm)}>"
 
     def destroy(self):
         """Free what the plan holds, and the communicators of `subcomm` (collective)."""

@@ -83,6 +83,13 @@ class Comms(tuple):
         return found
 
 
+def ranks_of(comms):
+    """How many ranks each communicator of a grid has, in words."""
+    if not all(comms):
+        return "ranks whose communicators were freed"
+    return f"{' x '.join(str(comm.size) for comm in comms)} ranks"
+
+
 class Pencil:
     """The distribution of a global array, whole along one axis at least.
 
@@ -124,6 +131,10 @@ class Pencil:
                  for length, comm, weights in zip(shape, comms, self.subcomm.weights)]
         self.subshape = tuple(map(length_of, parts))
         self.substart = tuple(part.start for part in parts)
+
+    def __repr__(self):
+        return (f"<Pencil of {self.shape}, whole along axis {self.axis}, over {ranks_of(self.subcomm)}; "
+                f"here {self.subshape} from {self.substart}>")
 
     @property
     def local_slice(self):

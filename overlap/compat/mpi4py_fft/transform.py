@@ -29,6 +29,11 @@ class Transform:
             raise InputError("expected one serial transform more than exchanges, and two pencils, received "
                              f"{len(self._xfftn)}, {len(self._transfer)} and {len(self._pencil)}")
 
+    def __repr__(self):
+        (before, after), types = self._pencil, self.dtypes
+        return (f"<{type(self).__name__} of {before.shape} {types[0]}, here {before.subshape}, "
+                f"to {after.shape} {types[1]}, here {after.subshape}>")
+
     @property
     def input_array(self):
         return self._xfftn[0].input_array
