@@ -93,7 +93,9 @@ class View:
             start, stop, _ = part.indices(self.shape[axis])
             shape[axis] = max(0, stop - start)
             offset += start * self.strides[axis]
-        return replace(self, shape=tuple(shape), offset=offset)
+        part = object.__new__(View)  # as `replace`, which takes three times as long: programs have thousands of parts
+        part.__dict__.update(self.__dict__, shape=tuple(shape), offset=offset)
+        return part
 
     def is_like(self, other: View) -> bool:
         """Whether FFTs that were planned on the view `other`, which is aligned, work on this one."""

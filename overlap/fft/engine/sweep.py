@@ -18,6 +18,7 @@ from .fftw import complex_of
 
 BLOCK_NBYTES = 256 * 1024
 AT_ONCE = 24  # lines that are not contiguous, through scratch memory
+SHORT_NBYTES = 64 * 1024  # of shorter ones
 NARROWEST = 4  # points of a block along the array's last axis, if that is not transformed
 
 
@@ -54,7 +55,7 @@ class Sweep:
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
             [line.fine for line in lines.values()], dtype=int)))))
         if len(lines) == 1 and int(np.prod(shape[next(iter(lines)) + 1:], dtype=int)) > 1:
-            budget = min(budget, AT_ONCE)
+            budget = min(budget, max(AT_ONCE, SHORT_NBYTES * budget // BLOCK_NBYTES))
         cuts = cuts_of(shape, lines if after is None else range(len(shape)), budget, NARROWEST)
         made = {}
         self._parts = []
