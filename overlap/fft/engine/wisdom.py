@@ -28,6 +28,8 @@ def joined(texts: Iterable[str]) -> str:
 
 def without(text: str, other: str) -> str:
     """The entries of one wisdom for which another one has none, as wisdom; "" if there are none."""
+    if text == other:
+        return ""
     known = {_key(line) for line in other.splitlines()}
     header, *lines = text.splitlines() or [""]
     new = [line for line in lines[:-1] if _key(line) not in known]
