@@ -281,6 +281,8 @@ class FieldCandidates(Candidates):
 
     def _with_slots(self, wait, chunk, late):
         """Settings of as many slots as their memory allows, if none were requested (collective)."""
+        if wait == "off":  # has one
+            return self.settings(wait, chunk, 1, late)
         return self.settings(wait, chunk, self.requested.depth or self._slots[chunk], late)
 
     @cached_property
