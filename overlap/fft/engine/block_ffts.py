@@ -9,6 +9,8 @@ from .fftw import ALIGNMENT, complex_of, empty
 from .lines import LineTransform
 from .program import SCRATCH, View, strides_of
 
+SHORT = 128  # points of a line
+
 
 class BlockInPlace:
     """A block in scratch memory, and its transform.
@@ -103,7 +105,7 @@ class BlockChain:
     """A block whose first and last FFTs are out of place, with scratch memory between them, or whose only one is.
 
     That is faster than in place, `BlockInPlace`, where points of a line are not beside each other and as many
-    as no power of two: FFTW would copy them.
+    as no power of two, FFTW would copy them, or more than `SHORT`.
     """
 
     keeps_source = True
@@ -137,7 +139,8 @@ class BlockChain:
         return (direction.turned not in axes
                 and all(line.fine == line.points and line.nyquist != "split" for line in lines.values())
                 and not any(lines[axis].real for axis in axes[1 if direction.forward else 0:][:len(axes) - 1])
-                and any(axis != inner and lines[axis].fine & (lines[axis].fine - 1) for axis in axes))
+                and any(axis != inner and (lines[axis].fine & (lines[axis].fine - 1)
+                                           or len(axes) == 1 and lines[axis].fine > SHORT) for axis in axes))
 
     def ends(self, physical=None):
         """Where what goes in lies, and what comes out."""
