@@ -36,6 +36,7 @@ CASES = (
     Case(workload="operation", slices=64, shape=(512, 512)),
     Case(workload="operation", slices=64, shape=(512, 512), link="2gbit"),
     Case(workload="operation", slices=64, shape=(512, 512), link="4gbit"),
+    Case(workload="operation", slices=1024, shape=(128, 128)),
 )
 PEERS = {       # heading: key of its time in a record
     "mpi4py-fft, its fastest": "peer_mpi4py_fft", "mpi4py-fft, as it comes":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import length_of, mpi_type
+from ..runtime import stagger
 from .engine.buffers import Buffers, Located
 from .engine.compiled_function import compiled
 from .engine.fftw import zeros
@@ -105,6 +106,8 @@ class Pointwise(Transform):
     async def run(self, part, slot, compute, comm, inputs, outputs):
         kernels = self._kernels
         messages = kernels.messages(length_of(part))
+        if comm is not None and kernels.back.dimension is not None:
+            await stagger(part.start // self.settings.chunk, self._depth)
         if compute:
             for number, field in enumerate(inputs):
                 kernels.pack(slot, part, number, field)
