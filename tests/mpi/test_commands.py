@@ -79,7 +79,11 @@ def test_tune_writes_a_file_that_plans_read(tmp_path):
         status, out, err = overlap("tune", workload, "--dtype", "f8", *arguments, "--file", path)
         assert status == 0, err
         assert "x the speed of the default" in out and f"written: {path}" in out
-    entry, = json.loads(path.read_text())["entries"]
+    status, out, err = overlap("tune", "fft3", "--shape", "12", "10", "16", "--budget", "1", "--file", path)
+    assert status == 0, err
+    entry, fields = json.loads(path.read_text())["entries"]
+    assert fields["plan"]["kind"] == "FFT3" and sorted(fields["grid"]) == [1, 2]
+    assert set(fields["transforms"]) == {"forward", "backward"}
     assert entry["plan"]["shape"] == [6, 24, 20] and entry["machine"]["link"] == ""
     assert {name.split(":")[0] for name in entry["transforms"]} == {
         "forward", "backward", "pointwise"}

@@ -34,7 +34,6 @@ from overlap.tools.bench.cases import Case
     (["bench", "fft2", "--order", "transposed", "--peer", "mpi4py-fft"], "in transposed order"),
     (["bench", "nonlinear", "--shape", "4", "3", "6"], "expected an odd nkx, got (4, 3, 6)"),
     (["bench", "nonlinear", "--chunk", "2"], "expected none with workload nonlinear, got 2, None"),
-    (["tune", "fft3"], "invalid choice"),
     (["tune", "nonlinear"], "invalid choice"),
     (["bench", "fft2", "--link", "fast"], "expected a rate above 0"),
     (["bench", "fft2", "--dtype", "i4"], "expected one of c16, c8, f8, f4"),

@@ -17,7 +17,7 @@ from .session import Session, at_hand, need, refuse_links_under_mpi, run_spec
 from .solvers import MATRICES, SOLVERS
 
 DEFAULT_FILE = "overlap-tuning.json"
-TUNABLE = {name: JOBS[name] for name in ("fft2", "operation")}  # an FFT3 chooses by measuring alone
+TUNABLE = {name: JOBS[name] for name in ("fft2", "operation", "fft3")}
 
 
 def add_commands(add: options.Add) -> None:

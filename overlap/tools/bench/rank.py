@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from ...abort import limited_to
 from ...errors import InputError
-from ...fft import FFT2
+from ...fft import FFT2, FFT3
 from ...fft.planning.balance import Balance
 from ...fft.engine.fftw import fftw_version
 from ...runtime import Runtime
@@ -150,7 +150,7 @@ def tune_case(comm: MPI.Intracomm, case: Case, budget_s: float, path: str,
     path : str
         The tuning file.
     progress : callable
-        What `FFT2.tune` takes.
+        What a plan's `tune` takes.
     balance : bool
         Balance it first.
 
@@ -161,8 +161,9 @@ def tune_case(comm: MPI.Intracomm, case: Case, budget_s: float, path: str,
         list of (settings, seconds per slice, the model's), fastest first.
     balanced : Balance or None
     """
+    make: Any = FFT3 if case.workload == "fft3" else FFT2
     with Runtime(comm, workers=case.workers) as runtime, \
-            FFT2(runtime, case.global_shape, case.dtype, tuning=path) as plan:
+            make(runtime, case.global_shape, case.dtype, tuning=path) as plan:
         transform = JOBS[case.workload](case, plan).transform(plan)
         found = plan.balance() if balance else None
         plan.tune(budget_s, progress)
