@@ -4,11 +4,10 @@
 
 Starts its own ranks, each pinned to a core, with one thread each. c2c and r2c, forward and backward, of one field or
 plane, from one array to another, each library in turns with the others: the median over the rounds of the slowest
-rank's time per call. Nobody scales, and everybody's FFTW plans are of effort "measure". Beside this library, as it
-settles after its first calls:
+rank's time per call. Nobody scales. Beside this library, as it comes (`--effort`) and settles in its first calls:
 
-* mpi4py-fft, on arrays of its own, the fastest of its settings (backend, collapse, slab or its default grid);
-* on one rank `scipy.fft` with one thread, and pyfftw: one plan of all axes, executed on its own arrays.
+* mpi4py-fft, on arrays of its own, the fastest of its settings (backend, collapse, slab or its default grid), FFTW_MEASURE;
+* on one rank `scipy.fft` with one thread, and pyfftw: one plan of all axes, FFTW_MEASURE, executed on its own arrays.
 
 ``ratio`` is the fastest other library's time over ours: above 1 ours is faster. Results are compared with NumPy's
 first. What is timed are zeros: a transform to real numbers may destroy its input, and unscaled ones would
@@ -80,13 +79,13 @@ class Side:
         return worst / np.abs(expected).max()
 
 
-def ours(comm, case, stack):
+def ours(comm, case, stack, effort):
     """This library's, when its first calls have found the settings."""
     import overlap
     runtime = stack.enter_context(overlap.Runtime(comm))
     plan = stack.enter_context((overlap.FFT3 if len(case.shape) == 3 else overlap.FFT2)(
         runtime, case.shape, case.dtype, norm="backward" if case.forward else "forward",
-        settings={"effort": "measure"}))
+        settings={"effort": effort}))
     sides = [plan.real, plan.spectrum][::1 if case.forward else -1]
     transform = plan.forward if case.forward else plan.backward
     given, result = (side.empty() for side in sides)
@@ -148,11 +147,11 @@ def truth(case):
     return (u, modes) if case.forward else (modes, u * prod(case.shape))
 
 
-def measure(comm, case, rounds):
+def measure(comm, case, rounds, effort):
     """Seconds per call of every library, {name: median}, the slowest rank's."""
     data, expected = truth(case)
     with ExitStack() as stack:
-        sides = {"ours": ours(comm, case, stack)}
+        sides = {"ours": ours(comm, case, stack, effort)}
         sides |= peers(comm, case)
         calls = {}
         for name, side in sides.items():
@@ -189,7 +188,7 @@ def on_ranks(options):
     for case in CASES:
         if not any(word in str(case) for word in options.only):
             continue
-        found = measure(comm, case, options.rounds)
+        found = measure(comm, case, options.rounds, options.effort)
         mine = found.pop("ours")
         mpi4py_fft = [name for name in found if name.startswith("mpi4py-fft")]
         others = {name: value for name, value in found.items() if name not in mpi4py_fft}
@@ -219,6 +218,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", nargs="*", default=[""], metavar="WORD",
                         help="only cases whose name contains one of these words")
+    parser.add_argument("--effort", choices=("estimate", "measure", "patient"), help="of this library's plans; default: as they come")
     parser.add_argument("--install", action="store_true", help="pip-install mpi4py-fft if missing")
     parser.add_argument("--json", metavar="FILE", type=Path)
     parser.add_argument("--quick", action="store_true", help="only to see it work")

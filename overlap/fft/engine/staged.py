@@ -36,6 +36,7 @@ from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, written
 from .rest import Rest
 from .schedule import Task, in_order, streamed
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, points, transformed
+from .sweep_in_place import NEAR_NBYTES
 
 
 class StagedTransform:
@@ -354,8 +355,10 @@ class StagedTransform:
 
     def _completing(self, part, source, target):
         """The code of a part of that, and the addresses of its bases."""
+        # To overwrite what comes from memory would have it written back there.
+        given = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
         code = self._codes.find(("rest", source.kind, target.kind), part.start, self._rest.write,
-                                replace(source.view(SOURCE), spare=True), target.view(TARGET), 1.0, part)
+                                given, target.view(TARGET), 1.0, part)
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE], bases[TARGET] = source.address, target.address
         bases[SCRATCH] = self._scratch[worker_index()].address
