@@ -28,7 +28,7 @@ WISDOM_ONLY, PRUNED = 1 << 21, 1 << 20
 # A narrow search, and one wide in splitting the loops over lines but narrow in all else.
 NARROW = EFFORTS["measure"] | PRUNED
 WIDE = EFFORTS["patient"] | PRUNED | sum(1 << bit for bit in (9, 11, 12, 14, 18, 19))
-WIDE_S = 0.03  # for the second search
+WIDE_S = 0.1  # for the second search: twice what it takes of real lines where nothing else runs
 ROUNDS, ROUND_POINTS = 5, 2**14  # of comparing two plans
 
 
