@@ -49,7 +49,8 @@ class Rest:
             split, (axis,) = way.transpose.split, axes
             # Alike on all ranks; rows, or points, of odd length are less aligned than FFTW requires.
             row = 1 if split == len(shape) - 1 else shape[-1]
-            if abs(split - axis) == 1 and (dtype.itemsize * row) % REQUIRED_ALIGNMENT == 0:
+            beside = split == axis + 1 or split == 1 == axis - 1  # nothing but a batch of one before the two
+            if beside and (dtype.itemsize * row) % REQUIRED_ALIGNMENT == 0:
                 longest = length_of(layout.even.parts(shape, split)[0])
                 self.late_units = max(1, min(longest, -(-largest_nbytes(layout, shape, dtype) // UNIT_NBYTES)))
                 inner = points(local[split + 1:axis] if split < axis else local[split + 1:])
