@@ -120,7 +120,18 @@ class Volume(Fields):
         self.can_be_late = staged.can_be_late
         self._staged, self._make, self.replans = staged, make, make is not None
         self._local_calls: LocalCalls | None = None  # of `settings`
-        self.scale = scale
+        self._scale = scale
+
+    @property
+    def scale(self):
+        """What the source is multiplied with."""
+        return self._scale
+
+    @scale.setter
+    def scale(self, scale):
+        if scale != self._scale:
+            self._scale = scale
+            self._bound.forget()  # calls that were recorded with the other one
 
     def release(self):
         super().release()
@@ -159,10 +170,10 @@ class Volume(Fields):
                 or not targets_fit(outputs, self.outputs)):
             return None
         if self._local_calls is None:
-            self._local_calls = LocalCalls(self._staged, self._parts, self.settings.chunk, self.scale, (
-                self.load, runtime.load))
+            self._local_calls = LocalCalls(self._staged, self._parts, self.settings.chunk, (self.load, runtime.load))
         split = self._staged.split
-        return self._local_calls.call(split(natural_view(inputs[0], self.inputs[0])), split(natural_view(outputs[0], self.outputs[0])))
+        return self._local_calls.call(split(natural_view(inputs[0], self.inputs[0])),
+                                      split(natural_view(outputs[0], self.outputs[0])), self.scale)
 
     def run(self, task, slot, compute, comm, arrays):
         comms = None if comm is None or self._staged.in_any_order else self._comms

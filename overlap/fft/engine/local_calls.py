@@ -32,41 +32,42 @@ class LocalCalls:
     tasks : list of Task
     chunk : int
         What these tasks were made for.
-    scale : float
     loads : sequence of Load
         Where each call is counted.
     """
 
-    def __init__(self, staged, tasks, chunk, scale, loads):
-        self._staged, self._tasks, self._scale, self._loads = staged.apart(), tasks, scale, loads
+    def __init__(self, staged, tasks, chunk, loads):
+        self._staged, self._tasks, self._loads = staged.apart(), tasks, loads
         self._slot = Buffers(*(zeros(max(1, length), staged.dtype) for length in staged.buffer_lengths(chunk)))
         self._busy = np.zeros(1, np.int64)
         self._busy_address = self._busy.__array_interface__["data"][0]
         self._recorded = {}
 
-    def call(self, sources, targets):
+    def call(self, sources, targets, scale):
         """The call for some fields, as a function without arguments.
 
         Parameters
         ----------
         sources, targets : list of ndarray
             As of `StagedTransform.arrays`.
+        scale : float
+            What the source is multiplied with.
         """
         arrays = self._staged.arrays(sources, targets)
         source, target = arrays[0][0], arrays[-1][0]
-        kind = source.kind, target.kind, source.address % REQUIRED_ALIGNMENT, target.address % REQUIRED_ALIGNMENT
+        kind = scale, source.kind, target.kind, source.address % REQUIRED_ALIGNMENT, target.address % REQUIRED_ALIGNMENT
         recorded = self._recorded.get(kind)
         if recorded is None:
-            recorded = self._recorded[kind] = self._record(arrays, sources, targets)
+            recorded = self._recorded[kind] = self._record(arrays, sources, targets, scale)
         return LocalCall(self, *recorded, source.address, target.address)
 
-    def _record(self, arrays, sources, targets):
+    def _record(self, arrays, sources, targets, scale):
         """All programs as one array, and where each begins and what its bases are."""
         places = [(OF_SOURCE, sources, arrays[0][0].address), (OF_TARGET, targets, arrays[-1][0].address)]
         bounds = [(kind, min(low for low, _ in map(byte_bounds, some)), max(high for _, high in map(byte_bounds, some)),
                    first) for kind, some, first in places]
         codes, steps, begun = [], [], 0
-        for code, bases in self._staged.steps(self._tasks, arrays, self._slot, self._scale):
+        for code, bases in self._staged.steps(self._tasks, arrays, self._slot, scale):
             if not len(code):
                 continue
             codes.append(code)
