@@ -20,6 +20,7 @@ from .execute import execute_steps
 from .fftw import REQUIRED_ALIGNMENT, zeros
 from .program import BASES
 
+KINDS = 8  # of arrays whose calls are kept
 ABSOLUTE, OF_SOURCE, OF_TARGET = range(3)
 
 
@@ -58,6 +59,8 @@ class LocalCalls:
         kind = scale, source.kind, target.kind, source.address % REQUIRED_ALIGNMENT, target.address % REQUIRED_ALIGNMENT
         recorded = self._recorded.get(kind)
         if recorded is None:
+            if len(self._recorded) >= KINDS:
+                del self._recorded[next(iter(self._recorded))]
             recorded = self._recorded[kind] = self._record(arrays, sources, targets, scale)
         return LocalCall(self, *recorded, source.address, target.address)
 
