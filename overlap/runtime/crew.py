@@ -9,6 +9,7 @@ ALONE = "alone"  # the calling thread does everything
 HELPED = "helped"  # the calling thread talks to MPI and is worker 0; the other workers compute beside it
 THREADS = "threads"  # the communicator thread talks to MPI, all workers compute
 SHORT_S = 5e-3  # a call that takes less may be faster with fewer threads: all crews are tried,
+SHORT_SLICE_S = 50e-6  # as they are for slices that take less, of which threads hand each other every one,
 TRIES = 3  # so often: the first call touches new memory, or starts the threads
 
 
@@ -20,15 +21,9 @@ class Crews:
     workers : int
     local : bool
         There is nothing to hide, and no slice waits for another one but by an `await`.
-
-    Attributes
-    ----------
-    waits : bool
-        The last call on the straight path has left it, for several of its slices wait for MPI at a time.
     """
 
     def __init__(self, workers: int, local: bool = False) -> None:
-        self.waits = False
         here = [HELPED, ALONE] if workers > 1 else [ALONE]
         self._several = here if local else [THREADS, *here]  # for several slices
         self._single = here[0]
@@ -50,7 +45,7 @@ class Crews:
             if len(taken_s) < TRIES:
                 return crew
             best.append(min(taken_s))
-            if best[-1] > SHORT_S:
+            if best[-1] > _short_s(count):
                 return self._several[0]
         return self._several[best.index(min(best))]
 
@@ -61,5 +56,10 @@ class Crews:
             return
         if len(taken_s) < TRIES:
             taken_s.append(seconds)
-        elif seconds > 2 * SHORT_S and crew != self._several[0]:
+        elif seconds > 2 * _short_s(count) and crew != self._several[0]:
             self._count = None  # the calls have become longer
+
+
+def _short_s(count):
+    """What a call of so many slices takes at most that may be faster with fewer threads."""
+    return max(SHORT_S, SHORT_SLICE_S * count)

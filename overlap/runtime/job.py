@@ -140,7 +140,10 @@ class Job:
 
     def never(self, slot):
         """Fail a wait that can never end: no slot runs, and nothing is under way in MPI."""
-        gate, run = slot.gate, slot.current
+        with self.lock:
+            gate, run = slot.gate, slot.current
+            if self.running:
+                return  # a signal handler has failed the job meanwhile, and so opened all gates
         if gate is None:
             raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything")
         missing = self._ended.find(0, gate.start, gate.stop)

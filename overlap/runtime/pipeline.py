@@ -139,9 +139,8 @@ class Pipeline:
             if self._error is not None:
                 error = self._error
             make_job = partial(self._job, keys, wait, crew, args, kwargs)
-            straight = ((count <= 1 or crew == ALONE and (wait != "poll" or not self._crews.waits))
-                        and callable(self._skeleton) and runtime.trace is None)
-            if not straight and error is None:
+            straight = (count <= 1 or crew == ALONE) and callable(self._skeleton) and runtime.trace is None
+            if not (straight or error):
                 try:
                     job, waiting = make_job()
                 except Exception as failure:
@@ -153,9 +152,9 @@ class Pipeline:
                 self._meet(count, wait, agree, error)
             started = perf_counter()
             if straight:
-                computing_s, left = runtime._run_straight(keys, self._slice(self._program, args, kwargs), self.slots,
-                                                          wait, crew, make_job)
-                self._crews.waits = left and count > 1
+                computing_s = runtime._run_straight(
+                    keys, self._slice(self._program, args, kwargs), self.slots,
+                    self._options.in_flight if wait == "poll" else 0, crew, make_job)
             else:
                 computing_s = runtime._run(job, waiting, crew)
             took_s = perf_counter() - started

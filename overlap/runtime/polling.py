@@ -78,7 +78,7 @@ class Polling(Waiting):
 
     def wait(self, request, label):
         with self.watched(label):
-            wait_for(request, self._wake_event.sleep, 0.0 if self._job.running else self.hot_s,
+            wait_for(request.Test, self._wake_event.sleep, 0.0 if self._job.running else self.hot_s,
                      self.clock)
 
     def reduced(self, comm, values, op):

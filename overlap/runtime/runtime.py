@@ -325,16 +325,14 @@ class Runtime:
             self._raise(error, job)
         return job.computing_s
 
-    def _run_straight(self, keys, program, slots, wait, crew, make_job):
-        """As `_run`, on the straight path; says also whether that was left."""
-        path = StraightPath(self._scheduler, keys, program, slots, wait == "poll",
-                            crew == HELPED, make_job)
+    def _run_straight(self, keys, program, slots, in_flight, crew, make_job):
+        """As `_run`, on the straight path; see there."""
+        path = StraightPath(self._scheduler, keys, program, slots, in_flight, crew == HELPED, make_job)
         with _Running(self.control, path, True):
             error = path.run()
         if error is not None:
             self._raise(error, path.job)
-        left = path.job is not None
-        return path.computing_s + (path.job.computing_s if left else 0.0), left
+        return path.computing_s + (path.job.computing_s if path.job is not None else 0.0)
 
     def _raise(self, error, job):
         signals, control = held_signals(), self.control

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import CommunicatorsExhausted, SliceError
 from .agreement import Agreements
-from .operations import Pending, Start
+from .operations import Operation, Pending, Start
 from .polling import Polling, PollingInline
 from .requests import TakeTurn
 from .slots import AT_BARRIER, END, FAILED, Slot
@@ -58,6 +58,8 @@ class Begun:
         What the last agreement has found (see `Agreements.ended`), if the scheduler has not heard of it.
     over : bool
         That agreement was the job's last: nothing is left to issue.
+    in_flight : dict
+        Slots whose operation has been started: ``{slot: (operation, MPI request)}``, in the issue order.
     """
 
     agreements: Agreements
@@ -65,6 +67,7 @@ class Begun:
     rotation: list[Slot] | None = None
     problem: str | None = None
     over: bool = False
+    in_flight: dict[Slot, tuple[Operation, MPI.Request]] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -139,8 +142,11 @@ class Scheduler:
         job, waiting = self._job, self._waiting
         rotation = job.slots if begun.rotation is None else begun.rotation
         issued, parked = begun.issued, []
+        for slot, (operation, request) in begun.in_flight.items():
+            waiting.adopt(slot, operation, request)
         for slot in rotation:
-            waiting.resume(slot)
+            if slot not in begun.in_flight:
+                waiting.resume(slot)
         if begun.problem is not None and not self._agree(begun.problem):
             return False
         while rotation or parked:

@@ -1,12 +1,12 @@
-"""The straight path: blocking calls and steps in turn, in the calling thread, as long as all goes well.
+"""The straight path: steps and MPI calls in turn, in the calling thread, as long as all goes well.
 
-Where nothing is hidden (``wait="off"``, a single slice, slices too short to wake a thread for), no thread is
-needed, nor what threads need: the calling thread computes and talks to MPI. This is `Scheduler.run` for a
-program whose operations are known and that awaits nothing but operations, turns and earlier slices; of several
-slices that poll, for one that has no operations at all. It makes the same MPI calls in the same order. So each
-rank may leave it by itself, as soon as anything else shows: a failure, an operation that MPI refuses, a request
-of another kind. Then a `Job` is made of what there is, and the scheduler goes on with it, while the other ranks
-are still here; the next agreement tells them.
+Where nothing is hidden (``wait="off"``, a single slice), or where slices are too short to wake a thread for, no
+thread is needed, nor what threads need: the calling thread computes and talks to MPI. This is `Scheduler.run` for a
+program whose operations are known and that awaits nothing but operations, turns and earlier slices. It makes the
+same MPI calls in the same order: blocking ones, or nonblocking ones, several in flight, while other slices compute.
+So each rank may leave it by itself, as soon as anything else shows: a failure, an operation that MPI refuses, a
+request of another kind. Then a `Job` is made of what there is, and the scheduler goes on with it, while the other
+ranks are still here; the next agreement tells them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..errors import text_of
 from .agreement import Agreements
 from .operations import Collective, Operation, Persistent, not_awaited, steps
 from .requests import Parallel, TakeTurn, WaitForSlices
 from .scheduler import Begun, Scheduler
 from .slots import END
+from .straight_slots import StraightSlot
 from .waiting import NotIssued, made, wait_for
 from .watchdog import Watched
 
@@ -49,8 +49,8 @@ class StraightPath:
         ``coroutine(key, resources)`` makes a slice's coroutine.
     resources : list
         One entry per slot.
-    polls : bool
-        Nonblocking calls, as ``wait="poll"`` has them; else blocking ones.
+    in_flight : int
+        So many nonblocking calls at once, as ``wait="poll"`` has them; 0: blocking ones.
     splits : bool
         Workers take part in what a slice splits: then that is the scheduler's matter.
     job : callable
@@ -65,11 +65,11 @@ class StraightPath:
     """
 
     def __init__(self, scheduler: Scheduler, keys: list[Any],
-                 coroutine: Callable[..., Coroutine[Any, Any, Any]], resources: list[Any], polls: bool,
+                 coroutine: Callable[..., Coroutine[Any, Any, Any]], resources: list[Any], in_flight: int,
                  splits: bool, job: Callable[[], tuple[Job, Waiting]]) -> None:
         self._scheduler = scheduler
         self._coroutine = coroutine
-        self._polls = polls
+        self._in_flight = in_flight
         self._splits = splits
         self._make_job = job
         self._failure: tuple[Any, BaseException] | None = None
@@ -80,6 +80,7 @@ class StraightPath:
         depth = len(resources)
         self._slots = [StraightSlot(index, depth, keys[index::depth], resources[index])
                        for index in range(min(depth, len(keys)))]
+        self._flying: list[StraightSlot] = []  # those whose operations are in flight, in the issue order
         self._ended = bytearray(len(keys))  # which slices have
         self._waiting_s = 0.0  # in MPI
         self.job: Job | None = None
@@ -127,7 +128,8 @@ class StraightPath:
                         agreements.start(self._left)
                 if self._left or self._problem is not None:
                     return rotation[place + 1:] + visited
-                self._step(slot)
+                if slot.flight is None:
+                    self._step(slot)
             rotation = visited
         return rotation
 
@@ -136,8 +138,10 @@ class StraightPath:
         self.job, waiting = self._make_job()
         begun = Begun(agreements, self._issued, None, self._problem, self._over)
         if not self._over:
-            begun.rotation = [self.job.slots[slot.index] for slot in rotation]
-            for slot, own in zip(self.job.slots, self._slots):
+            slots = self.job.slots
+            begun.rotation = [slots[own.index] for own in rotation]
+            begun.in_flight = {slots[own.index]: (own.operation, own.flight) for own in self._flying}
+            for slot, own in zip(slots, self._slots):
                 own.hand_over(slot)
             for own in self._slots:
                 if own.error is not None:
@@ -151,14 +155,26 @@ class StraightPath:
     def _arrive(self, slot):
         """Have a slot come to its next operation, turn or end; False if it does not on this path."""
         while slot.request is None and not self._left:
-            ready = slot
-            if slot.gate is not None:  # a step of some slot opens it, if anything does
-                ready = next((one for one in self._slots
-                              if one.gate is not None and one.gate.is_open(self._ended)), None)
-                if ready is None:
-                    return False
-            self._step(ready)
+            if slot.gate is None and slot.flight is None:
+                self._step(slot)
+            elif not self._go_on(slot):
+                return False
         return not self._left
+
+    def _go_on(self, slot):
+        """Have some slot go on, this one if it can; False if none ever will."""
+        if slot.flight is not None and self._landed(slot):
+            ready = slot
+        else:
+            ready = next((one for one in self._slots  # a step of some slot opens a gate, if anything does
+                          if one.gate is not None and one.gate.is_open(self._ended)), None)
+            if ready is None:
+                if not self._flying:
+                    return False
+                ready = self._first_landed(slot)
+        if not self._left:
+            self._step(ready)
+        return True
 
     def _step(self, slot):
         """Run a slot's slices up to a request that is to be issued, a gate, or what ends the path."""
@@ -207,21 +223,56 @@ class StraightPath:
         """Issue a slot's request; False if that is not done here, or MPI has refused it and the others wait for it."""
         request = slot.request
         if type(request) is not TakeTurn:
-            if self._polls and len(self._ended) > 1:  # several are to be in flight
-                self._left = True
-                return False
             try:
-                slot.error = self._watched(slot, _polled if self._polls else made, request)
+                if not self._in_flight:
+                    slot.error = self._watched(slot, made, request)
+                elif self._has_room(slot):
+                    slot.error = made(request, blocking=False)
+                else:
+                    return False
             except NotIssued as refusal:
                 slot.error, self._left = refusal.__cause__, True
                 return False
             agreements.note(request)
+            if self._in_flight and request.made:
+                slot.operation, slot.flight, request.made = request, request.made[0], []
+                self._flying.append(slot)
             if slot.error is not None:
                 self._left = True
         slot.request = None
         slot.taken += 1
         slot.awaited += 1
         return True
+
+    def _has_room(self, slot):
+        """Have other slots go on until the slot's operation may be started; False if the path ends first."""
+        while not self._left and (len(self._flying) >= self._in_flight or type(slot.request) is Persistent and any(
+                one.operation is slot.request for one in self._flying)):
+            self._go_on(slot)
+        return not self._left
+
+    def _landed(self, slot):
+        """Whether the slot's operation in flight is over."""
+        try:
+            if not slot.flight.Test():
+                return False
+        except MPI.Exception as failure:
+            slot.error, self._left = slot.error or failure, True
+        slot.flight = slot.operation = None
+        self._flying.remove(slot)
+        return True
+
+    def _first_landed(self, slot):
+        """Wait until an operation in flight is over, whose slot is returned; for want of anything to compute for `slot`."""
+        ready = None
+
+        def landed():
+            nonlocal ready
+            ready = next((one for one in self._flying if self._landed(one)), None)
+            return ready is not None
+
+        self._watched(slot if slot.flight is not None else self._flying[0], wait_for, landed, _pause)
+        return ready
 
     def _watched(self, label, function, *args):
         """Call what waits for MPI, watched by the watchdog."""
@@ -236,14 +287,14 @@ class StraightPath:
     # What agreements wait with: see `Waiting`.
 
     def wait(self, request, label):
-        if self._polls:
-            self._watched(label, wait_for, request, _pause)
+        if self._in_flight:
+            self._watched(label, wait_for, request.Test, _pause)
         else:
             self._watched(label, request.Wait)
 
     def reduced(self, comm, values, op):
         label = "agreement of all ranks"
-        if self._polls:
+        if self._in_flight:
             self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), label)
         else:
             self._watched(label, comm.Allreduce, MPI.IN_PLACE, values, op)
@@ -262,114 +313,9 @@ def _error_of_parts(request):
     return None
 
 
-def _polled(operation):
-    """Make an MPI call and wait until it is over, as `made`, without blocking."""
-    error = made(operation, blocking=False)
-    if operation.made:
-        request, operation.made = operation.made[0], []
-        try:
-            wait_for(request, _pause)
-        except MPI.Exception as failure:
-            error = failure if error is None else error
-    return error
-
-
 def _pause(seconds):
     """Sleep, or let another process have the core: a sleep of no time may take tens of microseconds."""
     if seconds:
         sleep(seconds)
     else:
         sched_yield()
-
-
-class StraightSlot:
-    """The slices of one slot, one after another.
-
-    Attributes
-    ----------
-    index : int
-    ordinal : int
-        The current slice's place in the call.
-    key : object
-        The current slice.
-    identity : object
-        Stands for it.
-    send : callable or None
-        Has it go on; None: none has begun.
-    request : Request, END or None
-        What is to be issued next.
-    gate : WaitForSlices or None
-        What the slice waits for.
-    error : BaseException or None
-        What its last await is to raise.
-    raised : BaseException or None
-        What it has raised.
-    taken, awaited : int
-        Requests that were issued: in all, and for the current slice.
-    over : bool
-        No slice is left.
-    """
-
-    __slots__ = ("_coroutine", "_depth", "_keys", "_next", "_resources", "awaited", "error", "gate", "identity",
-                 "index", "key", "ordinal", "over", "raised", "request", "send", "taken")
-
-    def __init__(self, index, depth, keys, resources):
-        self.index = index
-        self._depth = depth
-        self._keys = keys
-        self._resources = resources
-        self._next = 0  # in `keys`
-        self.taken = self.awaited = 0
-        self.over = False
-        self.ordinal = self.key = self.identity = self._coroutine = self.send = None
-        self.request = self.gate = self.error = self.raised = None
-
-    def begin(self, coroutine):
-        """Begin with the next slice."""
-        self.key = self._keys[self._next]
-        self.ordinal = self.index + self._next * self._depth
-        self.identity = object()
-        self.awaited = 0
-        self._coroutine = coroutine(self.key, self._resources)
-        self.send = self._coroutine.send
-
-    def __str__(self):
-        """What it waits for, for the watchdog."""
-        return f"{self.request} of slice {text_of(self.key)}"
-
-    def end(self):
-        """The slice has ended."""
-        self._next += 1
-        self.over = self._next == len(self._keys)
-        self.send = self._coroutine = None
-
-    def hand_over(self, slot):
-        """Have a `Slot` go on from here."""
-        resumed = None
-        if self.send is not None or self.raised is not None:
-            resumed = _Resumed(self._coroutine, self.gate or self.request, self.raised)
-        slot.go_on(self._next, self.taken, resumed, self.awaited, self.error)
-
-
-class _Resumed:
-    """The slice's coroutine, which first awaits `request` or raises an exception once more."""
-
-    __slots__ = ("_coroutine", "_raised", "_request")
-
-    def __init__(self, coroutine, request, raised):
-        self._coroutine, self._request, self._raised = coroutine, request, raised
-
-    def send(self, value):
-        if self._raised is not None:
-            raise self._raised
-        if self._request is not None:
-            request, self._request = self._request, None
-            return request
-        return self._coroutine.send(value)
-
-    def throw(self, error):
-        return self._coroutine.throw(error)
-
-    def close(self):
-        if self._coroutine is not None:
-            self._coroutine.close()

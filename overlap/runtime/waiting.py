@@ -318,12 +318,12 @@ class Blocking(Waiting):
             super().reduced(comm, values, op)
 
 
-def wait_for(request, sleep, hot_s=HOT_S, clock=perf_counter):
-    """Wait for a request: hot for `hot_s` seconds, then with longer and longer sleeps."""
-    if request.Test():
+def wait_for(test, sleep, hot_s=HOT_S, clock=perf_counter):
+    """Wait until `test()` is true: hot for `hot_s` seconds, then with longer and longer sleeps."""
+    if test():
         return
     cold_s, sleep_s = clock() + hot_s, SHORTEST_SLEEP_S
-    while not request.Test():
+    while not test():
         if clock() < cold_s:
             sleep(0.0)
         else:

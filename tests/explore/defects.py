@@ -88,6 +88,12 @@ DEFECTS = {
     "the scheduler begins the rotation anew where the straight path has left it": (
         ("straight", "rotation[place + 1:] + visited",
          "sorted(visited + rotation[place + 1:], key=lambda one: one.index)"),),
+    "what is in flight is not handed over where the straight path ends": (
+        ("straight", "for own in self._flying}", "for own in ()}"),),
+    "the straight path starts more at once than it may": (
+        ("straight", "len(self._flying) >= self._in_flight or", "False or"),),
+    "the straight path goes on before an operation in flight is over": (
+        ("straight", "if slot.gate is None and slot.flight is None:", "if slot.gate is None:"),),
     "nobody waits at a gate of the straight path": (
         ("straight", "elif not request.is_open(self._ended):", "elif False:"),),
     "what the straight path has been told is told once more": (

@@ -163,9 +163,10 @@ class Rank:
 
         before = len(network.issued[number])
         one = len(call.steps) == 1
-        if (one or crew == "alone" and call.wait != "poll") and call.skeleton is True:
+        if (one or crew == "alone") and call.skeleton is True:
             self.job = runtime.straight.StraightPath(
-                self.scheduler, keys, program, resources, call.wait == "poll", pool is not None, make_job)
+                self.scheduler, keys, program, resources, call.in_flight if call.wait == "poll" else 0,
+                pool is not None, make_job)
             self._arm(index, call)
             error = self.job.run()
         else:

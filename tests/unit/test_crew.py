@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlap.runtime.crew import ALONE, HELPED, SHORT_S, THREADS, TRIES, Crews
+from overlap.runtime.crew import ALONE, HELPED, SHORT_S, SHORT_SLICE_S, THREADS, TRIES, Crews
 
 
 def calls(crews, seconds, number, count=8, wait="poll"):
@@ -31,6 +31,12 @@ def test_long_calls_wake_all_threads():
     assert set(calls(Crews(3), {THREADS: 2 * SHORT_S}, 20)) == {THREADS}
 
 
+def test_long_calls_of_tiny_slices_try_all():
+    count = 1000
+    seconds = {THREADS: 0.9 * SHORT_SLICE_S * count, ALONE: 0.1 * SHORT_SLICE_S * count}
+    assert calls(Crews(1), seconds, 2 * TRIES + 1, count) == [*[THREADS] * TRIES, *[ALONE] * (TRIES + 1)]
+
+
 def test_where_nothing_is_hidden_the_calling_thread_computes():
     assert set(calls(Crews(3, True), {HELPED: 2 * SHORT_S}, 20)) == {HELPED}
     seconds = {HELPED: SHORT_S / 10, ALONE: SHORT_S / 20}
@@ -48,7 +54,7 @@ def test_each_way_to_wait_is_tried_by_itself():
 def test_calls_that_become_longer_are_tried_anew():
     crews, seconds = Crews(1), {ALONE: SHORT_S / 20, THREADS: SHORT_S / 10}
     calls(crews, seconds, 2 * TRIES)
-    assert calls(crews, {ALONE: 3 * SHORT_S, THREADS: SHORT_S}, 3) == [ALONE, THREADS, THREADS]
+    assert calls(crews, {ALONE: 3 * SHORT_S, SHORT_SLICE_S, THREADS: SHORT_S}, 3) == [ALONE, THREADS, THREADS]
     assert calls(crews, seconds, 1, count=9) == [THREADS]
 
 

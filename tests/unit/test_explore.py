@@ -71,3 +71,9 @@ def test_a_slice_that_ends_before_the_first_one_is_known():
     """It awaits less: an error as for any other slice that differs."""
     call = Call("poll", 2, 2, False, False, [[operation("Gather"), operation()], []])
     assert not found(Plan(1, 1, 1, [call]))
+
+
+def test_a_signal_while_a_wait_that_can_never_end_is_reported():
+    """Its handler fails the job and opens the gate: then there is nothing to report any more."""
+    call = Call("off", 1, 1, True, False, [[("barrier",)], [("wait", 0, 1)]], faults=[("signal", 0, 0, 0)])
+    assert not found(Plan(1, 1, 64, 30 * [call]), 100)
