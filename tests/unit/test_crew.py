@@ -54,7 +54,7 @@ def test_each_way_to_wait_is_tried_by_itself():
 def test_calls_that_become_longer_are_tried_anew():
     crews, seconds = Crews(1), {ALONE: SHORT_S / 20, THREADS: SHORT_S / 10}
     calls(crews, seconds, 2 * TRIES)
-    assert calls(crews, {ALONE: 3 * SHORT_S, SHORT_SLICE_S, THREADS: SHORT_S}, 3) == [ALONE, THREADS, THREADS]
+    assert calls(crews, {ALONE: 3 * SHORT_S, THREADS: SHORT_S}, 3) == [ALONE, THREADS, THREADS]
     assert calls(crews, seconds, 1, count=9) == [THREADS]
 
 
