@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 
 from ... import files
 from ...errors import InputError
+from ..threads import ThreadScaling
 
 
 def _number(section, words, default=None, *, least=0.0, above=None, integer=False):
@@ -21,7 +22,8 @@ def _number(section, words, default=None, *, least=0.0, above=None, integer=Fals
 class Machine:
     """What the simulation knows of a machine; times in seconds, sizes in bytes.
 
-    `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model.
+    `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model. `threads` tells how much faster
+    several threads of a rank compute.
     """
 
     name: str = field(metadata={"section": None, "words": "for the reader"})
@@ -46,9 +48,10 @@ class Machine:
     busy_wake_s: float = _number("runtime", "the same while all cores compute", 0.0)
     jitter: float = _number(
         "runtime", "standard deviation of the logarithm of a step's time", 0.0)
+    threads: ThreadScaling = ThreadScaling()
 
     def __post_init__(self):
-        problems = [_problem(entry, getattr(self, entry.name)) for entry in fields(self)]
+        problems = [_problem(entry, getattr(self, entry.name)) for entry in _simple()]
         if any(problems):
             raise InputError("; ".join(filter(None, problems)))
 
@@ -68,13 +71,17 @@ class Machine:
                 content = tomllib.load(file)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: expected a machine as TOML, received {error}") from None
-        known = {_where(entry): entry for entry in fields(cls)}
-        given = {}
+        known = {_where(entry): entry for entry in _simple()}
+        given, problems = {}, []
+        try:
+            threads = ThreadScaling.of_table(content.pop("threads", {}))
+        except InputError as error:
+            problems.append(str(error))
         for key, value in content.items():
             given |= ({f"{key}.{name}": number for name, number in value.items()}
                       if isinstance(value, dict) else {key: value})
-        problems = [f"{where}: unknown, expected one of {', '.join(known)}"
-                    for where in given if where not in known]
+        problems += [f"{where}: unknown, expected one of {', '.join(known)}, threads"
+                     for where in given if where not in known]
         for where, entry in known.items():
             if where in given:
                 problems.append(_problem(entry, given[where]))
@@ -82,7 +89,7 @@ class Machine:
                 problems.append(f"{where}: missing, expected {_expected(entry)}")
         if any(problems):
             raise InputError(f"{path}: " + "; ".join(filter(None, problems)))
-        return cls(**{known[where].name: value for where, value in given.items()})
+        return cls(threads=threads, **{known[where].name: value for where, value in given.items()})
 
     def write(self, path):
         """Write the machine to a file, whole or not at all.
@@ -97,7 +104,7 @@ class Machine:
     def text(self):
         """The machine as TOML."""
         lines, section = [], None
-        for entry in fields(self):
+        for entry in _simple():
             if entry.metadata["section"] != section:
                 section = entry.metadata["section"]
                 lines += ["", f"[{section}]"]
@@ -105,7 +112,17 @@ class Machine:
             # JSON's strings and numbers are TOML's.
             shown = json.dumps(float(f"{value:.4g}") if isinstance(value, float) else value)
             lines.append(f"{entry.name} = {shown}  # {entry.metadata['words']}")
+        if self.threads.speedups:
+            lines += ["", "[threads]  # so many threads of a rank are so many times faster than one, on planes of n x n"]
+            for n, row in self.threads.table().items():
+                cells = ", ".join(f"{threads} = {speedup:.4g}" for threads, speedup in row.items())
+                lines.append(f"{n} = {{{cells}}}")
         return "\n".join(lines) + "\n"
+
+
+def _simple():
+    """The fields that are a number or text."""
+    return [entry for entry in fields(Machine) if entry.metadata]
 
 
 def _where(entry):

@@ -146,7 +146,8 @@ class Workload:
         """
         sweeps, transfers = self._slice(ranks, rank, weights)
         if compute_s is None:
-            seconds_per_flop = 1 / machine.fft_flops
+            # Threads that share what one needs get in each other's way: each takes longer.
+            seconds_per_flop = workers / machine.threads.speedup(workers, math.prod(self.shape) / ranks) / machine.fft_flops
         else:
             seconds_per_flop = workers * compute_s / (self.slices * (sum(sweeps) or 1))
         steps, exchanges = [], []

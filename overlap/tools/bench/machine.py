@@ -6,7 +6,9 @@ predicted.
 
 from __future__ import annotations
 
+import os
 import threading
+from contextlib import contextmanager
 from statistics import median
 from time import perf_counter, sleep, thread_time
 
@@ -22,6 +24,7 @@ from ...runtime.priority import set_exact_timers, take_short_slices
 from ...runtime.waiting import WakeEvent
 from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload
+from ...timing.threads import ThreadScaling
 
 LARGE = 1 << 18, 1 << 19, 1 << 20, 1 << 21  # bytes per message
 ROUNDS = 5
@@ -29,6 +32,8 @@ PLANE = 512, 512
 WORK_S = 0.25
 PAUSE_S = 1e-3
 POLL_EVERY_S = 200e-6
+THREADED_PLANES = 64, 128, 256, 512  # points along each axis
+THREADED_POINTS = 1 << 21  # of a batch of them
 
 
 def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Machine:
@@ -64,7 +69,7 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
         latency_s=latency_s - message_s, bandwidth_Bps=bandwidth_Bps,
         message_s=message_s, byte_s=byte_s if hosts > 1 else 0.0,
         jitter=_jitter(comm, work), operation_s=_operation_s(), poll_s=_poll_s(),
-        wake_s=wake_s, busy_wake_s=busy_wake_s)
+        wake_s=wake_s, busy_wake_s=busy_wake_s, threads=_threads(comm))
     values = comm.bcast(values)
     return Machine(name=name, burst_nbytes=float(burst_nbytes),
                    ranks_per_node=comm.size // hosts, **values)
@@ -255,3 +260,38 @@ def _fft_flops(comm):
 def _copy_Bps():
     source, target = np.zeros((2, 1 << 23), np.uint8)
     return source.nbytes / _timed(MPI.COMM_SELF, lambda: np.copyto(target, source))
+
+
+def _threads(comm):
+    """Measure how much faster several threads compute than one: on rank 0, with all cores of its host, while the others sleep."""
+    table = {}
+    if comm.rank == 0:
+        with _all_cores() as cores:
+            counts = [2**k for k in range(1, cores.bit_length()) if 2**k <= cores]
+            for n in THREADED_PLANES if counts else ():
+                one_s, *several_s = (_planes_s(n, threads) for threads in (1, *counts))
+                table[n] = {threads: one_s / seconds for threads, seconds in zip(counts, several_s)}
+    asleep = comm.Ibarrier()
+    while not asleep.Test():
+        sleep(PAUSE_S)
+    return ThreadScaling.of_table(table)
+
+
+@contextmanager
+def _all_cores():
+    """Run on any core of the host that this process may have; gives their number."""
+    pinned = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # of these, the kernel takes those that are allowed
+    try:
+        yield len(os.sched_getaffinity(0))
+    finally:
+        os.sched_setaffinity(0, pinned)
+
+
+def _planes_s(n, threads):
+    """Seconds of a batch of FFTs of planes of n x n points, none of which leaves this rank."""
+    with Runtime(MPI.COMM_SELF, workers=threads) as runtime, FFT2(
+            runtime, (THREADED_POINTS // n**2, n, n), complex, settings={"wait": "off" if threads == 1 else "poll"}) as plan:
+        field, spectrum = plan.real.empty(), plan.spectrum.empty()
+        field[...] = 1.0
+        return _timed(MPI.COMM_SELF, lambda: plan.forward(field, out=spectrum))

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from mpi4py import MPI
@@ -45,7 +44,7 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
     emit : callable
         Called on rank 0 with each event: ``{"progress": [what, done, total]}``,
         ``{"environment": {...}}``, ``{"record": {...}}``, ``{"tuned": {...}}``,
-        ``{"machine": {...}}``.
+        ``{"machine": TOML}``.
 
     Raises
     ------
@@ -98,7 +97,7 @@ def _environment(spec, comm, emit):
 
 
 def _machine(spec, comm, emit):
-    emit({"machine": asdict(measure_machine(comm, spec["name"], spec["burst_nbytes"]))})
+    emit({"machine": measure_machine(comm, spec["name"], spec["burst_nbytes"]).text()})
 
 
 def _case(spec, comm, emit):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...timing.simulate import Machine
+from ... import files
 from .. import launch, links
 from . import rank, report, table
 from .cases import Case
@@ -94,9 +94,8 @@ def measure_machine(path: str, *, ranks: int, link: str | None = None) -> None:
     run_spec({"task": "machine", "name": name, "burst_nbytes": links.BURST if link else 0},
              ranks=ranks, link=link, on_event=events.update, deadline_s=170)
     if "machine" in events:
-        machine = Machine(**events["machine"])
-        machine.write(path)
-        print(f"{machine.text()}\nwritten: {path}")
+        files.write(path, events["machine"])
+        print(f"{events['machine']}\nwritten: {path}")
 
 
 class Session:
