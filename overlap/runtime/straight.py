@@ -223,22 +223,25 @@ class StraightPath:
         """Issue a slot's request; False if that is not done here, or MPI has refused it and the others wait for it."""
         request = slot.request
         if type(request) is not TakeTurn:
+            blocking = not self._in_flight
+            if not (blocking or self._has_room(slot)):
+                return False
+            outstanding = self._scheduler.outstanding
+            started = outstanding[slot] = perf_counter()
             try:
-                if not self._in_flight:
-                    slot.error = self._watched(slot, made, request)
-                elif self._has_room(slot):
-                    slot.error = made(request, blocking=False)
-                else:
-                    return False
+                error = made(request, blocking)
             except NotIssued as refusal:
                 slot.error, self._left = refusal.__cause__, True
                 return False
+            finally:
+                del outstanding[slot]
+                self._waiting_s += perf_counter() - started
             agreements.note(request)
-            if self._in_flight and request.made:
+            if request.made and not blocking:
                 slot.operation, slot.flight, request.made = request, request.made[0], []
                 self._flying.append(slot)
-            if slot.error is not None:
-                self._left = True
+            if error is not None:
+                slot.error, self._left = error, True
         slot.request = None
         slot.taken += 1
         slot.awaited += 1

@@ -13,6 +13,7 @@ from overlap.errors import InputError
 from overlap.runtime.waiting import LONGEST_SLEEP_S
 from overlap.timing import model
 from overlap.timing.simulate import Machine, Options, Program, Transfer, Workload, predict, simulate
+from overlap.timing.threads import ThreadScaling
 from overlap.tools import cli
 from overlap.tools.predict import strong_scaling
 
@@ -236,6 +237,24 @@ def test_program_of_a_transform():
     assert measured.compute_s == pytest.approx(6.0)
 
 
+def test_threads_that_are_not_as_many_times_faster():
+    machine = replace(IDEAL, threads=ThreadScaling.of_table({8: {4: 2.0}, 32: {4: 4.0}}))
+    what = Workload(slices=6, shape=(8, 16))
+    one, four = (what.program(2, machine, workers=workers).compute_s for workers in (1, 4))
+    assert four == pytest.approx(4 / 2 * one)  # of 8 x 8 points per rank; each thread takes twice as long
+    wide = Workload(slices=6, shape=(16, 32))
+    one, four = (wide.program(2, machine, workers=workers).compute_s for workers in (1, 4))
+    assert four == pytest.approx(4 / 3 * one)  # 256 points: half way between 64 and 1,024
+
+
+@pytest.mark.parametrize("threads, points, speedup", [
+    (1, 64, 1.0), (4, 64, 2.0), (4, 1, 2.0), (4, 1e9, 4.0), (8, 64, 1 / (1 / 3 + 2 / 3 / 8)), (8, 1024, 8.0)])
+def test_speedups_of_threads(threads, points, speedup):
+    scaling = ThreadScaling.of_table({"8": {"4": 2}, "32": {"4": 4}})
+    assert scaling.speedup(threads, points) == pytest.approx(speedup)
+    assert ThreadScaling().speedup(threads, points) == threads
+
+
 def test_program_of_an_operation():
     what = Workload(workload="operation", slices=1, shape=(8, 16), dtype="f8").program(8, IDEAL)
     (steps,), (transfers,) = what.steps, what.transfers
@@ -260,7 +279,8 @@ def test_strong_scaling_of_many_ranks():
 # ---- machine files -------------------------------------------------------------------------------
 
 def test_machine_file_round_trip(tmp_path):
-    machine = replace(IDEAL, name='quotes " and \\', latency_s=1.25e-6, ranks_per_node=4)
+    machine = replace(IDEAL, name='quotes " and \\', latency_s=1.25e-6, ranks_per_node=4,
+                      threads=ThreadScaling.of_table({64: {2: 1.5}, 512: {2: 1.875, 4: 3.5}}))
     machine.write(tmp_path / "m.toml")
     assert Machine.read(tmp_path / "m.toml") == machine
     assert [path.name for path in tmp_path.iterdir()] == ["m.toml"]
@@ -276,6 +296,8 @@ def test_machine_file_round_trip(tmp_path):
     ("ranks_per_node = 1", "ranks_per_node = 1.5", "expected an integer >= 1, received 1.5"),
     ("[network]", "[wires]", "wires.latency_s: unknown"),
     ("[network]", "[network", "expected a machine as TOML"),
+    ("[network]", "[threads]\n64 = {2 = -1.0}\n[network]", "expected tables of speed-ups > 0"),
+    ("[network]", "[threads]\n64 = 2\n[network]", "expected tables of speed-ups > 0"),
     ('name = "ideal"', "name = 3", "name: expected text, received 3"),
 ])
 def test_bad_machine_files(tmp_path, old, new, complaint):
