@@ -58,13 +58,11 @@ class Polling(Waiting):
         self._in_flight.append((owner, label))
         self._requests.append(request)
 
-    def adopt_pending(self, slot, operation, request):
-        run = slot.current
-        pending = run.answer = Pending(operation, len(run.pending))
-        run.pending.append(pending)
-        self._pending.append(pending)
-        self._fly(pending, Label(operation, run.key), request)
-        self.completed(slot)
+    def keep(self, run, pending):
+        super().keep(run, pending)
+        if not pending.done:
+            request, pending.request = pending.request, None
+            self._fly(pending, Label(pending.operation, run.key), request)
 
     def wait_pending(self, slot, pending):
         if pending.done:

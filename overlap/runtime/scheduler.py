@@ -59,7 +59,7 @@ class Begun:
     over : bool
         That agreement was the job's last: nothing is left to issue.
     in_flight : dict
-        Slots whose operation has been started: ``{slot: (operation, MPI request)}``, in the issue order.
+        Slots that wait for MPI: ``{slot: (operation, or what the slice has started, MPI request)}``, in the issue order.
     """
 
     agreements: Agreements
@@ -67,7 +67,7 @@ class Begun:
     rotation: list[Slot] | None = None
     problem: str | None = None
     over: bool = False
-    in_flight: dict[Slot, tuple[Operation, MPI.Request]] = field(default_factory=dict)
+    in_flight: dict[Slot, tuple[Operation | Pending, MPI.Request]] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -143,7 +143,10 @@ class Scheduler:
         rotation = job.slots if begun.rotation is None else begun.rotation
         issued, parked = begun.issued, []
         for slot, (operation, request) in begun.in_flight.items():
-            waiting.adopt(slot, operation, request)
+            if type(operation) is Pending:
+                waiting.wait_pending(slot, operation)
+            else:
+                waiting.adopt(slot, operation, request)
         for slot in rotation:
             if slot not in begun.in_flight:
                 waiting.resume(slot)

@@ -2,7 +2,7 @@
 
 Where nothing is hidden (``wait="off"``, a single slice), or where slices are too short to wake a thread for, no
 thread is needed, nor what threads need: the calling thread computes and talks to MPI. This is `Scheduler.run` for a
-program whose operations are known and that awaits nothing but operations, turns and earlier slices. It makes the
+program whose operations are known and that awaits nothing but operations, at once or later, turns and earlier slices. It makes the
 same MPI calls in the same order: blocking ones, or nonblocking ones, several in flight, while other slices compute.
 So each rank may leave it by itself, as soon as anything else shows: a failure, an operation that MPI refuses, a
 request of another kind. Then a `Job` is made of what there is, and the scheduler goes on with it, while the other
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .agreement import Agreements
-from .operations import Collective, Operation, Persistent, not_awaited, steps
+from .operations import Collective, Operation, Pending, Persistent, Start, not_awaited, steps
 from .requests import Parallel, TakeTurn, WaitForSlices
 from .scheduler import Begun, Scheduler
 from .slots import END
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .waiting import Waiting
 
 
-_ISSUED = frozenset((Collective, Operation, Persistent, TakeTurn))
+_ISSUED = frozenset((Collective, Operation, Persistent, Start, TakeTurn))
 _OVER = object()  # in place of a request: the slice has ended
 
 
@@ -142,7 +142,7 @@ class StraightPath:
             begun.rotation = [slots[own.index] for own in rotation]
             begun.in_flight = {slots[own.index]: (own.operation, own.flight) for own in self._flying}
             for slot, own in zip(slots, self._slots):
-                own.hand_over(slot)
+                own.hand_over(slot, waiting)
             for own in self._slots:
                 if own.error is not None:
                     self.job.fail(own.key, own.error)
@@ -188,7 +188,8 @@ class StraightPath:
                     slot.begin(self._coroutine)
                 steps.owner = slot.identity
                 try:
-                    request = slot.send(None)
+                    answer, slot.answer = slot.answer, None
+                    request = slot.send(answer)
                 except StopIteration:
                     request = _OVER
                 finally:
@@ -201,8 +202,14 @@ class StraightPath:
                     slot.request = request
                     return
                 if request is _OVER:
+                    if slot.pending and not all(pending.waited for pending in slot.pending):
+                        slot.raised = StopIteration()  # it ends there, and is told what it has left
+                        break
                     self._ended[slot.ordinal] = True
                     slot.end()
+                elif kind is Pending and not request.waited and request in slot.pending:
+                    slot.request = request
+                    return
                 elif kind is Parallel and not self._splits:
                     slot.error = _error_of_parts(request)
                     if slot.error is not None:
@@ -222,37 +229,71 @@ class StraightPath:
     def _issue(self, slot, agreements):
         """Issue a slot's request; False if that is not done here, or MPI has refused it and the others wait for it."""
         request = slot.request
-        if type(request) is not TakeTurn:
-            blocking = not self._in_flight
-            if not (blocking or self._has_room(slot)):
+        kind = type(request)
+        if kind is Pending:
+            self._finish(slot, request)
+        elif kind is Start:
+            if not self._make(slot, request.operation, True, agreements):
                 return False
-            outstanding = self._scheduler.outstanding
-            started = outstanding[slot] = perf_counter()
-            try:
-                error = made(request, blocking)
-            except NotIssued as refusal:
-                slot.error, self._left = refusal.__cause__, True
-                return False
-            finally:
-                del outstanding[slot]
-                self._waiting_s += perf_counter() - started
-            agreements.note(request)
-            if request.made and not blocking:
-                slot.operation, slot.flight, request.made = request, request.made[0], []
-                self._flying.append(slot)
-            if error is not None:
-                slot.error, self._left = error, True
+        elif kind is not TakeTurn and not self._make(slot, request, False, agreements):
+            return False
         slot.request = None
         slot.taken += 1
         slot.awaited += 1
         return True
 
-    def _has_room(self, slot):
-        """Have other slots go on until the slot's operation may be started; False if the path ends first."""
-        while not self._left and (len(self._flying) >= self._in_flight or type(slot.request) is Persistent and any(
-                one.operation is slot.request for one in self._flying)):
+    def _make(self, slot, operation, later, agreements):
+        """Make a slot's operation, or start it to be awaited later; False as of `_issue`."""
+        blocking = not (self._in_flight or later)
+        if not (blocking and type(operation) is not Persistent or self._has_room(operation, later, slot)):
+            return False
+        outstanding = self._scheduler.outstanding
+        started = outstanding[slot] = perf_counter()
+        try:
+            error = made(operation, blocking)
+        except NotIssued as refusal:
+            slot.error, self._left = refusal.__cause__, True
+            return False
+        finally:
+            del outstanding[slot]
+            self._waiting_s += perf_counter() - started
+        agreements.note(operation)
+        if operation.made and not blocking:
+            request, operation.made = operation.made[0], []
+            if later:
+                slot.started(operation, request)
+            else:
+                self._fly(slot, operation, request)
+        if error is not None:
+            slot.error, self._left = error, True
+        return True
+
+    def _has_room(self, operation, later, slot):
+        """Have other slots go on until an operation may be started; False if the path ends first."""
+        kept = type(operation) is Persistent
+        if kept and any(pending.operation is operation and not pending.done
+                        for one in self._slots for pending in one.pending):
+            self._left = True
+        while not self._left and (not later and self._in_flight and len(self._flying) >= self._in_flight
+                                  or kept and any(one.operation is operation for one in self._flying)):
             self._go_on(slot)
         return not self._left
+
+    def _finish(self, slot, pending):
+        """A slice awaits what it has started."""
+        pending.waited = True
+        if self._in_flight:
+            self._fly(slot, pending, pending.request)
+            return
+        try:
+            self._watched(slot, pending.request.Wait)
+        except MPI.Exception as failure:
+            slot.error, self._left = failure, True
+        pending.done, pending.request = True, None
+
+    def _fly(self, slot, operation, request):
+        slot.operation, slot.flight = operation, request
+        self._flying.append(slot)
 
     def _landed(self, slot):
         """Whether the slot's operation in flight is over."""
@@ -261,6 +302,8 @@ class StraightPath:
                 return False
         except MPI.Exception as failure:
             slot.error, self._left = slot.error or failure, True
+        if type(slot.operation) is Pending:
+            slot.operation.done, slot.operation.request = True, None
         slot.flight = slot.operation = None
         self._flying.remove(slot)
         return True

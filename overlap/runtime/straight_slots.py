@@ -1,6 +1,7 @@
 """The slots of the straight path: slices one after another, as they are handed to the scheduler where the path ends."""
 
 from ..errors import text_of
+from .operations import Pending
 
 
 class StraightSlot:
@@ -21,8 +22,12 @@ class StraightSlot:
         What is to be issued next.
     gate : WaitForSlices or None
         What the slice waits for.
-    operation, flight : Operation, MPI.Request or None
-        What was issued and is not over yet.
+    operation, flight : Operation or Pending, and MPI.Request, or None
+        What it waits for in MPI.
+    pending : list of Pending
+        What the current slice has started to await it later.
+    answer : Pending or None
+        What its last await gives.
     error : BaseException or None
         What its last await is to raise.
     raised : BaseException or None
@@ -33,8 +38,9 @@ class StraightSlot:
         No slice is left.
     """
 
-    __slots__ = ("_coroutine", "_depth", "_keys", "_next", "_resources", "awaited", "error", "flight", "gate",
-                 "identity", "index", "key", "operation", "ordinal", "over", "raised", "request", "send", "taken")
+    __slots__ = ("_coroutine", "_depth", "_keys", "_next", "_resources", "answer", "awaited", "error", "flight", "gate",
+                 "identity", "index", "key", "operation", "ordinal", "over", "pending", "raised", "request",
+                 "send", "taken")
 
     def __init__(self, index, depth, keys, resources):
         self.index = index
@@ -45,7 +51,8 @@ class StraightSlot:
         self.taken = self.awaited = 0
         self.over = False
         self.ordinal = self.key = self.identity = self._coroutine = self.send = None
-        self.request = self.gate = self.operation = self.flight = self.error = self.raised = None
+        self.request = self.gate = self.operation = self.flight = self.answer = self.error = self.raised = None
+        self.pending = []
 
     def begin(self, coroutine):
         """Begin with the next slice."""
@@ -65,13 +72,25 @@ class StraightSlot:
         self._next += 1
         self.over = self._next == len(self._keys)
         self.send = self._coroutine = None
+        if self.pending:
+            self.pending = []
 
-    def hand_over(self, slot):
-        """Have a `Slot` go on from here."""
+    def started(self, operation, request):
+        """The slice has started an operation, to await it later."""
+        self.answer = pending = Pending(operation, len(self.pending))
+        pending.request = request
+        self.pending.append(pending)
+
+    def hand_over(self, slot, waiting):
+        """Have a `Slot` go on from here, and a way to wait with what its slice has started."""
         resumed = None
         if self.send is not None or self.raised is not None:
             resumed = _Resumed(self._coroutine, self.gate or self.request, self.raised)
         slot.go_on(self._next, self.taken, resumed, self.awaited, self.error)
+        if slot.current is not None:
+            slot.current.answer = self.answer
+            for pending in self.pending:
+                waiting.keep(slot.current, pending)
 
 
 class _Resumed:

@@ -171,9 +171,14 @@ class Waiting:
         run = slot.current
         pending = run.answer = Pending(operation, len(run.pending))
         pending.request = request
-        run.pending.append(pending)
-        self._pending.append(pending)
+        self.keep(run, pending)
         self.completed(slot)
+
+    def keep(self, run, pending):
+        """Keep what a slice has started, until it is over."""
+        run.pending.append(pending)
+        if not pending.done:
+            self._pending.append(pending)
 
     def wait_pending(self, slot, pending):
         """A slice awaits what it has started."""

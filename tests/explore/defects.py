@@ -90,8 +90,10 @@ DEFECTS = {
          "sorted(visited + rotation[place + 1:], key=lambda one: one.index)"),),
     "what is in flight is not handed over where the straight path ends": (
         ("straight", "for own in self._flying}", "for own in ()}"),),
+    "what a slice has started is not handed over where the straight path ends": (
+        ("straight_slots", "waiting.keep(slot.current, pending)", "slot.current.pending.append(pending)"),),
     "the straight path starts more at once than it may": (
-        ("straight", "len(self._flying) >= self._in_flight or", "False or"),),
+        ("straight", "len(self._flying) >= self._in_flight\n", "False\n"),),
     "the straight path goes on before an operation in flight is over": (
         ("straight", "if slot.gate is None and slot.flight is None:", "if slot.gate is None:"),),
     "nobody waits at a gate of the straight path": (
