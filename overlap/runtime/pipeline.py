@@ -12,9 +12,11 @@ import numpy as np
 
 from ..errors import InputError, formatted, repr_of
 from ..interrupts import held_signals
+from .agreed_path import AgreedPath, LearningPath
 from .crew import ALONE, THREADS, Crews
 from .header import Header
 from .load import Load
+from .straight import StraightPath
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -84,6 +86,7 @@ class Pipeline:
         self._runtime = runtime
         self._program = program
         self._skeleton = skeleton
+        self._path = (StraightPath if callable(skeleton) else LearningPath if skeleton is None else AgreedPath)
         self._has_buffers = buffers is not None
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
@@ -139,7 +142,7 @@ class Pipeline:
             if self._error is not None:
                 error = self._error
             make_job = partial(self._job, keys, wait, crew, args, kwargs)
-            straight = (count <= 1 or crew == ALONE) and callable(self._skeleton) and runtime.trace is None
+            straight = runtime.trace is None and (count <= 1 or crew == ALONE and self._path is StraightPath)
             if not (straight or error):
                 try:
                     job, waiting = make_job()
@@ -153,7 +156,7 @@ class Pipeline:
             started = perf_counter()
             if straight:
                 computing_s = runtime._run_straight(
-                    keys, self._slice(self._program, args, kwargs), self.slots,
+                    self._path, keys, self._slice(self._program, args, kwargs), self.slots,
                     self._options.in_flight if wait == "poll" else 0, crew, make_job)
             else:
                 computing_s = runtime._run(job, waiting, crew)

@@ -26,7 +26,6 @@ from .pipeline import Pipeline, PipelineOptions, SliceProgram
 from .polling import POLLS_PER_EXCHANGE
 from .requests import AsyncComm
 from .scheduler import Scheduler
-from .straight import StraightPath
 from .threads import Threads
 from .together import together
 from .trace import Trace
@@ -325,9 +324,9 @@ class Runtime:
             self._raise(error, job)
         return job.computing_s
 
-    def _run_straight(self, keys, program, slots, in_flight, crew, make_job):
-        """As `_run`, on the straight path; see there."""
-        path = StraightPath(self._scheduler, keys, program, slots, in_flight, crew == HELPED, make_job)
+    def _run_straight(self, kind, keys, program, slots, in_flight, crew, make_job):
+        """As `_run`, on a straight path; see there."""
+        path = kind(self._scheduler, keys, program, slots, in_flight, crew == HELPED, make_job)
         with _Running(self.control, path, True):
             error = path.run()
         if error is not None:

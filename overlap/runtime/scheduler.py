@@ -60,6 +60,8 @@ class Begun:
         That agreement was the job's last: nothing is left to issue.
     in_flight : dict
         Slots that wait for MPI: ``{slot: (operation, or what the slice has started, MPI request)}``, in the issue order.
+    stopped : list of MPI.Request, optional
+        All ranks have agreed to stop at once; these can never be over.
     """
 
     agreements: Agreements
@@ -68,6 +70,7 @@ class Begun:
     problem: str | None = None
     over: bool = False
     in_flight: dict[Slot, tuple[Operation | Pending, MPI.Request]] = field(default_factory=dict)
+    stopped: list[MPI.Request] | None = None
 
 
 class Scheduler:
@@ -127,7 +130,10 @@ class Scheduler:
         try:
             if begun.over:
                 return self._outcome(begun.problem)
-            if not self._issue_all(begun):
+            if begun.stopped is not None:
+                self._abandoned += begun.stopped
+                self._dirty = bool(begun.stopped)
+            if begun.stopped is not None or not self._issue_all(begun):
                 self._cut()
             self._is_well(self._agreements.ended())  # the last one may still be under way
             return self._outcome(self._agreements.at_once(job.failure is not None))

@@ -138,17 +138,22 @@ class StraightPath:
         self.job, waiting = self._make_job()
         begun = Begun(agreements, self._issued, None, self._problem, self._over)
         if not self._over:
-            slots = self.job.slots
-            begun.rotation = [slots[own.index] for own in rotation]
-            begun.in_flight = {slots[own.index]: (own.operation, own.flight) for own in self._flying}
-            for slot, own in zip(slots, self._slots):
-                own.hand_over(slot, waiting)
-            for own in self._slots:
-                if own.error is not None:
-                    self.job.fail(own.key, own.error)
+            begun = self._handed_over(begun, rotation, waiting)
         if self._failure is not None:
             self.job.fail(*self._failure)
         return self._scheduler.run(self.job, waiting, begun)
+
+    def _handed_over(self, begun, rotation, waiting):
+        """Give the job's slots what these have, and say what was begun."""
+        slots = self.job.slots
+        begun.rotation = [slots[own.index] for own in rotation]
+        begun.in_flight = {slots[own.index]: (own.operation, own.flight) for own in self._flying}
+        for slot, own in zip(slots, self._slots):
+            own.hand_over(slot, waiting)
+        for own in self._slots:
+            if own.error is not None:
+                self.job.fail(own.key, own.error)
+        return begun
 
     # ---- computing ---------------------------------------------------------------------------
 

@@ -92,6 +92,13 @@ DEFECTS = {
         ("straight", "for own in self._flying}", "for own in ()}"),),
     "what a slice has started is not handed over where the straight path ends": (
         ("straight_slots", "waiting.keep(slot.current, pending)", "slot.current.pending.append(pending)"),),
+    "ranks that have agreed to stop go on where the straight path ends": (
+        ("agreed_path", "self._left, self._stopped = True, []", "self._left = True"),),
+    "the straight path waits for what some ranks did not start": (
+        ("agreed_path", "if (started := agreements.sum([len(made)])[0]) < self._scheduler.control.size:",
+         "if (started := agreements.sum([len(made)])[0]) < 1:"),),
+    "what was learned on the straight path is forgotten where it ends": (
+        ("agreed_path", "self.job.recorded.requests += self._requests", "pass"),),
     "the straight path starts more at once than it may": (
         ("straight", "len(self._flying) >= self._in_flight\n", "False\n"),),
     "the straight path goes on before an operation in flight is over": (

@@ -163,8 +163,10 @@ class Rank:
 
         before = len(network.issued[number])
         one = len(call.steps) == 1
-        if (one or crew == "alone") and call.skeleton is True:
-            self.job = runtime.straight.StraightPath(
+        if one or crew == "alone" and call.skeleton is True:
+            kind = (runtime.straight.StraightPath if call.skeleton is True else runtime.agreed_path.AgreedPath
+                    if call.skeleton else runtime.agreed_path.LearningPath)
+            self.job = kind(
                 self.scheduler, keys, program, resources, call.in_flight if call.wait == "poll" else 0,
                 pool is not None, make_job)
             self._arm(index, call)

@@ -52,7 +52,7 @@ def load(edits=()):
         sys.modules[f"{root}.errors"], sys.modules[f"{root}.abort"] = errors, abort
         names = {name: importlib.import_module(f"{root}.runtime.{name}")
                  for name in ("operations", "requests", "slots", "job", "waiting", "workers", "scheduler",
-                              "straight")}
+                              "straight", "agreed_path")}
     finally:
         sys.meta_path.remove(finder)
     everything = [module for name, module in sys.modules.items()
