@@ -308,7 +308,7 @@ class Transform:
         if out is not None and self.refinement is None and self.can_bind(outputs) and all(
                 map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs))):
             planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
-            bound = self.prepare(*planes), self.whole_call(*planes)
+            bound = self.prepare(*planes), self.bound_call(*planes)
             self._bound.keep(arrays, out, bound)
             self._run(what, *bound)
             return out
@@ -335,6 +335,10 @@ class Transform:
     def whole_call(self, inputs, outputs):
         """A function that makes a whole call without a pipeline, or None."""
         return None
+
+    def bound_call(self, inputs, outputs):
+        """The same for arrays that the transform is called with again and again."""
+        return self.whole_call(inputs, outputs)
 
     def can_bind(self, outputs):
         """Whether what is prepared of inputs and these outputs is all that their data is needed for."""

@@ -15,7 +15,7 @@ from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .transform import Transform
 
 TRIAL_FIELDS = 3
-LOCAL_NBYTES = 2**24  # of arrays on one rank: longer calls do not feel what a pipeline costs
+LOCAL_NBYTES = 2**24  # of a rank's arrays: longer calls do not feel what a pipeline costs
 SHARED_NBYTES = 2**20  # and where other workers would be woken: then these are worth it
 
 
@@ -164,16 +164,29 @@ class Volume(Fields):
         return targets_fit(outputs, self.outputs)
 
     def whole_call(self, inputs, outputs):
-        runtime, nbytes = self.runtime, inputs[0].nbytes + outputs[0].nbytes
-        if (runtime.control.size > 1 or runtime.trace is not None or 0 in (inputs[0].size, outputs[0].size)
-                or nbytes > (LOCAL_NBYTES if runtime.workers == 1 else SHARED_NBYTES)
-                or not targets_fit(outputs, self.outputs)):
+        runtime = self.runtime
+        if runtime.control.size > 1 or runtime.trace is not None or not self._is_short(inputs, outputs):
             return None
         if self._local_calls is None:
             self._local_calls = LocalCalls(self._staged, self._parts, self.settings.chunk, (self.load, runtime.load))
         split = self._staged.split
         return self._local_calls.call(split(natural_view(inputs[0], self.inputs[0])),
                                       split(natural_view(outputs[0], self.outputs[0])), self.scale)
+
+    def bound_call(self, inputs, outputs):
+        if self.runtime.control.size == 1:
+            return self.whole_call(inputs, outputs)
+        if not self._is_short(inputs, outputs) or len(self._parts) > 1 and self.settings.wait != "off":
+            return None
+        pipeline = self._pipelines["whole"]
+        return pipeline.known(len(self._parts), list(self._staged.known_steps(
+            self._parts, *self.prepare(inputs, outputs), pipeline.slots[0], self.scale,
+            None if self._staged.in_any_order else self._comms)))
+
+    def _is_short(self, inputs, outputs):
+        """Whether what a pipeline costs is felt in a call."""
+        return (0 not in (inputs[0].size, outputs[0].size) and targets_fit(outputs, self.outputs)
+                and inputs[0].nbytes + outputs[0].nbytes <= (LOCAL_NBYTES if self.runtime.workers == 1 else SHARED_NBYTES))
 
     def run(self, task, slot, compute, comm, arrays):
         comms = None if comm is None or self._staged.in_any_order else self._comms

@@ -53,6 +53,8 @@ class Agreements:
     messages : bool
         Some rank has sent or received a message by itself, as the last agreement that has ended says:
         the other half may belong to another slice.
+    issued : dict
+        What the ranks of each communicator must share, operation by operation, since the last agreement.
     """
 
     def __init__(self, control, waiting):
@@ -60,7 +62,7 @@ class Agreements:
         self.messages = self._messages = False
         self.waiting = waiting
         self._control = control
-        self._issued = {}  # communicator -> what its ranks must share, since the last agreement
+        self.issued = {}
         self._under_way = None
 
     def note(self, operation):
@@ -73,22 +75,22 @@ class Agreements:
             self.unmatched += operation.sent() * _mixed(operation.comm.number + 1, -1)
             self._messages |= operation.name in ("Send", "Ssend", "Recv")
             return
-        issued = self._issued.get(operation.comm)
+        issued = self.issued.get(operation.comm)
         if issued is None:
-            issued = self._issued[operation.comm] = []
+            issued = self.issued[operation.comm] = []
         issued.append(shared)
 
     def start(self, failed):
         """Begin to tell the others; `ended` has the answer."""
-        sums = self._summands(failed)
+        sums = self.summands(failed)
         request = self._control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
-        self._under_way = request, sums, self._issued
-        self._issued = {}
+        self._under_way = request, sums, self.issued
+        self.issued = {}
 
-    def _summands(self, failed):
+    def summands(self, failed):
         """What this rank has to tell since the last time."""
         checksum = 0
-        for comm, shared in self._issued.items():
+        for comm, shared in self.issued.items():
             checksum += comm.weight * _crc(shared, comm.number)
         return array("Q", (failed, checksum & _WORD, self._messages))
 
@@ -107,16 +109,17 @@ class Agreements:
         self._under_way = None
         self.waiting.wait(request, "agreement of all ranks")
         self.messages = bool(sums[2])
-        return self._judged(sums, issued)
+        return self.judged(sums, issued)
 
     def at_once(self, failed):
         """Tell the others and wait for the answer: as of `ended`."""
-        sums = self._summands(failed)
+        sums = self.summands(failed)
         self.waiting.reduced(self._control, sums, MPI.SUM)
-        issued, self._issued = self._issued, {}
-        return self._judged(sums, issued)
+        issued, self.issued = self.issued, {}
+        return self.judged(sums, issued)
 
-    def _judged(self, sums, issued):
+    def judged(self, sums, issued):
+        """What all ranks have told: as of `ended`."""
         if sums[1]:
             return self._difference(issued)
         return "" if sums[0] else None

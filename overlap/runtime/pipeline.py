@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -13,9 +13,11 @@ import numpy as np
 from ..errors import InputError, formatted, repr_of
 from ..interrupts import held_signals
 from .agreed_path import AgreedPath, LearningPath
-from .crew import ALONE, THREADS, Crews
+from .crew import ALONE, HELPED, Crews
 from .header import Header
+from .known_path import KnownPath
 from .load import Load
+from .operations import Operation
 from .straight import StraightPath
 
 if TYPE_CHECKING:
@@ -155,9 +157,9 @@ class Pipeline:
                 self._meet(count, wait, agree, error)
             started = perf_counter()
             if straight:
-                computing_s = runtime._run_straight(
-                    self._path, keys, self._slice(self._program, args, kwargs), self.slots,
-                    self._options.in_flight if wait == "poll" else 0, crew, make_job)
+                computing_s = runtime._run_path(self._path(
+                    runtime._scheduler, keys, self._slice(self._program, args, kwargs), self.slots,
+                    self._in_flight(wait), crew == HELPED, make_job))
             else:
                 computing_s = runtime._run(job, waiting, crew)
             took_s = perf_counter() - started
@@ -169,12 +171,52 @@ class Pipeline:
 
     def _meet(self, count, wait, agree, error):
         """Meet all ranks at the header of a call that is the first of its kind."""
-        options = self._options
-        agreed = {"slices": count, "depth": options.depth, "wait": wait, "in_flight": options.in_flight,
-                  "polls": options.polls, **(agree if isinstance(agree, dict) else {"agree": agree})}
-        self._runtime.enter(self._call, agreed, error)
+        self._runtime.enter(self._call, self._agreed(count, wait, agree), error)
         if agree is None and len(self._headers) < HEADERS:
-            self._headers[count, wait] = Header(self._call, agreed)
+            self._headers[count, wait] = Header(self._call, self._agreed(count, wait, None))
+
+    def _agreed(self, count, wait, agree):
+        options = self._options
+        return {"slices": count, "depth": options.depth, "wait": wait, "in_flight": options.in_flight,
+                "polls": options.polls, **(agree if isinstance(agree, dict) else {"agree": agree})}
+
+    def known(self, count: int, steps: Sequence[tuple[Any, Callable[[], object] | Operation]]) -> Callable[[], None] | None:
+        """A call that does the same every time, as a function without arguments (which is collective); for short ones.
+
+        Parameters
+        ----------
+        count : int
+            Its slices.
+        steps : sequence of (object, callable or Operation)
+            What the slices do one after the other, each step with its slice, and what they await in the issue order.
+
+        Returns
+        -------
+        callable or None
+            None: a trace wants to see the slices, or how they wait is not chosen yet.
+        """
+        runtime = self._runtime
+        if runtime.trace is not None or self._trial is not None and count > 1 or count >= runtime.agree_every:
+            return None
+        wait = self._next_wait(count)
+        path = KnownPath(runtime._scheduler, steps, self._in_flight(wait), partial(self._job, [], wait, ALONE, (), {}))
+        return partial(self._run_known, path, Header(self._call, self._agreed(count, wait, None)))
+
+    def _run_known(self, path, header):
+        runtime = self._runtime
+        control = runtime.control
+        with held_signals(), self._used:
+            control.check_idle()
+            control.meet_here(header, None, not control.nested)
+            started = perf_counter()
+            computing_s = runtime._run_path(path)
+            took_s = perf_counter() - started
+            for load in (self.load, runtime.load):
+                load.add(took_s, computing_s, 1)
+
+    def _in_flight(self, wait):
+        """How many exchanges the straight path has in flight; 0: blocking ones."""
+        return self._options.in_flight if wait == "poll" else 0
 
     def _job(self, keys, wait, crew, args, kwargs):
         skeleton = self._skeleton

@@ -19,7 +19,7 @@ from ..errors import InputError, ThreadLevelError
 from ..interrupts import held_signals
 from .arguments import number_problem, options_problem
 from .control import Control
-from .crew import HELPED, THREADS
+from .crew import THREADS
 from .job import Job
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
@@ -324,9 +324,8 @@ class Runtime:
             self._raise(error, job)
         return job.computing_s
 
-    def _run_straight(self, kind, keys, program, slots, in_flight, crew, make_job):
-        """As `_run`, on a straight path; see there."""
-        path = kind(self._scheduler, keys, program, slots, in_flight, crew == HELPED, make_job)
+    def _run_path(self, path):
+        """As `_run`, on a straight path."""
         with _Running(self.control, path, True):
             error = path.run()
         if error is not None:

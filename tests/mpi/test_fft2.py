@@ -172,3 +172,13 @@ def test_under_open_mpi(openmpi, case, ranks, args):
 
 def test_against_numpy_under_open_mpi(openmpi):
     drawing.check("fft2_cases:drawn", CASE, 20, 3, edges=EDGES[::3], mpi="openmpi")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("case", ["known_calls_give_the_same_bits", "known_calls_that_fail"])
+def test_known_calls(case, ranks):
+    jobs.run_job(f"known_call_cases:{case}", ranks)
+
+
+def test_different_known_calls():
+    jobs.run_job("known_call_cases:different_known_calls", 2, fresh=True)  # it leaves a communicator behind

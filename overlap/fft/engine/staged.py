@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -281,15 +282,30 @@ class StagedTransform:
         other._scratch = [Located(zeros(self._scratch[0].array.shape, np.uint8))]
         return other
 
-    def steps(self, tasks, arrays, slot, scale):
-        """What some tasks do one after the other where nothing is exchanged, as (code, addresses of its bases)."""
+    def steps(self, tasks, arrays, slot, scale, comms=None):
+        """What some tasks do one after the other, each step with its task: (code, addresses of its bases), or an exchange.
+
+        Arguments are those of `run`; without `comms` nothing is exchanged.
+        """
         for task in tasks:
+            stage = self.stages[task.stage]
             source, target = arrays[task.stage][task.field], arrays[task.stage + 1][task.field]
-            for what in ("local",) if self._alone else ("pack", "unpack"):
-                yield self._step(what, task, slot, source, target, scale if task.stage == 0 and what != "unpack" else 1.0)
+            if task.kind in ("units", "indices"):
+                yield task, self._step("local" if self._alone else "pack", task, slot, source, target,
+                                       scale if task.stage == 0 else 1.0)
+            if self._alone or task.kind == "turn":
+                continue
+            if comms is not None and stage.dimension is not None:
+                yield task, self.exchanged(task, stage, slot, target, comms[stage.dimension])
+            yield task, self._step("unpack", task, slot, source, target, 1.0)
             if task.rest_after is not None and self._rest is not None:
                 for part in self._rest.parts:
-                    yield self._completing(part, target, arrays[-1][task.field])
+                    yield task, self._completing(part, target, arrays[-1][task.field])
+
+    def known_steps(self, *args):
+        """As `steps`, each as something to call, or an exchange."""
+        for task, step in self.steps(*args):
+            yield task, partial(_execute, *step) if isinstance(step, tuple) else step
 
     def pack(self, task, slot, source, target, scale):
         """What a task does before its exchange; all, where there is none."""
@@ -368,6 +384,10 @@ class StagedTransform:
         """The way, as text."""
         names = axis_names(len(self.stages[0].shape) - 1)
         return "; then ".join([*(stage.in_words(names) for stage in self.stages), *ffts_along(self._rest_axes, names)])
+
+
+def _execute(code, bases):
+    execute(code, bases)
 
 
 def _ended(tasks, first):
