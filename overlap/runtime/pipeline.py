@@ -145,7 +145,7 @@ class Pipeline:
                 error = self._error
             make_job = partial(self._job, keys, wait, crew, args, kwargs)
             straight = runtime.trace is None and (count <= 1 or crew == ALONE and self._path is StraightPath)
-            if not (straight or error):
+            if not straight and error is None:
                 try:
                     job, waiting = make_job()
                 except Exception as failure:

@@ -306,7 +306,7 @@ class StraightPath:
             if not slot.flight.Test():
                 return False
         except MPI.Exception as failure:
-            slot.error, self._left = slot.error or failure, True
+            slot.error, self._left = failure if slot.error is None else slot.error, True
         if type(slot.operation) is Pending:
             slot.operation.done, slot.operation.request = True, None
         slot.flight = slot.operation = None

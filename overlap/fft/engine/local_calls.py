@@ -70,7 +70,7 @@ class LocalCalls:
         bounds = [(kind, min(low for low, _ in map(byte_bounds, some)), max(high for _, high in map(byte_bounds, some)),
                    first) for kind, some, first in places]
         codes, steps, begun = [], [], 0
-        for _, (code, bases) in self._staged.steps(self._tasks, arrays, self._slot, self._scale):
+        for _, (code, bases) in self._staged.steps(self._tasks, arrays, self._slot, scale):
             if not len(code):
                 continue
             codes.append(code)
