@@ -25,13 +25,15 @@ project = "overlap"
 author = "the overlap developers"
 version = release = metadata.version("overlap-mpi")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.mathjax", "numpydoc"]
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "numpydoc"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 default_role = "py:obj"
 html_theme = "furo"
 html_title = f"overlap {version}"
 html_copy_source = False
+html_show_copyright = False
+html_static_path, html_css_files = ["_static"], ["wide.css"]
 
 autodoc_typehints = "none"  # the docstrings say it, with shapes
 autodoc_member_order = "bysource"
