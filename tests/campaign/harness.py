@@ -56,6 +56,8 @@ class Part:
 class Record:
     """What is known of a part: its next seed, its failures, the time spent, the commits run, and what found its defect.
 
+    The latter is None until it is tried, and empty where it was not found.
+
     A failure is a dict of its seed, commit and problem, and stays. Under "again" it lists the later runs of the same seed,
     each a commit and how many trials passed and failed on it.
     """
@@ -166,8 +168,11 @@ class Campaign:
             self.keep()
             return True
         found = problem_of(part.defect)
-        record.defect = part.finds if found and part.finds in found else None
-        self.say(f"{part.name}: its defect is {'NOT FOUND: ' + str(found) if record.defect is None else 'found'}")
+        record.defect = part.finds if found and part.finds in found else ""
+        self.say(f"{part.name}: its defect is {'found' if record.defect else f'NOT FOUND: {found}'}")
+        if not record.defect:   # nothing that it tries proves anything
+            self.keep()
+            return False
         failed = 0
         while (record.seed * part.trials < part.target and time.monotonic() - start < budget_s
                and failed < MOST_FAILURES):
@@ -182,7 +187,7 @@ class Campaign:
             record.seed += 1
             self.keep()
         self.keep()
-        return not failed and record.defect is not None
+        return not failed
 
     def keep(self) -> None:
         """Write the records and the table."""
@@ -217,7 +222,7 @@ class Campaign:
     def _row(self, part, record):
         made = part.trials * record.seed
         defect = record.skipped and f"not run: {record.skipped}" or (
-            "not tried yet" if not record.seed and record.defect is None else "yes" if record.defect else "**no**")
+            "not tried yet" if record.defect is None else "yes" if record.defect else "**no**")
         return (f"| {part.name} | {part.what} | {part.target:,} | {made:,} | {len(record.failures)} | "
                 f"{sum(map(_passes_now, record.failures))} | {defect} | "
                 f"{record.seconds:.0f} | {', '.join(map(_short, record.commits))} |")

@@ -1,5 +1,6 @@
 """A rank that is lost at a random moment: killed, stopped, ended by a signal or by itself."""
 
+import contextlib
 import json
 import os
 import re
@@ -49,7 +50,7 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
             try:
                 job.communicate(timeout=lost + patience_s - time.monotonic())
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"{how}: still running after {patience_s} s") from None
+                raise AssertionError(f"{how}: still running after {patience_s} s\n{_standing(pids, folder)}") from None
             wall_s = time.monotonic() - lost
             if how in SILENT:
                 _check_stacks(how, [Path(folder, f"said{rank}").read_text() for rank in range(ranks - 1)])
@@ -69,6 +70,15 @@ def _pids(job, folder, ranks):
         assert job.poll() is None and time.monotonic() < end, "the ranks did not begin"
         time.sleep(0.02)
     return [int(file.read_text()) for file in files]
+
+
+def _standing(pids, folder):
+    """What the ranks have said, and where those stand that can say so."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, victim.SHOW_STACKS)
+    time.sleep(0.5)
+    return "\n".join(f"rank {rank}: {Path(folder, f'said{rank}').read_text()}" for rank in range(len(pids)))
 
 
 def _moment(job, file):

@@ -30,7 +30,7 @@ WORK = (
     (functional_cases.like_scipy, {}),
     (distarray_cases.redistributed, {}),
     (halo_cases.blocks, {"transport": "auto", "seeds": (1, 2)}),
-    (halo_cases.lists, {"transport": "messages", "seeds": (3,)}),
+    (halo_cases.in_slices, {}),
     (sparse_cases.solvers, {"seeds": (1,)}),
     (collectives_cases.all_seven, {"counts": (1, 7, 100)}),
     (collectives_cases.many_rounds, {"rounds": 300}),

@@ -2,6 +2,7 @@
 
 import drawing
 import jobs
+from test_drawn_sparse import GRAPH
 from test_fft2 import CASE as FFT2_CASE
 from test_fft3 import CASE as FFT3_CASE
 
@@ -29,9 +30,9 @@ def _bracket(drawn, ranks, mpi):
 
 def _halo(drawn, ranks, mpi):
     seeds = [int(one) for one in drawn.integers(2**31, size=EXAMPLES // 2)]
-    for case in ("blocks", "lists"):
-        jobs.run_job(f"halo_cases:{case}", ranks, mpi=mpi,
-                     args={"transport": drawn.pick(["window", "messages", "auto"]), "seeds": seeds})
+    jobs.run_job("halo_cases:blocks", ranks, mpi=mpi,
+                 args={"transport": drawn.pick(["window", "messages", "auto"]), "seeds": seeds})
+    drawing.check("drawn_sparse_cases:graph", GRAPH, EXAMPLES // 2, ranks, mpi=mpi, seed=drawn.seed)
 
 
 def _drop_in(drawn, ranks, mpi):

@@ -1,7 +1,9 @@
 """A job that plans, may tune and write, runs and closes for as long as it lives; one rank of it is lost. See `losses`."""
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -12,6 +14,7 @@ from mpi4py import MPI
 import overlap
 
 DEADLINE_S = 3.0
+SHOW_STACKS = signal.SIGUSR2
 
 
 def work(comm, folder, own, delay_s, tuning):
@@ -48,5 +51,6 @@ if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     with open(f"{given['folder']}/said{MPI.COMM_WORLD.rank}", "w") as file:     # of each rank alone, whatever ends the job
         os.dup2(file.fileno(), 2)
+    faulthandler.register(SHOW_STACKS)
     mine = MPI.COMM_WORLD.rank == given["rank"]
     work(MPI.COMM_WORLD, given["folder"], given["own"] if mine else None, given["delay_s"], given["tuning"])
