@@ -3,10 +3,11 @@
     mpiexec -n 2 python bench/collectives.py [--json FILE] [--thread-level multiple] [--nbytes 8 1024]
     overlap links --hosts 2 --ranks 4 -- python bench/collectives.py --nbytes 8 1024
 
-Microseconds per call, the best of several rounds, the slowest rank's. A collective with a root takes each rank in
-turn. With ``--thread-level`` mpi4py starts MPI at that level; a second run at the other one adds its times (``mpi4py_us``) to
-the cases of the same file. What MPI's own functions take without Python (``mpi_c_us``) is measured in a compiled loop too, which
-calls them by their addresses in the library.
+Microseconds per call, the slowest rank's, in the median of rounds in which all take turns; and how many times as long
+mpi4py takes as we do from Python, and MPI's own functions as we do from compiled code (``mpi4py_x``, ``mpi_c_x``), in the median of the
+rounds' quotients. A collective with a root takes each rank in turn. With ``--thread-level`` mpi4py starts MPI at that level; a
+second run at the other one adds its times and quotients to the cases of the same file. What MPI's own functions take without
+Python (``mpi_c_us``) is measured in a compiled loop too, which calls them by their addresses in the library.
 """
 
 import argparse
@@ -28,8 +29,8 @@ def options():
     parser.add_argument("--nbytes", type=int, nargs="+", default=[8, 1024, 8192, 65536, 2**20])
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
     parser.add_argument("--max-nbytes", type=int, default=2**16, help="of a slot in the window")
-    parser.add_argument("--round-s", type=float, default=0.01, help="seconds of one round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--round-s", type=float, default=0.003, help="seconds of one round")
+    parser.add_argument("--rounds", type=int, default=15)
     return parser.parse_args()
 
 
@@ -41,9 +42,10 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 from overlap.collectives import Collectives  # noqa: E402
+from overlap.compiled import njit  # noqa: E402
 
 
-@numba.njit(nogil=True)
+@njit
 def compiled(fast, which, calls, size, block, other, pieces):
     """So many calls inside one compiled function; `which` is the place in `COLLECTIVES`."""
     total = 0.0
@@ -134,8 +136,8 @@ def python_calls(target, name, size, block, other, pieces):
     return run
 
 
-def measured_us(comm, runs):
-    """Microseconds per call of several runs, in turns: the best round of the slowest rank, after a first one that sets its length."""
+def rounds_us(comm, runs):
+    """Microseconds per call of several runs, in turns: for each round those of the slowest rank, after a first one that sets its length."""
     def seconds(run, calls):
         comm.Barrier()
         started = perf_counter()
@@ -145,11 +147,7 @@ def measured_us(comm, runs):
     for run in runs:
         run(1)    # compiles
     each = [comm.bcast(max(20, int(OPTIONS.round_s / max(seconds(run, 20), 1e-8)))) for run in runs]
-    best = [float("inf")] * len(runs)
-    for _ in range(OPTIONS.rounds):
-        for place, (run, calls) in enumerate(zip(runs, each)):
-            best[place] = min(best[place], comm.allreduce(seconds(run, calls), MPI.MAX))
-    return [1e6 * one for one in best]
+    return 1e6 * np.array([[comm.allreduce(seconds(run, calls), MPI.MAX) for run, calls in zip(runs, each)] for _ in range(OPTIONS.rounds)])
 
 
 def case(comm, fast, name, nbytes):
@@ -158,17 +156,19 @@ def case(comm, fast, name, nbytes):
     block = np.ones(max(1, nbytes // 8))    # no zeros, for which the system has one page until something is written there
     arrays = block, np.ones_like(block), np.ones((size, block.size))
     place, handles = COLLECTIVES.index(name), [handle(one) for one in (comm, MPI.DOUBLE, MPI.SUM)]
-    python_us, njit_us, mpi_c_us, mpi4py_us = measured_us(comm, [
+    python, njit, mpi_c, mpi4py = rounds_us(comm, [
         python_calls(fast, name, size, *arrays), lambda calls: compiled(fast, place, calls, size, *arrays),
-        lambda calls: mpi_compiled(*handles, place, calls, size, *arrays), python_calls(comm, name, size, *arrays)])
+        lambda calls: mpi_compiled(*handles, place, calls, size, *arrays), python_calls(comm, name, size, *arrays)]).T
+    python_us, njit_us, mpi_c_us, mpi4py_us, mpi_c_x, mpi4py_x = (
+        float(np.median(rounds)) for rounds in (python, njit, mpi_c, mpi4py, mpi_c / njit, mpi4py / python))
     return {"collective": name, "nbytes": nbytes, "ranks": size, "python_us": python_us, "njit_us": njit_us, "mpi_c_us": mpi_c_us,
-            "mpi4py_us": {OPTIONS.thread_level: mpi4py_us}}
+            "mpi_c_x": mpi_c_x, **{key: {OPTIONS.thread_level: value} for key, value in (("mpi4py_us", mpi4py_us), ("mpi4py_x", mpi4py_x))}}
 
 
 def shown(case):
     """A case as a line."""
-    level, = case["mpi4py_us"]
-    flat = case | {"mpi4py_us": case["mpi4py_us"][level]}
+    level = OPTIONS.thread_level
+    flat = {key: value[level] if isinstance(value, dict) else value for key, value in case.items()}
     return "  ".join(f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in flat.items()) + f" ({level})"
 
 
@@ -184,8 +184,8 @@ def keep(path, cases):
 
     kept = {key(case): case for case in content["cases"]}
     for case in cases:
-        before = kept.get(key(case), {}).get("mpi4py_us", {})
-        kept[key(case)] = case | {"mpi4py_us": before | case["mpi4py_us"]}
+        before = kept.get(key(case), {})
+        kept[key(case)] = case | {name: before.get(name, {}) | case[name] for name in ("mpi4py_us", "mpi4py_x")}
     with open(path, "w") as file:
         json.dump(content | {"cases": list(kept.values())}, file, indent=1)
 

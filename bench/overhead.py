@@ -7,6 +7,7 @@ kind (blocking for ``off`` and ``block``, nonblocking and hot for ``poll``), in 
 
 * ``call_us``: one call of a pipeline of one slice that awaits one `Alltoall` of 16 bytes, with a skeleton
   and without one (then every call learns what it awaits);
+* ``written_call_us``: as ``call_us``, where blocking agreements of the runtime go by remote writes (`overlap.collectives`);
 * ``short_us``: one call of eight such slices;
 * ``slice_us``: one slice with one await in a job of many;
 * ``plan_us``: one forward transform of an `FFT2` of a single 4 x 4 plane per rank;
@@ -93,6 +94,32 @@ def pipeline(runtime, wait, calls, slices, learned=False):
     return repeated
 
 
+def by_remote_writes(comm):
+    """The communicator, for a runtime whose blocking reductions go by remote writes, and not by MPI."""
+    import numpy as np
+    from mpi4py import MPI
+
+    from overlap.collectives import Collectives
+
+    class RemoteWrites(MPI.Intracomm):
+        def Dup(self, info=MPI.INFO_NULL):
+            twin = super().Dup(info)
+            twin.fast = Collectives(twin)
+            return twin
+
+        def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
+            values = np.frombuffer(recvbuf, getattr(recvbuf, "typecode", None) or recvbuf.dtype)
+            self.fast.Allreduce(values, values, numbers[op.handle])
+
+        def Free(self):
+            self.fast.free()
+            super().Free()
+
+    from overlap.collectives.collectives import operation_number
+    numbers = {op.handle: operation_number(op) for op in (MPI.SUM, MPI.MIN, MPI.MAX)}
+    return RemoteWrites(comm)
+
+
 def plan_calls(runtime, stack, wait, calls):
     """So many calls of a plan that has next to nothing to do."""
     import overlap
@@ -128,6 +155,8 @@ def measure(options):
             runtime = stack.enter_context(overlap.Runtime(comm, wait=wait, depth=16))
             add((wait, "bare_us"), bare(comm, wait, calls), calls)
             add((wait, "call_us"), pipeline(runtime, wait, calls, 1), calls)
+            written = stack.enter_context(overlap.Runtime(by_remote_writes(comm), wait=wait, depth=16))
+            add((wait, "written_call_us"), pipeline(written, wait, calls, 1), calls)
             add((wait, "learned_call_us"), pipeline(runtime, wait, calls, 1, True), calls)
             few = max(1, calls // SHORT)
             add((wait, "short_us"), pipeline(runtime, wait, few, SHORT), few)
@@ -155,7 +184,7 @@ def comm_size(MPI):
 
 # ---- here ----------------------------------------------------------------------------------------
 
-NAMES = {"call_us": "call", "learned_call_us": "call, learned", "short_us": f"call of {SHORT}",
+NAMES = {"call_us": "call", "written_call_us": "call, remote writes", "learned_call_us": "call, learned", "short_us": f"call of {SHORT}",
          "slice_us": "slice", "plan_us": "plan call", "bare_us": "bare MPI call", "python_us": "Python loop"}
 
 

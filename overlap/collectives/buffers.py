@@ -16,7 +16,7 @@ from ..compiled import njit
 from . import node
 from .chains import elsewhere
 from .combine import OPERATIONS, OTHER_TYPE, code_of
-from .memory import load, store, words
+from .memory import address_of, load, store, words
 from .protocol import (
     ALLGATHER,
     ALLREDUCE,
@@ -89,7 +89,7 @@ def _place_compiled(state, value):
     if isinstance(value, types.NoneType):
         return lambda state, value: 0
     if value.layout == "C":
-        return lambda state, value: types.int64(value.ctypes.data)
+        return lambda state, value: address_of(value)
     return lambda state, value: _refuse(state, NOT_CONTIGUOUS, 0, 0)
 
 
@@ -156,10 +156,9 @@ def Barrier(address):
 def Bcast(address, buf, root):
     """Copy the root's array into those of all ranks."""
     state = words(address)
+    nbytes, code, place = _nbytes(buf), _code(buf), _place_to_write(state, buf)
     _check_root(state, root)
-    nbytes = _nbytes(buf)
-    place = _place_to_write(state, buf)
-    agreed = signature(BCAST, 0, _code(buf), root, nbytes)
+    agreed = signature(BCAST, 0, code, root, nbytes)
     if nbytes > state[LIMITS + BCAST]:
         elsewhere(state, BCAST, place, place, 0, nbytes, root, 0, agreed)
     else:
@@ -170,12 +169,11 @@ def Bcast(address, buf, root):
 def Scatter(address, sendbuf, recvbuf, root):
     """Copy piece i of the root's array into that of rank i."""
     state = words(address)
+    nbytes, code, target = _nbytes(recvbuf), _code(recvbuf), _place_to_write(state, recvbuf)
+    others_nbytes, others_code, send = _nbytes(sendbuf), _code(sendbuf), _place(state, sendbuf)
     _check_root(state, root)
-    nbytes, code = _nbytes(recvbuf), _code(recvbuf)
     if state[RANK] == root:
-        _check_alike(state, nbytes * state[SIZE], _nbytes(sendbuf), code, _code(sendbuf))
-    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
-    if state[RANK] == root:
+        _check_alike(state, nbytes * state[SIZE], others_nbytes, code, others_code)
         _check_apart(state, target, nbytes, send + root * nbytes, send, nbytes * state[SIZE])
     agreed = signature(SCATTER, 0, code, root, nbytes)
     if nbytes > state[LIMITS + SCATTER]:
@@ -188,12 +186,11 @@ def Scatter(address, sendbuf, recvbuf, root):
 def Gather(address, sendbuf, recvbuf, root):
     """Copy the arrays of all ranks into pieces of the root's, in the order of ranks."""
     state = words(address)
+    nbytes, code, send = _nbytes(sendbuf), _code(sendbuf), _place(state, sendbuf)
+    others_nbytes, others_code, target = _nbytes(recvbuf), _code(recvbuf), _place_to_write(state, recvbuf)
     _check_root(state, root)
-    nbytes, code = _nbytes(sendbuf), _code(sendbuf)
     if state[RANK] == root:
-        _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
-    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
-    if state[RANK] == root:
+        _check_alike(state, nbytes * state[SIZE], others_nbytes, code, others_code)
         _check_apart(state, send, nbytes, target + root * nbytes, target, nbytes * state[SIZE])
     agreed = signature(GATHER, 0, code, root, nbytes)
     if nbytes > state[LIMITS + GATHER]:
@@ -206,9 +203,9 @@ def Gather(address, sendbuf, recvbuf, root):
 def Allgather(address, sendbuf, recvbuf):
     """Copy the arrays of all ranks into pieces of every rank's, in the order of ranks."""
     state = words(address)
-    nbytes, code = _nbytes(sendbuf), _code(sendbuf)
-    _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
-    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
+    nbytes, code, send = _nbytes(sendbuf), _code(sendbuf), _place(state, sendbuf)
+    others_nbytes, others_code, target = _nbytes(recvbuf), _code(recvbuf), _place_to_write(state, recvbuf)
+    _check_alike(state, nbytes * state[SIZE], others_nbytes, code, others_code)
     _check_apart(state, send, nbytes, target + state[RANK] * nbytes, target, nbytes * state[SIZE])
     agreed = signature(ALLGATHER, 0, code, 0, nbytes)
     if nbytes > state[LIMITS + ALLGATHER]:
@@ -221,31 +218,32 @@ def Allgather(address, sendbuf, recvbuf):
 def Reduce(address, sendbuf, recvbuf, op, root):
     """Combine the arrays of all ranks, item by item, into the root's."""
     state = words(address)
+    nbytes, code, send = _nbytes(sendbuf), _code(sendbuf), _place(state, sendbuf)
+    others_nbytes, others_code, target = _nbytes(recvbuf), _code(recvbuf), _place_to_write(state, recvbuf)
+    count = sendbuf.size
     _check_root(state, root)
-    nbytes, code = _nbytes(sendbuf), _code(sendbuf)
     if state[RANK] == root:
-        _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
-    kernel = _kernel(state, code, op)
-    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
-    if state[RANK] == root:
+        _check_alike(state, nbytes, others_nbytes, code, others_code)
         _check_apart(state, send, nbytes, target, target, nbytes)
+    kernel = _kernel(state, code, op)
     agreed = signature(REDUCE, op, code, root, nbytes)
     if nbytes > state[LIMITS + REDUCE]:
-        elsewhere(state, REDUCE, send, target, sendbuf.size, nbytes, root, kernel, agreed)
+        elsewhere(state, REDUCE, send, target, count, nbytes, root, kernel, agreed)
     else:
-        node.reduce(address, send, target, sendbuf.size, nbytes, root, kernel, agreed)
+        node.reduce(address, send, target, count, nbytes, root, kernel, agreed)
 
 
 @njit
 def Allreduce(address, sendbuf, recvbuf, op):
     """Combine the arrays of all ranks, item by item, into every rank's."""
     state = words(address)
-    nbytes, code = _nbytes(sendbuf), _code(sendbuf)
-    _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
+    nbytes, code, send = _nbytes(sendbuf), _code(sendbuf), _place(state, sendbuf)
+    others_nbytes, others_code, target = _nbytes(recvbuf), _code(recvbuf), _place_to_write(state, recvbuf)
+    count = sendbuf.size
+    _check_alike(state, nbytes, others_nbytes, code, others_code)
     kernel = _kernel(state, code, op)
-    send, target = _place(state, sendbuf), _place_to_write(state, recvbuf)
     _check_apart(state, send, nbytes, target, target, nbytes)
-    _combined(address, send, target, sendbuf.size, nbytes, kernel, signature(ALLREDUCE, op, code, 0, nbytes))
+    _combined(address, send, target, count, nbytes, kernel, signature(ALLREDUCE, op, code, 0, nbytes))
 
 
 @njit

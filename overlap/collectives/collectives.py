@@ -25,6 +25,8 @@ OPERATIONS = ((MPI.SUM, Op.SUM), (MPI.PROD, Op.PROD), (MPI.MIN, Op.MIN), (MPI.MA
               (MPI.LAND, Op.LAND), (MPI.LOR, Op.LOR), (MPI.LXOR, Op.LXOR), (MPI.BAND, Op.BAND),
               (MPI.BOR, Op.BOR), (MPI.BXOR, Op.BXOR), (MPI.MAXLOC, Op.MAXLOC), (MPI.MINLOC, Op.MINLOC))
 _WHOLE = (buffers.Reduce, buffers.Allreduce)  # of whose arrays one is as long as the other
+_UNKNOWN = NumbaError, NotImplementedError    # what numba says of types that it cannot compile
+_AS_BYTES = "egG"                             # of these types that are numbers: half and long precision
 
 
 class Collectives:
@@ -109,8 +111,8 @@ class Collectives:
             return self._again(buffers.Bcast, buf, root=root)
         try:
             buffers.Bcast(self._address, buf, root)
-        except NumbaError as error:
-            self._refuse(error)
+        except _UNKNOWN:
+            self._again(buffers.Bcast, buf, root=root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copy piece i of the root's array to rank i.
@@ -127,8 +129,8 @@ class Collectives:
             return self._again(buffers.Scatter, sendbuf, recvbuf, root=root)
         try:
             buffers.Scatter(self._address, sendbuf, recvbuf, root)
-        except NumbaError as error:
-            self._refuse(error)
+        except _UNKNOWN:
+            self._again(buffers.Scatter, sendbuf, recvbuf, root=root)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copy the arrays of all ranks into the root's, in the order of ranks.
@@ -145,8 +147,8 @@ class Collectives:
             return self._again(buffers.Gather, sendbuf, recvbuf, root=root)
         try:
             buffers.Gather(self._address, sendbuf, recvbuf, root)
-        except NumbaError as error:
-            self._refuse(error)
+        except _UNKNOWN:
+            self._again(buffers.Gather, sendbuf, recvbuf, root=root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Copy the arrays of all ranks into every rank's, in the order of ranks.
@@ -162,8 +164,8 @@ class Collectives:
             return self._again(buffers.Allgather, sendbuf, recvbuf)
         try:
             buffers.Allgather(self._address, sendbuf, recvbuf)
-        except NumbaError as error:
-            self._refuse(error)
+        except _UNKNOWN:
+            self._again(buffers.Allgather, sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = SUM, root: int = 0) -> None:
         """Combine the arrays of all ranks, item by item, on the root.
@@ -182,7 +184,7 @@ class Collectives:
             return self._again(buffers.Reduce, sendbuf, recvbuf, op=op, root=root)
         try:
             buffers.Reduce(self._address, sendbuf, recvbuf, op, root)
-        except NumbaError as error:
+        except _UNKNOWN as error:
             self._refuse(error)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = SUM) -> None:
@@ -198,7 +200,7 @@ class Collectives:
             return self._again(buffers.Allreduce, sendbuf, recvbuf, op=op)
         try:
             buffers.Allreduce(self._address, sendbuf, recvbuf, op)
-        except NumbaError as error:
+        except _UNKNOWN as error:
             self._refuse(error)
 
     def allreduce(self, value: Any, op: Op | int | MPI.Op = SUM) -> Any:
@@ -216,7 +218,7 @@ class Collectives:
         """
         try:
             return buffers.allreduce(self._address, value, op if type(op) is int else self._number_of(op))
-        except (NumbaError, OverflowError) as error:
+        except (*_UNKNOWN, OverflowError) as error:
             self._refuse(error)
 
     @property
@@ -241,6 +243,9 @@ class Collectives:
     def _again(self, function, *arrays, op=None, root=None):
         """Call compiled code with arguments that it cannot take as they are."""
         plain = [self._array(array) for array in arrays]
+        if function not in _WHOLE:
+            plain = [array.view(np.uint8) if array is not None and array.dtype.char in _AS_BYTES and array.ndim
+                     and array.flags.c_contiguous else array for array in plain]
         for place, array in enumerate(arrays):
             if array is MPI.IN_PLACE:
                 other = plain[1 - place]
@@ -249,7 +254,7 @@ class Collectives:
         try:
             more += [] if root is None else [operator.index(root)]
             function(self._address, *plain, *more)
-        except (NumbaError, TypeError, OverflowError) as error:
+        except (*_UNKNOWN, TypeError, OverflowError) as error:
             self._refuse(error)
 
     def _array(self, array):
@@ -279,7 +284,8 @@ class Collectives:
     def _refuse(self, what):
         """Raise an `InputError` on all ranks."""
         if isinstance(what, BaseException):
-            what = str(what).strip().splitlines()[-1]
+            lines = str(what).strip().splitlines()
+            what = next((line for line in lines if line.startswith(("non-precise", "- argument"))), lines[-1])
         self._attention.refuse(f"expected arrays or numbers of a numeric type, received {what} (rank {self.rank})")
 
 

@@ -31,9 +31,9 @@ from .window import NO_LIMIT, memory
 FROM_NBYTES = 2**15
 SIZES = tuple(2**power for power in range(16, 23))   # measured ones; a message counts as the next longer of them
 KINDS = (BCAST, SCATTER, GATHER, ALLGATHER)
-_ROUNDS, _ROUND_S = 3, 0.002
+_ROUNDS, _ROUND_S = 5, 0.001
 _SLOW_S = 0.02         # where a call takes so long, one is enough
-_CLEARLY = 0.97       # MPI's time over the window's, for MPI to be called
+_CLEARLY = 0.95        # MPI's time over the window's, for MPI to be called
 
 
 class LongMessages:
@@ -109,8 +109,7 @@ class LongMessages:
         there, *each = self._greatest(found)
         known = [bool(one) for one in each]
         if not there:
-            known = [self._measured_s(self._mpi, kind, nbytes) < _CLEARLY * self._measured_s(self._window, kind, nbytes)
-                     for nbytes in SIZES]
+            known = [self._mpi_is_faster(kind, nbytes) for nbytes in SIZES]
             if path and self._comm.rank == 0:
                 with suppress(OSError):
                     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,8 +119,8 @@ class LongMessages:
         shorter = known.index(True) if any(known) else len(known)
         self._state[LIMITS + kind] = (FROM_NBYTES, *SIZES[:-1], NO_LIMIT)[shorter]
 
-    def _measured_s(self, way, kind, nbytes):
-        """Seconds of a call, the slowest rank's best round, each rank the root in turn; alike on all ranks."""
+    def _mpi_is_faster(self, kind, nbytes):
+        """Whether it clearly is, the slowest rank's time in the median of rounds of both ways; each rank is the root in turn."""
         comm = self._comm
         # No zeros, for which the system has one page until something is written there.
         arrays = np.ones((2, nbytes * (1 if kind == BCAST else comm.size)), np.uint8)
@@ -130,16 +129,20 @@ class LongMessages:
             target = send
         agreed = signature(kind, 0, 0, 0, nbytes)
 
-        def run_s(calls):
+        def seconds(way, calls):
             node.barrier(self._address, agreed)
             started = perf_counter()
             for number in range(calls):
                 way(kind, send, target, nbytes, number % comm.size, agreed)
             return (perf_counter() - started) / calls
 
-        once_s = float(self._greatest(np.array(run_s(comm.size))))
-        calls = comm.size * max(1, int(_ROUND_S / once_s / comm.size))
-        return min(once_s, *(float(self._greatest(np.array(run_s(calls)))) for _ in range(_ROUNDS if once_s < _SLOW_S else 1)))
+        def round_s(calls):    # of both ways beside each other: another load on the machine disturbs both
+            return self._greatest(np.array([seconds(way, calls) for way in (self._mpi, self._window)]))
+
+        once_s = round_s(comm.size)
+        calls = comm.size * max(1, int(_ROUND_S / once_s.max() / comm.size))
+        by_mpi, by_window = np.transpose([round_s(calls) for _ in range(_ROUNDS if once_s.max() < _SLOW_S else 1)])
+        return bool(np.median(by_mpi / by_window) < _CLEARLY)
 
     def _greatest(self, values):
         """The greatest ones of all ranks, in place."""
@@ -152,7 +155,7 @@ class LongMessages:
         if folder is None:
             return None
         facts = (NAMES[kind], platform.processor() or platform.machine(), platform.node(), os.cpu_count(), self._comm.size,
-                 int(self._state[CAPACITY]), MPI.Get_library_version())
+                 int(self._state[CAPACITY]), MPI.Get_library_version(), _CLEARLY)
         return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.collectives.json"
 
 

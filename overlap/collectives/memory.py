@@ -137,6 +137,15 @@ def words(typingctx, address):
 
 
 @intrinsic
+def address_of(typingctx, array):
+    """Address of an array's first item. Nothing counts a reference to the array meanwhile, which costs as much as a flag."""
+    def codegen(context, builder, signature, arguments):
+        content = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.ptrtoint(content.data, _WORD)
+    return types.int64(array), codegen
+
+
+@intrinsic
 def call_kernel(typingctx, function, target, first, second, count):
     """Call a kernel of `combine` at an address."""
     def codegen(context, builder, signature, arguments):

@@ -36,8 +36,6 @@ from .protocol import (
     step_slot,
 )
 
-PIECE = 2**14    # bytes of an allreduce's rounds at most: of longer ones less stays in the cache
-
 
 @njit
 def barrier(address, agreed):
@@ -196,7 +194,7 @@ def allreduce(address, send, receive_at, count, nbytes, kernel, agreed):
     """All ranks' items combined, on all ranks; `count` items are `nbytes` long."""
     state = words(address)
     itemsize = nbytes // max(count, 1)
-    limit = min(state[CAPACITY], PIECE) // max(itemsize, 1)
+    limit = state[CAPACITY] // max(itemsize, 1)
     begun = 0
     while True:
         items = min(count - begun, limit)

@@ -65,38 +65,38 @@ def test_sub_communicators():
 
 
 @pytest.mark.parametrize("case", ["size", "type", "operation", "collective", "unlike", "contiguous", "read-only",
-                                  "no such operation", "an object", "root", "scalar"])
+                                  "no such operation", "no such type", "an object", "root", "scalar"])
 def test_bad_input_is_told_on_all_ranks(case):
-    jobs.run_job("collectives_cases:bad_input", 3, args={"case": case})
+    jobs.run_job("collectives_error_cases:bad_input", 3, args={"case": case})
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_buffers_that_overlap(ranks):
-    jobs.run_job("collectives_cases:overlapping", ranks)
+    jobs.run_job("collectives_error_cases:overlapping", ranks)
 
 
 def test_bad_options():
-    jobs.run_job("collectives_cases:bad_options", 2)
+    jobs.run_job("collectives_error_cases:bad_options", 2)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_an_interrupt_ends_the_collective_on_all_ranks(compiled):
-    jobs.run_job("collectives_cases:interrupted", 2, args={"compiled": compiled})
+    jobs.run_job("collectives_error_cases:interrupted", 2, args={"compiled": compiled})
 
 
 def test_a_rank_that_never_comes_ends_the_job():
-    result = jobs.run_job("collectives_cases:never_comes", 2, expect_failure=True)
+    result = jobs.run_job("collectives_error_cases:never_comes", 2, expect_failure=True)
     assert "rank 0 of the node does not take part" in result.err and "Barrier" in result.err
 
 
 @pytest.mark.parametrize("env", [{}, {"MPIR_CVAR_NOLOCAL": "1"}], ids=["one node", "two nodes"])
 def test_a_killed_rank_ends_the_job(env):
-    result = jobs.run_job("collectives_cases:killed", 2, expect_failure=True, env=env)
+    result = jobs.run_job("collectives_error_cases:killed", 2, expect_failure=True, env=env)
     assert result.finished == ()
 
 
 NODES = ("nodes_cases:all_seven,forgotten_chains,collectives_cases:other_arguments,scalars,nodes_cases:rounds,nodes_cases:the_same_bits,"
-         "collectives_cases:overlapping,freed,nodes_cases:bad_input,failed_start,without_the_communicator,fewest_messages")
+         "collectives_error_cases:overlapping,collectives_cases:freed,nodes_cases:bad_input,failed_start,without_the_communicator,fewest_messages")
 
 
 @pytest.mark.parametrize("ranks, variable, nodes", [(3, "NOLOCAL", 3), (4, "ODD_EVEN_CLIQUES", 2)])
@@ -106,17 +106,17 @@ def test_several_nodes(ranks, variable, nodes):
 
 
 def test_a_rank_of_another_node_that_never_comes_ends_the_job():
-    result = jobs.run_job("collectives_cases:never_comes", 2, expect_failure=True, env={"MPIR_CVAR_NOLOCAL": "1"})
+    result = jobs.run_job("collectives_error_cases:never_comes", 2, expect_failure=True, env={"MPIR_CVAR_NOLOCAL": "1"})
     assert "rank 0 of another node does not take part" in result.err and "Barrier" in result.err
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_an_interrupt_is_told_to_other_nodes(compiled):
-    jobs.run_job("collectives_cases:interrupted", 2, args={"compiled": compiled}, env={"MPIR_CVAR_NOLOCAL": "1"})
+    jobs.run_job("collectives_error_cases:interrupted", 2, args={"compiled": compiled}, env={"MPIR_CVAR_NOLOCAL": "1"})
 
 
 def test_under_open_mpi(openmpi):
     jobs.run_job("collectives_cases:all_seven", 3, mpi="openmpi", args={"counts": [1, 7, 9000]})
     jobs.run_job(SHORT, 3, mpi="openmpi")
     jobs.run_job("collectives_cases:compiled_loop", 2, mpi="openmpi", args={"rounds": 10_000})
-    jobs.run_job("nodes_cases:two_nodes,collectives_cases:overlapping", 4, mpi="openmpi", deadline_s=240)
+    jobs.run_job("nodes_cases:two_nodes,collectives_error_cases:overlapping", 4, mpi="openmpi", deadline_s=240)

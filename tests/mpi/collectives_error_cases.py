@@ -1,0 +1,142 @@
+"""What goes wrong in collectives by remote writes: input, interrupts, ranks that do not come."""
+
+import os
+import signal
+import time
+
+import numba
+import numpy as np
+import pytest
+
+from overlap.collectives import Collectives, Op
+from overlap.errors import InputError, RankError
+
+
+@numba.njit(nogil=True)
+def _compiled_call(fast, which, send, target):
+    if which == 0:
+        fast.Allreduce(send, target)
+    elif which == 1:
+        fast.Reduce(send, target, 0, 0)
+    elif which == 2:
+        fast.Scatter(send, target, 0)
+    elif which == 3:
+        fast.Gather(send, target, 0)
+    else:
+        fast.Allgather(send, target)
+
+
+def overlapping(comm):
+    """One array for both: halves beside each other and a piece at its own place work, anything else is one error."""
+    size, rank = comm.size, comm.rank
+    own = slice(rank * 8, rank * 8 + 8)
+    for which, name in enumerate(("Allreduce", "Reduce", "Scatter", "Gather", "Allgather")):
+        for do in (getattr(Collectives, name), lambda fast, *two, which=which: _compiled_call(fast, which, *two)):
+            with Collectives(comm) as fast:
+                for apart in (False, True):
+                    room = np.zeros(8 * size + 8)
+                    if which < 2:
+                        send, target = room[:8], room[8:16] if apart else room[:8]
+                        send[:] = rank + 1.0
+                        expected = np.full(8, size * (size + 1) / 2)
+                    else:
+                        whole, piece = room[:8 * size], room[8 * size:] if apart else room[own]
+                        send, target = (whole, piece) if which == 2 else (piece, whole)
+                        send[:] = np.arange(8 * size) if which == 2 else rank
+                        expected = np.arange(8 * size)[own] if which == 2 else np.repeat(np.arange(size), 8)
+                    do(fast, send, target)
+                    if rank == 0 or which in (0, 2, 4):
+                        assert (target == expected).all(), (name, apart, target)
+            fast = Collectives(comm)
+            room = np.zeros(8 * size + 8)
+            for_one, for_all = room[own.start + 1:own.stop + 1], room[:8 * size]
+            two = {0: (room[1:8], room[:7]), 1: (room[:7], room[1:8]), 2: (for_all, for_one)}.get(which, (for_one, for_all))
+            with pytest.raises(InputError, match="do not overlap"):
+                do(fast, *two)
+                fast.Barrier()
+            fast.free()
+
+
+def bad_input(comm, case):
+    """One exception on all ranks, and the instance cannot be used any more."""
+    a, b = np.zeros(4), np.zeros(4)
+    last = comm.rank == comm.size - 1
+    fast = Collectives(comm)
+    calls = {
+        "size": (lambda: fast.Allreduce(a[:3] if last else a, b[:3] if last else b), "24 bytes"),
+        "type": (lambda: fast.Allreduce(a.astype(int) if last else a, b.astype(int) if last else b), "int64"),
+        "operation": (lambda: fast.Allreduce(a, b, Op.MAX if last else Op.SUM), "op=MAX"),
+        "collective": (lambda: fast.Barrier() if last else fast.Allreduce(a, b), "Barrier"),
+        "unlike": (lambda: fast.Allreduce(a, b[:2] if last else b), "32 bytes, received one of 16 bytes"),
+        "contiguous": (lambda: fast.Allreduce(np.zeros(8)[::2] if last else a, b), "contiguous"),
+        "read-only": (lambda: fast.Allreduce(a, _read_only() if last else b), "read-only"),
+        "no such operation": (lambda: fast.Allreduce(a, b, Op.BAND if last else Op.SUM), "received BAND"),
+        "an object": (lambda: fast.Allreduce(np.array([None]) if last else a, b), "numeric"),
+        "root": (lambda: fast.Gather(a, np.zeros(4 * comm.size), 9 if last else 0) or fast.Barrier(),
+                 "root from 0"),
+        "no such type": (lambda: fast.Allreduce(a.astype("e") if last else a, b.astype("e") if last else b), "numeric"),
+        "scalar": (lambda: fast.allreduce("1" if last else 1), "numeric"),
+    }
+    call, text = calls[case]
+    with pytest.raises(InputError, match=text):
+        call()
+    with pytest.raises(InputError):
+        fast.allreduce(1.0)
+    fast.free()
+
+
+def _read_only():
+    array = np.zeros(4)
+    array.flags.writeable = False
+    return array
+
+
+def bad_options(comm):
+    for options in ({"max_nbytes": 0}, {"max_nbytes": "1"}, {"deadline_s": -1}, {"max_nbytes": 10 + comm.rank}):
+        if comm.size > 1 or "max_nbytes" not in options or options["max_nbytes"] != 10:
+            with pytest.raises(InputError):
+                Collectives(comm, **options)
+    with pytest.raises(InputError, match="intracommunicator"):
+        Collectives(None)
+
+
+@numba.njit(nogil=True)
+def _loop_of_sums(fast, rounds):
+    for _ in range(rounds):
+        fast.allreduce(1.0)
+
+
+def interrupted(comm, compiled):
+    """Ctrl-C on the first rank; the others are told."""
+    fast = Collectives(comm)
+    fast.allreduce(1.0)
+    _loop_of_sums(fast, 1)
+    first = comm.bcast(os.getpid())
+    if comm.rank:
+        time.sleep(1.0)  # for the first one to wait
+        os.kill(first, signal.SIGINT)
+        time.sleep(0.2)
+        with pytest.raises(RankError, match="rank 0"):
+            for _ in range(3):
+                fast.allreduce(1.0)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            _loop_of_sums(fast, 10**9) if compiled else fast.allreduce(1.0)
+        with pytest.raises(RankError, match="rank 0"):
+            fast.Barrier()
+    fast.free()
+
+
+def never_comes(comm):
+    fast = Collectives(comm, deadline_s=0.5)
+    if comm.rank == 0:
+        time.sleep(30)
+    fast.Barrier()
+
+
+def killed(comm):
+    fast = Collectives(comm, deadline_s=10)
+    fast.Barrier()
+    if comm.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fast.Barrier()
