@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from campaign import harness
 from campaign.harness import Campaign, Part, longest_pause, problem_of
+
+CAMPAIGN = Path(harness.__file__).parent
 
 
 class Tried:
@@ -139,6 +142,14 @@ def test_what_a_trial_raises():
     assert problem_of(int, "x").startswith("ValueError")
     with pytest.raises(KeyboardInterrupt):
         problem_of(_interrupted)
+
+
+def test_what_the_parts_take_from_the_tests_is_there():
+    modules = [f"campaign.{path.stem}" for path in CAMPAIGN.glob("[!_]*.py")]
+    program = (f"import sys; sys.path[:0] = {[str(CAMPAIGN.parent), str(CAMPAIGN.parent / 'mpi')]}\n"
+               f"import mpi4py; mpi4py.rc.initialize = False; import conftest, {', '.join(modules)}")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
 
 
 def _interrupted():
