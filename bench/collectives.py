@@ -136,10 +136,11 @@ def python_calls(target, name, size, block, other, pieces):
     return run
 
 
-def rounds_us(comm, runs):
+def rounds_us(comm, fast, runs):
     """Microseconds per call of several runs, in turns: for each round those of the slowest rank, after a first one that sets its length."""
     def seconds(run, calls):
         comm.Barrier()
+        fast.Barrier()    # MPI's may spin: where cores are shared, its last rank leaves it milliseconds after the first one
         started = perf_counter()
         run(calls)
         return (perf_counter() - started) / calls
@@ -156,7 +157,7 @@ def case(comm, fast, name, nbytes):
     block = np.ones(max(1, nbytes // 8))    # no zeros, for which the system has one page until something is written there
     arrays = block, np.ones_like(block), np.ones((size, block.size))
     place, handles = COLLECTIVES.index(name), [handle(one) for one in (comm, MPI.DOUBLE, MPI.SUM)]
-    python, njit, mpi_c, mpi4py = rounds_us(comm, [
+    python, njit, mpi_c, mpi4py = rounds_us(comm, fast, [
         python_calls(fast, name, size, *arrays), lambda calls: compiled(fast, place, calls, size, *arrays),
         lambda calls: mpi_compiled(*handles, place, calls, size, *arrays), python_calls(comm, name, size, *arrays)]).T
     python_us, njit_us, mpi_c_us, mpi4py_us, mpi_c_x, mpi4py_x = (
