@@ -7,6 +7,8 @@ two processes that do half of the batch each (`processes_s`): what memory and co
 also beside a bare loop of their FFTs (`trial_s`, of one and of two threads): copy a plane, transform its
 rows, transform its columns, compiled, with nothing of this library in it but FFTW's plans.
 
+Of a bracket also `core_ns`, the two workers' time per mode.
+
 How far that goes with more threads than there are cores: `gil_us` is the time outside of compiled code, in which only
 one thread of a process can be, per entry of the batch (one worker, median; of an operation it holds the user's
 function too, whose arithmetic gives the interpreter up); `of_sixteen` is how many times faster
@@ -21,6 +23,7 @@ import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from statistics import median
 from time import perf_counter
 from unittest import mock
@@ -223,6 +226,8 @@ def measured(case, rounds):
               "speedup": found["one_s"] / found["two_s"]}
     if "processes_s" in found:
         record["processes"] = found["one_s"] / found["processes_s"]
+    if case.kind == "bracket":
+        record["core_ns"] = 2e9 * found["two_s"] / (case.batch * prod(case.shape))
     if python is not None:
         record["gil_us"] = 1e6 * found["python_s"] / case.batch
         record["of_sixteen"] = of_sixteen(found["one_s"], found["python_s"], python.calls)
