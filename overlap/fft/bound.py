@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 CALLS = 8  # whose arrays are remembered
+PLACES = 64  # of results that a transform has made, at most
 
 
 class BoundArrays:
@@ -20,13 +21,17 @@ class BoundArrays:
 
     def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], tuple[list[Any], tuple[Any, ...]]] = {}
+        self._places: set[tuple[int, ...]] = set()
 
-    def prepared(self, arrays: tuple[Any, ...], out: Any) -> tuple[Any, ...] | None:
-        """What was prepared of these arguments, if they are still what they were; else None."""
+    def prepared(self, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
+        """What was prepared of these arguments, if they are still what they were; else None.
+
+        Of arrays that the transform has `made` for its result, in place of `out`, only the place matters.
+        """
         if not self._calls:
             return None
         given = _given(arrays, out)
-        found = self._calls.get((type(out), *map(id, given)))
+        found = self._calls.get((type(out), *map(id, given), *map(_address, made)))
         if found is None:
             return None
         for array, (reference, state) in zip(given, found[0]):
@@ -34,17 +39,28 @@ class BoundArrays:
                 return None
         return found[1]
 
-    def keep(self, arrays: tuple[Any, ...], out: Any, prepared: tuple[Any, ...]) -> None:
+    def keep(self, arrays: tuple[Any, ...], out: Any, prepared: tuple[Any, ...], made: tuple[Any, ...] = ()) -> None:
         """Remember what was prepared of `unowned` views of these arguments, which fit."""
         given = _given(arrays, out)
         if len(self._calls) == CALLS:
             del self._calls[next(iter(self._calls))]
-        self._calls[type(out), *map(id, given)] = [
+        self._calls[type(out), *map(id, given), *map(_address, made)] = [
             (weakref.ref(array), _state(array)) for array in given], prepared
+
+    def comes_again(self, arrays: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
+        """Whether a result was made here for these arrays before: then it is worth to prepare something."""
+        place = *map(id, arrays), *map(_address, made)
+        if place in self._places:
+            return True
+        if len(self._places) == PLACES:
+            self._places.clear()
+        self._places.add(place)
+        return False
 
     def forget(self) -> None:
         """Remember nothing: what was prepared is no longer right."""
         self._calls.clear()
+        self._places.clear()
 
 
 def unowned(array: np.ndarray) -> np.ndarray:
@@ -58,7 +74,13 @@ class _Unowned:
 
 
 def _given(arrays, out):
+    if out is None:
+        return arrays
     return (*arrays, *out) if type(out) is tuple else (*arrays, out)
+
+
+def _address(array):
+    return array.__array_interface__["data"][0]
 
 
 def _state(array):

@@ -290,28 +290,26 @@ class Transform:
 
     def _call(self, what, arrays, out):
         self.check_in_use()
-        bound = self._bound.prepared(arrays, out)
+        made = self._made_results() if out is None else ()
+        results = made or (out if isinstance(out, tuple) else (out,) * len(self.outputs))
+        returned = out if out is not None else results if len(results) > 1 else results[0]
+        bound = self._bound.prepared(arrays, out, made)
         if bound is not None:
             self._run(what, *bound)
-            return out
-        results = out if isinstance(out, tuple) else (out,) * len(self.outputs)
+            return returned
         problem = self._problem(arrays, out, results)
         if problem is not None:
             self.refuse(problem, what)
-        if out is None:
-            if self._result_memory is None:
-                self._result_memory = [ResultMemory(spec.shape, spec.dtype) for spec in self.outputs]
-            results = tuple(spec.wrap(memory.empty())
-                            for spec, memory in zip(self.outputs, self._result_memory))
         inputs = [spec.planes(array) for spec, array in zip(self.inputs, arrays)]
         outputs = [spec.planes(array) for spec, array in zip(self.outputs, results)]
-        if out is not None and self.refinement is None and self.can_bind(outputs) and all(
-                map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs))):
+        if (self.refinement is None and self.can_bind(outputs) and all(
+                map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs)))
+                and (out is not None or self._bound.comes_again(arrays, made))):
             planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
             bound = self.prepare(*planes), self.bound_call(*planes)
-            self._bound.keep(arrays, out, bound)
+            self._bound.keep(arrays, out, bound, made)
             self._run(what, *bound)
-            return out
+            return returned
         call = self.whole_call(inputs, outputs) if what == "whole" else None
         if call is not None:
             self._run(what, (), call)
@@ -322,7 +320,13 @@ class Transform:
         for result, planes in zip(results, outputs):
             if not np.may_share_memory(result, planes):
                 result[...] = planes.reshape(result.shape)
-        return results if len(results) > 1 else results[0]
+        return returned
+
+    def _made_results(self):
+        """Arrays for a result."""
+        if self._result_memory is None:
+            self._result_memory = [ResultMemory(spec.shape, spec.dtype) for spec in self.outputs]
+        return tuple(spec.wrap(memory.empty()) for spec, memory in zip(self.outputs, self._result_memory))
 
     def _run(self, what, prepared, call):
         """Run on what was prepared; a whole call by the function `call`, if there is one."""

@@ -28,9 +28,11 @@ def known_calls_give_the_same_bits(comm):
     cases = [(overlap.FFT2, shape, {"order": order}) for shape, order in product(
                  ((1, 9, 8), (3, 6, 10), (1, 32, 48)), ("natural", "transposed"))]
     cases += [(overlap.FFT3, shape, layout) for shape, layout in product(
-                 ((7, 6, 10), (2, 4, 6, 9)), ({"order": "transposed"}, {"dealias": "3/2"}))]
-    for (make, shape, layout), dtype, wait in product(cases, ("f4", "c16"), WAITS):
-        with make(comm, shape, dtype, layout=layout, settings={"wait": wait, **ONE}) as plan:
+                 ((7, 6, 10), (2, 4, 6, 9)), ({"order": "transposed"}, {"dealias": "3/2"}, {"grid": (comm.size, 1)},
+                                              {"grid": (1, comm.size)}))]
+    for (make, shape, layout), dtype, wait, chunk in product(cases, ("f4", "c16"), WAITS, (1, 1000)):
+        settings = {"wait": wait, **ONE, "chunk": chunk}
+        with make(comm, shape, dtype, layout=layout, settings=settings) as plan:
             u = random(rng, plan.real.shape, dtype)
             spectrum = np.array(plan.forward(u))
             back = np.array(plan.backward(spectrum))
@@ -42,8 +44,11 @@ def known_calls_give_the_same_bits(comm):
                         if number % 2 and comm.rank == 0:
                             out = np.empty_like(expected)  # others have known calls, this rank has not
                         assert same_bits(transform(given, out=out), expected)
+                        held = transform(given)
+                        assert same_bits(held, expected) and same_bits(transform(given), expected)
+                        assert same_bits(held, expected)
                     assert ran.called == (single and 0 not in (given.size, expected.size)), (shape, wait)
-                assert transform.load.calls == calls + 6
+                assert transform.load.calls == calls + 18
 
 
 def known_calls_that_fail(comm):

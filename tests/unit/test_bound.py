@@ -30,6 +30,18 @@ def test_others_are_not():
     assert memory.prepared((a,), b) is None
 
 
+def test_of_results_made_here_the_place_counts():
+    a, made, elsewhere = np.zeros((3, 4))
+    memory = BoundArrays()
+    assert not memory.comes_again((a,), (made,)) and memory.comes_again((a,), (made[:],))
+    memory.keep((a,), None, ("prepared",), (made,))
+    assert memory.prepared((a,), None, (made[:],)) == ("prepared",)
+    for arrays, out, results in (((a,), None, (elsewhere,)), ((a,), made, ()), ((a.copy(),), None, (made,)), ((a,), None, ())):
+        assert memory.prepared(arrays, out, results) is None
+    memory.forget()
+    assert not memory.comes_again((a,), (made,))
+
+
 def changed_shape(array):
     array.shape = 2, 2
 

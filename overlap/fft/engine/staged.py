@@ -305,7 +305,10 @@ class StagedTransform:
     def known_steps(self, *args):
         """As `steps`, each as something to call, or an exchange."""
         for task, step in self.steps(*args):
-            yield task, partial(_execute, *step) if isinstance(step, tuple) else step
+            if isinstance(step, tuple):
+                code, bases = step
+                step = partial(_execute, code, bases.copy())  # the next step of the slot has the same array
+            yield task, step
 
     def pack(self, task, slot, source, target, scale):
         """What a task does before its exchange; all, where there is none."""
