@@ -179,9 +179,12 @@ class Volume(Fields):
         if not self._is_short(inputs, outputs) or len(self._parts) > 1 and self.settings.wait != "off":
             return None
         pipeline = self._pipelines["whole"]
-        return pipeline.known(len(self._parts), list(self._staged.known_steps(
-            self._parts, *self.prepare(inputs, outputs), pipeline.slots[0], self.scale,
-            None if self._staged.in_any_order else self._comms)))
+        try:
+            return pipeline.known(len(self._parts), list(self._staged.known_steps(
+                self._parts, *self.prepare(inputs, outputs), pipeline.slots[0], self.scale,
+                None if self._staged.in_any_order else self._comms)))
+        except Exception:
+            return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
 
     def _is_short(self, inputs, outputs):
         """Whether what a pipeline costs is felt in a call."""

@@ -7,6 +7,7 @@ import numpy as np
 from fft2_cases import raised, random, same_bits, same_everywhere
 from fft2_error_cases import failing, grouped, nothing_fails
 from fft3_cases import assert_close, forward_truth, small_units
+from local_call_cases import in_pipelines
 
 import overlap
 from overlap.fft.engine.staged import StagedTransform
@@ -15,6 +16,7 @@ from overlap.runtime.requests import Operation
 # ---- errors ----------------------------------------------------------------------------------
 
 @small_units()
+@in_pipelines()  # known calls do not come to these sites: see `known_call_cases`
 def injected(comm, mode, grid, dtype, shape, late, workers=1):
     """A failure at each site, stage and rank is told on all; then all is right again."""
     u = random(np.random.default_rng(9), shape, dtype)
