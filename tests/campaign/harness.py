@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import processes
+
 from overlap import files
 from overlap.tools.bench import report
 
@@ -75,7 +77,8 @@ def problem_of(function: Callable[..., object], *args: object) -> str | None:
     try:
         function(*args)
     except Exception as error:
-        return "".join(traceback.format_exception_only(error)).strip() or type(error).__name__
+        text = "".join(traceback.format_exception_only(error)).strip() or type(error).__name__
+        return text.replace(f"{processes.REPOSITORY}/", "")  # reports go elsewhere
     return None
 
 
