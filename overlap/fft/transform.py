@@ -306,7 +306,8 @@ class Transform:
                 map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs)))
                 and (out is not None or self._bound.comes_again(arrays, made))):
             planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
-            bound = self.prepare(*planes), self.bound_call(*planes)
+            prepared = self.prepare(*planes)
+            bound = prepared, self.bound_call(*planes, prepared)
             self._bound.keep(arrays, out, bound, made)
             self._run(what, *bound)
             return returned
@@ -340,8 +341,8 @@ class Transform:
         """A function that makes a whole call without a pipeline, or None."""
         return None
 
-    def bound_call(self, inputs, outputs):
-        """The same for arrays that the transform is called with again and again."""
+    def bound_call(self, inputs, outputs, prepared):
+        """The same for arrays that the transform is called with again and again, and what was prepared of them."""
         return self.whole_call(inputs, outputs)
 
     def can_bind(self, outputs):

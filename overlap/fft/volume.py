@@ -173,7 +173,7 @@ class Volume(Fields):
         return self._local_calls.call(split(natural_view(inputs[0], self.inputs[0])),
                                       split(natural_view(outputs[0], self.outputs[0])), self.scale)
 
-    def bound_call(self, inputs, outputs):
+    def bound_call(self, inputs, outputs, prepared):
         if self.runtime.control.size == 1:
             return self.whole_call(inputs, outputs)
         if not self._is_short(inputs, outputs) or len(self._parts) > 1 and self.settings.wait != "off":
@@ -181,7 +181,7 @@ class Volume(Fields):
         pipeline = self._pipelines["whole"]
         try:
             return pipeline.known(len(self._parts), list(self._staged.known_steps(
-                self._parts, *self.prepare(inputs, outputs), pipeline.slots[0], self.scale,
+                self._parts, *prepared, pipeline.slots[0], self.scale,
                 None if self._staged.in_any_order else self._comms)))
         except Exception:
             return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
