@@ -11,6 +11,7 @@ from mpi4py import MPI
 from .operations import Start
 from .slots import END
 from .straight import StraightPath
+from .waiting import tried
 
 
 class AgreedPath(StraightPath):
@@ -31,7 +32,6 @@ class AgreedPath(StraightPath):
         return begun
 
     def _issue_all(self, agreements):
-        agree_every = self._scheduler.agree_every
         for slot in self._slots:
             while True:
                 if (slot.request is None or self._left) and not self._arrive(slot):
@@ -48,12 +48,7 @@ class AgreedPath(StraightPath):
                 self._requests.append(request)
                 if not self._issue(slot, agreements):
                     return [slot]
-                self._issued += 1
-                if self._issued % agree_every == 0:
-                    self._problem = agreements.ended()
-                    if self._problem is None:
-                        agreements.start(self._left)
-                if self._left or self._problem is not None:
+                if not self._counted(agreements):
                     return [slot]
                 if slot.flight is None:
                     self._step(slot)
@@ -72,13 +67,7 @@ class AgreedPath(StraightPath):
         return False
 
     def _make(self, slot, operation, later, agreements):
-        error = None
-        operation.made = []
-        try:
-            operation.make(blocking=False)
-        except BaseException as caught:
-            error = caught
-        made, operation.made = operation.made, []
+        made, error = tried(operation)
         if error is not None:
             self.fail(slot.key, error)
         if (started := agreements.sum([len(made)])[0]) < self._scheduler.control.size:

@@ -36,7 +36,7 @@ from .operations import Operation, Pending, Start
 from .polling import Polling, PollingInline
 from .requests import TakeTurn
 from .slots import AT_BARRIER, END, FAILED, Slot
-from .waiting import Blocking, Inline, NotIssued
+from .waiting import Blocking, Inline, NotIssued, tried
 
 COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
 _left_behind = 0
@@ -302,13 +302,7 @@ class Scheduler:
         else:
             waiting.make_room()
         waiting.wait_unused(operation)
-        operation.made = []
-        error = None
-        try:
-            operation.make(blocking=False)
-        except BaseException as caught:
-            error = caught
-        made, operation.made = operation.made, []
+        made, error = tried(operation)
         if error is not None:
             job.fail(slot.current.key, error)
         started = self._agreements.sum([len(made)])[0]

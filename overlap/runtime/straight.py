@@ -109,7 +109,6 @@ class StraightPath:
 
     def _issue_all(self, agreements):
         """The scheduler's rotation, as far as the path goes; returns the slots left, the next one first."""
-        agree_every = self._scheduler.agree_every
         rotation = self._slots
         while rotation:
             visited = []
@@ -121,17 +120,21 @@ class StraightPath:
                 if not self._issue(slot, agreements):
                     return rotation[place:] + visited
                 visited.append(slot)
-                self._issued += 1
-                if self._issued % agree_every == 0:
-                    self._problem = agreements.ended()
-                    if self._problem is None:
-                        agreements.start(self._left)
-                if self._left or self._problem is not None:
+                if not self._counted(agreements):
                     return rotation[place + 1:] + visited
                 if slot.flight is None:
                     self._step(slot)
             rotation = visited
         return rotation
+
+    def _counted(self, agreements):
+        """Count an operation or turn, and agree if that is due; whether the path goes on."""
+        self._issued += 1
+        if self._issued % self._scheduler.agree_every == 0:
+            self._problem = agreements.ended()
+            if self._problem is None:
+                agreements.start(self._left)
+        return not self._left and self._problem is None
 
     def _leave(self, agreements, rotation):
         """Have the scheduler go on."""

@@ -356,6 +356,18 @@ def made(operation, blocking=True):
     return None
 
 
+def tried(operation):
+    """Start an operation while all ranks learn whether it starts; what MPI has returned, in a list, and what was raised, or None."""
+    error = None
+    operation.made = []
+    try:
+        operation.make(blocking=False)
+    except BaseException as caught:
+        error = caught
+    made, operation.made = operation.made, []
+    return made, error
+
+
 class Label:
     """An operation under way, as text only when somebody asks (deadline, trace)."""
 

@@ -106,7 +106,7 @@ DEFECTS = {
     "nobody waits at a gate of the straight path": (
         ("straight", "elif not request.is_open(self._ended):", "elif False:"),),
     "what the straight path has been told is told once more": (
-        ("straight", "                    if self._problem is None:\n", "                    if True:\n"),),
+        ("straight", "            if self._problem is None:\n", "            if True:\n"),),
 }
 
 RARE = {"slots are closed while workers have them"}  # takes thousands of schedules
