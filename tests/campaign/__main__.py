@@ -18,6 +18,7 @@ REPORT = TESTS.parent / "bench" / "results" / "reliability.json"
 
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which a job without a terminal may have ignored, and ranks inherit
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # with all that it has started
 
 
 def main(argv=None):

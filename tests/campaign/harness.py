@@ -61,12 +61,14 @@ class Record:
     The latter is None until it is tried, and empty where it was not found.
 
     A failure is a dict of its seed, commit and problem, and stays. Under "again" it lists the later runs of the same seed,
-    each a commit and how many trials passed and failed on it.
+    each a commit and how many trials passed and failed on it. A seed that was ended from outside is among `cut`, with its
+    commit and seconds, and is the next one all the same.
     """
 
     seed: int = 0
     commits: list[str] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
+    cut: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     defect: str | None = None
     skipped: str | None = None
@@ -125,7 +127,10 @@ class Campaign:
         self.records = {part.name: Record(**known.get(part.name, {})) for part in parts}
 
     def run(self, names: Sequence[str] = (), minutes: float = 1.0) -> bool:
-        """Give each part an equal share of the time, or what it needs to reach its target; True if nothing failed."""
+        """Give each part an equal share of the time, or what it needs to reach its target; True if nothing failed.
+
+        A seed is begun if the longest until then would end in time.
+        """
         chosen = [part for part in self.parts if not names or part.name in names]
         return all([self._run_part(part, 60 * minutes / len(chosen)) for part in chosen])
 
@@ -176,12 +181,18 @@ class Campaign:
         if not record.defect:   # nothing that it tries proves anything
             self.keep()
             return False
-        failed = 0
-        while (record.seed * part.trials < part.target and time.monotonic() - start < budget_s
+        failed, longest_s = 0, 0.0
+        while (record.seed * part.trials < part.target and time.monotonic() - start + longest_s < budget_s
                and failed < MOST_FAILURES):
             began = time.monotonic()
-            problem = self._trial(part, record.seed)
-            record.seconds += time.monotonic() - began
+            try:
+                problem = self._trial(part, record.seed)
+            except BaseException:
+                record.cut.append({"seed": record.seed, "commit": self._about["commit"], "s": time.monotonic() - began})
+                self.keep()
+                raise
+            took_s = time.monotonic() - began
+            record.seconds, longest_s = record.seconds + took_s, max(longest_s, took_s)
             if self._about["commit"] not in record.commits:
                 record.commits.append(self._about["commit"])
             if problem:
@@ -206,6 +217,8 @@ class Campaign:
         failures = [f"* {name}, seed {one['seed']}: {one['problem'].splitlines()[0]} (commit {_short(one['commit'])})"
                     + "".join(map(_once_more, one.get("again", ()))) for name, record in self.records.items()
                     for one in record.failures]
+        cut = [f"* {name}, seed {one['seed']}: after {one['s']:.0f} s (commit {_short(one['commit'])})"
+               for name, record in self.records.items() for one in record.cut]
         versions = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
         return "\n".join([
             "# Reliability: how much of the campaign has been run", "",
@@ -220,7 +233,9 @@ class Campaign:
             "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again). A failure stays in this "
             "list; of its seed's later runs (`python -m tests.campaign --again`) the commit and the number that passed stand behind "
             "it, and it counts as passing now if the last commit that ran it passed every time:" if failures
-            else "No trial has failed.", *failures, ""])
+            else "No trial has failed.", *failures, "",
+            *["Seeds that the end of the time given has cut off; each was run again from its beginning, or is the next one:", *cut,
+              ""] * bool(cut)])
 
     def _row(self, part, record):
         made = part.trials * record.seed

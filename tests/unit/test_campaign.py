@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,12 +18,13 @@ CAMPAIGN = Path(harness.__file__).parent
 class Tried:
     """A part whose trials are counted, and fail at some seeds."""
 
-    def __init__(self, target=6, bad=(), defect="put in"):
-        self.seeds, self.bad, self.text = [], bad, defect
+    def __init__(self, target=6, bad=(), defect="put in", takes_s=0.0):
+        self.seeds, self.bad, self.text, self.takes_s = [], bad, defect, takes_s
         self.part = Part("tried", "counted trials", target, self.run, self.defect, "put in", trials=2)
 
     def run(self, seed):
         self.seeds.append(seed)
+        time.sleep(self.takes_s)
         if seed in self.bad:
             raise AssertionError(f"seed {seed} is bad\nsecond line")
 
@@ -61,6 +63,20 @@ def test_without_time_nothing_is_tried_and_the_report_says_that_it_is_not_all(pa
     assert campaign(path, tried).run(minutes=0)
     assert tried.seeds == []
     assert "the full campaign has not been run yet" in path.with_suffix(".md").read_text()
+
+
+def test_a_seed_that_would_not_end_in_time_is_not_begun(path):
+    tried = Tried(takes_s=0.6)
+    assert campaign(path, tried).run(minutes=1 / 60)
+    assert tried.seeds == [0]
+
+
+def test_a_seed_that_is_cut_off_is_noted_and_is_the_next_one(path):
+    cut = Part("tried", "counted trials", 6, _interrupted, Tried().defect, "put in", trials=2)
+    with pytest.raises(KeyboardInterrupt):
+        Campaign([cut], path, lambda line: None).run()
+    assert campaign(path, tried := Tried()).run() and tried.seeds == [0, 1, 2]
+    assert "* tried, seed 0: after 0 s (commit" in path.with_suffix(".md").read_text()
 
 
 def test_a_failure_is_reported_with_its_seed_and_the_rest_is_tried(path):
@@ -152,5 +168,5 @@ def test_what_the_parts_take_from_the_tests_is_there():
     assert done.returncode == 0, done.stderr
 
 
-def _interrupted():
+def _interrupted(seed=None):
     raise KeyboardInterrupt
