@@ -2,7 +2,8 @@
 
 A code calls a transform with the same few arrays again and again. What was found out of them (that they fit, where
 they lie, what the compiled code is to be told) stays true as long as they are the same arrays at the same
-place. None of them is kept alive by that.
+place; of plain ones, such as ``u[0]``, which is another object each time, only place, layout and type matter.
+None of them is kept alive by that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-CALLS = 8  # whose arrays are remembered
+CALLS = 32  # whose arrays are remembered
 PLACES = 64  # of results that a transform has made, at most
 
 
@@ -21,7 +22,7 @@ class BoundArrays:
 
     def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], tuple[list[Any], tuple[Any, ...]]] = {}
-        self._places: set[tuple[int, ...]] = set()
+        self._places: set[tuple[Any, ...]] = set()
 
     def prepared(self, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
         """What was prepared of these arguments, if they are still what they were; else None.
@@ -31,11 +32,11 @@ class BoundArrays:
         if not self._calls:
             return None
         given = _given(arrays, out)
-        found = self._calls.get((type(out), *map(id, given), *map(_address, made)))
+        found = self._calls.get((type(out), *map(_name, given), *map(_address, made)))
         if found is None:
             return None
         for array, (reference, state) in zip(given, found[0]):
-            if reference() is not array or _state(array) != state:
+            if reference is not None and (reference() is not array or _state(array) != state):
                 return None
         return found[1]
 
@@ -44,12 +45,12 @@ class BoundArrays:
         given = _given(arrays, out)
         if len(self._calls) == CALLS:
             del self._calls[next(iter(self._calls))]
-        self._calls[type(out), *map(id, given), *map(_address, made)] = [
-            (weakref.ref(array), _state(array)) for array in given], prepared
+        self._calls[type(out), *map(_name, given), *map(_address, made)] = [
+            (None if type(array) is np.ndarray else weakref.ref(array), _state(array)) for array in given], prepared
 
     def comes_again(self, arrays: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
         """Whether a result was made here for these arrays before: then it is worth to prepare something."""
-        place = *map(id, arrays), *map(_address, made)
+        place = *map(_name, arrays), *map(_address, made)
         if place in self._places:
             return True
         if len(self._places) == PLACES:
@@ -81,6 +82,11 @@ def _given(arrays, out):
 
 def _address(array):
     return array.__array_interface__["data"][0]
+
+
+def _name(array):
+    """What tells one array from others: of a plain one, all that may change of it."""
+    return _state(array) if type(array) is np.ndarray else id(array)
 
 
 def _state(array):

@@ -9,6 +9,10 @@ import pytest
 from overlap.fft.bound import CALLS, BoundArrays, unowned
 
 
+class Own(np.ndarray):
+    """Arrays whose objects matter, as they may know more."""
+
+
 def bound(*arrays, out):
     memory = BoundArrays()
     memory.keep(arrays, out, ("prepared",))
@@ -19,12 +23,14 @@ def test_the_same_arrays_are_known():
     a, b, c = np.zeros((3, 4))
     assert bound(a, out=b).prepared((a,), b) == ("prepared",)
     assert bound(a, out=(b, c)).prepared((a,), (b, c)) == ("prepared",)
+    assert bound(a[:], out=b[:]).prepared((a[:],), b[:]) == ("prepared",)  # other objects, but nothing else
 
 
 def test_others_are_not():
     a, b, c = np.zeros((3, 4))
     memory = bound(a, out=b)
-    for arrays, out in (((b,), a), ((a,), None), ((a,), c), ((a, b), None), ((a,), (b,)), ((a.copy(),), b), ((a[:],), b)):
+    for arrays, out in (((b,), a), ((a,), None), ((a,), c), ((a, b), None), ((a,), (b,)), ((a.copy(),), b), ((a[:3],), b),
+                        ((a[::-1],), b), ((a.view(Own),), b), ((a,), b.view(Own)), ((a.view("c16"),), b)):
         assert memory.prepared(arrays, out) is None
     memory.forget()
     assert memory.prepared((a,), b) is None
@@ -40,6 +46,13 @@ def test_of_results_made_here_the_place_counts():
         assert memory.prepared(arrays, out, results) is None
     memory.forget()
     assert not memory.comes_again((a,), (made,))
+
+
+def test_of_arrays_that_may_know_more_the_object_counts():
+    a, b = np.zeros((2, 4)).view(Own)
+    memory = bound(a, out=b)
+    assert memory.prepared((a,), b) == ("prepared",)
+    assert memory.prepared((a[:],), b) is None and memory.prepared((a,), b[:]) is None
 
 
 def changed_shape(array):
