@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import numpy as np
 from ..arrays import DistArray, Layout, Weights, checked
 from ..arrays.speeds import MEASURE, speeds_of, weights_of
 from ..errors import ClosedError
+from ..interrupts import held_signals
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
 from .array_layout import ArrayLayout
@@ -91,11 +92,12 @@ class Plan:
         if self.closed:
             return
         self.closed = True
-        for transform in list(self._transforms.values()):
-            transform.release()
-        self._forget()
-        if self._owns_runtime:
-            self.runtime.close()
+        with held_signals(), ExitStack() as closing:    # which goes on where a step of it raises
+            if self._owns_runtime:
+                closing.callback(self.runtime.close)
+            closing.callback(self._forget)
+            for transform in list(self._transforms.values()):
+                closing.callback(transform.release)
 
     def describe(self) -> str:
         """The plan's choices, what they cost in memory, and what they were chosen from, as text."""

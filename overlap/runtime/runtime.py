@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
@@ -153,13 +153,14 @@ class Runtime:
             with self.control.exclusive.used("closing a runtime"):
                 self.control.check_idle()
                 self.closed = True
-                self.cache.clear()
-                self._finalizer.detach()
-                self._threads.close()
-                if self._pools is not None:
-                    self._pools.__exit__(None, None, None)
-                self.control.free()
-                self._watchdog.close()
+                with ExitStack() as closing:    # which goes on where a step of it raises
+                    closing.callback(self._watchdog.close)
+                    closing.callback(self.control.free)
+                    if self._pools is not None:
+                        closing.push(self._pools)
+                    closing.callback(self._threads.close)
+                    self._finalizer.detach()
+                    self.cache.clear()
 
     def wrap(self, comm: MPI.Comm) -> AsyncComm:
         """Make an awaitable communicator of any mpi4py communicator (collective over it)."""

@@ -1,17 +1,26 @@
 """What `test_runtime` runs on every rank: runtimes that are nested and closed, and what they leave."""
 
 import os
+import signal
 import threading
 import time
+from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import threadpoolctl
 from communicators import few_left
+from edge_cases import Boom, handling, outcome
 from mpi4py import MPI
 from runtime_cases import WAITS, Spy
 
 import overlap
+from overlap.fft.transform import Transform
+from overlap.runtime.control import Control
+from overlap.runtime.threads import Threads
+from overlap.runtime.watchdog import Watchdog
 
 # ---- nesting, closing ------------------------------------------------------------------------
 
@@ -79,6 +88,29 @@ def threads_end(comm):
         except KeyError:
             pass
         assert rt.closed and not _ours()
+
+
+def closing_goes_on(comm):
+    """A step of closing that raises on one rank is raised there, after all others were made; a signal's exception, too."""
+    def raising(*_):
+        raise Boom("in the middle")
+
+    def failing(step):
+        def fail(*args):
+            step(*args)
+            os.kill(os.getpid(), signal.SIGUSR1) if with_signal else raising()
+        return fail
+
+    for with_signal, (owner, name) in product((False, True), (
+            (Transform, "release"), (Threads, "close"), (Control, "free"), (Watchdog, "close"))):
+        plan = overlap.FFT2(comm, (2, 4, 4), settings={"wait": "poll", "effort": "estimate"})
+        plan.forward(plan.real.empty())
+        with patch.object(owner, name, failing(getattr(owner, name))) if comm.rank == 0 else nullcontext():
+            with handling(signal.SIGUSR1, raising):
+                error = outcome(plan.close)
+        assert isinstance(error, Boom) if comm.rank == 0 else error is None, (owner, name, error)
+        assert plan.closed and plan.runtime.closed and not _ours(), (owner, name, _ours())
+        del plan, error
 
 
 def many_runtimes(comm, count, left):
