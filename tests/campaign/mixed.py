@@ -9,7 +9,7 @@ from .draw import Drawn
 from .harness import Part
 from .soak import ENVIRONMENT
 
-MINUTES = 2         # of a seed
+MINUTES = 3         # of a seed
 MOST_NBYTES = 2**20     # by which the second half may grow
 
 
