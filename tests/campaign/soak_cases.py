@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 import overlap
 
-MOST_NBYTES = 50 * 2**10    # that the second half of the work may keep
-MOST_BLOCKS = 500           # of Python's, likewise: fewer than one for seven plans
+MOST_NBYTES = 100 * 2**10   # that the second half of the work may keep: 100,000 slices, 7,000 plans and 2,000 dropped ones
+MOST_BLOCKS = 1000          # of Python's, likewise: fewer than one for seven plans
 MOST_AT_ONCE = 2**20        # by which the second half may raise malloc's heaps, which never shrink, to what was needed once
 
 
