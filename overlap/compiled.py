@@ -21,14 +21,17 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
 import llvmlite
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
+from numba.core.sigutils import normalize_signature
 from numba.extending import _Intrinsic
 
 from . import files
@@ -59,6 +62,36 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     with suppress(RuntimeError, OSError):  # no folder to write to
         dispatcher._cache = _Cache(function, sorted(options.items()))
     return dispatcher
+
+
+class CFunction:
+    """A C function of some signature for compiled code, compiled when its address is asked for, and kept in files as well.
+
+    Parameters
+    ----------
+    function : callable
+    signature : numba signature
+    **options
+        As `njit` takes them.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Any, **options: Any) -> None:
+        self._function, self._signature = function, signature
+        self._options: Any = {"error_model": "numpy"} | options
+        self._lock = Lock()
+        self._compiled: Any = None  # keeps the code
+
+    @property
+    def address(self) -> int:
+        """Address of the function."""
+        with self._lock:
+            if self._compiled is None:
+                made: Any = CFunc(self._function, normalize_signature(self._signature), {}, self._options)
+                with suppress(RuntimeError, OSError):  # no folder to write to
+                    made._cache = _Cache(self._function, sorted(self._options.items()))
+                made.compile()
+                self._compiled = made
+            return int(self._compiled.address)
 
 
 class _Cache(FunctionCache):

@@ -3,7 +3,7 @@
 from .blocks import Blocks, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of
-from .exchange import RemotePieces, mpi_type
+from .exchange import mpi_type
 from .layout import Layout, box_shape, contiguous, offset
 from .masks import mask_problem, refuse_masks
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
@@ -13,6 +13,6 @@ from .topology import coordinates, subcomms
 from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
 from .weights import Weights, checked, combined, shares
 
-__all__ = ["Blocks", "DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "Neighbour", "RemotePieces", "Stage",
+__all__ = ["Blocks", "DeferredBlocks", "DistArray", "Distribution", "Layout", "Message", "Neighbour", "Stage",
            "Transpose", "TransposeBlocks", "Weights", "axis_names", "block", "box_shape", "checked", "chunks", "combined", "complement", "contiguous", "coordinates", "ffts_along", "intersect", "length_of", "mask_problem", "mode_segments", "moved",
            "mpi_type", "offset", "part_of", "parts_on_rank_0", "refuse_masks", "shares", "stages", "subcomms", "together"]

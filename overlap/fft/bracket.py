@@ -28,11 +28,15 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import Layout
 from .arguments import integers, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
-from .bracket_transform import BracketTransform, Redistribution, SliceBuffers
+from .bracket_transform import BracketTransform, buffers, exchanging_stages, nbytes_of_buffers
+from .engine.buffers import Buffers
 from .engine.fftw import fast_length
+from .engine.plane_brackets import KY, PLANES
+from .engine.stage import SourceArray
 from .plan import Plan, PlanComm, given_weights, records
 from .planning.memory import Memory
 from .planning.settings import Settings, settings_problem
@@ -154,8 +158,11 @@ class Bracket(Plan):
 
     def _place(self) -> None:
         slices, *modes = self.shape
-        self._redistribution = Redistribution(modes, self.comm.rank, self.comm.size, self._weights)
-        self.rows = self._redistribution.rows
+        # Planes stay in pairs, whose brackets travel to Fourier space together.
+        layout = Layout((None, None, 0, None), (self.comm.size,), self._weights, together=(1, 2, 1, 1))
+        source = SourceArray(layout, (1, *modes), (self.comm.rank,), np.dtype(complex), contiguous=True)
+        self._stages = exchanging_stages(source)
+        self.rows = layout.local_slice(source.shape, source.coordinates)[KY]
         parts: Any = {-2: self.rows}
         self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True)
         self.advecting = ArraySpec(self.comm, (), modes, parts, complex, contiguous=True)
@@ -163,7 +170,7 @@ class Bracket(Plan):
             self._take, buffers=self.buffers, depth=1, wait="off" if self.runtime.workers == 1 else "poll")
 
     def _share(self) -> float:
-        return self._redistribution.share_of_planes
+        return self._stages[0].target_shape[PLANES] / self.shape[PLANES]
 
     def _forget(self) -> None:
         self._advect = None
@@ -184,7 +191,7 @@ class Bracket(Plan):
     @property
     def nbytes_per_slot(self) -> int:
         """Memory of one slot on this rank, in bytes."""
-        return self._redistribution.nbytes
+        return nbytes_of_buffers(self._stages)
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -232,31 +239,31 @@ class Bracket(Plan):
 
     # ---- slices ----------------------------------------------------------------------------------
 
-    def buffers(self) -> SliceBuffers:
+    def buffers(self) -> Buffers:
         """The buffers of one slice in flight, for slice programs."""
-        return SliceBuffers(self._redistribution)
+        return buffers(self._stages)
 
-    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: SliceBuffers,
+    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers,
                     compute: bool = True) -> None:
-        """One slice's bracket, for slice programs: it awaits two all-to-alls; see `stagger`.
+        """One slice's bracket, for slice programs: it awaits two all-to-alls, on one rank nothing; see `stagger`.
 
         Parameters
         ----------
         f, out : ndarray of complex
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
-        buffers : SliceBuffers
+        buffers : Buffers
             As `buffers` makes it.
         compute : bool
             False: the exchanges alone, for a skeleton.
         """
         await self.transform.apply(f, out, buffers, compute, self._comm)
 
-    async def _take(self, _: int, buffers: SliceBuffers, a: np.ndarray) -> None:
+    async def _take(self, _: int, buffers: Buffers, a: np.ndarray) -> None:
         self.speed = await self.transform.take(a, buffers)
 
 
 def _transform(plan: Bracket) -> BracketTransform:
-    return BracketTransform(plan._comm, plan._redistribution, plan.spectrum, (plan._spacing, plan.points),
+    return BracketTransform(plan._comm, plan._stages, plan.spectrum, (plan._spacing, plan.points),
                             plan._requested, plan._tuning.planning, lambda one: plan._choose("bracket", one))
 
 

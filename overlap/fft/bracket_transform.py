@@ -1,75 +1,53 @@
 """`BracketTransform`: the slice program of `Bracket`. Two exchanges with whole planes worked on in between.
 
-A slice is redistributed from (some ky, all planes) to (all ky, some planes) and back. Messages go
-straight from and to the user's arrays on the side where all planes are; a rank's own piece does not
-travel, and is read and written where it is.
+A slice goes from (some ky, all planes) to (all ky, some planes) and back, in two stages of the engine that transform
+nothing. Messages go straight from and to the user's arrays on the side where all planes are; a rank's own
+piece does not travel, and is read and written where it is.
 """
 
 from __future__ import annotations
 
-from ..arrays import RemotePieces, block, chunks, length_of
-from ..runtime import parallel, stagger, worker_index
+from dataclasses import replace
+
+from ..arrays import Transpose, mpi_type, stages
+from ..runtime import parallel, stagger
+from .engine.buffers import Buffers
 from .engine.fftw import zeros
-from .engine.planes import Planes
+from .engine.plane_brackets import KY, ONE, PLANES, PlaneBrackets
+from .engine.stage import Direction, Place, Stage
 from .transform import Transform
 
-PAIRS = 4  # per block: its modes stay in the cache
 
-
-class Redistribution:
-    """Who holds which modes of a slice before the first exchange and between the two.
+def exchanging_stages(source):
+    """The stages from a slice's modes as they lie outside of the exchanges to whole planes, and back.
 
     Parameters
     ----------
-    shape : (int, int, int)
-        Global ``(planes, nky, nkx)``.
-    rank, size : int
-    weights : tuple of numbers, optional
-        One per rank, what its ky and its planes are in proportion to.
+    source : SourceArray
+        Axes are (slice, plane, ky, kx); there is one slice.
 
-    Attributes
-    ----------
-    shape : (int, int, int)
-    rank : int
-    all_rows : list of slice
-        Every rank's ky, outside of the exchanges.
-    rows, share : slice
-        This rank's ky, and its planes between the exchanges: whole pairs.
-    held, worked : RemotePieces
-        What this rank has before the first exchange, and between the two.
+    Returns
+    -------
+    (Stage, Stage)
     """
-
-    def __init__(self, shape, rank, size, weights=None):
-        planes, nky, nkx = self.shape = tuple(shape)
-        self.rank = rank
-        self.all_rows = block(nky, size, weights)
-        self.rows = self.all_rows[rank]
-        shares = [slice(min(2 * pairs.start, planes), min(2 * pairs.stop, planes))
-                  for pairs in block(-(-planes // 2), size, weights)]
-        self.share = shares[rank]
-        share, mine = length_of(self.share), length_of(self.rows)
-        self.held = RemotePieces([(length_of(part), mine, nkx) for part in shares], rank,
-                                 [part.start * mine * nkx for part in shares])
-        self.worked = RemotePieces([(share, length_of(part), nkx) for part in self.all_rows], rank)
-
-    @property
-    def share_of_planes(self) -> float:
-        """This rank's part of the planes, 0 to 1."""
-        return length_of(self.share) / self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of one slice's buffers on this rank, in bytes."""
-        return 2 * 16 * self.worked.size
+    there, made = Transpose(KY, PLANES), []
+    steps, _ = stages([(), there, (), there.reversed(), ()], (0,))
+    for step, place in zip(steps, (Place(1, early=True, natural=False), Place(0, early=True, natural=True))):
+        made.append(Stage(step, place, {}, source, Direction(True, None, by_index=True)))
+        source = replace(source, layout=made[-1].layout, contiguous=False)
+    return tuple(made)
 
 
-class SliceBuffers:
-    """One slice's modes that other ranks hold: received, and to be sent back."""
+def buffers(stages):
+    """The buffers of one slice: modes that other ranks hold, to be sent back, and received."""
+    there, back = (stage.message(ONE) for stage in stages)
+    return Buffers(*(zeros(size, complex) for size in (back.send_size, there.receive_size)))
 
-    def __init__(self, redistribution):
-        pieces = redistribution.worked
-        self.received, self.results = zeros((2, pieces.size), complex)
-        self.received_pieces, self.results_pieces = map(pieces.views, (self.received, self.results))
+
+def nbytes_of_buffers(stages):
+    """How many bytes these have."""
+    there, back = (stage.message(ONE) for stage in stages)
+    return 16 * (back.send_size + there.receive_size)
 
 
 class BracketTransform(Transform):
@@ -78,7 +56,8 @@ class BracketTransform(Transform):
     Parameters
     ----------
     comm : AsyncComm
-    redistribution : Redistribution
+    stages : tuple of Stage
+        As `exchanging_stages` makes them.
     spectrum : ArraySpec
     grid : tuple
         ``(spacing, points)``, as of `Bracket`.
@@ -95,42 +74,37 @@ class BracketTransform(Transform):
         a_x + i a_y on this rank's planes.
     """
 
-    def __init__(self, comm, redistribution, spectrum, grid, requested, planning, choose):
+    def __init__(self, comm, stages, spectrum, grid, requested, planning, choose):
         super().__init__(comm.runtime, spectrum.slices)
         self.inputs = self.outputs = (spectrum,)
         self.exchange_dtype = spectrum.dtype
         self.settings = requested
         self.nbytes_in_flight = 0
-        self._comm, self._pieces = comm, redistribution
+        self._comm, self._stages = comm, stages
         self._planning, self._choose = planning, choose
         self._grid, self._effort = grid, requested.effort
-        share = length_of(redistribution.share)
         self.replan()
-        self._blocks = [slice(2 * part.start, min(2 * part.stop, share))
-                        for part in chunks(-(-share // 2), PAIRS)]
-        self.gradient = zeros((share, *grid[1]), complex)
+        self.gradient = zeros((self._kernels.planes, *grid[1]), complex)
 
     def replan(self):
         """Make what computes, anew."""
         spacing, points = self._grid
-        _, *modes = self._pieces.shape
         with self._planning():
-            self._planes = [Planes(PAIRS, tuple(modes), spacing, points, self._pieces.all_rows, self._effort)
-                            for _ in range(self.runtime.workers)]
+            self._kernels = PlaneBrackets(self._stages, spacing, points, self._effort, self.runtime.workers)
 
     def release(self):
         super().release()
-        self._planes = self.gradient = None
+        self.gradient = None
 
     def kernels_of(self, settings):
-        return self._planes
+        return self._kernels
 
     def nbytes_per_slice(self):
-        return self._pieces.nbytes
+        return nbytes_of_buffers(self._stages)
 
     def make_slots(self, depth, sizes):
-        self.nbytes_in_flight = depth * self._pieces.nbytes
-        return [SliceBuffers(self._pieces) for _ in range(depth)]
+        self.nbytes_in_flight = depth * self.nbytes_per_slice()
+        return [buffers(self._stages) for _ in range(depth)]
 
     def tune(self, budget_s=30.0, progress=None):
         self.plan()
@@ -150,52 +124,27 @@ class BracketTransform(Transform):
         return inputs[0], outputs[0]
 
     async def run(self, part, slot, compute, comm, f, out):
-        await stagger(part.start, self._depth)
+        if comm is not None and self._comm.size > 1:
+            await stagger(part.start, self._depth)
         await self.apply(f[part.start], out[part.start], slot, compute, comm and self._comm)
 
     async def apply(self, f, out, slot, compute, comm):
         """One slice's bracket; without computing or, if `comm` is None, exchanges."""
-        pieces = self._pieces
-        if comm is not None:
-            await comm.Alltoallv(pieces.held.message(f), pieces.worked.message(slot.received))
+        there, back = self._kernels.messages
+        exchanges = comm is not None and comm.size > 1
+        if exchanges:
+            await there.exchanged(comm, f, slot.receive, mpi_type(f.dtype))
         if compute:
-            for part in self._blocks:
-                self._bracket(part, self._views(slot.received_pieces, f, part),
-                              self._views(slot.results_pieces, out, part))
-        if comm is not None:
-            await comm.Alltoallv(pieces.worked.message(slot.results), pieces.held.message(out))
+            self._kernels.apply(slot, f, out, self.gradient)
+        if exchanges:
+            await back.exchanged(comm, slot.send, out, mpi_type(f.dtype))
 
     async def take(self, a, slot):
         """Take a slice of modes as the advecting field; returns the largest gradient here."""
-        pieces = self._pieces
-        await self._comm.Alltoallv(pieces.held.message(a), pieces.worked.message(slot.received))
+        kernels, comm = self._kernels, self._comm
+        if comm.size > 1:
+            await kernels.messages[0].exchanged(comm, a, slot.receive, mpi_type(a.dtype))
         squares = [0.0]
-
-        def transform(part):
-            kernels = self._planes[worker_index()]
-            kernels.load(self._views(slot.received_pieces, a, part))
-            for pair, planes in _pairs(part):
-                gradient = self.gradient[planes]
-                gradient[...] = kernels.transform(pair)[:length_of(planes)]
-                squares.append(float((gradient.real**2 + gradient.imag**2).max()))
-
-        await parallel(transform, self._blocks)
+        await parallel(lambda block: squares.append(kernels.take(slot, a, self.gradient, block)),
+                       range(len(kernels.blocks)))
         return max(squares)**0.5
-
-    def _views(self, views, own, part):
-        """Some planes of each rank's piece: what came, or goes; of this rank's own in place."""
-        own = own[self._pieces.share]
-        return [(own if rank == self._pieces.rank else view)[part]
-                for rank, view in enumerate(views)]
-
-    def _bracket(self, part, source, target):
-        kernels = self._planes[worker_index()]
-        kernels.load(source)
-        kernels.brackets(self.gradient[part])
-        kernels.store(target)
-
-
-def _pairs(part):
-    """Number and planes of each pair in a block of planes; the last one may be a single plane."""
-    for number, first in enumerate(range(part.start, part.stop, 2)):
-        yield number, slice(first, min(first + 2, part.stop))

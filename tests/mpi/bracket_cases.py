@@ -5,7 +5,7 @@ import pytest
 from fft2_error_cases import failing, grouped, nothing_fails
 
 import overlap
-from overlap.fft.engine.planes import Planes
+from overlap.fft.engine.plane_brackets import PlaneBrackets
 
 SPACING = 0.3, 0.7
 
@@ -178,7 +178,7 @@ def failure(comm, mode):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected = bracket(mine)
-        with failing(Planes, "brackets", lambda number, *_: number == 1) if (
+        with failing(PlaneBrackets, "apply", lambda number, *_: number == 1) if (
                 comm.rank == last) else nothing_fails():
             with pytest.raises(overlap.SliceError, match="Boom"):
                 bracket(mine)

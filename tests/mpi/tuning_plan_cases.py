@@ -71,7 +71,7 @@ def brackets_are_found_again(comm, path):
     for wait in ("auto", "off"):
         disturb()
         comm.Barrier()
-        with kernels_need_no_planning(bracket_transform, "Planes"), overlap.Bracket(
+        with kernels_need_no_planning(bracket_transform, "PlaneBrackets"), overlap.Bracket(
                 comm, shape, settings={"effort": "measure", "wait": wait}, tuning=path) as plan:
             plan.advect(a)
             assert same_bits(plan(f), truth)

@@ -32,10 +32,10 @@ def write(folder, body, imports="", name="outer"):
     (folder / f"{name}.py").write_text(textwrap.dedent(MODULE.format(body=body, imports=imports)))
 
 
-def start(folder, *arguments, **env):
+def start(folder, *arguments, code=REPORT, **env):
     environ = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen([sys.executable, "-c", REPORT, *arguments], env=environ | env, text=True,
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environ | env, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
 
 
@@ -112,6 +112,23 @@ def test_a_change_of_a_function_that_is_called_is_noticed(folder, imports):
 def test_a_number_that_the_module_takes_from_elsewhere_is_noticed(folder):
     write(folder, "x * factor", "import os\nfactor = int(os.environ['FACTOR'])")
     assert [run(folder, "3", FACTOR=factor)[0] for factor in ("2", "5")] == [[6], [15]]
+
+
+def test_c_functions_are_kept_as_well(folder):
+    (folder / "outer.py").write_text(textwrap.dedent("""
+        import ctypes
+        from numba import types
+        from overlap.compiled import CFunction
+
+        one = CFunction(lambda x: x / 2, types.float64(types.float64))
+
+        def twice(x):
+            return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(one.address)(4 * x)
+        """))
+    report = "import outer; print([outer.twice(3)], outer.one._compiled.cache_hits)"
+    for hits in (0, 1):
+        assert ended(start(folder, code=report)) == ([6.0], hits)
+    assert len(code_files(folder)) == 1
 
 
 def test_damaged_code_is_compiled_again(folder):

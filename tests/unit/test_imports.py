@@ -25,7 +25,7 @@ IMPORTERS = {
                "tools", "compat"},
     "mpi4py_fft": {"tools/bench/peer.py"},
     "greenlet": {"timing/simulate/clock.py"},
-    "numba": {"compiled.py", "collectives", "fft/engine/compiled_function.py",
+    "numba": {"compiled.py", "collectives", "fft/engine/compiled_function.py", "fft/engine/plane_brackets.py",
               "fft/engine/execute.py", "sparse/block_diagonals.py", "sparse/prefetch.py"},
 }
 LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level

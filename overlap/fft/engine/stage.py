@@ -56,12 +56,15 @@ class SourceArray:
     coordinates : tuple of int
         The rank's, in the layout's grid.
     dtype : dtype
+    contiguous : bool
+        The rank's part is C-contiguous: MPI may send from there.
     """
 
     layout: Layout
     shape: tuple[int, ...]
     coordinates: tuple[int, ...]
     dtype: np.dtype
+    contiguous: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ class Stage:
         # What need not wait in the slot until the exchange is over, goes straight to the target.
         self.straight = place.early and (not steps.then or self._in_target)
         self.direct = self.straight and place.natural
+        self._sent_from = self.source_shape if source.contiguous and not steps.first else None
         self._messages: dict[tuple[int, int], Message] = {}
         self.first, self.then = {}, {}  # sweeps by the length of a unit
         for number in range(self.blocks.units):
@@ -198,7 +202,7 @@ class Stage:
         key = part.start, part.stop
         if key not in self._messages:
             self._messages[key] = Message(self.blocks.message(part), self.blocks.rank,
-                                          self.target_shape, self.straight, self.direct)
+                                          self.target_shape, self.straight, self.direct, self._sent_from)
         return self._messages[key]
 
     def runs(self, part):
@@ -286,9 +290,9 @@ class Stage:
 
 
 class Message:
-    """Where the pieces of a message lie in a slot's buffers, or in the target."""
+    """Where the pieces of a message lie: in a slot's buffers, in the target, or, sent as they are, in the source."""
 
-    def __init__(self, boxes, rank, target_shape, straight, direct):
+    def __init__(self, boxes, rank, target_shape, straight, direct, source_shape=None):
         self.sent, self.received = boxes.sent, boxes.received
         self.shapes_sent = [box_shape(box) for box in boxes.sent]
         self.shapes_received = [box_shape(box) for box in boxes.received]
@@ -300,6 +304,8 @@ class Message:
         self.counts_sent = sent
         self.starts_sent = starts_of(sent)
         self.send_size = sum(sent)
+        if source_shape is not None and all(contiguous(box, source_shape) for box in boxes.sent):
+            self.starts_sent, self.send_size = [offset(box, source_shape) for box in boxes.sent], 0
         self.starts_received = starts_of(received)
         self.direct = direct and all(
             contiguous(box, target_shape) for number, box in enumerate(boxes.received)

@@ -1,0 +1,289 @@
+"""What `Bracket` does with planes between two exchanges: from their modes to those of their brackets.
+
+The loops between the FFTs would take NumPy twenty passes, which cost as much as the FFTs. Here they are C
+functions that a program calls, as it calls FFTW: all planes of a slice take one call of the compiled loop.
+
+M and K are the largest ky and kx in units of their spacing. What the FFTs read and do not write (out of
+place) keeps its zeros: the padding of the 2/3 rule is written once, into scratch memory that nothing else uses.
+"""
+
+from itertools import groupby
+
+import numpy as np
+from numba import carray, types
+
+from ...arrays import chunks, length_of
+from ...compiled import CFunction
+from ...runtime import worker_index
+from .execute import execute, pointer
+from .fftw import ALIGNMENT, zeros
+from .lines import LineTransform
+from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, Program, View, written
+
+PAIRS = 4  # per block: its modes stay in the cache
+PLANES, KY = 1, 2  # axes
+ONE = slice(0, 1)  # slice in a message
+
+
+class PlaneBrackets:
+    """The stages of `Bracket` on this rank, and what is done in between, block by block.
+
+    Parameters
+    ----------
+    stages : (Stage, Stage)
+        From modes split along ky to planes, and back. Neither transforms anything.
+    spacing : (float, float)
+        dky, dkx.
+    points : (int, int)
+        Size of the real-space grid, ``(ny, nx)``.
+    effort : str
+        FFTW's.
+    workers : int
+
+    Attributes
+    ----------
+    messages : (Message, Message)
+    planes : int
+        This rank's, in between.
+    blocks : list of slice
+        Whole pairs of planes.
+    """
+
+    def __init__(self, stages, spacing, points, effort, workers):
+        self._back, self._forth = stages
+        self.messages = tuple(stage.message(ONE) for stage in stages)
+        self.planes = self._back.target_shape[PLANES]
+        self.blocks = [slice(2 * part.start, min(2 * part.stop, self.planes))
+                       for part in chunks(-(-self.planes // 2), PAIRS)]
+        self._modes, self._spacing, self._points = self._back.shape[KY:], spacing, points
+        (nky, _), (ny, nx) = self._modes, points
+        shapes = [(2 * PAIRS, 2 * nky - 1, nx),  # modes, ky = -M ... M
+                  (PAIRS, 2 * nky - 1, nx),  # spectra, ky = 0 ... M, -M ... -1
+                  (2, ny, nx), (2, ny, nx), (ny, nx)]  # of one pair, which stay in the cache
+        line, first, views = ALIGNMENT // 16, 0, []
+        for shape in shapes:
+            views.append(View.contiguous(SCRATCH, shape, np.dtype(complex), first))
+            first += -(-int(np.prod(shape)) // line) * line
+        self._loaded, self._spectra, self._columns, self._gradients, self._brackets = views
+        self._scratch = [zeros(first, complex) for _ in range(workers)]
+        self._addresses = [_address(memory) for memory in self._scratch]
+        self._plan(effort)
+        self._arguments = []  # of what programs call
+        self._brackets_code = written(self._write_all)
+        self._take_codes = [written(self._write_take, block) for block in self.blocks]
+
+    def _plan(self, effort):
+        """FFTW's plans for one pair."""
+        (nky, _), (ny, _) = self._modes, self._points
+        lines = self._lines = self._gradients[:1].reshaped(self._gradients.shape[1:])  # free once the brackets are taken
+
+        def planned(source, target, axis, forward):
+            return LineTransform(*(view.array(self._scratch[0]) for view in (source, target)), axis, forward,
+                                 effort, keep=True)
+
+        self._rows = planned(self._loaded[:2], self._columns[:, :2 * nky - 1], 2, False)
+        self._to_real = planned(self._columns, self._gradients, 1, False)
+        self._to_lines = planned(self._brackets, lines, 0, True)
+        ends = [(slice(0, nky), slice(0, nky))]
+        if nky > 1:
+            ends.append((slice(ny - nky + 1, ny), slice(nky, None)))
+        self._ends = [(planned(lines[here], self._spectrum(0)[there], 1, True), here, there) for here, there in ends]
+
+    def _spectrum(self, pair):
+        return self._spectra[pair:pair + 1].reshaped(self._spectra.shape[1:])
+
+    def apply(self, slot, f, out, gradient):
+        """The brackets of a slice, whose first exchange is over; the second one sends the others'.
+
+        Parameters
+        ----------
+        slot : Buffers
+        f, out : ndarray of complex
+            This rank's modes, C-contiguous ``(planes, my ky, nkx)``: its own piece lies there.
+        gradient : ndarray of complex
+            a_x + i a_y of this rank's planes, C-contiguous ``(planes, ny, nx)``.
+        """
+        bases = slot.bases
+        bases[SOURCE], bases[TARGET], bases[ASIDE] = map(_address, (f, out, gradient))
+        bases[SCRATCH] = self._addresses[worker_index()]
+        execute(self._brackets_code, bases)
+
+    def take(self, slot, a, gradient, block):
+        """Bring a_x + i a_y of a block of planes to real space; returns its largest square."""
+        bases = slot.bases.copy()  # other workers have other blocks of the slot
+        bases[SOURCE], bases[ASIDE] = map(_address, (a, gradient))
+        bases[SCRATCH] = self._addresses[worker_index()]
+        execute(self._take_codes[block], bases)
+        taken = gradient[self.blocks[block]]
+        return float((taken.real**2 + taken.imag**2).max())
+
+    # ---- what programs do ------------------------------------------------------------------------
+
+    def _write_all(self, program):
+        for _, alike in groupby(self.blocks, key=length_of):
+            blocks, body = list(alike), Program()
+            self._write_load(body, blocks[0])
+            for pair, planes in _pairs(blocks[0]):
+                self._write_brackets(body, pair, self._advecting(planes, blocks[0]))
+            self._write_store(body, blocks[0])
+            program.repeat(body, len(blocks))
+
+    def _write_take(self, program, block):
+        self._write_load(program, block)
+        for pair, planes in _pairs(block):
+            self._write_to_real(program, pair)
+            program.copy(self._advecting(planes, block), self._gradients[:length_of(planes)])
+
+    def _advecting(self, planes, block):
+        """Some planes of the advecting gradient, moving on by blocks."""
+        whole = View.contiguous(ASIDE, (self.planes, *self._points), np.dtype(complex))
+        return whole[planes].stepping(0, length_of(block))
+
+    def _write_load(self, program, block):
+        """Take the modes of a block of planes, with those of -k."""
+        lines, nx = self._loaded.shape[1:]
+        message, rank = self.messages[0], self._back.blocks.rank
+        pieces = message.pieces_received(RECEIVE, np.dtype(complex))
+        pieces[rank] = View.contiguous(SOURCE, self._back.source_shape, np.dtype(complex))[message.sent[rank]]
+        for piece, (first, rows) in zip(pieces, self._rows_of(message.received)):
+            if piece.size:
+                argument = self._argument(length_of(block), rows, self._modes[1], first, lines, nx, *self._spacing)
+                program.call(_spread.address, argument, self._loaded,
+                             piece[:, block].stepping(PLANES, length_of(block)))
+
+    def _write_to_real(self, program, pair):
+        """Bring f_x + i f_y of a pair of planes to real space.
+
+        The modes are laid out from the most negative one on, not in FFTW's order: that gives all fields
+        the same phase, on which the bracket does not depend.
+        """
+        program.transform(self._rows, self._columns, self._loaded[2 * pair:])
+        program.transform(self._to_real, self._gradients, self._columns)
+
+    def _write_brackets(self, program, pair, advecting):
+        """The brackets of a pair of planes, and their spectrum."""
+        self._write_to_real(program, pair)
+        planes, points = advecting.shape[0], self._brackets.size
+        program.call(_multiply.address, self._argument(planes, points, self._brackets.offset - self._gradients.offset),
+                     self._gradients, advecting)
+        program.transform(self._to_lines, self._lines, self._brackets)
+        for transform, here, there in self._ends:
+            program.transform(transform, self._spectrum(pair)[there], self._lines[here])
+
+    def _write_store(self, program, block):
+        """Write the modes of the brackets of a block of planes to where they are sent from."""
+        lines, nx = self._spectra.shape[1:]
+        message, rank = self.messages[1], self._forth.blocks.rank
+        pieces = message.pieces_sent(SEND, np.dtype(complex))
+        pieces[rank] = View.contiguous(TARGET, self._forth.target_shape, np.dtype(complex))[message.received[rank]]
+        for piece, (first, rows) in zip(pieces, self._rows_of(message.sent)):
+            if piece.size:
+                argument = self._argument(length_of(block), rows, self._modes[1], first, lines, nx,
+                                          0.5 / self._brackets.size)
+                program.call(_separate.address, argument, piece[:, block].stepping(PLANES, length_of(block)),
+                             self._spectra)
+
+    @staticmethod
+    def _rows_of(boxes):
+        """The first ky, and how many, of every rank's piece."""
+        return [(box[KY].start, length_of(box[KY])) for box in boxes]
+
+    def _argument(self, *numbers):
+        """Address of some numbers, for a C function."""
+        self._arguments.append(np.array(numbers, float))
+        return _address(self._arguments[-1])
+
+
+def _pairs(part):
+    """Number and planes of each pair in a block of planes; the last one may be a single plane."""
+    for number, first in enumerate(range(part.start, part.stop, 2)):
+        yield number, slice(first, min(first + 2, part.stop))
+
+
+def _address(array):
+    return array.__array_interface__["data"][0]
+
+
+def _c_function(function):
+    """One that programs call: of an argument, a source and a target, by their addresses."""
+    return CFunction(function, types.void(types.int64, types.int64, types.int64), fastmath={"contract"})
+
+
+@_c_function
+def _spread(argument, source, target):
+    """Modes of f_x + i f_y, of both signs of ky, from those of f at ky >= 0.
+
+    Their factor is i (kx + i ky), and f(-k) = conj f(k).
+    """
+    given = carray(pointer(argument), 8, np.float64)
+    planes, rows, nkx = int(given[0]), int(given[1]), int(given[2])
+    first, lines, nx = int(given[3]), int(given[4]), int(given[5])
+    dky, dkx = given[6], given[7]
+    piece = carray(pointer(source), (planes, rows, nkx), np.complex128)
+    modes = carray(pointer(target), (planes, lines, nx), np.complex128)
+    last = lines // 2
+    for plane in range(planes):
+        for row in range(rows):
+            number = first + row
+            ky = number * dky
+            above, below = modes[plane, last + number], modes[plane, last - number]
+            for column in range(nkx):
+                kx = (column - nkx // 2) * dkx
+                f = piece[plane, row, column]
+                x_re, x_im = -kx * f.imag, kx * f.real
+                y_re, y_im = ky * f.real, ky * f.imag
+                if number:
+                    below[nkx - 1 - column] = complex(x_re + y_re, -x_im - y_im)
+                above[column] = complex(x_re - y_re, x_im - y_im)
+
+
+@_c_function
+def _multiply(argument, source, target):
+    """a_x f_y - a_y f_x of the first plane, plus i times that of the second one, if there is."""
+    given = carray(pointer(argument), 3, np.float64)
+    planes, points = int(given[0]), int(given[1])
+    advecting = carray(pointer(source), (planes, points), np.complex128)
+    gradients = carray(pointer(target), (2, points), np.complex128)
+    brackets = carray(pointer(target + int(given[2])), points, np.complex128)
+    if planes == 1:
+        for x in range(points):
+            a, f = advecting[0, x], gradients[0, x]
+            brackets[x] = a.real * f.imag - a.imag * f.real
+        return
+    for x in range(points):
+        a, f = advecting[0, x], gradients[0, x]
+        b, g = advecting[1, x], gradients[1, x]
+        brackets[x] = complex(a.real * f.imag - a.imag * f.real, b.real * g.imag - b.imag * g.real)
+
+
+@_c_function
+def _separate(argument, source, target):
+    """Modes of b and d from those of c = b + i d, real b and d being planes of a pair.
+
+    2 b_k = c_k + conj c_(-k), 2 d_k = -i (c_k - conj c_(-k)).
+    """
+    given = carray(pointer(argument), 7, np.float64)
+    planes, rows, nkx = int(given[0]), int(given[1]), int(given[2])
+    first, lines, nx = int(given[3]), int(given[4]), int(given[5])
+    scale, pairs = given[6], (planes + 1) // 2
+    spectra = carray(pointer(source), (pairs, lines, nx), np.complex128)
+    piece = carray(pointer(target), (planes, rows, nkx), np.complex128)
+    most = nkx // 2
+    for pair in range(pairs):
+        for row in range(rows):
+            number = first + row
+            here, mirrored = spectra[pair, number], spectra[pair, (lines - number) % lines]
+            # Of a single plane, what is written to d is overwritten by b.
+            b, d = piece[2 * pair, row], piece[min(2 * pair + 1, planes - 1), row]
+            for kx in range(most + 1):
+                c, opposite = here[kx], mirrored[(nx - kx) % nx]
+                d[most + kx] = complex(scale * (c.imag + opposite.imag),
+                                       scale * (opposite.real - c.real))
+                b[most + kx] = complex(scale * (c.real + opposite.real),
+                                       scale * (c.imag - opposite.imag))
+            for kx in range(1, most + 1):
+                c, opposite = here[nx - kx], mirrored[kx]
+                d[most - kx] = complex(scale * (c.imag + opposite.imag),
+                                       scale * (opposite.real - c.real))
+                b[most - kx] = complex(scale * (c.real + opposite.real),
+                                       scale * (c.imag - opposite.imag))
