@@ -336,7 +336,8 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
     calls = 0
     while refinement.run(lambda: transform.run_planes([transform.units], [])):
         calls += 1
-    assert calls == 2 * len(entrants) + 2 * refining.FINAL_ROUNDS - 1
+    assert calls == refining.CALLS * len(entrants) + (refining.SEMIFINALISTS * refining.SEMIFINAL_ROUNDS
+                                         + refining.FINALISTS * refining.FINAL_ROUNDS) - 1
     assert kept == [transform.settings] and transform.settings.wait == favourite
     assert {trial.settings for trial in transform.trials} == set(entrants)
 
@@ -353,6 +354,24 @@ def test_shares_that_are_late_are_tried_once_the_fastest_mode_is_known(monkeypat
         pass
     assert {trial.settings.late for trial in transform.trials if trial.settings.wait == "poll"} >= set(LATE)
     assert transform.settings.wait == "poll" and transform.settings.late == share
+
+
+@pytest.mark.parametrize("disturbed", range(8))
+def test_one_disturbed_call_does_not_decide(monkeypatch, disturbed):
+    transform = Transform(cost=costing({"wait": "poll", "chunk": 2}), **PLANES)
+    monkeypatch.setattr(refining, "perf_counter", lambda: transform.now_s)
+    transform.planning = True
+    entrants = [replace(FULL, wait=wait, chunk=chunk) for wait in ("off", "poll") for chunk in (1, 2)]
+    transform.configure(entrants[0])
+    refinement = Refinement(transform, entrants, lambda best: [], lambda settings: None)
+    calls, going = 0, True
+    while going:
+        def call(late_s=30.0 * (calls == disturbed)):
+            transform.run_planes([transform.units], [])
+            transform.now_s += late_s
+        going = refinement.run(call)
+        calls += 1
+    assert transform.settings == entrants[-1]
 
 
 @pytest.mark.parametrize("hosts, cores, wait", [

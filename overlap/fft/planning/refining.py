@@ -1,15 +1,15 @@
 """Refining: the settings that a model chose are compared with others in the user's own calls.
 
 Nothing is measured when a plan is made, so it comes at once. Its first calls then run with one candidate's
-settings after another, twice each (the first time touches new memory), then with what is worth a try once the best
-of these is known, and the best two a few times more.
+settings after another, twice each; one of the two may be disturbed, the first one also touches new memory, so the faster
+one counts. The best run again before what is worth a try once the best is known, and in the end the best two, whose medians decide.
 Results do not depend on the settings, only the time of these calls does. A call's time is that of the rank
 which came last, the smallest of all ranks' times: the others have waited for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import perf_counter
 
@@ -19,8 +19,10 @@ from .candidates import Tunable
 from .settings import Settings, Trial
 from .trials import winner
 
-ENTRANTS = 6
-FINAL_ROUNDS = 3
+ENTRANTS, CALLS = 6, 2
+SUCCESSOR_CALLS = 3
+SEMIFINALISTS, SEMIFINAL_ROUNDS = 3, 2
+FINALISTS, FINAL_ROUNDS = 2, 3
 NEAR_TIE = 0.97
 
 
@@ -40,44 +42,30 @@ class Refinement:
 
     def __init__(self, transform: Tunable, entrants: list[Settings],
                  successors: Callable[[Settings], list[Settings]], keep: Callable[[Settings], object]) -> None:
-        self._transform, self._keep = transform, keep
-        self._successors: Callable[[Settings], list[Settings]] | None = successors
+        self._transform, self._successors, self._keep = transform, successors, keep
         self._entrants: list[Settings] = []
         self._times_s: list[list[float]] = []
-        self._turns: list[int] = []
-        self._final = False
-        self._enter(entrants[:ENTRANTS])
+        self._finalists: list[int] = []
+        self._turns = self._all_turns(entrants[:ENTRANTS])
+        self._turn = next(self._turns)
 
     def run(self, call: Callable[[], None]) -> bool:
         """Make a call with the settings whose turn it is; whether others are left (collective)."""
         transform = self._transform
         control = transform.runtime.control
-        settings = self._entrants[self._turns[0]]
+        settings = self._entrants[self._turn]
         if settings != transform.settings:
             self._configure(settings)
         started = perf_counter()
         call()
         seconds = control.minimum(perf_counter() - started)
-        self._times_s[self._turns.pop(0)].append(seconds)
-        if self._turns:
+        self._times_s[self._turn].append(seconds)
+        turn = next(self._turns, None)
+        if turn is not None:
+            self._turn = turn
             return True
         medians = [float(np.median(times_s[1:])) for times_s in self._times_s]
-        if self._successors is not None:
-            found = self._successors(self._entrants[int(np.argmin(medians))])
-            self._successors = None
-            self._enter([one for one in found if one not in self._entrants])
-            if self._turns:
-                return True
-        if not self._final and len(medians) > 1:
-            self._final = True
-            best = sorted(np.argsort(medians, kind="stable")[:2])
-            self._turns = [int(number) for _ in range(FINAL_ROUNDS) for number in best]
-            return True
-        finalists = range(len(medians))
-        if self._final:
-            fewest = max(map(len, self._times_s))
-            finalists = [number for number in finalists if len(self._times_s[number]) == fewest]  # type: ignore[assignment]
-        chosen = self._entrants[finalists[winner([medians[number] for number in finalists], NEAR_TIE)]]
+        chosen = self._entrants[self._finalists[winner([medians[number] for number in self._finalists], NEAR_TIE)]]
         self._configure(chosen)
         transform.trials = tuple(sorted(
             (Trial(entrant, median / max(1, transform.slices))
@@ -85,12 +73,32 @@ class Refinement:
         self._keep(chosen)
         return False
 
-    def _enter(self, entrants: list[Settings]) -> None:
-        """Give each of these its turns."""
+    @property
+    def _fastest(self) -> list[int]:
+        """Numbers of the entrants, those with the fastest calls first."""
+        return np.argsort(list(map(min, self._times_s)), kind="stable").tolist()
+
+    def _all_turns(self, entrants: list[Settings]) -> Iterator[int]:
+        """The number of the entrant whose turn it is, for every call."""
+        yield from self._first(entrants, CALLS)
+        if len(self._entrants) > SEMIFINALISTS:
+            yield from self._again(SEMIFINALISTS, SEMIFINAL_ROUNDS)
+        found = self._successors(self._entrants[self._fastest[0]])
+        yield from self._first([one for one in found if one not in self._entrants], SUCCESSOR_CALLS)
+        yield from self._again(FINALISTS, FINAL_ROUNDS if len(self._entrants) > 1 else 0)
+
+    def _first(self, entrants: list[Settings], calls: int) -> Iterator[int]:
+        """So many calls of each of these."""
         for settings in entrants:
-            self._turns += [len(self._entrants)] * 2
             self._entrants.append(settings)
             self._times_s.append([])
+            yield from [len(self._entrants) - 1] * calls
+
+    def _again(self, number: int, rounds: int) -> Iterator[int]:
+        """The best so far in turns."""
+        self._finalists = sorted(self._fastest[:number])
+        for _ in range(rounds):
+            yield from self._finalists
 
     def _configure(self, settings: Settings) -> None:
         transform, before = self._transform, self._transform.settings
