@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from overlap import files
-from overlap.tools import launch
+from overlap.tools import launch, links
 from overlap.tools.bench.table import markdown
 
 RATES = "2gbit", "4gbit"
@@ -126,7 +126,7 @@ def main():
     print(f"{good} of {total} within {100 * TARGET:.0f} %")
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    text = HEAD.format(rounds=options.rounds, good=good, total=total) + markdown(
+    text = HEAD.format(rounds=options.rounds, kib=links.BURST // 1024, good=good, total=total) + markdown(
         ("link", "slices / per message", "wait", "depth", "C", "T", "predicted", "measured",
          "error"), rows)
     files.write(out / "simulation_validation.md", text + "\n")
@@ -135,7 +135,7 @@ def main():
 HEAD = """# Simulated against measured
 
 `python bench/validate_simulation.py` on a virtual machine with two AMD EPYC cores: forward
-complex FFTs, two ranks, one core and one worker each, shaped links (96 KiB token buckets),
+complex FFTs, two ranks, one core and one worker each, shaped links ({kib} KiB token buckets),
 MPICH. Median (least to most) of {rounds} interleaved rounds, ms. The machine files
 (`bench/machines/`) were measured just before; C is the case's own; T is shown only, the
 simulation has it from the machine file. Off runs slot by slot whatever the depth.

@@ -6,6 +6,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
 
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all
+    freed           what a `with` block frees at its end, on all ranks
     compiled        functions compiled by numba, without the GIL, and the cache of their code
     interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks

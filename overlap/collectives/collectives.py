@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from mpi4py import MPI
 from numba.core.errors import NumbaError
 
 from ..errors import InputError
+from ..freed import Freed
 from . import buffers, protocol
 from .attention import Attention
 from .combine import SUM, Op
@@ -29,7 +29,7 @@ _UNKNOWN = NumbaError, NotImplementedError    # what numba says of types that it
 _AS_BYTES = "egG"                             # of these types that are numbers: half and long precision
 
 
-class Collectives:
+class Collectives(Freed):
     """Collectives of a communicator, prepared once and called any number of times.
 
     Between ranks of a node data pass through a window of shared memory, by a store and a flag, without MPI. Between
@@ -231,14 +231,6 @@ class Collectives:
         if not self._window.closed:
             self._window.free()
             self._carrier.free()
-
-    def __enter__(self) -> Collectives:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if error is None:
-            self.free()
 
     def _again(self, function, *arrays, op=None, root=None):
         """Call compiled code with arguments that it cannot take as they are."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
 from ..errors import ClosedError, InputError
+from ..freed import Freed
 from ..runtime.operations import start as started
 from ..runtime.own_control import OwnControl
 from ..runtime.requests import AsyncComm
@@ -29,7 +29,7 @@ _ATTEND_S = 0.005       # between two looks of a rank that waits, at what has fa
 _POLLS = 200            # of messages, before the core is offered to others
 
 
-class Halo:
+class Halo(Freed):
     """Exchanges copies of other ranks' entries: the ghost cells of blocks, or any entries (`from_indices`).
 
     ::
@@ -346,13 +346,8 @@ class Halo:
         self._requests.end()
         self._undo()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if error is None or error is self._news.failure:
-            self.free()
+    def _raised_by_all(self, error: BaseException) -> bool:
+        return error is self._news.failure
 
 
 class Pending:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..arrays.masks import mask_problem
 from ..arrays.partition import block, length_of
 from ..collectives import Collectives
 from ..errors import InputError
+from ..freed import Freed
 from ..halo import Halo
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
@@ -25,7 +25,7 @@ PIECES = 8  # of the rows that need no other rank's entries: after each of them 
 FEW_PIECES, SHORT_NBYTES = 4, 2**18  # where the system sends whole messages by itself
 
 
-class Matrix:
+class Matrix(Freed):
     """A square sparse matrix of numbers or of small square blocks; every rank holds a run of rows.
 
     Rank 0 has the first rows, rank 1 the next ones, and so on. The vectors that it is multiplied with are numpy arrays of
@@ -348,14 +348,6 @@ class Matrix:
         if self._collectives is not None:
             self._collectives.free()
         self.halo.free()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if error is None:
-            self.free()
 
 
 class Transposed:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import Self
+from abc import abstractmethod
 
 import numpy as np
 
+from ..freed import Freed
 from . import kernels
 from .matrix import Matrix
 
 
-class Preconditioner(ABC):
+class Preconditioner(Freed):
     """An approximation of the inverse of a matrix: ``M @ r`` for users, `apply` for solvers. Both may be collective.
 
     Parameters
@@ -36,14 +35,6 @@ class Preconditioner(ABC):
 
     def free(self) -> None:
         """Free what it has made beside the matrix (collective); most have made nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if error is None:
-            self.free()
 
 
 class Jacobi(Preconditioner):
