@@ -1,7 +1,7 @@
 """The commands: `overlap info | links | bench | tune | cache | demo | scale | trace | predict`.
 
-Exit status: 0; 1 when the work failed; 2 for arguments that make no sense; 130 after Ctrl-C; of
-`overlap links`, the command's own.
+Exit status: 0; 1 when the work failed; 2 for arguments that make no sense; 130 after Ctrl-C; 141 when nobody
+reads what is printed; of `overlap links`, the command's own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import math
 import os
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from .predict import (
 )
 from .scale import commands as scale
 
+UNREAD = 128 + signal.SIGPIPE
 _FAILURES = (CommandError, InputError, LinksUnavailable, launch.LaunchError, OSError)
 
 
@@ -75,7 +77,12 @@ def _run(argv, rank=0):
         return 0
     given.after_dashes = command
     try:
-        return given.run(given, parser) or 0
+        status = given.run(given, parser) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:     # as of `overlap cache show | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # what Python writes at its end
+        return UNREAD
     except _FAILURES as error:
         if launch.under_mpi() and isinstance(error, OSError):
             raise       # of this rank alone

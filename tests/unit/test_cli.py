@@ -3,6 +3,9 @@
 import argparse
 import builtins
 import json
+import os
+import subprocess
+import sys
 from importlib import metadata
 
 import pytest
@@ -71,6 +74,17 @@ def test_arguments_that_make_no_sense(argv, complaint, capsys):
         cli.main(argv)
     assert stop.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_ends_the_command_in_silence():
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([sys.executable, "-m", "overlap", "predict", "--compute-s", "1", "--communication-s", "1"],
+                              stdout=write, stderr=subprocess.PIPE, timeout=60)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_version(capsys):
