@@ -95,7 +95,9 @@ def measure(comm: MPI.Intracomm, case: Case,
         bare_fft_s = comm.allreduce(kind.bare_fft_s(case, plans["off"]), MPI.MAX)
         if case.trace:
             _trace(comm, case, job, best.settings, out)
+        steps.end()
         return {
+            "took_s": steps.took_s,
             "seconds": seconds, "ranks": comm.size, "hosts": hosts, "max_rel_error": error,
             "grid": list(plans["off"].grid) if kind is JOBS["fft3"] else None,
             "choice": {name: getattr(best.settings, name)
@@ -107,16 +109,33 @@ def measure(comm: MPI.Intracomm, case: Case,
 
 
 class _Progress:
-    """Counts steps, and says so on rank 0."""
+    """Counts steps, and says so on rank 0.
+
+    Attributes
+    ----------
+    took_s : dict
+        Seconds of every kind of step.
+    """
 
     def __init__(self, comm, report, total):
         self._report = report if comm.rank == 0 else None
         self._done, self._total = -1, total
+        self._kind, self._since_s = None, perf_counter()
+        self.took_s = {}
 
-    def next(self, what):
+    def next(self, what, kind=None):
+        self.end()
+        self._kind = kind or what
         self._done += 1
         if self._report is not None:
             self._report(what, self._done, self._total)
+
+    def end(self):
+        """End the last step."""
+        now_s = perf_counter()
+        if self._kind is not None:
+            self.took_s[self._kind] = self.took_s.get(self._kind, 0.0) + now_s - self._since_s
+        self._since_s = now_s
 
 
 def _call(run, inputs, out):
@@ -172,7 +191,7 @@ def _rounds(comm, columns, rounds, calls, steps):
     names = list(columns)
     seconds = {name: [] for name in names}
     for number in range(rounds):
-        steps.next(f"round {number + 1} of {rounds}")
+        steps.next(f"round {number + 1} of {rounds}", "rounds")
         first = number % len(names)
         for name in names[first:] + names[:first]:
             prepare, run = columns[name]

@@ -41,7 +41,7 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
         ``gain`` = off/auto, with its bounds ``gain_bound`` = (C + T)/max(C, T) and
         ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N; ``max_rel_error``;
         ``control_hidden`` and ``control_ok``,
-        None on shared memory; the peer's times, where it ran. Without auto among the modes, its
+        None on shared memory; ``took_s``, seconds of every step of the measurement; the peer's times, where it ran. Without auto among the modes, its
         place in ``auto_choice``, ``hidden`` and ``gain`` is taken by the last of them.
     """
     seconds = measured["seconds"]
@@ -65,7 +65,7 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
         "hidden": _finite(model.hidden(C, T, best)),
         "max_rel_error": measured["max_rel_error"],
         "nbytes_in_flight": measured["nbytes_in_flight"], "binding": measured["binding"],
-        "waiting": measured.get("waiting"),
+        "waiting": measured.get("waiting"), "took_s": measured.get("took_s"),
         "control_s": median.get("control"), "control_hidden": None, "control_ok": None,
         "spread": {name: [min(values), max(values)] for name, values in seconds.items()}}
     if "control" in median:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 from ... import files
@@ -150,10 +151,13 @@ class Session:
                 self._bar.update(self._task, description=name, what=what,
                                  completed=finished + done / total)
 
+        started_s = perf_counter()
         run_spec({"task": "case", **case.as_dict()}, ranks=ranks, on_event=on_event, link=link,
                  workers=case.workers, **self._options)
         record = events.get("record")
         if record is not None:
+            took_s = record["took_s"]
+            took_s["start and end"] = perf_counter() - started_s - sum(took_s.values())
             self.report["mpi"] = {key: value for key, value in events["environment"].items()
                                   if key != "ranks"}
             self.report["cases"].append(record)
