@@ -1,7 +1,7 @@
 """What a case may not leave behind on a rank that runs the next one, and what is put back for it.
 
 Put back silently, as a process of its own would start with it: the environment, `sys.argv`,
-`sys.path`, modules hidden by None, warnings filters, numpy's error state; FFTW forgets its wisdom.
+`sys.path`, modules hidden by None, warnings filters, numpy's error state; FFTW forgets its wisdom, the drop-in its runtimes.
 Anything else that differs fails the case by name: threads, open descriptors (but for fonts, which
 matplotlib keeps open), shared memory segments, duplicates of the world communicator, unreceived messages, signal handlers, priority,
 cores, the folder, resource limits, the garbage collector's switch, sizes of thread pools.
@@ -48,6 +48,10 @@ class Snapshot:
             if name not in self.hidden:
                 del sys.modules[name]
         sys.modules.update(self.modules)
+        if shared := sys.modules.get("overlap.compat.mpi4py_fft.shared"):
+            from mpi4py import MPI
+            shared.Shared.of(MPI.COMM_WORLD).close()
+            MPI.COMM_WORLD.Delete_attr(shared.Shared._key)
         if self.errors:
             sys.modules["numpy"].seterr(**self.errors)
 

@@ -5,7 +5,8 @@ first transformed axis is split over `comm`, the first parts one longer where th
 is split along the next axis, and the backward ones take it so; an array that is split in another way is
 refused (`DistArray.redistribute` mends that). All functions are collective.
 
-The last eight plans of every communicator are kept; `close_plans` closes them, as does the interpreter's end.
+The last eight plans of every communicator are kept; `close_plans` closes them, as does the end of the communicator or the
+interpreter.
 """
 
 from __future__ import annotations
@@ -72,10 +73,17 @@ def close_plans() -> None:
 atexit.register(close_plans)
 
 
+def _deleted(comm: MPI.Comm, key: int, plans: _Plans) -> None:
+    """A communicator is freed, by all its ranks; the predefined ones at MPI's end, where nothing can be freed any more."""
+    if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        plans.close()
+        _all.remove(plans)
+
+
 def _plans_of(comm: MPI.Intracomm) -> _Plans:
     global _keyval
     if _keyval is None:
-        _keyval = MPI.Comm.Create_keyval()
+        _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
     found: Any = comm.Get_attr(_keyval)
     if found is None:
         found = _Plans(comm)

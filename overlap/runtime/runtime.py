@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
@@ -119,7 +119,7 @@ class Runtime:
         self.closed = False
         self.cache: dict[Any, Any] = {}
         self.load = Load()
-        self._pools: AbstractContextManager[None] | None = None
+        self._pools = ExitStack()
         with held_signals():
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.control = Control(comm, self._watchdog)
@@ -136,8 +136,7 @@ class Runtime:
                 self.comm = self.control.wrap(comm)
                 with self._watchdog.watching("comparing the clocks of all ranks"):
                     self.trace = Trace.start(self.control.comm) if trace is True else trace or None
-                self._pools = single_threaded_pools()
-                self._pools.__enter__()
+                self._pools.enter_context(single_threaded_pools())
 
     def __enter__(self) -> Self:
         return self
@@ -156,11 +155,28 @@ class Runtime:
                 with ExitStack() as closing:    # which goes on where a step of it raises
                     closing.callback(self._watchdog.close)
                     closing.callback(self.control.free)
-                    if self._pools is not None:
-                        closing.push(self._pools)
-                    closing.callback(self._threads.close)
+                    closing.callback(self._end_threads)
                     self._finalizer.detach()
                     self.cache.clear()
+
+    def pause(self) -> None:
+        """End all threads and restore the thread pools, until `resume`: communicators and cache are kept (local)."""
+        with held_signals():
+            self.control.check_idle()
+            with ExitStack() as pausing:
+                pausing.callback(self._watchdog.close)
+                pausing.callback(self._end_threads)
+
+    def resume(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:
+        """Be in use again after `pause`, with these deadlines (local)."""
+        with held_signals():
+            self.deadline_s = deadline_s
+            self._watchdog.start(deadline_s, entry_deadline_s)
+            self._pools.enter_context(single_threaded_pools())
+
+    def _end_threads(self):
+        with self._pools:
+            self._threads.close()
 
     def wrap(self, comm: MPI.Comm) -> AsyncComm:
         """Make an awaitable communicator of any mpi4py communicator (collective over it)."""

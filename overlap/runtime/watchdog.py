@@ -32,6 +32,10 @@ class Watchdog:
     def __init__(self, deadline_s, entry_deadline_s=None):
         self.outstanding = {}
         self.entries = {}
+        self.start(deadline_s, entry_deadline_s)
+
+    def start(self, deadline_s, entry_deadline_s=None):
+        """Watch again, after `close`."""
         deadlines = [("deadline_s", deadline_s, self.outstanding),
                      ("entry_deadline_s", entry_deadline_s, self.entries)]
         self._closed = threading.Event()

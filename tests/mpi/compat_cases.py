@@ -1,9 +1,12 @@
 """What `test_compat` runs on every rank; the truth is `numpy.fft` on the whole, known everywhere."""
 
+import threading
 import warnings
 from itertools import product
 
 import numpy as np
+import threadpoolctl
+from communicators import few_left
 from fft2_cases import random, same_everywhere
 from mpi4py import MPI
 
@@ -364,8 +367,50 @@ def names(comm):
 
 def few_agreements(comm):
     """Where ranks share cores, each costs a millisecond: what is known of the communicator is not asked for again."""
+    before = 0
     for _ in range(2):
         plan = PFFT(comm, (6, 7, 8), axes=(0, 1, 2), dtype="d")
-        agreements = plan.runtime.control._meetings
+        agreements, before = plan.runtime.control._meetings - before, plan.runtime.control._meetings
         plan.destroy()
     assert agreements <= 13, agreements
+
+
+def runtimes_are_kept(comm):
+    """Without plans a runtime has neither threads nor a hold on thread pools; it goes with its communicator."""
+    def threads():
+        return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+    def plan(of, **options):
+        made = PFFT(of, (5, 6), **FAST, **options)
+        u = np.full(made.shape(False), 1.0 + made.runtime.deadline_s)
+        assert_close(comm, made.backward(made.forward(u)), u, 1e-12)
+        assert threads()
+        return made
+
+    with few_left(comm, 40 if MPI.get_vendor()[0] == "MPICH" else None):  # Open MPI makes as many as are wanted
+        for number in range(60):
+            mine = comm.Dup()
+            first = plan(mine, deadline_s=30)
+            runtime = first.runtime
+            other = plan(mine, threads=2)
+            first.destroy()
+            other.destroy()
+            assert not threads() and not runtime.closed
+            if number == 0:
+                with threadpoolctl.threadpool_limits(limits=2):
+                    again = plan(mine)
+                    assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {1}
+                    again.destroy()
+                    assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {2}
+                assert "received -1" in refusal(PFFT, mine, (5, 6), deadline_s=-1 if comm.rank == 0 else 1)
+            again = plan(mine)
+            assert again.runtime is runtime and runtime.deadline_s == 600
+            if number % 2:
+                mine.Free()
+                u = np.ones(again.shape(False))
+                assert_close(comm, again.backward(again.forward(u)), u, 1e-12)
+                again.destroy()
+            else:
+                again.destroy()
+                mine.Free()
+            assert runtime.closed and not threads()

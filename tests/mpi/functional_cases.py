@@ -63,6 +63,12 @@ def plans_are_kept_and_bounded(comm):
     assert next(reversed(held._plans.values())) is last
     fft.close_plans()
     assert last.closed
+    mine = comm.Dup()
+    fft.fft2(np.ones((1, 2, 3)), mine)
+    held = functional._plans_of(mine)
+    last, = held._plans.values()
+    mine.Free()
+    assert last.closed and last.runtime.closed and held not in functional._all
 
 
 def numpy_counts(comm):

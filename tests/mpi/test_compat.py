@@ -3,7 +3,7 @@
 import jobs
 import pytest
 
-OTHERS = ",".join(("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names", "few_agreements"))
+OTHERS = ",".join(("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names", "few_agreements", "runtimes_are_kept"))
 
 
 @pytest.mark.parametrize("ranks, sparse", [(1, 5), (2, 3), (3, 7), (4, 5), (6, 11)])

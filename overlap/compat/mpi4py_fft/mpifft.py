@@ -24,6 +24,7 @@ from ...fft.planning.memory import Memory
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
 from ...fft.volume import Volume
+from ...runtime.arguments import number_problem
 from .libfft import FFT, MadeLater
 from .pencil import Comms, Pencil, Subcomm, ranks_of
 from .pipelined import OwnArrays, PipelinedTransform
@@ -31,6 +32,8 @@ from .request import EFFORTS, check_supported, has_pipeline, understood
 from .route import dimensions_of, for_stages, route_of
 from .shared import Shared
 from .transform import Transform
+
+DEADLINE_S = 600.0
 
 
 class PFFT:
@@ -72,7 +75,7 @@ class PFFT:
     wait : {"auto", "off", "block", "poll"}
         As of `overlap.FFT3`.
     deadline_s : float
-        As of `Runtime`, of the first plan on `comm`.
+        As of `Runtime`; that of the first of the plans on `comm` that are in use together.
     weights : sequence of numbers, optional
         One per rank, what the shares are in proportion to (`overlap.ArrayLayout`); not an argument of mpi4py-fft's.
 
@@ -106,7 +109,7 @@ class PFFT:
     def __init__(self, comm, shape=None, axes=None, dtype=float, grid=None, padding=False,
                  collapse=False, backend="fftw", transforms=None, darray=None, slab=False,
                  planner_effort=None, threads=1, overwrite_input=None, wait="auto",
-                 deadline_s=600.0, weights=None, **unknown):
+                 deadline_s=DEADLINE_S, weights=None, **unknown):
         parent = comm.parent if isinstance(comm, Subcomm) else comm
         if not isinstance(parent, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {comm!r}")
@@ -125,11 +128,12 @@ class PFFT:
         weights, uneven = checked(weights, parent.size)
         if weights is not None and darray is not None:
             uneven = "expected no weights with darray, whose distribution counts, received both"
-        problem = problem or uneven
+        late = number_problem("deadline_s", deadline_s, positive=True, none=True)
+        problem = problem or uneven or late
         self._shared = Shared.of(parent)
         self._workers = workers
         self.collapse = collapse
-        self.runtime = self._shared.runtime(workers, deadline_s)
+        self.runtime = self._shared.runtime(workers, DEADLINE_S if late else deadline_s)
         serial = {"backend": backend, "transforms": transforms, "threads": workers,
                   "planner_effort": planner_effort, "overwrite_input": overwrite_input}
         with self.runtime.together(

@@ -1,47 +1,64 @@
-"""`Shared`: the runtimes that the plans on one communicator have in common."""
+"""`Shared`: the runtimes that the plans on one communicator have in common.
+
+They are kept when no plan uses them, without threads, for the next ones: a runtime's communicators and what was measured on
+them would cost a new plan several times what the plan itself does. They go with their communicator.
+"""
 
 from mpi4py import MPI
 
 from ...runtime import Runtime
 
-LASTING = ("machine", "latency and bandwidth", "shared cores")  # of a runtime's cache, what depends on the communicator alone
-
 
 class Shared:
-    """The runtimes of a communicator, one per number of workers, while any plan uses them."""
+    """The runtimes of a communicator, one per number of workers."""
 
     _key = None
 
-    def __init__(self):
-        self._used = {}  # [runtime, plans] by number of workers
-        self._known = {}  # what the caches of runtimes that were closed had found
+    def __init__(self, comm):
+        self._comm = comm
+        self._runtimes = {}  # by number of workers
+        self._plans = {}  # how many use each
+        self._freed = False
 
     @classmethod
     def of(cls, comm):
         """That of `comm`; kept as its attribute, so that none outlives it for another."""
         if cls._key is None:
-            cls._key = MPI.Comm.Create_keyval()
+            cls._key = MPI.Comm.Create_keyval(delete_fn=_deleted)
         found = comm.Get_attr(cls._key)
         if found is None:
-            found = cls()
+            found = cls(comm)
             comm.Set_attr(cls._key, found)
-            found._comm = comm
         return found
 
     def runtime(self, workers, deadline_s):
-        entry = self._used.get(workers)
-        if entry is None:
-            entry = self._used[workers] = [
-                Runtime(self._comm, workers=workers, deadline_s=deadline_s), 0]
-            entry[0].cache.update(self._known)
-        entry[1] += 1
-        return entry[0]
+        """The runtime for one plan more (collective)."""
+        if workers not in self._runtimes:
+            self._runtimes[workers] = Runtime(self._comm, workers=workers, deadline_s=deadline_s)
+        elif not self._plans[workers]:
+            self._runtimes[workers].resume(deadline_s)
+        self._plans[workers] = self._plans.get(workers, 0) + 1
+        return self._runtimes[workers]
 
     def leave(self, workers):
-        """A plan less; the last one closes the runtime (collective)."""
-        entry = self._used[workers]
-        entry[1] -= 1
-        if entry[1] == 0:
-            del self._used[workers]
-            self._known |= {name: found for name in LASTING if (found := entry[0].cache.get(name))}
-            entry[0].close()
+        """A plan less (collective)."""
+        self._plans[workers] -= 1
+        if self._plans[workers]:
+            return
+        if self._freed:
+            self._runtimes.pop(workers).close()
+        else:
+            self._runtimes[workers].pause()
+
+    def close(self):
+        """Close the runtimes: those in use with their last plan (collective)."""
+        self._freed = True
+        for workers, plans in self._plans.items():
+            if not plans and workers in self._runtimes:
+                self._runtimes.pop(workers).close()
+
+
+def _deleted(comm, key, shared):
+    """The communicator is freed, by all its ranks; at MPI's end the predefined ones are, when nothing can be made or freed any more."""
+    if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        shared.close()

@@ -29,6 +29,7 @@ from .settings import Settings, Tuned
 from .tuning import machine
 
 KEPT = 1000  # files, of some 10 KiB
+HELD = 200  # entries, by a runtime
 
 
 def entries() -> list[tuple[Path, dict | None]]:
@@ -110,6 +111,8 @@ class Memory:
                 runtime.cache["machine"] = machine(runtime.control)
             control = runtime.control
             entry = control.bcast(self._read() if control.rank == 0 else None)
+            if len(known) == HELD:
+                del known[next(iter(known))]  # the same on all ranks, as the order is
             known[self._key] = entry or {"plan": plan, "machine": runtime.cache["machine"], "transforms": {},
                                          "wisdom": ""}
             if entry:
