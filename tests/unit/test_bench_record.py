@@ -200,6 +200,12 @@ def test_sentence_trusts_only_what_the_control_allows():
     assert "little to hide" in demo._sentence([record(without=("control",), hosts=1)])
 
 
+def test_the_demo_tells_measuring_from_the_rest():
+    took_s = [{"planning": 1.0, "choosing settings": 2.0, "rounds": 3.0, "start and end": 1.0},
+              {"planning": 4.0, "rounds": 5.0, "bare FFTs, timeline": 0.4}]
+    assert demo._took([{"took_s": each} for each in took_s]).startswith("16 s, of which 10 s of measuring")
+
+
 def test_timeline_shown_is_of_links_and_balanced():
     shared = record(Case(rounds=3), without=("control",), hosts=1)
     slow = record(seconds={"T": [0.5] * 3})

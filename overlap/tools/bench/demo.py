@@ -59,6 +59,7 @@ def demo(case: Case, *, command: Sequence[str], ranks: int, rates: Sequence[str]
     paths = [folder / name for name in ("report.json", "timeline.json", "timeline.png")]
     console = session.print()
     console.print(_sentence(session.report["cases"]), markup=False)
+    console.print(_took(session.report["cases"]), markup=False)
     report.write(session.report, paths[0])
     timeline.write_chrome(spans, paths[1])
     timeline.draw(spans, paths[2], title=_timeline_title(record))
@@ -93,6 +94,16 @@ def _sentence(records):
     return (f"On {table.place(best)}, computing takes {1e3 * best['C_s']:.0f} ms and "
             f"communicating {1e3 * best['T_s']:.0f} ms: {1e3 * best['off_s']:.0f} ms without "
             f"overlap, {1e3 * best['auto_s']:.0f} ms with it{hidden}.")
+
+
+MEASURING = "choosing settings", "rounds", "bare FFTs, timeline"  # of the steps of a measurement
+
+
+def _took(records):
+    """Say how long the demo took, and of that measuring alone."""
+    whole_s, measuring_s = (sum(seconds for record in records for step, seconds in record["took_s"].items() if step in steps)
+                            for steps in (records[0]["took_s"], MEASURING))
+    return f"{whole_s:.0f} s, of which {measuring_s:.0f} s of measuring; the rest started ranks, planned and checked results."
 
 
 def quick(case: Case) -> Case:
