@@ -1,6 +1,7 @@
 """A rank that is lost at a random moment: killed, stopped, ended by a signal or by itself."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -32,14 +33,11 @@ FIRST = 600         # seeds of jobs that plan, run and close; the following ones
 
 def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=True, tunes=False):
     """Start the job, lose a rank of it, and see how it ends."""
+    _compile(mpi)
     before = set(os.listdir(SHARED))
     with tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder:
-        launcher, environ = processes.launcher_command(mpi, folder)
         tuning = f"{folder}/tuning.json" if tunes else None
-        given = {"folder": folder, "rank": ranks - 1, "own": how if how not in SIGNALS else None, "delay_s": delay_s,
-                 "tuning": tuning}
-        with commands.process(*launcher, "-n", ranks, sys.executable, "-X", "faulthandler", victim.__file__,
-                              json.dumps(given), env=environ | dict([launch.THREAD_LEVEL]) | signals.UCX_SETTINGS) as job:
+        with _job(folder, ranks, mpi, ranks - 1, how if how not in SIGNALS else None, delay_s, tuning) as job:
             pids = _pids(job, folder, ranks)
             time.sleep(delay_s)
             lost = time.monotonic()
@@ -60,6 +58,23 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
     left = set(os.listdir(SHARED)) - before
     mine = [name for name in left if any(str(pid) in name for pid in pids)]
     assert not mine, f"{how}: left in {SHARED}: {mine}"
+
+
+def _job(folder, ranks, mpi, rank, own, delay_s, tuning, rounds=None):
+    """The job of `victim`, a ``with`` block."""
+    launcher, environ = processes.launcher_command(mpi, folder)
+    given = {"folder": folder, "rank": rank, "own": own, "delay_s": delay_s, "tuning": tuning, "rounds": rounds}
+    return commands.process(*launcher, "-n", ranks, sys.executable, "-X", "faulthandler", victim.__file__, json.dumps(given),
+                            env=environ | dict([launch.THREAD_LEVEL]) | signals.UCX_SETTINGS)
+
+
+@functools.cache
+def _compile(mpi):
+    """Have numba compile what the jobs call: no rank waits for another one meanwhile, so no deadline runs, for seconds."""
+    with tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder, _job(
+            folder, 2, mpi, 0, None, 0.0, f"{folder}/tuning.json", rounds=1) as job:
+        _, said = job.communicate(timeout=START_S)
+        assert job.returncode == 0, said
 
 
 def _pids(job, folder, ranks):

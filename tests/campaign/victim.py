@@ -1,6 +1,7 @@
 """A job that plans, may tune and write, runs and closes for as long as it lives; one rank of it is lost. See `losses`."""
 
 import faulthandler
+import itertools
 import json
 import os
 import signal
@@ -17,8 +18,8 @@ DEADLINE_S = 3.0
 SHOW_STACKS = signal.SIGUSR2
 
 
-def work(comm, folder, own, delay_s, tuning):
-    """Phases without end; each rank says in a file that it has begun, and `own` is the way in which it ends itself.
+def work(comm, folder, own, delay_s, tuning, rounds):
+    """Phases without end, or so many `rounds` of them; each rank says in a file that it has begun, and `own` is the way in which it ends itself.
 
     That is when its planning allows for it: so it says when it does.
     """
@@ -34,7 +35,7 @@ def work(comm, folder, own, delay_s, tuning):
         timer.daemon = True
         timer.start()
     Path(folder, f"rank{comm.rank}").write_text(str(os.getpid()))
-    while True:
+    for _ in itertools.count() if rounds is None else range(rounds):
         with overlap.Runtime(comm, workers=2, deadline_s=DEADLINE_S, entry_deadline_s=DEADLINE_S) as rt, \
                 overlap.FFT2(rt, shape, settings={"effort": "estimate", "wait": "auto"}, tuning=tuning) as plan:
             if tuning:
@@ -53,4 +54,5 @@ if __name__ == "__main__":
         os.dup2(file.fileno(), 2)
     faulthandler.register(SHOW_STACKS)
     mine = MPI.COMM_WORLD.rank == given["rank"]
-    work(MPI.COMM_WORLD, given["folder"], given["own"] if mine else None, given["delay_s"], given["tuning"])
+    work(MPI.COMM_WORLD, given["folder"], given["own"] if mine else None, given["delay_s"], given["tuning"],
+         given["rounds"])
