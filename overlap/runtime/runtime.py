@@ -127,9 +127,7 @@ class Runtime:
             self._scheduler = Scheduler(
                 self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
             self._threads = Threads(self._scheduler, 1 if problem else workers, nice)
-            self._finalizer = weakref.finalize(
-                self, _dropped, self.control, self._threads, self._watchdog)
-            self._finalizer.atexit = False
+            self._when_dropped(_dropped, self.control, self._threads, self._watchdog)
             with self.together("making a runtime", self.close, problem=problem, depth=depth,
                                wait=wait, in_flight=in_flight, agree_every=agree_every):
                 self.control.free_dropped()
@@ -163,6 +161,8 @@ class Runtime:
         """End all threads and restore the thread pools, until `resume`: communicators and cache are kept (local)."""
         with held_signals():
             self.control.check_idle()
+            self._finalizer.detach()
+            self._when_dropped(self.control.drop)
             with ExitStack() as pausing:
                 pausing.callback(self._watchdog.close)
                 pausing.callback(self._end_threads)
@@ -171,8 +171,14 @@ class Runtime:
         """Be in use again after `pause`, with these deadlines (local)."""
         with held_signals():
             self.deadline_s = deadline_s
+            self._finalizer.detach()
+            self._when_dropped(_dropped, self.control, self._threads, self._watchdog)
             self._watchdog.start(deadline_s, entry_deadline_s)
             self._pools.enter_context(single_threaded_pools())
+
+    def _when_dropped(self, function, *args):
+        self._finalizer = weakref.finalize(self, function, *args)
+        self._finalizer.atexit = False
 
     def _end_threads(self):
         with self._pools:

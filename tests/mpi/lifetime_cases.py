@@ -1,9 +1,11 @@
 """What `test_runtime` runs on every rank: runtimes that are nested and closed, and what they leave."""
 
+import gc
 import os
 import signal
 import threading
 import time
+import warnings
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
@@ -111,6 +113,30 @@ def closing_goes_on(comm):
         assert isinstance(error, Boom) if comm.rank == 0 else error is None, (owner, name, error)
         assert plan.closed and plan.runtime.closed and not _ours(), (owner, name, _ours())
         del plan, error
+
+
+def paused(comm):
+    """A paused runtime has no thread, goes on when it is resumed, and can be dropped without a warning."""
+    runtime = overlap.Runtime(comm, workers=2, wait="poll")
+
+    async def program(z, target):
+        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+    for _ in range(2):
+        pipeline = runtime.pipelined(program)
+        pipeline(range(4), runtime.comm)
+        assert len(_ours()) == 4
+        runtime.pause()
+        assert not _ours()
+        runtime.resume(30)
+        assert runtime.deadline_s == 30 and len(_ours()) == 1
+    runtime.pause()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del runtime, pipeline
+        gc.collect()
+    with overlap.Runtime(comm):  # frees the communicators of the other one
+        pass
 
 
 def many_runtimes(comm, count, left):

@@ -7,7 +7,8 @@ CASES = ("runtime_cases:forced_order", "runtime_cases:random_order", "runtime_ca
          "slot_cases:lanes_bound_the_memory", "slot_cases:barriers", "slot_cases:barriers_and_lanes",
          "call_cases:bit_for_bit", "call_cases:awaitable_calls", "call_cases:point_to_point",
          "call_cases:small_batches", "call_cases:auto_settles", "lifetime_cases:threads_end",
-         "lifetime_cases:closing_goes_on", "lifetime_cases:nested_runtimes", "lifetime_cases:thread_pools_restored")
+         "lifetime_cases:closing_goes_on", "lifetime_cases:paused", "lifetime_cases:nested_runtimes",
+         "lifetime_cases:thread_pools_restored")
 TIGHT = ("slot_cases:workers_take_what_is_ready", "slot_cases:parallel_parts",
          "runtime_cases:core_tokens")
 
