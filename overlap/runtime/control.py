@@ -72,12 +72,15 @@ class Control:
         A job runs: nobody but its communicator may talk.
     nested : int
         How many `together` blocks the calling thread is in.
+    crowded : bool
+        So many communicators were open on some rank when it was made that none should be kept for later.
     """
 
     def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
         self.watchdog = watchdog
         self.running = False
         self.nested = 0
+        self.crowded = False
         self.runtime: weakref.ref[Any] | None = None
         self.closed = False
         self.exclusive = Exclusive("this runtime")
@@ -303,7 +306,8 @@ class Control:
                     if control := waiting.get(identity):
                         _dropped.remove(control)
                         control.free(self.watchdog)
-            if crowded or max(count for count, _, _ in found) <= MANY:
+            self.crowded = max(count for count, _, _ in found) > MANY
+            if crowded or not self.crowded:
                 break
             gc.collect()  # perhaps some ranks have not noticed yet that one was dropped
         most = self.maximum(_open) if crowded else 0

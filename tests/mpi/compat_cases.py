@@ -3,6 +3,7 @@
 import threading
 import warnings
 from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 import threadpoolctl
@@ -13,6 +14,7 @@ from mpi4py import MPI
 from overlap import InputError
 from overlap.compat.mpi4py_fft import PFFT, DistArray, Function, Subcomm, newDistArray
 from overlap.compat.mpi4py_fft.pencil import Pencil
+from overlap.runtime import control
 
 FAST = dict(wait="poll", planner_effort="FFTW_ESTIMATE")
 OPTIONS = [{}, {"collapse": True}, {"slab": True}, {"grid": (-1,)}, {"grid": (0, 0)},
@@ -414,3 +416,7 @@ def runtimes_are_kept(comm):
                 again.destroy()
                 mine.Free()
             assert runtime.closed and not threads()
+        with patch.object(control, "MANY", 0):
+            crowded = plan(comm)
+            crowded.destroy()
+            assert crowded.runtime.closed

@@ -1,7 +1,8 @@
 """`Shared`: the runtimes that the plans on one communicator have in common.
 
 They are kept when no plan uses them, without threads, for the next ones: a runtime's communicators and what was measured on
-them would cost a new plan several times what the plan itself does. They go with their communicator.
+them would cost a new plan more than the plan itself does. They go with their communicator, or with their last plan where a process
+has hundreds of communicators.
 """
 
 from mpi4py import MPI
@@ -45,7 +46,7 @@ class Shared:
         self._plans[workers] -= 1
         if self._plans[workers]:
             return
-        if self._freed:
+        if self._freed or self._runtimes[workers].control.crowded:
             self._runtimes.pop(workers).close()
         else:
             self._runtimes[workers].pause()
