@@ -1,13 +1,17 @@
-"""`overlap demo` and `overlap links` on real shaped links; the demo as a newcomer has it, from the wheel."""
+"""`overlap demo` and `overlap links` on real shaped links; the demo as a newcomer has it, from the wheel in a bare environment."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+import venv
+from importlib import metadata
+from pathlib import Path
 
 import processes
 import pytest
+from packaging.requirements import Requirement
 
 from overlap.runtime.trace import KINDS
 from overlap.tools import links, timeline
@@ -27,10 +31,34 @@ def overlap(*arguments):
     return run(sys.executable, "-m", "overlap", *arguments)
 
 
+def link_requirements(distribution, extras, site):
+    """Put what a distribution requires, and what that requires, into a folder of packages: links to what is installed here."""
+    for text in distribution.requires or ():
+        required = Requirement(text)
+        if required.marker and not any(required.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            continue
+        if required.name == distribution.name:  # extras of its own
+            link_requirements(distribution, required.extras, site)
+            continue
+        found = metadata.distribution(required.name)
+        for file in found.files:
+            if file.parts[0] == "..":   # commands and libraries, beside the packages
+                link(Path(os.path.normpath(site / file)), found.locate_file(file))
+            elif file.parts[0] != "__pycache__":
+                link(site / file.parts[0], found.locate_file(file.parts[0]))
+        link_requirements(found, required.extras, site)
+
+
+def link(place, target):
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        place.symlink_to(os.path.abspath(target))
+
+
 @pytest.fixture
 def installed(tmp_path_factory):
-    """The command `overlap` of a wheel that was built and installed here; of all else, what is here already."""
-    source, built, target = map(tmp_path_factory.mktemp, ("source", "built", "target"))
+    """The command `overlap` of a wheel that was built here, in an environment that has what the wheel requires and nothing else."""
+    source, built, environment = map(tmp_path_factory.mktemp, ("source", "built", "environment"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(processes.REPOSITORY / name, source)
     shutil.copytree(processes.REPOSITORY / "overlap", source / "overlap",
@@ -39,11 +67,16 @@ def installed(tmp_path_factory):
     done = run(*python, "build", "--wheel", "--no-isolation", "--outdir", built, source)
     assert done.returncode == 0, done.stdout + done.stderr
     wheel, = built.iterdir()
-    done = run(*python, "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", target, wheel)
+    venv.create(environment, symlinks=True)
+    done = run(*python, "pip", "--python", environment / "bin" / "python", "install", "--quiet", "--no-index", "--no-deps", wheel)
     assert done.returncode == 0, done.stderr
+    site, = environment.glob("lib/python*/site-packages")
+    wheel, = metadata.distributions(name="overlap-mpi", path=[str(site)])
+    link_requirements(wheel, ["demo"], site)
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
     def command(*arguments):
-        return run(target / "bin" / "overlap", *arguments, cwd=source.parent, env=os.environ | {"PYTHONPATH": str(target)})
+        return run(environment / "bin" / "overlap", *arguments, cwd=source.parent, env=own)
 
     shutil.rmtree(source)
     scripts = command("scale", "template", "slurm")     # is a file of the package that is no module
