@@ -72,6 +72,8 @@ class Control:
         A job runs: nobody but its communicator may talk.
     nested : int
         How many `together` blocks the calling thread is in.
+    paused : bool
+        The runtime is not in use.
     crowded : bool
         So many communicators were open on some rank when it was made that none should be kept for later.
     """
@@ -80,6 +82,7 @@ class Control:
         self.watchdog = watchdog
         self.running = False
         self.nested = 0
+        self.paused = False
         self.crowded = False
         self.runtime: weakref.ref[Any] | None = None
         self.closed = False

@@ -127,7 +127,9 @@ class Runtime:
             self._scheduler = Scheduler(
                 self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
             self._threads = Threads(self._scheduler, 1 if problem else workers, nice)
-            self._when_dropped(_dropped, self.control, self._threads, self._watchdog)
+            self._finalizer = weakref.finalize(
+                self, _dropped, self.control, self._threads, self._watchdog)
+            self._finalizer.atexit = False
             with self.together("making a runtime", self.close, problem=problem, depth=depth,
                                wait=wait, in_flight=in_flight, agree_every=agree_every):
                 self.control.free_dropped()
@@ -153,36 +155,27 @@ class Runtime:
                 with ExitStack() as closing:    # which goes on where a step of it raises
                     closing.callback(self._watchdog.close)
                     closing.callback(self.control.free)
-                    closing.callback(self._end_threads)
+                    closing.push(self._pools)
+                    closing.callback(self._threads.close)
                     self._finalizer.detach()
                     self.cache.clear()
 
     def pause(self) -> None:
-        """End all threads and restore the thread pools, until `resume`: communicators and cache are kept (local)."""
+        """Restore the thread pools until `resume`; what idles is kept, and may be dropped without `close` (local)."""
         with held_signals():
             self.control.check_idle()
-            self._finalizer.detach()
-            self._when_dropped(self.control.drop)
-            with ExitStack() as pausing:
-                pausing.callback(self._watchdog.close)
-                pausing.callback(self._end_threads)
+            self.control.paused = True
+            self._pools.close()
 
-    def resume(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:
-        """Be in use again after `pause`, with these deadlines (local)."""
+    def resume(self, deadline_s: float | None) -> None:
+        """Be in use again after `pause`, with this deadline (local)."""
         with held_signals():
-            self.deadline_s = deadline_s
-            self._finalizer.detach()
-            self._when_dropped(_dropped, self.control, self._threads, self._watchdog)
-            self._watchdog.start(deadline_s, entry_deadline_s)
+            self.control.paused = False
             self._pools.enter_context(single_threaded_pools())
-
-    def _when_dropped(self, function, *args):
-        self._finalizer = weakref.finalize(self, function, *args)
-        self._finalizer.atexit = False
-
-    def _end_threads(self):
-        with self._pools:
-            self._threads.close()
+            if deadline_s != self.deadline_s:
+                self.deadline_s = deadline_s
+                self._watchdog.close()
+                self._watchdog.start(deadline_s)
 
     def wrap(self, comm: MPI.Comm) -> AsyncComm:
         """Make an awaitable communicator of any mpi4py communicator (collective over it)."""
@@ -389,6 +382,8 @@ def _dropped(control, threads, watchdog):
     threads.stop()
     watchdog.stop()
     control.drop()
+    if control.paused:
+        return
     warnings.warn("a Runtime (or a plan with one of its own) was dropped without close(); its "
                   "communicators are freed when all ranks have dropped it and make the next one",
                   ResourceWarning, stacklevel=2)

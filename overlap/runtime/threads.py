@@ -78,14 +78,13 @@ class Threads:
             workers.end()
 
     def close(self):
-        """Stop the threads and join them; the next job starts others."""
+        """Stop the threads and join them."""
         if self._pool is not None:
             self._jobs.put(None)
             self._thread.join()
             self._pool.close()
         if self._helpers is not None:
             self._helpers.close()
-        self._thread = self._pool = self._helpers = None
 
 
 def _communicate(jobs, scheduler):

@@ -32,12 +32,13 @@ class Watchdog:
     def __init__(self, deadline_s, entry_deadline_s=None):
         self.outstanding = {}
         self.entries = {}
-        self.start(deadline_s, entry_deadline_s)
+        self._entry_deadline_s = entry_deadline_s
+        self.start(deadline_s)
 
-    def start(self, deadline_s, entry_deadline_s=None):
-        """Watch again, after `close`."""
+    def start(self, deadline_s):
+        """Watch with this deadline from now on, after `close`."""
         deadlines = [("deadline_s", deadline_s, self.outstanding),
-                     ("entry_deadline_s", entry_deadline_s, self.entries)]
+                     ("entry_deadline_s", self._entry_deadline_s, self.entries)]
         self._closed = threading.Event()
         self._thread = None
         watched = [deadline for deadline in deadlines if deadline[1] is not None]

@@ -378,7 +378,7 @@ def few_agreements(comm):
 
 
 def runtimes_are_kept(comm):
-    """Without plans a runtime has neither threads nor a hold on thread pools; it goes with its communicator."""
+    """Without plans a runtime does not hold the thread pools; it goes with its communicator."""
     def threads():
         return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
 
@@ -397,7 +397,7 @@ def runtimes_are_kept(comm):
             other = plan(mine, threads=2)
             first.destroy()
             other.destroy()
-            assert not threads() and not runtime.closed
+            assert not runtime.closed
             if number == 0:
                 with threadpoolctl.threadpool_limits(limits=2):
                     again = plan(mine)

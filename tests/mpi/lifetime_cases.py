@@ -116,21 +116,24 @@ def closing_goes_on(comm):
 
 
 def paused(comm):
-    """A paused runtime has no thread, goes on when it is resumed, and can be dropped without a warning."""
+    """A paused runtime does not hold the thread pools, goes on when it is resumed, and can be dropped without a warning."""
     runtime = overlap.Runtime(comm, workers=2, wait="poll")
 
     async def program(z, target):
         await target.Allreduce(MPI.IN_PLACE, np.ones(1))
 
-    for _ in range(2):
-        pipeline = runtime.pipelined(program)
-        pipeline(range(4), runtime.comm)
-        assert len(_ours()) == 4
-        runtime.pause()
-        assert not _ours()
-        runtime.resume(30)
-        assert runtime.deadline_s == 30 and len(_ours()) == 1
+    def pools():
+        return {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+
     runtime.pause()
+    with threadpoolctl.threadpool_limits(limits=2):
+        for _ in range(2):
+            runtime.resume(30)
+            pipeline = runtime.pipelined(program)
+            pipeline(range(4), runtime.comm)
+            assert runtime.deadline_s == 30 and len(_ours()) == 4 and pools() == {1}
+            runtime.pause()
+            assert pools() == {2}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         del runtime, pipeline

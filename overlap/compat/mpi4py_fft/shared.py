@@ -1,7 +1,7 @@
 """`Shared`: the runtimes that the plans on one communicator have in common.
 
-They are kept when no plan uses them, without threads, for the next ones: a runtime's communicators and what was measured on
-them would cost a new plan more than the plan itself does. They go with their communicator, or with their last plan where a process
+They are kept when no plan uses them, for the next ones: a runtime's communicators, its idle threads and what was measured
+would cost a new plan more than the plan itself does. They go with their communicator, or with their last plan where a process
 has hundreds of communicators.
 """
 
