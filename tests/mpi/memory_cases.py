@@ -10,6 +10,7 @@ from error_cases import raised
 from mpi4py import MPI
 
 import overlap
+from overlap.compat.mpi4py_fft import PFFT
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -63,6 +64,17 @@ def closed_plans(comm, count=40):
                     acting(plan.forward(field[plan.real.local_slice]))
 
         steady(comm, repeat, count)
+
+
+def destroyed_plans(comm, count=40):
+    """Those of the drop-in, neither."""
+    def repeat(count):
+        for _ in range(count):
+            plan = PFFT(comm, (3, 4, 4), wait="off", planner_effort="FFTW_ESTIMATE")
+            plan.backward(plan.forward(np.ones(plan.shape(False))))
+            plan.destroy()
+
+    steady(comm, repeat, count)
 
 
 def resident_set_of_plans(comm, count=600, most_nbytes=100 * 2**10, windows=8):

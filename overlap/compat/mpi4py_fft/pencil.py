@@ -2,9 +2,8 @@
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util import dtlib
 
-from ...arrays import Layout, Transpose, TransposeBlocks, block, box_shape, length_of
+from ...arrays import Layout, Transpose, TransposeBlocks, block, box_shape, length_of, mpi_type
 from ...errors import InputError
 
 
@@ -190,7 +189,7 @@ class Transfer:
         self.subshapeB, self.axisB = tuple(subshapeB), axisB
         message = crossing.message(slice(0, 1))
         self._boxes = message.sent, message.received
-        self._type = dtlib.from_numpy_dtype(self.dtype)
+        self._type = mpi_type(self.dtype)
 
     def forward(self, arrayA, arrayB):
         """Exchange from `arrayA` to `arrayB` (collective)."""
