@@ -6,27 +6,16 @@ import numpy as np
 
 from ..compiled import njit
 from .prefetch import FAR, prefetch
+from .row_sum import row_sum
 
 _RUN = 2048  # rows of a product by diagonals, which stay in the first-level cache
 
 
-@njit(fastmath={"contract"})
+@njit
 def csr(starts, columns, values, x, y, first, last):
-    """Rows `first` to `last` - 1 of y = A x; four sums per row, as one alone waits for each addition to end."""
+    """Rows `first` to `last` - 1 of y = A x."""
     for row in range(first, last):
-        factors, places = values[starts[row]:starts[row + 1]], columns[starts[row]:starts[row + 1]]
-        for place in range(starts[row] + FAR, starts[row + 1] + FAR, 8):
-            prefetch(values, place)
-        a = b = c = d = values.dtype.type(0)
-        rest = len(factors) % 4
-        for entry in range(rest, len(factors), 4):
-            a += factors[entry] * x[places[entry]]
-            b += factors[entry + 1] * x[places[entry + 1]]
-            c += factors[entry + 2] * x[places[entry + 2]]
-            d += factors[entry + 3] * x[places[entry + 3]]
-        for entry in range(rest):
-            a += factors[entry] * x[places[entry]]
-        y[row] = (a + b) + (c + d)
+        y[row] = row_sum(values, columns, x, starts[row], starts[row + 1])
 
 
 @njit
@@ -232,6 +221,16 @@ def scaled_turn(alpha, beta, d, r, x, p):
         here = p[place]
         x[place] += alpha * here
         p[place] = d[place] * r[place] + beta * here
+
+
+@njit
+def single_step(alpha, beta, u, w, p, s, x, r):
+    """p = u + beta p; s = w + beta s; x += alpha p; r -= alpha s."""
+    for place in range(len(p)):
+        p[place] = along = u[place] + beta * p[place]
+        s[place] = change = w[place] + beta * s[place]
+        x[place] += alpha * along
+        r[place] -= alpha * change
 
 
 @njit(fastmath={"reassoc", "contract"})

@@ -207,6 +207,8 @@ class Matrix(Freed):
     def _run_and_test(self, pending):
         """`Team.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
         def run(function, first, last, least=2):
+            if first == last:
+                return
             cuts = np.linspace(first, last, max(1, min(self._pieces, last - first)) + 1, dtype=int).tolist()
             for piece in zip(cuts, cuts[1:]):
                 self.team.run(function, *piece, least)

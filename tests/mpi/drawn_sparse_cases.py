@@ -1,5 +1,7 @@
 """Matrices and graphs that hypothesis draws, against scipy: every storage, transport, number of workers, hidden or not."""
 
+from functools import partial
+
 import numpy as np
 from scipy import sparse
 from scipy.sparse import linalg
@@ -8,7 +10,7 @@ from overlap import Halo
 from overlap.sparse import IC0, AdditiveSchwarz, BlockJacobi, Jacobi, Matrix, bicgstab, cg, pipecg
 from overlap.tools.bench.products import NotHidden
 
-SOLVERS = {"cg": cg, "pipecg": pipecg, "bicgstab": bicgstab}
+SOLVERS = {"cg": cg, "single": partial(cg, single_reduction=True), "pipecg": pipecg, "bicgstab": bicgstab}
 PRECONDITIONERS = {"jacobi": Jacobi, "blocks": BlockJacobi, "ic0": IC0, "schwarz": AdditiveSchwarz}
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 
 import numpy as np
 from everywhere import raises_everywhere
@@ -14,7 +15,7 @@ from overlap.sparse.block_diagonals import BlockDiagonals
 from overlap.sparse.system import System
 
 SEVEN = [(0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1)]
-SOLVERS = {"cg": cg, "pipecg": pipecg, "bicgstab": bicgstab}
+SOLVERS = {"cg": cg, "single": partial(cg, single_reduction=True), "pipecg": pipecg, "bicgstab": bicgstab}
 
 
 def split(comm, length, seed):
@@ -162,7 +163,7 @@ def solvers(comm, seeds):
                     seen = []
                     found = solver(A, part[0], part[1], rtol=1e-10, M=M, callback=lambda x: seen.append(x.copy()))
                     theirs = []
-                    expected, _ = getattr(linalg, "cg" if name == "pipecg" else name)(
+                    expected, _ = getattr(linalg, name if name == "bicgstab" else "cg")(
                         right, b, x0, rtol=1e-10, M=dense, callback=lambda x: theirs.append(1))
                     x, info = found
                     assert info == 0 and found.iterations == len(seen) and abs(len(theirs) - len(seen)) <= 1, (
@@ -296,6 +297,7 @@ def errors(comm):
         for text, call in (
                 ("positive definite matrix, received one with p.Ap = -", lambda: cg(A, np.ones(2))),
                 ("positive definite matrix, received one with p.Ap = -", lambda: pipecg(A, np.ones(2))),
+                ("positive definite matrix, received one with p.Ap = -", lambda: cg(A, np.ones(2), single_reduction=True)),
                 ("expected a right side of finite numbers", lambda: cg(A, np.array([1, np.nan if last else 1]))),
                 ("expected a vector of shape (2,)", lambda: cg(A, np.ones(3 if last else 2))),
                 ("expected b to be an array without a mask", lambda: cg(A, np.ma.ones(2) if last else np.ones(2))),

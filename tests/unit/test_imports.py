@@ -26,7 +26,8 @@ IMPORTERS = {
     "mpi4py_fft": {"tools/bench/peer.py"},
     "greenlet": {"timing/simulate/clock.py"},
     "numba": {"compiled.py", "collectives", "fft/engine/compiled_function.py", "fft/engine/plane_brackets.py",
-              "fft/engine/execute.py", "sparse/block_diagonals.py", "sparse/prefetch.py"},
+              "fft/engine/execute.py", "sparse/block_diagonals.py", "sparse/prefetch.py",
+              "sparse/row_sum.py"},
 }
 LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
 
