@@ -1,7 +1,7 @@
 """A slow rank made real: processes that take a part of its core's time, and a look at how much is left.
 
-A competitor burns in bursts of a fraction of a millisecond, and looks after each at the processor time that it got so far and at
-the clock: so its part is right over a millisecond or two (ranks that meet every millisecond wait for long bursts, which
+A competitor burns in bursts of some tens of microseconds, and looks after each at the processor time that it got so far and at
+the clock: so its part is right over half a millisecond (ranks that meet a few times in a millisecond wait for long bursts, which
 a slow processor does not have), whatever the kernel's scheduler does, and whoever else is there. Where it may,
 it runs at the highest priority, to be let in at once; where it may not, there are as many as have a right to that part
 among equals. What it takes is a part of the time, also while the rank waits.
@@ -21,10 +21,10 @@ import time
 from collections.abc import Mapping
 
 LEAST = 0.05            # share of a core that a rank keeps, at least
-_PERIOD_S = 0.0005      # of bursts and pauses
+_PERIOD_S = 0.0001      # of bursts and pauses
 _MOST_BEHIND_S = 0.05   # a competitor that did not run for longer does not make up for all of it
 _LOOK_S = 0.4           # how long a core is measured
-_PR_SET_PDEATHSIG = 1   # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29   # linux/prctl.h
 
 
 def problem_of(shares: Mapping[int, float], ranks: int, cores: int) -> str | None:
@@ -108,6 +108,7 @@ def _look(seconds):
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)     # or each pause is up to 50 us longer
     if os.getppid() != int(sys.argv[4]):
         sys.exit(1)     # who started it died before that
     os.sched_setaffinity(0, [int(sys.argv[2])])
