@@ -6,7 +6,7 @@
 
 `verified` runs all kernels on each number of ranks. The others run class A (--class) on 2 ranks: `equal` on equal ones, a
 round of ours and one of each other program in turn; `slow` with a rank that keeps 4/7 of its core, balanced over even shares; `links`
-the same on links of 2 Gbit/s, weights 7 : 4 and hidden over even shares that hide nothing. All end with status 1 where a
+the same on links of 2 Gbit/s, weights 7 : 4 (or --balance) and hidden over even shares that hide nothing. All end with status 1 where a
 verification failed.
 """
 
@@ -110,7 +110,7 @@ def uneven(given: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     """Shares that follow the ranks' speeds, over even ones."""
     links = ("--hosts", "1", "--ranks", "2") if given.what == "slow" else ("--rate", "2gbit")
     before = (sys.executable, "-m", "overlap", "links", *links, "--speeds", *SPEEDS, "--")
-    options = ("--balance",) if given.what == "slow" else ("--plain", "--weights", *SPEEDS)
+    options = ("--balance",) if given.what == "slow" else ("--plain", *(("--balance",) if given.balance else ("--weights", *SPEEDS)))
     yield "| | Mop/s plain | even | uneven | over plain | over even | shares | messages |", True
     yield "|---|---|---|---|---|---|---|---|", True
     for name in given.kernels:
@@ -132,6 +132,7 @@ def main() -> int:
     parser.add_argument("--kernels", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--repeat", type=int, default=3, help="runs in a job; the one of the median time counts")
     parser.add_argument("--rounds", type=int, default=3, help="jobs of ours and of other programs, of `equal`")
+    parser.add_argument("--balance", action="store_true", help="shares that are found by measuring, of `links`; `slow` always does")
     parser.add_argument("--npb", nargs="+", default=[], metavar="COMMAND",
                         help="other programs that print as NPB's do, {kernel} in place of the name")
     given = parser.parse_args()

@@ -5,6 +5,7 @@ import importlib.util
 import io
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -28,6 +29,17 @@ def class_s(comm):
         figures = suite.figures(runs, kernel)
         assert figures["plain_mops"] == plain.mops > 0
         assert figures["even_mops"] == even.mops > 0 and figures["balanced_mops"] == figures["mops"] == uneven.mops
+
+
+def as_between_nodes(comm):
+    """IS sends places of keys in their buckets, CG sums once per step."""
+    from nas import conjugate_gradient, integer_sort
+    with patch.object(integer_sort, "nodes", lambda comm: 2), patch.object(conjugate_gradient, "nodes", lambda comm: 2):
+        for kind in (integer_sort.IS, conjugate_gradient.CG):
+            with kind(comm, "S", (3.0, 1.0, 2.0)[:comm.size], lambda done, total: None) as kernel:
+                kernel.warm_up()
+                kernel.run()
+                assert all(check.passed for check in kernel.checks()), kernel.checks()
 
 
 def drawn_batches(comm):

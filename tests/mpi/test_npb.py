@@ -13,7 +13,7 @@ RUN = processes.REPOSITORY / "examples" / "npb" / "run.py"
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_class_s(ranks):
-    jobs.run_job("npb_cases:random_numbers,class_s,drawn_batches", ranks)
+    jobs.run_job("npb_cases:random_numbers,class_s,drawn_batches,as_between_nodes", ranks)
 
 
 def test_bad_arguments():

@@ -16,7 +16,7 @@ from overlap.arrays import block
 from overlap.compiled import njit
 from overlap.sparse import Matrix, cg
 
-from .kernel import Advance, Check, Kernel, Weights
+from .kernel import Advance, Check, Kernel, Weights, nodes
 from .random_numbers import MASK, SCALE, jumped, power
 
 SEED = 314159265
@@ -115,6 +115,8 @@ class CG(Kernel):
         part = block(ROWS[letter], comm.size, weights)[comm.rank]
         self.share = part.stop - part.start
         self._matrix = (Matrix if hide else PlainMatrix)(comm, *triplets(letter, part), self.share)
+        # A sum of two numbers takes next to nothing on a node, and as long as any message between nodes.
+        self._single = hide and nodes(comm) > 1
         self._zeta = np.nan
 
     @property
@@ -156,7 +158,7 @@ class CG(Kernel):
 
     def _iterate(self, x):
         """The next x, and zeta."""
-        z = cg(self._matrix, x, rtol=0.0, maxiter=STEPS).x
+        z = cg(self._matrix, x, rtol=0.0, maxiter=STEPS, single_reduction=self._single).x
         sums = self._matrix.sum(np.array([x @ z, z @ z]))
         self._zeta = SHIFTS[self.letter] - 1 / sums[0]
         return z / -np.sqrt(sums[1])

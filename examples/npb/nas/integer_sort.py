@@ -1,7 +1,10 @@
-"""IS: the ranks of integer keys, by buckets. Keys travel in pieces of bucket ranges, while pieces that have come are counted.
+"""IS: the ranks of integer keys, by buckets. Pieces of the keys travel while the next one is packed and those that have come are counted.
 
-Every rank packs its keys bucket by bucket. Runs of buckets belong to ranks, as many as their shares of the keys ask for, and are cut
-in pieces: piece i is one all-to-all exchange, a slice of a slice program, after which its keys are counted.
+Every rank counts its keys by buckets; runs of buckets belong to ranks, as many as their shares of the keys ask for. Its keys are cut in
+pieces: each is packed bucket by bucket, exchanged with all others, and counted where it has come, a slice of a slice program.
+
+All ranks know all histograms, so that a key's place in its bucket tells the rest. Between nodes only that is sent, two bytes instead of
+four; on a node, and by the plain code, keys travel whole, as NPB sends them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import overlap
 from overlap.arrays import block
 from overlap.compiled import njit
 
-from .kernel import Advance, Check, Kernel, Waiting, Weights
+from .kernel import Advance, Check, Kernel, Waiting, Weights, nodes
 from .random_numbers import numbers
 
 SEED = 314159265
@@ -40,21 +43,21 @@ def expected_rank(letter: str, test: int, iteration: int) -> int:
 
 
 @njit
-def histogram(keys, shift, counts):
+def count_buckets(keys, shift, counts):
     """Count the keys of each bucket."""
     for place in range(len(keys)):
         counts[keys[place] >> shift] += 1
 
 
 @njit
-def pack(keys, shift, ends, out):
-    """Copy keys bucket by bucket; `ends` has where each bucket begins, and then where it ends."""
+def pack(keys, shift, kept, ends, out):
+    """Copy the `kept` bits of keys bucket by bucket; `ends` has where each bucket begins, and then where it ends."""
     for place in range(len(keys)):
         key = keys[place]
         bucket = key >> shift
         end = ends[bucket]
         ends[bucket] = end + np.uint32(1)
-        out[end] = key
+        out[end] = key & kept
 
 
 @njit
@@ -62,6 +65,18 @@ def count(keys, low, counts):
     """Count keys, by their distance from the lowest."""
     for place in range(len(keys)):
         counts[keys[place] - low] += np.uint32(1)
+
+
+@njit
+def count_places(places, histogram, shift, counts):
+    """Count keys, given by their places in buckets of which the histogram tells the numbers of keys."""
+    begin = 0
+    for bucket in range(len(histogram)):
+        end = begin + histogram[bucket]
+        here = counts[bucket << shift:(bucket + 1) << shift]
+        for place in places[begin:end]:
+            here[place] += np.uint32(1)
+        begin = end
 
 
 @njit
@@ -98,15 +113,21 @@ class IS(Kernel):
         sums = ((draws[:, 0] + draws[:, 1]) + draws[:, 2]) + draws[:, 3]
         self._keys = (self._highest / 4 * sums).astype(np.uint32)
         self._original = self._keys[:2 * ITERATIONS + 1].copy()     # all that iterations change, where this rank has it
-        self._packed, self._received = np.empty_like(self._keys), np.empty(0, np.uint32)
-        self._buckets = 2**BUCKETS[letter]
-        tests = len(PLACES[letter])
-        self._told = np.zeros(self._buckets + tests, np.int64)      # this rank's histogram, and the test keys that it has
-        self._everywhere = np.zeros((comm.size, len(self._told)), np.int64)
+        self._by_places = hide and nodes(comm) > 1
+        self._kind = np.dtype(np.uint16 if self._by_places else np.uint32)
+        self._mpi_kind = MPI.UINT16_T if self._by_places else MPI.UINT32_T
+        self._kept = np.uint32((1 << self._shift) - 1 if self._by_places else 2**32 - 1)
+        self._packed, self._received = np.empty(self.share, self._kind), np.empty(0, self._kind)
+        self._pieces = PIECES if hide else 1
+        self._cuts = self.share * np.arange(self._pieces + 1) // self._pieces
+        tests, self._buckets = len(PLACES[letter]), 2**BUCKETS[letter]
+        # The histograms of this rank's pieces, and the test keys that it has.
+        self._told = np.zeros(self._pieces * self._buckets + tests, np.int32)
+        self._histograms, self._test_keys = self._told[:-tests].reshape(self._pieces, -1), self._told[-tests:]
+        self._everywhere = np.zeros((comm.size, len(self._told)), np.int32)
         self._found = np.zeros((ITERATIONS, tests), np.int64)
         self._counts = np.empty(0, np.uint32)
         self._runtime = overlap.Runtime(comm)
-        self._pieces = PIECES if hide else 1
         self._exchange = self._runtime.pipelined(self._piece, skeleton=self._only_exchange, wait=None if hide else "off")
 
     @property
@@ -133,21 +154,22 @@ class IS(Kernel):
         self._set(iteration, iteration)
         self._set(iteration + ITERATIONS, self._highest - iteration)
         self._told[:] = 0
-        histogram(self._keys, self._shift, self._told)
+        for keys, histogram in zip(map(self._keys_of, range(self._pieces)), self._histograms):
+            count_buckets(keys, self._shift, histogram)
         for test, place in enumerate(PLACES[self.letter]):
             if self._part.start <= place < self._part.stop:
-                self._told[self._buckets + test] = self._keys[place - self._part.start]
+                self._test_keys[test] = self._keys[place - self._part.start]
         with Waiting(self):
             self.comm.Allgather(self._told, self._everywhere)
         self._deal()
-        mine = self._told[:self._buckets]
-        ends = (np.cumsum(mine) - mine).astype(np.uint32)
-        pack(self._keys, self._shift, ends, self._packed)
         with Waiting(self, self._runtime):
             self._exchange(range(self._pieces))
         self.messages += self._pieces * (self.comm.size - 1)
         accumulate(self._counts)
         self._look_up(iteration)
+
+    def _keys_of(self, piece):
+        return self._keys[self._cuts[piece]:self._cuts[piece + 1]]
 
     def _set(self, place, key):
         """Set a key, where this rank has it."""
@@ -155,23 +177,24 @@ class IS(Kernel):
             self._keys[place - self._part.start] = key
 
     def _deal(self):
-        """Give runs of buckets to ranks, and cut them in pieces."""
-        histograms = self._everywhere[:, :self._buckets]
-        totals = histograms.sum(axis=0)
+        """Give runs of buckets to ranks, and find where each piece's keys for each rank are packed."""
+        rank, size = self.comm.rank, self.comm.size
+        histograms = self._everywhere[:, :self._pieces * self._buckets].reshape(size, self._pieces, self._buckets)
+        totals = histograms.sum(axis=(0, 1))
         before = np.cumsum(totals) - totals
-        firsts = np.searchsorted(np.searchsorted(self._limits, before, side="right"), np.arange(self.comm.size + 1))
+        firsts = np.searchsorted(np.searchsorted(self._limits, before, side="right"), np.arange(size + 1))
         firsts[-1] = self._buckets
-        self._edges = np.array([[first + (last - first) * piece // self._pieces for piece in range(self._pieces + 1)]
-                                for first, last in zip(firsts, firsts[1:])])      # (ranks, pieces + 1)
-        starts = np.concatenate([np.zeros((self.comm.size, 1), np.int64), np.cumsum(histograms, axis=1)], axis=1)
-        rank = self.comm.rank
-        self._sent_at = starts[rank][self._edges]
-        arrived = np.diff(starts[:, self._edges[rank]], axis=1)       # (ranks, pieces): from each, in each piece
+        starts = np.concatenate([np.zeros((size, self._pieces, 1), np.int64), np.cumsum(histograms, axis=2)], axis=2)
+        self._ends = (starts[rank, :, :-1] + self._cuts[:-1, None]).astype(np.uint32)
+        edges = starts[:, :, firsts]                                  # (ranks, pieces, ranks + 1)
+        self._sent_at = edges[rank] + self._cuts[:-1, None]
+        arrived = edges[:, :, rank + 1] - edges[:, :, rank]           # (ranks, pieces): from each, in each piece
         arrived[rank] = 0                                             # those stay where they are packed
         self._arrived = arrived
         self._arrived_at = (np.cumsum(arrived.T.ravel()) - arrived.T.ravel()).reshape(self._pieces, -1).T
         if arrived.sum() > len(self._received):
-            self._received = np.empty(int(1.1 * arrived.sum()), np.uint32)
+            self._received = np.empty(int(1.1 * arrived.sum()), self._kind)
+        self._mine = histograms[:, :, firsts[rank]:firsts[rank + 1]]    # (ranks, pieces, buckets of this rank)
         self._first, self._last = firsts[rank] << self._shift, firsts[rank + 1] << self._shift
         self._below = int(totals[:firsts[rank]].sum())
         if len(self._counts) != self._last - self._first:
@@ -180,25 +203,41 @@ class IS(Kernel):
 
     def _request(self, piece):
         """The exchange of a piece."""
-        counts = self._sent_at[:, piece + 1] - self._sent_at[:, piece]
+        counts = np.diff(self._sent_at[piece])
         counts[self.comm.rank] = 0
         return self._runtime.comm.Alltoallv(
-            [self._packed, (counts, self._sent_at[:, piece]), MPI.UINT32_T],
-            [self._received, (self._arrived[:, piece], self._arrived_at[:, piece]), MPI.UINT32_T])
+            [self._packed, (counts, self._sent_at[piece, :-1]), self._mpi_kind],
+            [self._received, (self._arrived[:, piece], self._arrived_at[:, piece]), self._mpi_kind])
+
+    def _keys_from(self, rank, piece):
+        """The keys of this rank's buckets that a rank has packed in a piece, as they came, or stayed."""
+        if rank == self.comm.rank:
+            begin, end = self._sent_at[piece, rank:rank + 2]
+            return self._packed[begin:end]
+        begin = self._arrived_at[rank, piece]
+        return self._received[begin:begin + self._arrived[rank, piece]]
+
+    def _count(self, rank, piece):
+        keys = self._keys_from(rank, piece)
+        if self._by_places:
+            count_places(keys, self._mine[rank, piece], self._shift, self._counts)
+        else:
+            count(keys, np.uint32(self._first), self._counts)
 
     async def _piece(self, piece):
-        begin, end = self._sent_at[self.comm.rank, piece:piece + 2]
-        count(self._packed[begin:end], np.uint32(self._first), self._counts)
+        pack(self._keys_of(piece), self._shift, self._kept, self._ends[piece], self._packed)
+        self._count(self.comm.rank, piece)
         await self._request(piece)
-        begin = self._arrived_at[0, piece]
-        count(self._received[begin:begin + self._arrived[:, piece].sum()], np.uint32(self._first), self._counts)
+        for rank in range(self.comm.size):
+            if rank != self.comm.rank:
+                self._count(rank, piece)
 
     async def _only_exchange(self, piece):
         await self._request(piece)
 
     def _look_up(self, iteration):
         """Note the ranks of the test keys that this rank has counted."""
-        for test, key in enumerate(self._everywhere[:, self._buckets:].sum(axis=0)):
+        for test, key in enumerate(self._everywhere[:, self._pieces * self._buckets:].sum(axis=0)):
             mine = self._first <= key < self._last
             lower = int(self._counts[key - 1 - self._first]) if mine and key > self._first else 0
             self._found[iteration - 1, test] = self._below + lower if mine else 0
@@ -212,10 +251,9 @@ class IS(Kernel):
 
     def _disorder(self):
         """How many neighbouring keys of each rank, and across its lower border, are out of order once all are sorted."""
-        own = self._packed[self._sent_at[self.comm.rank, 0]:self._sent_at[self.comm.rank, -1]]
-        came = self._received[:self._arrived.sum()]
-        sorted_keys = np.zeros(len(own) + len(came), np.uint32)
-        for keys in (own, came):
+        parts = [self._whole(rank, piece) for rank in range(self.comm.size) for piece in range(self._pieces)]
+        sorted_keys = np.zeros(sum(map(len, parts)), np.uint32)
+        for keys in parts:
             put(keys, np.uint32(self._first), self._counts, sorted_keys)
         disorder = int((sorted_keys[1:] < sorted_keys[:-1]).sum())
         ends = self.comm.allgather((int(sorted_keys[0]), int(sorted_keys[-1])) if len(sorted_keys) else None)
@@ -223,6 +261,14 @@ class IS(Kernel):
         if len(sorted_keys) and lower and max(lower) > sorted_keys[0]:
             disorder += 1
         return self.comm.allgather(disorder)
+
+    def _whole(self, rank, piece):
+        """As `_keys_from`, whole keys."""
+        keys = self._keys_from(rank, piece)
+        if not self._by_places:
+            return keys
+        lowest = np.arange(self._first, self._last, 1 << self._shift, dtype=np.uint32)
+        return np.repeat(lowest, self._mine[rank, piece]) + keys
 
     def close(self) -> None:
         self._runtime.close()

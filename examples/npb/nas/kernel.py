@@ -125,6 +125,14 @@ class Kernel:
             self.close()
 
 
+def nodes(comm: MPI.Intracomm) -> int:
+    """How many nodes the ranks of a communicator are on (collective)."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    first = int(node.rank == 0)
+    node.Free()
+    return comm.allreduce(first)
+
+
 class Waiting:
     """Adds the seconds of a block to a kernel's `waited_s`, without those in which a runtime's slices compute.
 

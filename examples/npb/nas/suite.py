@@ -16,6 +16,8 @@ from .integer_sort import IS
 from .kernel import DRAWN, Advance, Check, Kernel, Weights
 from .multigrid import MG
 
+POWERS = 1.0, 1.2, 1.5, 2.0     # of the speeds, as weights that are tried
+
 KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (EP, IS, CG, FT, MG)}
 
 
@@ -75,6 +77,8 @@ def runs(comm: MPI.Intracomm, case: Case, advance: Advance, *, weights: Weights 
          plain: bool = False) -> tuple[list[Run], Kernel]:
     """Measure a kernel with even shares, and with those of weights, or those that the speeds of even runs before ask for (collective).
 
+    What moving data costs a slow rank does not shrink with its share, so that less than its speed's share may be better: shares after
+    powers of the speeds are tried, too.
     Where it is asked for, a plain run comes first: even shares, and nothing hidden. They take turns, so that what else the machine does
     hits all of them. The kernel of the last ones, though closed, can still be described.
     """
@@ -92,11 +96,19 @@ def runs(comm: MPI.Intracomm, case: Case, advance: Advance, *, weights: Weights 
         if weights is not None:
             kernel = add("weights", weights)
         elif balance:
-            first = [_timed(comm, "even", kernel, None) for _ in range(0 if case.name == "ep" else case.repeat)]
-            kernel = add("balanced", _typical(first).speeds if first else DRAWN)
+            asked: Weights = DRAWN
+            if case.name != "ep":
+                speeds = _typical([_timed(comm, "even", kernel, None) for _ in range(case.repeat)]).speeds
+                tried = {}
+                for power in POWERS:
+                    one = tuple(speed**power for speed in speeds)
+                    with KERNELS[case.name](comm, case.letter, one, advance) as kernel:
+                        tried[one] = _typical([_timed(comm, "balanced", kernel, one) for _ in range(case.repeat)]).seconds
+                asked = min(tried, key=tried.__getitem__)
+            kernel = add("balanced", asked)
         for _ in range(case.repeat):
-            for how, (one, asked, of) in found.items():
-                of.append(_timed(comm, how, one, asked))
+            for how, (each, shares, of) in found.items():
+                of.append(_timed(comm, how, each, shares))
     return [_typical(of) for _, _, of in found.values()], kernel
 
 
