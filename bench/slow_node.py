@@ -4,7 +4,8 @@ The kernels of the NAS Parallel Benchmarks, class B, were run on Athlon nodes jo
 Matsuoka, "An Efficient NAS Parallel Benchmarks Algorithm for Heterogeneous Clusters", tables 3, 4, 5, 8 and 9, here as ratios). There, more blocks on fast nodes meant more
 messages. Here every rank has one share, in proportion to its speed, and as many messages as with even shares. What a kernel
 computes on one node is taken from the smallest run on equal nodes; exchanges are those of a one-dimensional partition, as
-all-to-alls of their bytes and messages. ``python bench/slow_node.py [--ranks 2 4 8]``
+all-to-alls of their bytes and messages. ``python bench/slow_node.py [--ranks 2 4 8]`` prints tables in Markdown; "there" was measured,
+"here" is simulated, and the bound is the sum of the speeds over that of fast nodes.
 """
 
 from __future__ import annotations
@@ -95,14 +96,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64])
     given = parser.parse_args()
-    print("one slow node; uneven shares over even ones, over equal fast nodes; there: measured, blocks; here: simulated, weights")
     for name, kernel in KERNELS.items():
-        print(f"\n{name}, slow node {kernel.speed:.2f}\nranks   over even: there   here  here, hidden   over fast: there   here  bound")
+        print(f"\n{name}, the slow node's speed {kernel.speed:.2f}\n\n| ranks | uneven over even: there | here | here, hidden | "
+              "uneven over equal fast nodes: there | here | bound |\n|" + "---|" * 7)
         for ranks, gain, kept, hidden, bound in rows(kernel, given.ranks):
             there = kernel.source.get(ranks)
-            texts = [f"{value:.3f}" for value in there] if there else ["-", "-"]
-            shown = f"{hidden:.3f}" if kernel.hides else "-"
-            print(f"{ranks:5}{texts[0]:>19}{gain:7.3f}{shown:>14}{texts[1]:>19}{kept:7.3f}{bound:7.3f}")
+            texts = [f"{value:.2f}" for value in there] if there else ["", ""]
+            shown = f"{hidden:.2f}" if kernel.hides else ""
+            print(f"| {ranks} | {texts[0]} | {gain:.2f} | {shown} | {texts[1]} | {kept:.2f} | {bound:.2f} |")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
     overlap links --hosts 1 --ranks 2 --speeds 7 4 -- python bench/unequal_ffts.py --weights 7 4
     overlap links --rate 2gbit --speeds 7 4 -- python bench/unequal_ffts.py --weights 7 4
+    overlap links --hosts 1 --ranks 2 --speeds 1 1 -- python bench/unequal_ffts.py --balance
 
-Prints a table in Markdown, ms, medians of rounds in which all columns are run in turn. A rank's speed is its share over the time that it
+Prints a table in Markdown, ms, medians of rounds in which all columns are run in turn. Without weights, plans of even shares are
+balanced again and again, and run beside ones that are not. A rank's speed is its share over the time that it
 computes, measured while all ranks compute; "C" is the time of the whole work at the sum of the speeds, "T" that of the exchanges alone.
 """
 
@@ -64,17 +66,52 @@ def row(comm: MPI.Intracomm, name: str, weights: list[float], rounds: int) -> st
                 f"{plan_s / bound_s:.3f} | {even_s / plan_s:.2f} | {plan.forward.settings} |")
 
 
+def balanced_row(comm: MPI.Intracomm, name: str, rounds: int) -> str:
+    """A row of the table of a plan that is balanced before each round, beside one that is not."""
+    kind, shape = CASES[name]
+    with kind(comm, shape, complex) as even, kind(comm, shape, complex) as plan:
+        arrays = {}
+        for one in (even, plan):
+            arrays[one] = one.real.empty(), one.spectrum.empty()
+            arrays[one][0][...] = 1.0
+            while one.forward.refinement is not None:
+                one.forward(arrays[one][0], out=arrays[one][1])
+        # The same settings, or their difference is measured.
+        plan.forward.configure(even.forward.settings)
+        found: dict[overlap.FFT2 | overlap.FFT3, list[float]] = {even: [], plan: []}
+        changes, speeds = 0, []
+        for _ in range(rounds):
+            balance = plan.balance()
+            changes += balance.changed
+            speeds.append(min(balance.speeds))
+            if balance.changed:
+                arrays[plan] = plan.real.empty(), plan.spectrum.empty()
+                arrays[plan][0][...] = 1.0
+            for one, (u, out) in arrays.items():
+                one.forward(u, out=out)
+            for _ in range(3):
+                for one, (u, out) in arrays.items():
+                    found[one].append(timed(comm, one.runtime, lambda: one.forward(u, out=out))[1])
+        even_s, plan_s = (1e3 * median(times) for times in found.values())
+        return f"| {name} | {even_s:.1f} | {plan_s:.1f} | {plan_s / even_s:.3f} | {changes} of {rounds} | {min(speeds):.3f} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", nargs="+", type=float, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--weights", nargs="+", type=float)
+    what.add_argument("--balance", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     given = parser.parse_args()
     comm = MPI.COMM_WORLD
-    told = ["| | even shares | weighted | C (each rank computing) | T | weighted over the larger of C and T | gain | settings |",
-            "|" + "---|" * 8]
-    for name in given.only:
-        told.append(row(comm, name, given.weights, given.rounds))
+    if given.balance:
+        told = ["| | even shares | balanced | balanced over even | shares changed | least speed found |", "|" + "---|" * 6]
+        told += [balanced_row(comm, name, given.rounds) for name in given.only]
+    else:
+        told = ["| | even shares | weighted | C (each rank computing) | T | weighted over the larger of C and T | gain | settings |",
+                "|" + "---|" * 8]
+        told += [row(comm, name, given.weights, given.rounds) for name in given.only]
     if comm.rank == 0:
         print("\n".join(told))
 
