@@ -1,7 +1,7 @@
 """FT: a diffusion equation solved by three-dimensional FFTs, on `overlap.FFT3`.
 
-The spectrum is kept in the order (ky, kx, kz) that the transform comes out in. Its factors are products of one factor per axis, so
-one pass over the spectrum per step, in place, reads no table of its size.
+The spectrum's factors are products of one factor per axis, so one pass over it per step, in place, reads no table of its size. In the
+natural order of axes the way back takes less time than from (ky, kx, kz), where lines of z and of x change places.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SUMS = {
 
 
 @njit
-def evolve(u, along_y, along_x, along_z):
-    """Multiply a spectrum in the order (ky, kx, kz) by the factors of a step."""
-    for y in range(u.shape[0]):
-        for x in range(u.shape[1]):
-            factor = along_y[y] * along_x[x]
-            line = u[y, x]
-            for z in range(len(line)):
-                line[z] *= factor * along_z[z]
+def evolve(u, along_z, along_y, along_x):
+    """Multiply a spectrum by the factors of a step."""
+    for z in range(u.shape[0]):
+        for y in range(u.shape[1]):
+            factor = along_z[z] * along_y[y]
+            line = u[z, y]
+            for x in range(len(line)):
+                line[x] *= factor * along_x[x]
 
 
 def _messages(transform):
@@ -61,7 +61,7 @@ class FT(Kernel):
         super().__init__(comm, letter, weights, advance, hide)
         self._shape = GRIDS[letter]
         self._plan = overlap.FFT3(comm, self._shape, complex, norm="forward",
-                                  layout={"order": "transposed", "grid": (1, comm.size), "weights": weights},
+                                  layout={"order": "natural", "grid": (1, comm.size), "weights": weights},
                                   # One size of messages: their number is compared with that of other shares.
                                   settings={"chunk": 8} | ({} if hide else {"wait": "off"}))
         self._u, self._spectrum = self._plan.real.empty(), self._plan.spectrum.empty()
@@ -101,9 +101,8 @@ class FT(Kernel):
         fill(jumped(SEED, self._planes.start * plane), np.asarray(self._u).reshape(-1).view(float))
         with Waiting(self, self._plan.runtime):
             self._plan.forward(self._u, out=self._spectrum)
-        kz, ky, kx = self._factors
         for step in range(self.iterations):
-            evolve(np.asarray(self._spectrum), ky, kx, kz)
+            evolve(np.asarray(self._spectrum), *self._factors)
             with Waiting(self, self._plan.runtime):
                 self._plan.backward(self._spectrum, out=self._u)
             self._sums[step] = np.asarray(self._u)[self._places].sum()
