@@ -113,7 +113,7 @@ class TransposeBlocks:
 
 
 class DeferredBlocks:
-    """What a transpose, cut along its joined axis, still has to exchange after its first units.
+    """What a transpose still has to exchange after its first units.
 
     Now cut along the axis that it splits, into the receivers' units: what is received of one is all
     that was missing there.
@@ -143,7 +143,7 @@ class DeferredBlocks:
         self.units = max(1, min(units, max(lengths)))
         self._ranges = [block(length, self.units) for length in lengths]
         shape = list(blocks.before)
-        shape[self._joined] = length_of(self._left[blocks.rank])
+        shape[blocks.along] = length_of(self._left[blocks.rank])
         self.before = tuple(shape)
 
     def unit(self, number: int) -> slice:
@@ -159,7 +159,9 @@ class DeferredBlocks:
             there = [slice(0, length) for length in blocks.after]
             here[self._split] = moved(_run(ranges, part), blocks._split[rank].start)
             there[self._split] = _run(self._ranges[blocks.rank], part)
-            there[self._joined] = moved(self._left[rank], blocks._joined[rank].start)
+            there[self._joined] = blocks._joined[rank]
+            there[blocks.along] = self._left[rank] if blocks.along != self._joined else moved(
+                self._left[rank], blocks._joined[rank].start)
             sent.append(tuple(here))
             received.append(tuple(there))
         return Message(sent, received)

@@ -80,7 +80,7 @@ def test_every_mode_gives_the_same_bits(ranks, grid, shape, dtype, options):
     (6, (3, 2), "f8", 0)])
 def test_order_with_random_delays(ranks, grid, dtype, late, mode):
     jobs.run_job("fft3_cases:delays", ranks, args={
-        "shape": (2, 24, 40, 60), "dtype": dtype, "grid": grid, "late": late, "mode": mode})
+        "shape": (2, 24, 40, 96), "dtype": dtype, "grid": grid, "late": late, "mode": mode})
 
 
 @pytest.mark.parametrize("mode", ["off", "block", "poll"])

@@ -81,12 +81,12 @@ def test_messages_carry_the_array_to_its_new_layout(problem, units, chunk):
 @settings(max_examples=100, deadline=None)
 @given(problems(), st.integers(1, 5), st.integers(0, 5), st.integers(1, 5), st.integers(1, 3))
 def test_a_remainder_carries_what_the_first_units_did_not(problem, units, done, late, chunk):
-    layout, transpose, shape, _ = problem
+    layout, transpose, shape, along = problem
     whole = np.arange(1, np.prod(shape) + 1).reshape(shape)
     before = local_parts(layout, whole)
     expected = local_parts(layout.transposed(transpose), whole)
     after = {rank: np.zeros_like(part) for rank, part in expected.items()}
-    blocks = {rank: TransposeBlocks(layout, transpose, shape, rank, transpose.joined, units)
+    blocks = {rank: TransposeBlocks(layout, transpose, shape, rank, along, units)
                  for rank in ranks(layout)}
     count = blocks[ranks(layout)[0]].units
     done = min(done, count - 1)
@@ -95,7 +95,7 @@ def test_a_remainder_carries_what_the_first_units_did_not(problem, units, done, 
     left, deferred = {}, {}
     for rank, one in blocks.items():
         where = [slice(None)] * len(shape)
-        where[transpose.joined] = slice(one.unit(done).start, None)
+        where[along] = slice(one.unit(done).start, None)
         left[rank] = before[rank][tuple(where)]
         deferred[rank] = DeferredBlocks(one, done, late)
         assert deferred[rank].before == left[rank].shape

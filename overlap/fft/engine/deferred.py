@@ -1,7 +1,7 @@
 """Deferred tiles: units of a last stage that are exchanged late, every message complete.
 
 They are put aside where they are sent from: in memory of their own, message by message. What stays on the
-rank goes straight to the target.
+rank goes straight to the target. The stage's last FFTs, where it has any, are made of what a message completes.
 """
 
 from dataclasses import replace
@@ -15,11 +15,12 @@ MOST_MESSAGES = 16  # what is put aside is copied to every one of them
 
 
 class DeferredTiles:
-    """Late messages of a stage, which is cut along the axis that its exchange joins.
+    """Late messages of a stage.
 
     Parameters
     ----------
     stage : Stage
+        Cut along the axis that its exchange joins, or with a target that is no result yet.
     done : int
         Units that are not exchanged late.
     units : int
@@ -50,7 +51,7 @@ class DeferredTiles:
         self.receive_size = max(message.receive_size for message in messages)
         self.memory = zeros(sum(sizes), dtype)
         self.address = self.memory.__array_interface__["data"][0]
-        self._stage, self._dtype = stage, dtype
+        self._stage, self._dtype, self._done = stage, dtype, done
         self._messages, self._pieces, boxes = {}, [], []
         for part, message, start in zip(self.parts, messages, starts_of(sizes)):
             self._messages[part.start] = message, self.memory[start:start + message.send_size]
@@ -90,8 +91,26 @@ class DeferredTiles:
                     [target[self._own[number]], *(piece[there] for piece in self._pieces)], scale)
 
     def unpack(self, program, part, target):
-        """Write the storing of what was received of a late message."""
-        message, _ = self.message(part)
+        """Write the storing of what was received of a late message, and the stage's other FFTs of it."""
+        stage, blocks, (message, _) = self._stage, self._stage.blocks, self.message(part)
         pieces = message.pieces_received(RECEIVE, self._dtype)
-        pieces[self._stage.blocks.rank] = None
-        write_unpacking(program, message, pieces, target)
+        pieces[blocks.rank] = None
+        if not stage.then:
+            write_unpacking(program, message, pieces, target)
+            return
+        pieces[blocks.rank] = target[message.received[blocks.rank]]
+        split, where = blocks.transpose.split, (slice(None),) * blocks.along
+        first, length = message.received[blocks.rank][split].start, target.shape[split]
+        for number in range(self._done, blocks.units):
+            here = blocks.unit(number)
+            if length_of(here):
+                there, sweep = (*where, moved(here, -self._row)), stage.then[length_of(here)].overlapping()
+                groups = sweep.groups[part]
+                sweep.write(program, [_in_all(piece[there], split, first, length) for piece in pieces],
+                            [target[(*where, here)]], blocks=slice(groups[0].start, groups[-1].stop))
+
+
+def _in_all(piece, axis, first, length):
+    """A view of some indices of an axis, as the part from `first` on of one of all indices."""
+    shape = (*piece.shape[:axis], length, *piece.shape[axis + 1:])
+    return replace(piece, shape=shape, offset=piece.offset - first * piece.strides[axis])

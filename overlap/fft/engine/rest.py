@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ...arrays import block, length_of
+from ...arrays import block
 from .fftw import REQUIRED_ALIGNMENT
-from .stage import UNIT_NBYTES, largest_nbytes, points, transformed
+from .stage import UNIT_NBYTES, points, transformed
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
 
@@ -17,11 +17,11 @@ class Rest:
 
     Parameters
     ----------
-    source : SourceArray
-        What the last stage has stored.
+    stage : Stage
+        The last one, which has stored what goes in.
     axes : tuple of int
     way : overlap.arrays.stages.Stage
-        The last stage's.
+        That stage's.
     lines : dict
         The `Axis` of every transformed axis.
     direction : Direction
@@ -38,23 +38,23 @@ class Rest:
         Along the axis that the last exchange splits, if its messages can be late; else 0.
     """
 
-    def __init__(self, source, axes, way, lines, direction, kind, workers):
+    def __init__(self, stage, axes, way, lines, direction, kind, workers):
         able, whole, alone = kind
-        layout, shape, dtype = source.layout, source.shape, source.dtype
-        local = layout.local_shape(shape, source.coordinates)
-        cuts, before, self.late_units = None, False, 0
-        if able and len(axes) == 1 and not whole and way.transpose is not None and (
-                way.along == way.transpose.joined == axes[0] and not way.then):
+        shape, dtype, local = stage.shape, stage.dtype, stage.target_shape
+        cuts, before, self.late_units, ends = None, False, 0, None
+        if len(axes) == 1 and not whole and way.transpose is not None and way.along == axes[0]:
             # Units along the split axis, of this rank's part of it.
             split, (axis,) = way.transpose.split, axes
             # Alike on all ranks; rows, or points, of odd length are less aligned than FFTW requires.
             row = 1 if split == len(shape) - 1 else shape[-1]
             beside = split == axis + 1 or split == 1 == axis - 1  # nothing but a batch of one before the two
-            if beside and (dtype.itemsize * row) % REQUIRED_ALIGNMENT == 0:
-                longest = length_of(layout.even.parts(shape, split)[0])
-                self.late_units = max(1, min(longest, -(-largest_nbytes(layout, shape, dtype) // UNIT_NBYTES)))
+            if not able and split == 1:
+                self.late_units, ends = len(stage.late_parts), (split, stage.late_parts)
+            elif able and axis == way.transpose.joined and not way.then and beside and (
+                    (dtype.itemsize * row) % REQUIRED_ALIGNMENT == 0):
+                self.late_units = len(stage.late_parts)
                 inner = points(local[split + 1:axis] if split < axis else local[split + 1:])
-                cuts = [slice(part.start * inner, part.stop * inner) for part in block(local[split], self.late_units)]
+                cuts = [slice(part.start * inner, part.stop * inner) for part in stage.late_parts]
                 before = split < axis
         alone = alone or points(local) * dtype.itemsize % REQUIRED_ALIGNMENT == 0
         if able and len(axes) == 1 and alone and SweepInPlace.suits(
@@ -64,7 +64,7 @@ class Rest:
             there = transformed(local, axes, lines, direction.forward)
             own = direction if direction.forward else replace(direction, turned=None)
             self.sweep = Sweep(local, {axis: lines[axis] for axis in axes}, dtype, own, [_whole(local)], [_whole(there)],
-                               same=able)
+                               same=able, ends=ends)
         few = points(local) * dtype.itemsize // PART_NBYTES
         self.parts = block(self.sweep.count, 1 if workers == 1 else max(1, min(
             self.sweep.count, max(workers, min(few, PARTS * workers)))))

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ...arrays import Layout, TransposeBlocks, box_shape, contiguous, length_of, offset
+from ...arrays import Layout, TransposeBlocks, block, box_shape, contiguous, length_of, offset
 from .fftw import REQUIRED_ALIGNMENT, complex_of
 from .program import RECEIVE, SEND, Program, View
 from .sweep import Sweep
@@ -101,9 +101,16 @@ class Stage:
     direction : Direction
     units : int, optional
         Into how many it is cut; by default units of a size that stays in the cache.
+    ends_late : bool
+        Some units may be exchanged late, cut along the axis that the exchange splits, although FFTs follow.
+
+    Attributes
+    ----------
+    late_parts : list of slice
+        Local ranges of that axis.
     """
 
-    def __init__(self, steps, place, lines, source, direction, units=None):
+    def __init__(self, steps, place, lines, source, direction, units=None, ends_late=False):
         self.place = place
         self._steps = steps
         layout, shape, coordinates, forward = (
@@ -121,6 +128,13 @@ class Stage:
         self.source_shape = layout.local_shape(shape, coordinates)
         self.source_dtype = np.dtype(source.dtype)
         self.target_shape = self.layout.local_shape(self.shape, coordinates)
+        self.late_parts = []
+        if steps.transpose is not None:
+            split = steps.transpose.split
+            longest = length_of(self.layout.even.parts(self.shape, split)[0])
+            count = max(1, min(longest, -(-largest_nbytes(self.layout, self.shape, spectral) // UNIT_NBYTES)))
+            self.late_parts = block(self.target_shape[split], count)
+        self._ends = (steps.transpose.split, self.late_parts) if ends_late else None
         real = any(lines[axis].real for axis in steps.then)
         self.target_dtype = np.dtype(f"f{spectral.itemsize // 2}") if real else spectral
         # Whether the last FFTs can be made in the target, where what was received is gathered.
@@ -170,7 +184,7 @@ class Stage:
         elif steps.then:
             self.then[length] = Sweep(
                 box_shape(unit(self.blocks.after)), {axis: lines[axis] for axis in steps.then}, self.dtype,
-                at_last, pieces, [target])
+                at_last, pieces, [target], ends=self._ends)
 
     def _gathers(self, source, lines):
         """Whether the first FFTs of a unit are made where it is stored: no other rank gets any of it."""

@@ -103,7 +103,9 @@ class StagedTransform:
                 at == 0 if forward else number == 0) else None)
             self.stages.append(Stage(
                 way, place, lines, source, own,
-                self.stages[0].blocks.units if self._streams and number else None))
+                self.stages[0].blocks.units if self._streams and number else None,
+                ends_late=self._holds and number == len(ways) - 1 and rest == (way.along,) and (
+                    way.transpose is not None and way.transpose.split == 1)))
             layout, shape = self.stages[-1].layout, self.stages[-1].shape
             source = SourceArray(layout, shape, self.coordinates, spectral)
         self.dtype = spectral
@@ -112,9 +114,9 @@ class StagedTransform:
         local = all(stage.dimension is None for stage in self.stages)
         self._alone = self._relocates and local
         self.in_any_order = local and self.fields == 1
-        self._rest = Rest(SourceArray(layout, shape, self.coordinates, spectral), rest, ways[-1], lines, direction,
-                          (able, whole, self.fields == 1), workers) if rest else None
-        self.can_be_late = (self._rest is not None and self._rest.late_units > 0 and self.stages[-1].straight
+        self._rest = Rest(self.stages[-1], rest, ways[-1], lines, direction, (able, whole, self.fields == 1),
+                          workers) if rest else None
+        self.can_be_late = (self._rest is not None and self._rest.late_units > 0 and self.stages[-1].place.early
                             and not self._streams)
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
         local = layout.local_shape(shape, self.coordinates)
@@ -270,7 +272,7 @@ class StagedTransform:
         if compute and task.kind != "turn" and not self._alone:
             if task.unpack_after:
                 await _ended(task.unpack_after, first)
-            self.unpack(task, slot, source, target)
+            self.unpack(task, slot, arrays[-1][field], target)
             if task.rest_after is not None and self._rest is not None:
                 await _ended(task.rest_after, first)
                 await self.complete(target, arrays[-1][field])
@@ -297,7 +299,7 @@ class StagedTransform:
                 continue
             if comms is not None and stage.dimension is not None:
                 yield task, self.exchanged(task, stage, slot, target, comms[stage.dimension])
-            yield task, self._step("unpack", task, slot, source, target, 1.0)
+            yield task, self._step("unpack", task, slot, arrays[-1][task.field], target, 1.0)
             if task.rest_after is not None and self._rest is not None:
                 for part in self._rest.parts:
                     yield task, self._completing(part, target, arrays[-1][task.field])
@@ -314,9 +316,9 @@ class StagedTransform:
         """What a task does before its exchange; all, where there is none."""
         execute(*self._step("local" if self._alone else "pack", task, slot, source, target, scale))
 
-    def unpack(self, task, slot, source, target):
-        """What a task does after its exchange."""
-        execute(*self._step("unpack", task, slot, source, target, 1.0))
+    def unpack(self, task, slot, end, target):
+        """What a task does after its exchange; `end`: where the field is in the end, for late tasks."""
+        execute(*self._step("unpack", task, slot, end, target, 1.0))
 
     def exchanged(self, task, stage, slot, target, comm):
         """The awaitable exchange of a task."""
@@ -357,7 +359,7 @@ class StagedTransform:
         elif task.kind == "late":
             self._deferred.unpack(program, task.part, target)
             groups = self._rest.sweep.groups[task.part]
-            self._rest.write(program, source, target, scale, slice(groups[0].start, groups[-1].stop))
+            self._rest.write(program, target, source, scale, slice(groups[0].start, groups[-1].stop))
         else:
             stage.unpack(program, part, target)
 

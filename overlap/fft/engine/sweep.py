@@ -8,11 +8,11 @@ and chunk, and on every worker.
 """
 
 from copy import copy as copy_of
-from itertools import product
+from itertools import accumulate, product
 
 import numpy as np
 
-from ...arrays import chunks, complement, intersect, length_of
+from ...arrays import chunks, complement, intersect, length_of, moved
 from .block_ffts import BlockChain, BlockInPlace
 from .fftw import complex_of
 
@@ -41,22 +41,35 @@ class Sweep:
         All of it is one block, in scratch memory that begins after so many bytes.
     same : bool
         What comes out lies where that goes in.
+    ends : (int, list of slice), optional
+        Ranges of an axis, with none but a single index before it, in which blocks shall begin and end.
 
     Attributes
     ----------
+    groups : list of slice
+        The blocks of each of these ranges.
     scratch_nbytes : int
         Scratch memory that it needs, with what comes before.
     count : int
         Number of blocks.
     """
 
-    def __init__(self, shape, lines, dtype, direction, sources, targets, after=None, same=False):
+    def __init__(self, shape, lines, dtype, direction, sources, targets, after=None, same=False, ends=None):
         itemsize = complex_of(dtype).itemsize
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
             [line.fine for line in lines.values()], dtype=int)))))
         if len(lines) == 1 and int(np.prod(shape[next(iter(lines)) + 1:], dtype=int)) > 1:
             budget = min(budget, max(AT_ONCE, SHORT_NBYTES * budget // BLOCK_NBYTES))
         cuts = cuts_of(shape, lines if after is None else range(len(shape)), budget, NARROWEST)
+        self.groups = []
+        if ends is not None:
+            axis, ranges = ends
+            size = max(map(length_of, cuts[axis]), default=1)
+            each = [[moved(part, one.start) for part in chunks(length_of(one), size)] for one in ranges]
+            cuts[axis] = [part for parts in each for part in parts]
+            inner = int(np.prod([len(parts) for parts in cuts[axis + 1:]], dtype=int))
+            starts = [0, *accumulate(inner * len(parts) for parts in each)]
+            self.groups = [slice(*pair) for pair in zip(starts, starts[1:])]
         made = {}
         self._parts = []
         kind = BlockChain if BlockChain.suits(shape, lines, direction) else BlockInPlace
@@ -84,6 +97,12 @@ class Sweep:
         """The same sweep, with the same plans, to other views."""
         other = copy_of(self)
         other._set_targets(targets)
+        return other
+
+    def overlapping(self):
+        """The same sweep, with the same plans, where a block's source may lie where its target is."""
+        other = copy_of(self)
+        other._same = True
         return other
 
     def write(self, program, sources, targets, scale=1.0, blocks=slice(None)):
