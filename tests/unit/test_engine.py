@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from overlap.arrays import Layout, Transpose
 from overlap.fft.engine.axis import axes_of
-from overlap.fft.engine.buffers import Buffers
+from overlap.fft.engine.buffers import Buffers, Located
 from overlap.fft.engine.execute import execute
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
-from overlap.fft.engine.program import SOURCE, TARGET, Program, View
+from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, Program, View
 from overlap.fft.engine.stage import Direction, SourceArray
 from overlap.fft.engine.staged import StagedTransform
+from overlap.fft.engine.sweep import Sweep
+from overlap.fft.engine.sweep_in_place import SweepInPlace
 
 Y, X = 1, 2
 DTYPES = ("f4", "f8", "c8", "c16")
@@ -183,7 +185,7 @@ def physical(modes, points, fine, real):
 @pytest.mark.parametrize("ranks, chunk", [(1, 1), (1, 4), (2, 1), (3, 2), (4, 3)])
 @pytest.mark.parametrize("points, fine", [
     ((6, 8), (6, 8)), ((7, 5), (7, 5)), ((2, 9), (2, 9)), ((1, 4), (1, 4)), ((12, 10), (18, 15)),
-    ((3, 140), (3, 140)), ((5, 8), (8, 12))])
+    ((3, 140), (3, 140)), ((5, 8), (8, 12)), ((280, 12), (280, 12))])
 def test_planes_of_all_ranks(points, fine, ranks, chunk, turned):
     planes = 5
     for dtype in DTYPES:
@@ -206,6 +208,52 @@ def test_planes_of_all_ranks(points, fine, ranks, chunk, turned):
                                Direction(forward, "estimate", turned, by_index=True))
             error = np.linalg.norm(found - truth)
             assert error <= tolerance(dtype, np.prod(fine)) * np.linalg.norm(truth), (dtype, forward)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+@pytest.mark.parametrize("length", [300, 512])
+def test_long_lines_far_apart_are_the_same_from_any_array(length, scale):
+    """Straight from a contiguous array, and copied from others, by one plan."""
+    shape, box = (2, length, 37), (slice(0, 1), slice(0, length), slice(0, 37))
+    axes = axes_of((Y, X), (length, 37), (length, 37), complex)
+    pieces = [(*box[:1], slice(0, 100), box[2]), (*box[:1], slice(100, length), box[2])]
+    sweep = Sweep((1, *shape[1:]), {Y: axes[Y]}, np.dtype(complex), Direction(False, "estimate"), [box], pieces, natural=True)
+    values = random(np.random.default_rng(2), shape, complex)
+    strided, shifted = np.zeros((2, length, 74), complex)[..., ::2], zeros((values.size + 1,), "c16").view("f8")[1:-1]
+    shifted = shifted.view(complex).reshape(shape)
+    found = []
+    for source in (zeros(shape, complex), strided, shifted):
+        source[...] = values
+        target = zeros((1, *shape[1:]), complex)
+        scratch = zeros((sweep.scratch_nbytes,), np.uint8)
+        program = Program()
+        given = Located(source).view(SOURCE)[1:]
+        there = View.of(TARGET, target)
+        sweep.write(program, [given], [there[piece] for piece in pieces], scale)
+        bases = np.zeros(BASES, np.int64)
+        bases[SOURCE], bases[TARGET], bases[SCRATCH] = (array.__array_interface__["data"][0] for array in (
+            source, target, scratch))
+        execute(program.code, bases)
+        np.testing.assert_array_equal(source, values)
+        found.append(target)
+    truth = np.fft.ifft(values[1:], axis=1, norm="forward") * scale
+    assert np.linalg.norm(found[0] - truth) <= tolerance(complex, length) * np.linalg.norm(truth)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+def test_long_lines_with_a_patient_plan():
+    """FFTW is given many lines of an array at once."""
+    values = random(np.random.default_rng(3), (2, 256, 150), complex)
+    array = zeros(values.shape, complex)
+    sweep = SweepInPlace(values.shape, Y, np.dtype(complex), Direction(True, "patient"))
+    assert sweep.scratch_nbytes == 0
+    program = Program()
+    sweep.write(program, [], [View.of(SOURCE, array)])
+    array[...] = values
+    run(program, array)
+    truth = np.fft.fft(values, axis=1)
+    assert np.linalg.norm(array - truth) <= tolerance(complex, 256) * np.linalg.norm(truth)
 
 
 def _goes_on(coroutine):

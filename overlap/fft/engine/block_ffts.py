@@ -1,15 +1,19 @@
 """The FFTs of a block in scratch memory: where they read and write, their plans, and what they write into a `Program`."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from ...arrays import complement
-from .fftw import ALIGNMENT, complex_of, empty
+from .fftw import ALIGNMENT, barely_aligned, complex_of, empty
 from .lines import LineTransform
 from .program import SCRATCH, View, strides_of
 
 SHORT = 128  # points of a line
+LONG = 256
+ARRAY_NBYTES = 2**22  # of lines' places in an array, from the first to the last: one that a cache of all cores holds
+HOT_NBYTES, FEWEST = 192 * 1024, 16  # of lines in scratch memory, and how many at least
 
 
 class BlockInPlace:
@@ -18,6 +22,8 @@ class BlockInPlace:
     Modes that a finer grid has and the resolved one has not are neither transformed along the other
     axes nor, going backward, ever anything but zero.
     """
+
+    scales_last = False
 
     def __init__(self, shape, lines, dtype, direction, after):
         forward, turned = direction.forward, direction.turned
@@ -108,7 +114,7 @@ class BlockChain:
     as no power of two, FFTW would copy them, or more than `SHORT`.
     """
 
-    keeps_source = True
+    keeps_source, scales_last = True, False
 
     def __init__(self, shape, lines, dtype, direction, after):
         spectral, fine, dtype = list(shape), list(shape), complex_of(dtype)
@@ -149,3 +155,51 @@ class BlockChain:
     def write(self, program, source, target):
         for plan, first, last in self._plans:
             program.transform(plan, target if last else self._ends[1], source if first else self._ends[1])
+
+
+class BlockFromArray:
+    """Some long lines of an array, whose points are far apart: transformed from there to contiguous lines in scratch memory.
+
+    Where an array is not contiguous, or does not begin as aligned as FFTW requires, the lines are copied first to places as
+    far apart: the same plan serves all arrays.
+    """
+
+    keeps_source = scales_last = True
+
+    def __init__(self, shape, whole, lines, direction):
+        (axis, _), = lines.items()
+        dtype = np.dtype(complex)
+        source = View(SCRATCH, tuple(shape), strides_of(whole, dtype.itemsize), dtype)
+        room = -(-source.nbytes // ALIGNMENT) * ALIGNMENT
+        target = replace(View.of_lines(SCRATCH, tuple(shape), axis, dtype), offset=room)
+        self._ends = source, target
+        self.nbytes = room + target.nbytes
+        self._plan = None
+        if 0 not in shape:
+            given = barely_aligned(whole, dtype)[tuple(slice(0, length) for length in shape)]
+            result = target.array(empty(self.nbytes, np.uint8))
+            self._plan = LineTransform(given, result, axis, direction.forward, direction.effort, keep=True, streamed=True)
+
+    @staticmethod
+    def suits(shape, lines, dtype, direction):
+        """Whether the FFTs of a box are to be made like that."""
+        if len(lines) != 1 or dtype != np.dtype(complex):
+            return False
+        (axis, line), = lines.items()
+        inner = int(np.prod(shape[axis + 1:], dtype=int))
+        return (axis < len(shape) - 1 and direction.turned is None and line.fine == line.points > LONG
+                and line.nyquist != "split" and line.points * inner * dtype.itemsize <= ARRAY_NBYTES)
+
+    @staticmethod
+    def at_once(shape, lines):
+        """How many lines a block has."""
+        (_, line), = lines.items()
+        return max(FEWEST, HOT_NBYTES // (16 * line.points))
+
+    def ends(self, physical=None):
+        """Where what goes in lies, and what comes out."""
+        return self._ends
+
+    def write(self, program, source, target):
+        if self._plan is not None:
+            program.transform(self._plan, target, source)

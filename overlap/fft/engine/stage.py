@@ -177,7 +177,7 @@ class Stage:
         else:
             self.first[length] = Sweep(
                 box_shape(source), {axis: lines[axis] for axis in steps.first}, self.source_dtype,
-                at_first, [source], tiles)
+                at_first, [source], tiles, natural=bool(steps.first) and steps.along < min(steps.first))
         if self._in_target:
             self.then[length] = SweepInPlace(
                 box_shape(target), steps.then[0], self.dtype, direction, pieces)

@@ -13,7 +13,7 @@ from itertools import accumulate, product
 import numpy as np
 
 from ...arrays import chunks, complement, intersect, length_of, moved
-from .block_ffts import BlockChain, BlockInPlace
+from .block_ffts import BlockChain, BlockFromArray, BlockInPlace
 from .fftw import complex_of
 
 BLOCK_NBYTES = 256 * 1024
@@ -41,6 +41,8 @@ class Sweep:
         All of it is one block, in scratch memory that begins after so many bytes.
     same : bool
         What comes out lies where that goes in.
+    natural : bool
+        The only source is C-contiguous, as a rule.
     ends : (int, list of slice), optional
         Ranges of an axis, with none but a single index before it, in which blocks shall begin and end.
 
@@ -54,12 +56,16 @@ class Sweep:
         Number of blocks.
     """
 
-    def __init__(self, shape, lines, dtype, direction, sources, targets, after=None, same=False, ends=None):
+    def __init__(self, shape, lines, dtype, direction, sources, targets, after=None, same=False, natural=False,
+                 ends=None):
         itemsize = complex_of(dtype).itemsize
         budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
             [line.fine for line in lines.values()], dtype=int)))))
         if len(lines) == 1 and int(np.prod(shape[next(iter(lines)) + 1:], dtype=int)) > 1:
             budget = min(budget, max(AT_ONCE, SHORT_NBYTES * budget // BLOCK_NBYTES))
+        from_array = natural and after is None and BlockFromArray.suits(shape, lines, dtype, direction)
+        if from_array:
+            budget = BlockFromArray.at_once(shape, lines)
         cuts = cuts_of(shape, lines if after is None else range(len(shape)), budget, NARROWEST)
         self.groups = []
         if ends is not None:
@@ -76,7 +82,8 @@ class Sweep:
         for ranges in product(*cuts) if lines else ():
             key = tuple(map(length_of, ranges))
             if key not in made:
-                made[key] = kind(key, lines, dtype, direction, after or 0)
+                made[key] = BlockFromArray(key, shape, lines, direction) if from_array else kind(
+                    key, lines, dtype, direction, after or 0)
             self._parts.append((made[key], ranges, lines, direction.forward))
         self.scratch_nbytes = max((one.nbytes for one in made.values()), default=0)
         self._sources, self._same = sources, same
@@ -170,7 +177,7 @@ class _Block:
         sources, targets : list of View, or None
             None: what goes in, or comes out, is in scratch memory.
         scale : float
-            Multiplied when it is loaded, or else when it is stored.
+            Multiplied when it is loaded, or else, and where lines are long and far apart, when it is stored.
         physical : View, optional
             The real-space side, where it is not the block's own.
         same : bool
@@ -178,12 +185,14 @@ class _Block:
         """
         source, target = self._transformed.ends(physical)
         in_place = source is target
+        late = sources is None or self._transformed.scales_last
+        before, after = (1.0, scale) if late else (scale, 1.0)
         # Whether it may lie elsewhere than in scratch memory.
         elsewhere = not same and (not in_place or sources is not None and targets is not None)
         given = result = None
-        if elsewhere and targets is not None and not self._gaps and (sources is not None or scale == 1.0):
+        if elsewhere and targets is not None and not self._gaps and after == 1.0:
             result = self._only(targets, self._stores, target)
-        if elsewhere and sources is not None and scale == 1.0 and not (in_place and result):
+        if elsewhere and sources is not None and before == 1.0 and not (in_place and result):
             given = self._only(sources, self._loads, source)
             if given is not None and not (given.spare or self._transformed.keeps_source and not in_place):
                 given = None
@@ -192,12 +201,12 @@ class _Block:
         else:
             source, target = given or source, result or target
         for i, where, inside in self._loads if sources is not None and given is None else ():
-            program.copy(source[inside], sources[i][where], scale)
+            program.copy(source[inside], sources[i][where], before)
         self._transformed.write(program, source, target)
         if targets is None:
             return
         for i, where, inside in self._stores if result is None else ():
-            program.copy(targets[i][where], target[inside], 1.0 if sources is not None else scale)
+            program.copy(targets[i][where], target[inside], after)
         for i, where in self._gaps:
             program.zero(targets[i][where])
 

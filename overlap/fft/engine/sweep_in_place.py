@@ -16,6 +16,8 @@ SHORT = 128  # points of a line: as many as a power of two are transformed there
 COMPACT = 200  # others, in double precision, into lines beside each other; longer ones into contiguous ones
 CODELETS = (16, 32, 64)  # FFTW transforms these lengths in one step,
 PAGE_NBYTES = 4096  # which is best done in place, unless points so far apart compete for one place in the cache
+THOROUGH = ("patient", "exhaustive")  # in whose time FFTW finds a way of its own in an array that is near,
+MANY_COLUMNS = 128  # of so many lines at once
 NEAR_NBYTES = 2**22  # of an array that a cache of all cores holds
 
 
@@ -58,17 +60,18 @@ class SweepInPlace:
         lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # in a block
         self.groups, self._sources, self._blocks = [], sources, []
         self._contiguous = inner == 1 and not cuts
-        self._apart = (not self._contiguous and lines >= FEWEST_AT_ONCE and length * inner * itemsize > HOT_NBYTES  # through scratch
-                       and not (length in CODELETS and inner * itemsize % PAGE_NBYTES))
         double, power_of_two = np.dtype(dtype) == np.complex128, length & (length - 1) == 0
         far = length * inner * itemsize > NEAR_NBYTES
+        searched = direction.effort in THOROUGH and double and power_of_two and length > SHORT and not far
+        self._apart = (not self._contiguous and lines >= FEWEST_AT_ONCE and length * inner * itemsize > HOT_NBYTES  # through scratch
+                       and not (length in CODELETS and inner * itemsize % PAGE_NBYTES) and not searched)
         self._inside = (power_of_two and length <= SHORT  # both ends of the FFT are in scratch memory
                         or far and (power_of_two or length > COMPACT or not double))
         self._compact = self._inside or double and length <= COMPACT  # as in the array, but close together
         self._shape = shape if self._contiguous else (outer, length, inner)
         self.scratch_nbytes = 0
         wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
-        at_once = min(AT_ONCE, lines) if self._apart else COLUMNS
+        at_once = min(AT_ONCE, lines) if self._apart else MANY_COLUMNS if searched else COLUMNS
         whole = slice(0, outer), slice(0, inner)
         cuts = [(cut, whole[1]) if before else (whole[0], cut) for cut in cuts] if cuts else [whole]
         for planes, cut in () if self._contiguous else cuts:
