@@ -11,7 +11,11 @@ An indented line is a part of the folder above it: it comes below the folder's m
     interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
-    runtime         slice programs: pipelines, communicator thread, worker pool, deadlines, trace
+    runtime         slice programs: pipelines of them, and what was traced
+      requests      what slices await, and how ranks agree on it
+      control       where all ranks meet: headers, deadlines, communicators
+      scheduling    one call on one rank: slots, ways to wait, paths through the issue order
+      threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
     timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed

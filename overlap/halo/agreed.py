@@ -14,7 +14,7 @@ from ..arrays.blocks import Blocks
 from ..arrays.speeds import MEASURE, ROUND_S, ROUNDS, speeds_of, weights_of
 from ..arrays.weights import Weights, checked
 from ..compiled import njit
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 
 _COUNT = 2**20      # numbers of each of three arrays: more than caches hold, as in a sweep or a sparse product
 

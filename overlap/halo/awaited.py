@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..runtime.own_control import OwnControl
-from ..runtime.requests import AsyncComm
+from ..runtime.control.own_control import OwnControl
+from ..runtime.requests.requests import AsyncComm
 from .messages import Messages
 
 

@@ -14,9 +14,9 @@ from numpy.typing import DTypeLike
 from ..arrays.blocks import Blocks
 from ..errors import ClosedError, InputError
 from ..freed import Freed
-from ..runtime.operations import start as started
-from ..runtime.own_control import OwnControl
-from ..runtime.requests import AsyncComm
+from ..runtime.control.own_control import OwnControl
+from ..runtime.requests.operations import start as started
+from ..runtime.requests.requests import AsyncComm
 from . import links, plan
 from .arguments import RoundArrays, address_of, numbers_of, problem_of, types_of
 from .awaited import Awaited, Begun

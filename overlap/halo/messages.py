@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 from .moves import Moves, move, packing
 from .plan import Traffic
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from ..abort import abort
 from ..errors import InputError, OverlapError, RankError, formatted
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 
 TAG = 8
 _PATIENCE_S = 0.02      # a wait that is longer gives its core away

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays.blocks import Blocks
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 from .moves import Region
 
 

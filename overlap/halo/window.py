@@ -11,7 +11,7 @@ from ..collectives.protocol import LINE
 from ..collectives.window import SPINS, SPINS_SHARED, cores_are_shared
 from ..errors import InputError
 from . import links
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 from .moves import Moves, Place, packing
 from .plan import Traffic
 

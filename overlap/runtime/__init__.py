@@ -1,12 +1,12 @@
 """Communicator thread, worker pool and pipelines of slice programs; knows no arrays and no FFT."""
 
 from .load import Load
-from .operations import all_of, start
 from .pipeline import Pipeline
-from .polling import POLLS_PER_EXCHANGE
-from .requests import AsyncComm, barrier, parallel, stagger, take_turn, wait_for_slices
+from .requests.operations import all_of, start
+from .requests.requests import AsyncComm, barrier, parallel, stagger, take_turn, wait_for_slices
 from .runtime import Runtime
-from .workers import worker_index
+from .scheduling.polling import POLLS_PER_EXCHANGE
+from .threads.workers import worker_index
 
 __all__ = ["AsyncComm", "Load", "POLLS_PER_EXCHANGE", "Pipeline", "Runtime", "all_of", "barrier", "parallel",
            "stagger", "start", "take_turn", "wait_for_slices", "worker_index"]

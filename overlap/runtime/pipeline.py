@@ -12,13 +12,13 @@ import numpy as np
 
 from ..errors import InputError, formatted, repr_of
 from ..interrupts import held_signals
-from .agreed_path import AgreedPath, LearningPath
-from .crew import ALONE, HELPED, Crews
-from .header import Header
-from .known_path import KnownPath
+from .control.header import Header
 from .load import Load
-from .operations import Operation
-from .straight import StraightPath
+from .requests.operations import Operation
+from .scheduling.agreed_path import AgreedPath, LearningPath
+from .scheduling.known_path import KnownPath
+from .scheduling.straight import StraightPath
+from .threads.crew import ALONE, HELPED, Crews
 
 if TYPE_CHECKING:
     from .runtime import Runtime

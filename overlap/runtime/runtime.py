@@ -17,23 +17,23 @@ from mpi4py import MPI
 
 from ..errors import InputError, ThreadLevelError
 from ..interrupts import held_signals
-from .arguments import number_problem, options_problem
-from .control import Control
-from .crew import THREADS
-from .job import Job
+from .control.arguments import number_problem, options_problem
+from .control.control import Control
+from .control.together import together
+from .control.watchdog import Watchdog, abort_on
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
-from .polling import POLLS_PER_EXCHANGE
-from .requests import AsyncComm
-from .scheduler import Scheduler
-from .threads import Threads
-from .together import together
+from .requests.requests import AsyncComm
+from .scheduling.job import Job
+from .scheduling.polling import POLLS_PER_EXCHANGE
+from .scheduling.scheduler import Scheduler
+from .threads.crew import THREADS
+from .threads.threads import Threads
+from .threads.workers import single_threaded_pools
 from .trace import Trace
-from .watchdog import Watchdog, abort_on
-from .workers import single_threaded_pools
 
 if TYPE_CHECKING:
-    from .async_collectives import AsyncCollectives
+    from .requests.async_collectives import AsyncCollectives
 
 
 class Runtime:
@@ -201,7 +201,7 @@ class Runtime:
         AsyncCollectives
             Freed with the runtime.
         """
-        from .async_collectives import making  # numba takes a second to import
+        from .requests.async_collectives import making  # numba takes a second to import
         with held_signals():
             return self.control.wrap((comm or self.comm).source, making(max_nbytes))
 

@@ -15,7 +15,7 @@ from ..arrays.partition import length_of
 from ..arrays.topology import coordinates
 from ..errors import InputError
 from ..halo import Halo
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 from .matrix import Matrix
 
 Sides = Collection[tuple[int, int]]

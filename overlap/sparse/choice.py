@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..runtime.requests import AsyncComm
+from ..runtime.requests.requests import AsyncComm
 from .krylov import cg, pipecg
 from .solution import Solution
 from .system import System

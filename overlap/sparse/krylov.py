@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import InputError
-from ..runtime.requests import AsyncComm
+from ..runtime.requests.requests import AsyncComm
 from . import kernels
 from .solution import Solution
 from .system import System

@@ -16,7 +16,7 @@ from ..freed import Freed
 from ..halo import Halo
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import stored
 from .team import Team

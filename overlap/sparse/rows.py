@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 from . import kernels
 
 LEAST_ROWS = 1024   # of a part

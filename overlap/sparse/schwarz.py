@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from ..halo import Halo
 from ..halo.plan import Entries, Traffic, of_indices
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 from .incomplete import IC0
 from .matrix import Matrix
 from .preconditioners import Preconditioner

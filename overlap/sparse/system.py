@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 from ..arrays.masks import mask_problem
 from ..errors import InputError
-from ..runtime.own_control import OwnControl
-from ..runtime.requests import AsyncComm
+from ..runtime.control.own_control import OwnControl
+from ..runtime.requests.requests import AsyncComm
 from ..timing.model import hidden
 from . import kernels
 from .matrix import Matrix

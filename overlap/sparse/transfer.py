@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
 from ..compiled import njit
-from ..runtime.own_control import OwnControl
+from ..runtime.control.own_control import OwnControl
 from .cells import coordinates_of, equal_block, numbers_of
 from .levels import merged_rank
 from .matrix import Matrix, node_collectives

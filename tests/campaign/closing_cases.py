@@ -15,9 +15,9 @@ from mpi4py import MPI
 
 import overlap
 from overlap.fft.transform import Transform
-from overlap.runtime.control import Control
-from overlap.runtime.threads import Threads
-from overlap.runtime.watchdog import Watchdog
+from overlap.runtime.control.control import Control
+from overlap.runtime.threads.threads import Threads
+from overlap.runtime.control.watchdog import Watchdog
 
 LONGEST_S = 5.0
 STEPS = ((Transform, "release"), (overlap.FFT2, "_forget"), (Threads, "close"), (Control, "free"), (Watchdog, "close"))

@@ -35,7 +35,7 @@ class Call:
     buffers: bool
     steps: list
     shown: bool = True  # the slices' keys have a text
-    crews: tuple = ()  # of each rank (see `overlap.runtime.crew`); by default all threads
+    crews: tuple = ()  # of each rank (see `overlap.runtime.threads.crew`); by default all threads
     faults: list = field(default_factory=list)
 
 

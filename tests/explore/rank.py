@@ -129,7 +129,7 @@ class Rank:
         return self.pools[crew]
 
     def _crew(self, call):
-        """Which threads run a call here; see `overlap.runtime.crew`."""
+        """Which threads run a call here; see `overlap.runtime.threads.crew`."""
         if call.wait == "off":
             return "alone"
         crew = call.crews[self.number] if call.crews else "threads"

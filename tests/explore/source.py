@@ -19,7 +19,8 @@ from overlap import abort, errors
 
 from . import network, threads
 
-RUNTIME = Path(overlap.__file__).parent / "runtime"
+PACKAGE = Path(overlap.__file__).parent
+MODULES = {path.stem: path.relative_to(PACKAGE) for path in (PACKAGE / "runtime").rglob("*.py")}  # by their names, which are unique
 REPLACED = {"threading": threads, "queue": threads, "time": threads, "mpi4py": network}
 TAKEN_FROM = REPLACED | {"os": threads}  # where names are imported, not the module
 _versions = 0
@@ -50,7 +51,7 @@ def load(edits=()):
     sys.meta_path.insert(0, finder)
     try:
         sys.modules[f"{root}.errors"], sys.modules[f"{root}.abort"] = errors, abort
-        names = {name: importlib.import_module(f"{root}.runtime.{name}")
+        names = {name: importlib.import_module(".".join((root, *MODULES[name].with_suffix("").parts)))
                  for name in ("operations", "requests", "slots", "job", "waiting", "workers", "scheduler",
                               "straight", "agreed_path")}
     finally:
@@ -71,28 +72,27 @@ class _Finder:
         root, _, rest = name.partition(".")
         if root != self._root:
             return None
-        return ModuleSpec(name, self, is_package=rest in ("", "runtime"))
+        return ModuleSpec(name, self, is_package=PACKAGE.joinpath(*rest.split(".")).is_dir())
 
     def create_module(self, spec):
         return None
 
     def exec_module(self, module):
         name = module.__name__.rpartition(".")[2]
-        path = RUNTIME / f"{name}.py"
         if module.__spec__.submodule_search_locations is not None:
             return
-        source = path.read_text()
+        source = (PACKAGE / MODULES[name]).read_text()
         for target, old, new in self._edits:
             if target == name:
                 if source.count(old) != 1:
-                    raise Outdated(f"runtime/{name}.py: expected once, found {source.count(old)} "
+                    raise Outdated(f"{MODULES[name]}: expected once, found {source.count(old)} "
                                    f"times:\n{old}")
                 source = source.replace(old, new)
         tree = ast.fix_missing_locations(_Points().visit(ast.parse(source)))
         vars(module)["__explore_point__"] = bool  # false, until a schedule begins
         vars(module)["__explore_preempt__"] = threads.preempt
         vars(module).update({f"__explore_{key}__": value for key, value in TAKEN_FROM.items()})
-        exec(compile(tree, str(path), "exec"), vars(module))
+        exec(compile(tree, str(PACKAGE / MODULES[name]), "exec"), vars(module))
 
 
 def _point():

@@ -8,7 +8,7 @@ from runtime_cases import WAITS, same_everywhere
 
 import overlap
 from overlap.runtime.pipeline import SHORT_TRIALS, TRIALS
-from overlap.runtime.requests import CALLS, AsyncComm
+from overlap.runtime.requests.requests import CALLS, AsyncComm
 
 # ---- results ---------------------------------------------------------------------------------
 

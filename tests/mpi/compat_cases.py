@@ -14,7 +14,7 @@ from mpi4py import MPI
 from overlap import InputError
 from overlap.compat.mpi4py_fft import PFFT, DistArray, Function, Subcomm, newDistArray
 from overlap.compat.mpi4py_fft.pencil import Pencil
-from overlap.runtime import control
+from overlap.runtime.control import control
 
 FAST = dict(wait="poll", planner_effort="FFTW_ESTIMATE")
 OPTIONS = [{}, {"collapse": True}, {"slab": True}, {"grid": (-1,)}, {"grid": (0, 0)},

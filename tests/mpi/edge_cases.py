@@ -12,7 +12,7 @@ from communicators import few_left
 from mpi4py import MPI
 
 import overlap
-from overlap.runtime import control
+from overlap.runtime.control import control
 
 WAITS = ("off", "block", "poll")
 
@@ -309,7 +309,7 @@ def out_of_memory(number):
 
 def plans(comm):
     """A plan that cannot be made, tuned or extended on one rank fails on all, and frees all it made."""
-    from overlap.runtime import control
+    from overlap.runtime.control import control
 
     def remade(make, use):
         with make() as plan:

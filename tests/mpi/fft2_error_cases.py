@@ -22,7 +22,7 @@ import overlap
 from overlap.fft.engine.staged import StagedTransform
 from overlap.fft.planning.search import choose
 from overlap.fft.planning.settings import Settings
-from overlap.runtime.requests import Operation
+from overlap.runtime.requests.requests import Operation
 
 # ---- bad input -------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import overlap
 from overlap.arrays import mode_segments
 from overlap.fft import fft3
 from overlap.fft.engine import stage, staged
-from overlap.runtime.requests import Operation
+from overlap.runtime.requests.requests import Operation
 
 AXES = (-3, -2, -1)
 

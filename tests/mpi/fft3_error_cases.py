@@ -11,7 +11,7 @@ from local_call_cases import in_pipelines
 
 import overlap
 from overlap.fft.engine.staged import StagedTransform
-from overlap.runtime.requests import Operation
+from overlap.runtime.requests.requests import Operation
 
 # ---- errors ----------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from local_call_cases import in_pipelines
 
 import overlap
 from overlap.fft.engine import staged
-from overlap.runtime import known_path
-from overlap.runtime.waiting import NotIssued
+from overlap.runtime.scheduling import known_path
+from overlap.runtime.scheduling.waiting import NotIssued
 
 WAITS = ("off", "poll")
 ONE = {"depth": 1, "chunk": 1000, "in_flight": 1, "effort": "estimate"}  # one slice

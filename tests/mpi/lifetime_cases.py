@@ -20,9 +20,9 @@ from runtime_cases import WAITS, Spy
 
 import overlap
 from overlap.fft.transform import Transform
-from overlap.runtime.control import Control
-from overlap.runtime.threads import Threads
-from overlap.runtime.watchdog import Watchdog
+from overlap.runtime.control.control import Control
+from overlap.runtime.control.watchdog import Watchdog
+from overlap.runtime.threads.threads import Threads
 
 # ---- nesting, closing ------------------------------------------------------------------------
 

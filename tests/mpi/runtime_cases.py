@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import overlap
 from overlap.runtime import parallel
-from overlap.runtime.requests import Operation
+from overlap.runtime.requests.requests import Operation
 
 WAITS = ("off", "block", "poll")
 PATIENCE_S = 20  # for something that must come; only a failing test waits that long

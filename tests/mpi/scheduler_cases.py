@@ -12,9 +12,9 @@ from mpi4py import MPI
 
 import overlap
 from overlap.runtime import barrier, parallel, take_turn, wait_for_slices
-from overlap.runtime.job import Job
-from overlap.runtime.requests import Operation
-from overlap.runtime.polling import Polling
+from overlap.runtime.scheduling.job import Job
+from overlap.runtime.requests.requests import Operation
+from overlap.runtime.scheduling.polling import Polling
 
 # ---- waits, single issues, what is kept ------------------------------------------------------
 

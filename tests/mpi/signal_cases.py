@@ -14,8 +14,8 @@ from error_cases import PATIENCE_S, raised, same_message
 from mpi4py import MPI
 
 import overlap
-from overlap.runtime.job import Failure, Job
-from overlap.runtime.scheduler import Scheduler
+from overlap.runtime.scheduling.job import Failure, Job
+from overlap.runtime.scheduling.scheduler import Scheduler
 
 # ---- signals ---------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlap.runtime.crew import ALONE, HELPED, SHORT_S, SHORT_SLICE_S, THREADS, TRIES, Crews
+from overlap.runtime.threads.crew import ALONE, HELPED, SHORT_S, SHORT_SLICE_S, THREADS, TRIES, Crews
 
 
 def calls(crews, seconds, number, count=8, wait="poll"):

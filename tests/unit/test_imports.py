@@ -19,7 +19,7 @@ APART = {"arrays": {"runtime"}}  # lower in the list, and still not to be import
 # Foreign packages with few importers: a module, or all modules of a folder.
 IMPORTERS = {
     "pyfftw": {"fft/engine/library.py", "fft/engine/bare_speed.py", "compat"},
-    "threadpoolctl": {"runtime/workers.py"},
+    "threadpoolctl": {"runtime/threads/workers.py"},
     "mpi4py": {"__main__.py", "abort.py", "collectives", "runtime", "arrays/exchange.py", "halo", "sparse",
                "fft/functional.py", "fft/scipy_backend.py", "fft/planning/tuning.py",
                "tools", "compat"},
@@ -182,8 +182,8 @@ def test_parts_of_a_folder_come_before_the_folder():
     ("errors.py", "from mpi4py import MPI", "not among"),
     ("runtime/trace.py", "import matplotlib.figure", "at module level"),
     ("tools/links.py", "if True:\n    from pyroute2 import IPRoute", "at module level"),
-    ("runtime/runtime.py", "from . import job", "circle: runtime.job, runtime.runtime"),
-    ("runtime/runtime.py", "def f():\n    from .job import Job", "circle: runtime.job, runtime.runtime"),
+    ("runtime/runtime.py", "from . import pipeline", "circle: runtime.pipeline, runtime.runtime"),
+    ("runtime/runtime.py", "def f():\n    from .pipeline import Pipeline", "circle: runtime.pipeline, runtime.runtime"),
     ("surprise.py", "", "in no layer"),
 ])
 def test_the_checker_complains(tmp_path, module, source, complaint):
@@ -197,8 +197,8 @@ def test_the_checker_complains(tmp_path, module, source, complaint):
 
 @pytest.mark.parametrize("module, source", [
     ("runtime/runtime.py", "from ..errors import InputError\nfrom .trace import Trace"),
-    ("runtime/runtime.py", "from . import workers\nfrom mpi4py import MPI"),
-    ("runtime/runtime.py", "if TYPE_CHECKING:\n    from .job import Job"),
+    ("runtime/runtime.py", "from .threads import workers\nfrom mpi4py import MPI"),
+    ("runtime/runtime.py", "if TYPE_CHECKING:\n    from .pipeline import Pipeline"),
     ("fft/engine/bare_speed.py", "import pyfftw\nfrom ...arrays import Layout"),
     ("fft/planning/search.py", "from ..engine import fftw\nfrom ...timing import model"),
     ("fft/fft2.py", "from .planning import search\nfrom . import plan"),
@@ -221,5 +221,5 @@ def make_package(folder, module):
                  "tools/__init__.py", "tools/bench/measure.py", "tools/scale/run.py", "tools/cli.py", module):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
-    (root / "runtime/job.py").write_text("from . import runtime\n")
+    (root / "runtime/pipeline.py").write_text("from . import runtime\n")
     return root

@@ -5,7 +5,7 @@ import types
 
 import threadpoolctl
 
-from overlap.runtime.workers import single_threaded_pools
+from overlap.runtime.threads.workers import single_threaded_pools
 
 
 def test_looked_for_when_modules_have_come(monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlap.runtime import watchdog
+from overlap.runtime.control import watchdog
 
 
 class Clock:

@@ -24,7 +24,7 @@ from ...fft.planning.memory import Memory
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
 from ...fft.volume import Volume
-from ...runtime.arguments import number_problem
+from ...runtime.control.arguments import number_problem
 from .libfft import FFT, MadeLater
 from .pencil import Comms, Pencil, Subcomm, ranks_of
 from .pipelined import OwnArrays, PipelinedTransform

@@ -7,7 +7,7 @@ import numpy as np
 from ...errors import InputError
 from ...fft.arguments import DTYPES
 from ...fft.engine.axis import Axis
-from ...runtime.arguments import WAITS
+from ...runtime.control.arguments import WAITS
 from .fftw import get_fftw_lib
 from .libfft import BACKENDS, PADDED
 from .pencil import Subcomm, grid_sizes

@@ -13,13 +13,13 @@ from functools import partial
 
 import numpy as np
 
-from ...runtime.agreement import weight
-from ...runtime.job import Job
-from ...runtime.polling import Polling
-from ...runtime.requests import Operation
-from ...runtime.scheduler import Scheduler
-from ...runtime.waiting import Blocking, Inline
-from ...runtime.workers import CoreTokens, ReadySteps
+from ...runtime.requests.agreement import weight
+from ...runtime.requests.requests import Operation
+from ...runtime.scheduling.job import Job
+from ...runtime.scheduling.polling import Polling
+from ...runtime.scheduling.scheduler import Scheduler
+from ...runtime.scheduling.waiting import Blocking, Inline
+from ...runtime.threads.workers import CoreTokens, ReadySteps
 from .clock import Queue, WakeEvent
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import InputError
-from ...runtime.arguments import WAITS
+from ...runtime.control.arguments import WAITS
 from .. import model
 from .clock import Clock
 from .machine import Machine

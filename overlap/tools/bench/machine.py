@@ -20,8 +20,8 @@ from ...fft import FFT2
 from ...fft.engine.fftw import zeros
 from ...fft.engine.lines import LineTransform
 from ...runtime import Runtime
-from ...runtime.priority import set_exact_timers, take_short_slices
-from ...runtime.waiting import WakeEvent
+from ...runtime.scheduling.waiting import WakeEvent
+from ...runtime.threads.priority import set_exact_timers, take_short_slices
 from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload
 from ...timing.threads import ThreadScaling

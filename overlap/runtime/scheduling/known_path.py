@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .agreement import Agreements
-from .operations import Operation
+from ..requests.agreement import Agreements
+from ..requests.operations import Operation
 from .scheduler import Scheduler
 from .straight import StraightPath, _pause
 from .waiting import Label, NotIssued, made, wait_for

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import InputError
+from ...errors import InputError
 from .arguments import number_problem
 from .control import Control
 from .together import together

@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import ClosedError, InputError, RankError, formatted
-from ..interrupts import held_signals
+from ...errors import ClosedError, InputError, RankError, formatted
+from ...interrupts import held_signals
+from ..requests.requests import AsyncComm
 from .exclusive import Exclusive
 from .header import Header, disagreement
-from .requests import AsyncComm
 from .watchdog import Watchdog
 
 MANY, MOST = 500, 1500  # communicators of runtimes that are open; MPI has about 2,000

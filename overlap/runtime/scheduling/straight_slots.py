@@ -1,7 +1,7 @@
 """The slots of the straight path: slices one after another, as they are handed to the scheduler where the path ends."""
 
-from ..errors import text_of
-from .operations import Pending
+from ...errors import text_of
+from ..requests.operations import Pending
 
 
 class StraightSlot:

@@ -19,8 +19,8 @@ from __future__ import annotations
 from threading import Lock, RLock, current_thread
 from time import perf_counter
 
-from ..errors import formatted, text_of
-from .learning import Recorded
+from ...errors import formatted, text_of
+from ..requests.learning import Recorded
 from .slots import Slot
 
 AGREE = "agree"  # in place of a skeleton: nothing is learned, every operation is agreed on

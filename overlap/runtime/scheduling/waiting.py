@@ -11,9 +11,9 @@ from time import perf_counter
 
 from mpi4py import MPI
 
-from ..errors import text_of
-from .operations import Pending, Persistent
-from .signatures import is_receive, is_send
+from ...errors import text_of
+from ..requests.operations import Pending, Persistent
+from ..requests.signatures import is_receive, is_send
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6

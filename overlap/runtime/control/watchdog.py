@@ -8,8 +8,8 @@ the watchdog prints what has waited and every thread's stack, and aborts the job
 import threading
 from time import perf_counter
 
-from ..abort import abort
-from ..errors import formatted
+from ...abort import abort
+from ...errors import formatted
 
 _PAUSE_S = 1.0   # by which the watchdog wakes too late: the process was stopped, or had no core
 

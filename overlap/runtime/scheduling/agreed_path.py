@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from .operations import Start
+from ..requests.operations import Start
 from .slots import END
 from .straight import StraightPath
 from .waiting import tried

@@ -30,11 +30,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import CommunicatorsExhausted, SliceError
-from .agreement import Agreements
-from .operations import Operation, Pending, Start
+from ...errors import CommunicatorsExhausted, SliceError
+from ..requests.agreement import Agreements
+from ..requests.operations import Operation, Pending, Start
+from ..requests.requests import TakeTurn
 from .polling import Polling, PollingInline
-from .requests import TakeTurn
 from .slots import AT_BARRIER, END, FAILED, Slot
 from .waiting import Blocking, Inline, NotIssued, tried
 

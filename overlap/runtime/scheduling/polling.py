@@ -2,8 +2,8 @@
 
 from mpi4py import MPI
 
-from .operations import Pending, Persistent
-from .signatures import is_receive, is_send
+from ..requests.operations import Pending, Persistent
+from ..requests.signatures import is_receive, is_send
 from .waiting import (
     HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Label, OneThread, Waiting, wait_for)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import InputError
-from ..interrupts import held_signals
+from ...errors import InputError
+from ...interrupts import held_signals
 from .control import Control
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..collectives import Collectives, Op
-from ..collectives.collectives import OPERATIONS, operation_number
-from ..collectives.combine import code_of, operations_of
+from ...collectives import Collectives, Op
+from ...collectives.collectives import OPERATIONS, operation_number
+from ...collectives.combine import code_of, operations_of
 from .agreement import weight
 from .operations import Collective
 

@@ -7,10 +7,10 @@ more is collected, and `Threads.stop` ends them.
 import threading
 from queue import SimpleQueue
 
+from ..control.watchdog import abort_on
+from ..scheduling.waiting import WakeEvent
 from .crew import ALONE, HELPED
 from .priority import set_exact_timers, take_short_slices
-from .waiting import WakeEvent
-from .watchdog import abort_on
 from .workers import CoreTokens, Workers
 
 SIGNAL_LATENCY_S = 0.2

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .agreement import Agreements
-from .operations import Collective, Operation, Pending, Persistent, Start, not_awaited, steps
-from .requests import Parallel, TakeTurn, WaitForSlices
+from ..control.watchdog import Watched
+from ..requests.agreement import Agreements
+from ..requests.operations import Collective, Operation, Pending, Persistent, Start, not_awaited, steps
+from ..requests.requests import Parallel, TakeTurn, WaitForSlices
 from .scheduler import Begun, Scheduler
 from .slots import END
 from .straight_slots import StraightSlot
 from .waiting import NotIssued, made, wait_for
-from .watchdog import Watched
 
 if TYPE_CHECKING:
     from .job import Job

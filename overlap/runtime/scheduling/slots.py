@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections import deque
 from time import perf_counter
 
-from ..errors import repr_of, text_of
-from .operations import Pending, Start, not_awaited, steps
-from .requests import Barrier, Parallel, Request, WaitForSlices
+from ...errors import repr_of, text_of
+from ..requests.operations import Pending, Start, not_awaited, steps
+from ..requests.requests import Barrier, Parallel, Request, WaitForSlices
 
 END = "end of the slices"  # posted when a slot has no slice left
 AT_BARRIER = "barrier()"  # posted when all slices left in a slot wait at a barrier

@@ -1,0 +1,1 @@
+"""One call of a pipeline on one rank: its slots, how it waits, its paths through the issue order."""
