@@ -78,7 +78,8 @@ def test_tune_writes_a_file_that_plans_read(tmp_path):
     for workload in ("operation", "fft2"):
         status, out, err = overlap("tune", workload, "--dtype", "f8", *arguments, "--file", path)
         assert status == 0, err
-        assert "x the speed of the default" in out and f"written: {path}" in out
+        assert "x the speed of the default" in " ".join(out.split())  # its line is long, and may be broken anywhere
+        assert f"written: {path}" in out
     status, out, err = overlap("tune", "fft3", "--shape", "12", "10", "16", "--budget", "1", "--file", path)
     assert status == 0, err
     entry, fields = json.loads(path.read_text())["entries"]
