@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .engine.fftw import address_of
+
 CALLS = 32  # whose arrays are remembered
 PLACES = 64  # of results that a transform has made, at most
 
@@ -32,7 +34,7 @@ class BoundArrays:
         if not self._calls:
             return None
         given = _given(arrays, out)
-        found = self._calls.get((type(out), *map(_name, given), *map(_address, made)))
+        found = self._calls.get((type(out), *map(_name, given), *map(address_of, made)))
         if found is None:
             return None
         for array, (reference, state) in zip(given, found[0]):
@@ -45,12 +47,12 @@ class BoundArrays:
         given = _given(arrays, out)
         if len(self._calls) == CALLS:
             del self._calls[next(iter(self._calls))]
-        self._calls[type(out), *map(_name, given), *map(_address, made)] = [
+        self._calls[type(out), *map(_name, given), *map(address_of, made)] = [
             (None if type(array) is np.ndarray else weakref.ref(array), _state(array)) for array in given], prepared
 
     def comes_again(self, arrays: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
         """Whether a result was made here for these arrays before: then it is worth to prepare something."""
-        place = *map(_name, arrays), *map(_address, made)
+        place = *map(_name, arrays), *map(address_of, made)
         if place in self._places:
             return True
         if len(self._places) == PLACES:
@@ -78,10 +80,6 @@ def _given(arrays, out):
     if out is None:
         return arrays
     return (*arrays, *out) if type(out) is tuple else (*arrays, out)
-
-
-def _address(array):
-    return array.__array_interface__["data"][0]
 
 
 def _name(array):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .fftw import REQUIRED_ALIGNMENT
+from .fftw import REQUIRED_ALIGNMENT, address_of
 from .program import BASES, RECEIVE, SEND, View
 
 
@@ -20,7 +20,7 @@ class Located:
     def __init__(self, array):
         self.array = array
         self.strides = array.strides
-        self.address = array.__array_interface__["data"][0]
+        self.address = address_of(array)
         self.kind = self.strides, self.address % REQUIRED_ALIGNMENT == 0
         self.flat = array.reshape(-1) if array.flags.c_contiguous else None
 
@@ -43,4 +43,4 @@ class Buffers:
         self.send, self.receive = send, receive
         self.bases = np.zeros(BASES, np.int64)
         self.bases[SEND], self.bases[RECEIVE] = (
-            buffer.__array_interface__["data"][0] for buffer in (send, receive))
+            address_of(buffer) for buffer in (send, receive))

@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 
 from ...errors import InputError
 from .execute import pointer
+from .fftw import address_of
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,7 @@ class CompiledFunction:
     def __init__(self, function: Any, takes_out: bool, places: BlockPlaces) -> None:
         self._name = function.__name__
         self._failed = np.zeros(1, np.int64)
-        self._callback = _callback(function, takes_out, places,
-                                   self._failed.__array_interface__["data"][0])
+        self._callback = _callback(function, takes_out, places, address_of(self._failed))
         self.address: int = self._callback.address
 
     def check(self) -> None:

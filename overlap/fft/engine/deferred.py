@@ -7,7 +7,7 @@ rank goes straight to the target. The stage's last FFTs, where it has any, are m
 from dataclasses import replace
 
 from ...arrays import DeferredBlocks, chunks, length_of, moved
-from .fftw import zeros
+from .fftw import address_of, zeros
 from .program import ASIDE, RECEIVE
 from .stage import Message, replaced, starts_of, write_unpacking
 
@@ -50,7 +50,7 @@ class DeferredTiles:
         sizes = [message.send_size for message in messages]
         self.receive_size = max(message.receive_size for message in messages)
         self.memory = zeros(sum(sizes), dtype)
-        self.address = self.memory.__array_interface__["data"][0]
+        self.address = address_of(self.memory)
         self._stage, self._dtype, self._done = stage, dtype, done
         self._messages, self._pieces, boxes = {}, [], []
         for part, message, start in zip(self.parts, messages, starts_of(sizes)):

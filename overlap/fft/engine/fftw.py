@@ -26,7 +26,7 @@ def aligned(shape: Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarra
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
     raw = np.empty(nbytes + alignment, np.uint8)
-    start = -raw.__array_interface__["data"][0] % alignment
+    start = -address_of(raw) % alignment
     return raw[start:start + nbytes].view(dtype).reshape(shape)
 
 
@@ -46,6 +46,12 @@ def zeros(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     array = empty(shape, dtype)
     array[...] = 0
     return array
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where the array's first element is."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:

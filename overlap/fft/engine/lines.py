@@ -19,7 +19,7 @@ from time import perf_counter
 
 import numpy as np
 
-from .fftw import fftw_of, learned, relearn
+from .fftw import address_of, fftw_of, learned, relearn
 
 EFFORTS = {"measure": 0, "exhaustive": 1 << 3, "patient": 1 << 5, "estimate": 1 << 6}
 DESTROY_INPUT, PRESERVE_INPUT = 1 << 0, 1 << 4
@@ -91,7 +91,7 @@ class LineTransform:
 
         def made(flags: int) -> int | None:
             return make(1, ctypes.byref(line), len(batch), (_Dimension * len(batch))(*batch),
-                        ctypes.c_void_p(_address(source)), ctypes.c_void_p(_address(target)),
+                        ctypes.c_void_p(address_of(source)), ctypes.c_void_p(address_of(target)),
                         *direction, ctypes.c_uint(flags | kept))
 
         execute = self._fftw.function(f"execute_{kind}")
@@ -130,7 +130,7 @@ class LineTransform:
         source[...] = 0
         target[...] = 0
         times_s = np.empty((2, ROUNDS))
-        arrays, runs = (_address(source), _address(target)), 1 + ROUND_POINTS // source.size
+        arrays, runs = (address_of(source), address_of(target)), 1 + ROUND_POINTS // source.size
         for number in range(ROUNDS):
             for which, plan in enumerate(plans):
                 started = perf_counter()
@@ -150,8 +150,4 @@ class LineTransform:
 
     def execute(self, source: np.ndarray, target: np.ndarray) -> None:
         """Execute it from Python, without the GIL."""
-        self._execute(self.plan, _address(source), _address(target))
-
-
-def _address(array):
-    return array.__array_interface__["data"][0]
+        self._execute(self.plan, address_of(source), address_of(target))

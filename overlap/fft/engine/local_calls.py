@@ -17,7 +17,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from .buffers import Buffers
 from .execute import execute_steps
-from .fftw import REQUIRED_ALIGNMENT, zeros
+from .fftw import REQUIRED_ALIGNMENT, address_of, zeros
 from .program import BASES
 
 KINDS = 8  # of arrays whose calls are kept
@@ -41,7 +41,7 @@ class LocalCalls:
         self._staged, self._tasks, self._loads = staged.apart(), tasks, loads
         self._slot = Buffers(*(zeros(max(1, length), staged.dtype) for length in staged.buffer_lengths(chunk)))
         self._busy = np.zeros(1, np.int64)
-        self._busy_address = self._busy.__array_interface__["data"][0]
+        self._busy_address = address_of(self._busy)
         self._recorded = {}
 
     def call(self, sources, targets, scale):

@@ -14,7 +14,7 @@ from ...arrays import chunks, length_of
 from ...runtime import worker_index
 from .compiled_function import BlockPlaces
 from .execute import execute
-from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
+from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, address_of, complex_of, zeros
 from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, Program, View
 from .stage import Direction
 from .sweep import Sweep
@@ -101,7 +101,7 @@ class PlaneBlocks:
         nbytes = max([self._fields_nbytes, back.scratch_nbytes, forth.scratch_nbytes]
                      + [sweep.scratch_nbytes for pair in self._sweeps.values() for sweep in pair])
         self._scratch = [zeros(nbytes, np.uint8) for _ in range(workers)]
-        self._addresses = [memory.__array_interface__["data"][0] for memory in self._scratch]
+        self._addresses = [address_of(memory) for memory in self._scratch]
         self._arrays = [{} for _ in self._scratch]  # of every worker, by rows and planes
         self._codes = Codes()
 

@@ -16,7 +16,7 @@ from ...arrays import chunks, length_of
 from ...compiled import CFunction
 from ...runtime import worker_index
 from .execute import execute, pointer
-from .fftw import ALIGNMENT, zeros
+from .fftw import ALIGNMENT, address_of, zeros
 from .lines import LineTransform
 from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, Program, View, written
 
@@ -66,7 +66,7 @@ class PlaneBrackets:
             first += -(-int(np.prod(shape)) // line) * line
         self._loaded, self._spectra, self._columns, self._gradients, self._brackets = views
         self._scratch = [zeros(first, complex) for _ in range(workers)]
-        self._addresses = [_address(memory) for memory in self._scratch]
+        self._addresses = [address_of(memory) for memory in self._scratch]
         self._plan(effort)
         self._arguments = []  # of what programs call
         self._brackets_code = written(self._write_all)
@@ -104,14 +104,14 @@ class PlaneBrackets:
             a_x + i a_y of this rank's planes, C-contiguous ``(planes, ny, nx)``.
         """
         bases = slot.bases
-        bases[SOURCE], bases[TARGET], bases[ASIDE] = map(_address, (f, out, gradient))
+        bases[SOURCE], bases[TARGET], bases[ASIDE] = map(address_of, (f, out, gradient))
         bases[SCRATCH] = self._addresses[worker_index()]
         execute(self._brackets_code, bases)
 
     def take(self, slot, a, gradient, block):
         """Bring a_x + i a_y of a block of planes to real space; returns its largest square."""
         bases = slot.bases.copy()  # other workers have other blocks of the slot
-        bases[SOURCE], bases[ASIDE] = map(_address, (a, gradient))
+        bases[SOURCE], bases[ASIDE] = map(address_of, (a, gradient))
         bases[SCRATCH] = self._addresses[worker_index()]
         execute(self._take_codes[block], bases)
         taken = gradient[self.blocks[block]]
@@ -191,17 +191,13 @@ class PlaneBrackets:
     def _argument(self, *numbers):
         """Address of some numbers, for a C function."""
         self._arguments.append(np.array(numbers, float))
-        return _address(self._arguments[-1])
+        return address_of(self._arguments[-1])
 
 
 def _pairs(part):
     """Number and planes of each pair in a block of planes; the last one may be a single plane."""
     for number, first in enumerate(range(part.start, part.stop, 2)):
         yield number, slice(first, min(first + 2, part.stop))
-
-
-def _address(array):
-    return array.__array_interface__["data"][0]
 
 
 def _c_function(function):
