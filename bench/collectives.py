@@ -37,12 +37,12 @@ def options():
 OPTIONS = options()
 mpi4py.rc.thread_level = OPTIONS.thread_level  # before MPI is imported, which starts it
 
-import numba  # noqa: E402
-import numpy as np  # noqa: E402
-from mpi4py import MPI  # noqa: E402
+import numba
+import numpy as np
+from mpi4py import MPI
 
-from overlap.collectives import Collectives  # noqa: E402
-from overlap.compiled import njit  # noqa: E402
+from overlap.collectives import Collectives
+from overlap.compiled import njit
 
 
 @njit
@@ -122,55 +122,90 @@ def python_calls(target, name, size, block, other, pieces):
     if name == "allreduce" and not isinstance(target, Collectives):
         name = "Allreduce"
     method = getattr(target, name)
-    arguments = {"Barrier": (), "Bcast": (block,), "Scatter": (pieces, block), "Gather": (block, pieces),
-                 "Allgather": (block, pieces), "Reduce": (block, other), "Allreduce": (block, other),
-                 "allreduce": (1.0,)}[name]
+    arguments = {
+        "Barrier": (),
+        "Bcast": (block,),
+        "Scatter": (pieces, block),
+        "Gather": (block, pieces),
+        "Allgather": (block, pieces),
+        "Reduce": (block, other),
+        "Allreduce": (block, other),
+        "allreduce": (1.0,),
+    }[name]
     if name in ("Bcast", "Scatter", "Gather", "Reduce"):
+
         def run(calls):
             for number in range(calls):
                 method(*arguments, root=number % size)
     else:
+
         def run(calls):
             for _ in range(calls):
                 method(*arguments)
+
     return run
 
 
 def rounds_us(comm, fast, runs):
     """Microseconds per call of several runs, in turns: for each round those of the slowest rank, after a first one that sets its length."""
+
     def seconds(run, calls):
         comm.Barrier()
-        fast.Barrier()    # MPI's may spin: where cores are shared, its last rank leaves it milliseconds after the first one
+        fast.Barrier()  # MPI's may spin: where cores are shared, its last rank leaves it milliseconds after the first one
         started = perf_counter()
         run(calls)
         return (perf_counter() - started) / calls
 
     for run in runs:
-        run(1)    # compiles
+        run(1)  # compiles
     each = [comm.bcast(max(20, int(OPTIONS.round_s / max(seconds(run, 20), 1e-8)))) for run in runs]
-    return 1e6 * np.array([[comm.allreduce(seconds(run, calls), MPI.MAX) for run, calls in zip(runs, each)] for _ in range(OPTIONS.rounds)])
+    return 1e6 * np.array(
+        [
+            [comm.allreduce(seconds(run, calls), MPI.MAX) for run, calls in zip(runs, each)]
+            for _ in range(OPTIONS.rounds)
+        ]
+    )
 
 
 def case(comm, fast, name, nbytes):
     """One line of the table."""
     size = comm.size
-    block = np.ones(max(1, nbytes // 8))    # no zeros, for which the system has one page until something is written there
+    block = np.ones(max(1, nbytes // 8))  # no zeros, for which the system has one page until something is written there
     arrays = block, np.ones_like(block), np.ones((size, block.size))
     place, handles = COLLECTIVES.index(name), [handle(one) for one in (comm, MPI.DOUBLE, MPI.SUM)]
-    python, njit, mpi_c, mpi4py = rounds_us(comm, fast, [
-        python_calls(fast, name, size, *arrays), lambda calls: compiled(fast, place, calls, size, *arrays),
-        lambda calls: mpi_compiled(*handles, place, calls, size, *arrays), python_calls(comm, name, size, *arrays)]).T
+    python, njit, mpi_c, mpi4py = rounds_us(
+        comm,
+        fast,
+        [
+            python_calls(fast, name, size, *arrays),
+            lambda calls: compiled(fast, place, calls, size, *arrays),
+            lambda calls: mpi_compiled(*handles, place, calls, size, *arrays),
+            python_calls(comm, name, size, *arrays),
+        ],
+    ).T
     python_us, njit_us, mpi_c_us, mpi4py_us, mpi_c_x, mpi4py_x = (
-        float(np.median(rounds)) for rounds in (python, njit, mpi_c, mpi4py, mpi_c / njit, mpi4py / python))
-    return {"collective": name, "nbytes": nbytes, "ranks": size, "python_us": python_us, "njit_us": njit_us, "mpi_c_us": mpi_c_us,
-            "mpi_c_x": mpi_c_x, **{key: {OPTIONS.thread_level: value} for key, value in (("mpi4py_us", mpi4py_us), ("mpi4py_x", mpi4py_x))}}
+        float(np.median(rounds)) for rounds in (python, njit, mpi_c, mpi4py, mpi_c / njit, mpi4py / python)
+    )
+    return {
+        "collective": name,
+        "nbytes": nbytes,
+        "ranks": size,
+        "python_us": python_us,
+        "njit_us": njit_us,
+        "mpi_c_us": mpi_c_us,
+        "mpi_c_x": mpi_c_x,
+        **{key: {OPTIONS.thread_level: value} for key, value in (("mpi4py_us", mpi4py_us), ("mpi4py_x", mpi4py_x))},
+    }
 
 
 def shown(case):
     """A case as a line."""
     level = OPTIONS.thread_level
     flat = {key: value[level] if isinstance(value, dict) else value for key, value in case.items()}
-    return "  ".join(f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in flat.items()) + f" ({level})"
+    return (
+        "  ".join(f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in flat.items())
+        + f" ({level})"
+    )
 
 
 def keep(path, cases):
@@ -194,7 +229,9 @@ def keep(path, cases):
 def check(comm):
     """The functions of the MPI library are called rightly."""
     ours, sums = np.full(3, comm.rank + 1.0), np.zeros(3)
-    mpi_compiled(*map(handle, (comm, MPI.DOUBLE, MPI.SUM)), COLLECTIVES.index("Allreduce"), 1, comm.size, ours, sums, ours[None])
+    mpi_compiled(
+        *map(handle, (comm, MPI.DOUBLE, MPI.SUM)), COLLECTIVES.index("Allreduce"), 1, comm.size, ours, sums, ours[None]
+    )
     assert (sums == comm.size * (comm.size + 1) / 2).all(), sums
 
 

@@ -21,14 +21,21 @@ from time import perf_counter
 from overlap.tools import launch
 
 SETTLED = 40  # calls in which a plan has found its settings, at most
-PEERS = ({"backend": "fftw"}, {"backend": "fftw", "slab": True}, {"backend": "fftw", "grid": (-1,)}, {"backend": "numpy"})
+PEERS = (
+    {"backend": "fftw"},
+    {"backend": "fftw", "slab": True},
+    {"backend": "fftw", "grid": (-1,)},
+    {"backend": "numpy"},
+)
 
 
 # ---- on the ranks --------------------------------------------------------------------------------
 
+
 def peer(comm, shape, dtype, forward):
     """mpi4py-fft's fastest call, unscaled, or None."""
     import numpy as np
+
     try:
         from mpi4py_fft import PFFT
     except ImportError:
@@ -55,12 +62,13 @@ def timed(comm, call):
 def measure(comm, shape, dtype, forward, rounds, link):
     """The record of one direction."""
     import overlap
+
     with ExitStack() as stack:
         runtime = stack.enter_context(overlap.Runtime(comm))
 
         def transform_of(**settings):
             plan = stack.enter_context(overlap.FFT3(runtime, shape, dtype, settings=settings))
-            sides = [plan.real, plan.spectrum][::1 if forward else -1]
+            sides = [plan.real, plan.spectrum][:: 1 if forward else -1]
             given, out = (side.empty() for side in sides)
             given[...] = 0
             return plan.forward if forward else plan.backward, given, out
@@ -71,8 +79,12 @@ def measure(comm, shape, dtype, forward, rounds, link):
             if auto.refinement is None:
                 break
         off, *arrays = transform_of(wait="off")
-        columns = {"auto_s": lambda: auto(given, out=out), "off_s": lambda: off(arrays[0], out=arrays[1]),
-                   "C_s": lambda: auto.compute(given, out=out), "T_s": lambda: auto.communicate(given, out=out)}
+        columns = {
+            "auto_s": lambda: auto(given, out=out),
+            "off_s": lambda: off(arrays[0], out=arrays[1]),
+            "C_s": lambda: auto.compute(given, out=out),
+            "T_s": lambda: auto.communicate(given, out=out),
+        }
         other = peer(comm, shape, dtype, forward)
         if other is not None:
             columns["mpi4py_fft_s"] = other
@@ -83,8 +95,15 @@ def measure(comm, shape, dtype, forward, rounds, link):
                 if number:
                     seconds[name].append(value)
         found = {name: median(values) for name, values in seconds.items()}
-        record = {"case": f"FFT3 {shape[0]}^3 {dtype} {'forward' if forward else 'backward'}", "link": link, "ranks": comm.size,
-                  "dtype": dtype, "direction": "forward" if forward else "backward", "settings": str(auto.settings), **found}
+        record = {
+            "case": f"FFT3 {shape[0]}^3 {dtype} {'forward' if forward else 'backward'}",
+            "link": link,
+            "ranks": comm.size,
+            "dtype": dtype,
+            "direction": "forward" if forward else "backward",
+            "settings": str(auto.settings),
+            **found,
+        }
     ideal_s = found["C_s"] + found["T_s"] if link == "shm" else max(found["C_s"], found["T_s"])
     record |= {"t_over": found["auto_s"] / ideal_s, "gain": found["off_s"] / found["auto_s"]}
     if other is not None:
@@ -95,8 +114,10 @@ def measure(comm, shape, dtype, forward, rounds, link):
 def on_ranks(options):
     """Measure all cases of a link."""
     import mpi4py
+
     mpi4py.rc.thread_level = "serialized"
     from mpi4py import MPI
+
     for dtype in options.dtypes:
         for forward in (True, False):
             record = measure(MPI.COMM_WORLD, (options.n,) * 3, dtype, forward, options.rounds, options.on)
@@ -106,13 +127,18 @@ def on_ranks(options):
 
 # ---- here ----------------------------------------------------------------------------------------
 
+
 def line(record):
     """A record as a line of text."""
     ideal = "C + T" if record["link"] == "shm" else "max(C, T)"
     times = ", ".join(f"{name} {1e3 * record[f'{name}_s']:.1f}" for name in ("C", "T", "off", "auto"))
-    peer_gain = f", mpi4py-fft {1e3 * record['mpi4py_fft_s']:.1f}: {record['peer_gain']:.2f}x" if "peer_gain" in record else ""
-    return (f"{record['case']:24} {record['link']:6} ms: {times}: {record['t_over']:.2f} {ideal}, gain "
-            f"{record['gain']:.2f}x{peer_gain}; {record['settings']}")
+    peer_gain = (
+        f", mpi4py-fft {1e3 * record['mpi4py_fft_s']:.1f}: {record['peer_gain']:.2f}x" if "peer_gain" in record else ""
+    )
+    return (
+        f"{record['case']:24} {record['link']:6} ms: {times}: {record['t_over']:.2f} {ideal}, gain "
+        f"{record['gain']:.2f}x{peer_gain}; {record['settings']}"
+    )
 
 
 def main():
@@ -135,9 +161,12 @@ def main():
         print(line(record), flush=True)
 
     for link in options.links:
-        status = launch.run_ranks([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--on", link],
-                                  ranks=options.ranks, link=None if link == "shm" else link,
-                                  on_line=launch.listening(show))
+        status = launch.run_ranks(
+            [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--on", link],
+            ranks=options.ranks,
+            link=None if link == "shm" else link,
+            on_line=launch.listening(show),
+        )
         if status:
             return status
     if options.json:

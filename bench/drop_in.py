@@ -20,10 +20,8 @@ LINKS = None, "2gbit"
 CASES = {
     "256^3, c2c": dict(shape=(256, 256, 256), dtype="D"),
     "256^3, r2c": dict(shape=(256, 256, 256), dtype="d"),
-    "64 x 512 x 512, axes (1, 2), grid (1, -1), c2c": dict(
-        shape=(64, 512, 512), axes=(1, 2), grid=(1, -1), dtype="D"),
-    "64 x 512 x 512, axes (1, 2), grid (1, -1), r2c": dict(
-        shape=(64, 512, 512), axes=(1, 2), grid=(1, -1), dtype="d"),
+    "64 x 512 x 512, axes (1, 2), grid (1, -1), c2c": dict(shape=(64, 512, 512), axes=(1, 2), grid=(1, -1), dtype="D"),
+    "64 x 512 x 512, axes (1, 2), grid (1, -1), r2c": dict(shape=(64, 512, 512), axes=(1, 2), grid=(1, -1), dtype="d"),
 }
 
 
@@ -37,6 +35,7 @@ def measure(rounds, quick):
     from mpi4py import MPI
 
     from overlap.compat import mpi4py_fft as ours
+
     comm = MPI.COMM_WORLD
     for name, options in CASES.items():
         if quick:
@@ -65,16 +64,22 @@ def measure(rounds, quick):
         for plan, *_ in results.values():
             plan.destroy()
         if comm.rank == 0:
-            launch.tell({name: {f"{library}, {way}": median(values[SETTLING:])
-                                for (library, way), values in seconds.items()}})
+            launch.tell(
+                {name: {f"{library}, {way}": median(values[SETTLING:]) for (library, way), values in seconds.items()}}
+            )
 
 
 def launched(link, options):
     """The times of all cases on two ranks of a link."""
     found = {}
     command = [sys.executable, __file__, "--rank", "--rounds", str(options.rounds)]
-    if launch.run_ranks(command + ["--quick"] * options.quick, ranks=2, link=link, deadline_s=500,
-                        on_line=launch.listening(found.update)):
+    if launch.run_ranks(
+        command + ["--quick"] * options.quick,
+        ranks=2,
+        link=link,
+        deadline_s=500,
+        on_line=launch.listening(found.update),
+    ):
         raise SystemExit("the ranks failed")
     return found
 
@@ -97,8 +102,10 @@ def main():
                 theirs, here = times[f"mpi4py-fft, {way}"], times[f"overlap, {way}"]
                 cells.append(f"{1e3 * theirs:.0f}, {1e3 * here:.0f}: {theirs / here:.2f}x")
             rows.append((name, link or "shared memory", *cells))
-    text = markdown(("plan", "between the ranks", "forward: mpi4py-fft, overlap",
-                     "backward: mpi4py-fft, overlap"), rows) + "\n"
+    text = (
+        markdown(("plan", "between the ranks", "forward: mpi4py-fft, overlap", "backward: mpi4py-fft, overlap"), rows)
+        + "\n"
+    )
     if options.out:
         files.write(options.out, text)
     print(text)

@@ -49,6 +49,7 @@ CASES = tuple(_cases())
 
 # --- FFTW's own -----------------------------------------------------------------------------------
 
+
 def build(folder):
     """Compile `reference/fftw_mpi3d.c`; the program, or why not."""
     tools = [shutil.which(f"{name}.openmpi") for name in ("mpicc", "mpirun")]
@@ -56,8 +57,11 @@ def build(folder):
         return None, "FFTW-MPI: needs apt-get install gcc libfftw3-mpi-dev openmpi-bin"
     program = Path(folder) / "fftw_mpi3d"
     made = subprocess.run(
-        [tools[0], "-O3", "-o", program, HERE / "reference" / "fftw_mpi3d.c", "-lfftw3_mpi",
-         "-lfftw3", "-lm"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        [tools[0], "-O3", "-o", program, HERE / "reference" / "fftw_mpi3d.c", "-lfftw3_mpi", "-lfftw3", "-lm"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
     if made.returncode:
         return None, f"FFTW-MPI cannot be built: {made.stderr[-300:]}"
     return [tools[1], "-n", "2", "--bind-to", "core", str(program)], None
@@ -68,12 +72,18 @@ def fftw_mpi_s(program, case):
     kind = "c2c" if case.dtype == "c16" else "r2c"
     done = subprocess.run(
         [*program, str(case.shape[0]), kind, case.order, str(case.calls), str(case.rounds)],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600, check=True,
-        env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=600,
+        check=True,
+        env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+    )
     return min(float(line.split()[1]) for line in done.stdout.splitlines())
 
 
 # --- threads --------------------------------------------------------------------------------------
+
 
 def threads(n, dtype, rounds):
     """One rank of two workers, against FFTW and scipy of two threads: medians in seconds."""
@@ -82,6 +92,7 @@ def threads(n, dtype, rounds):
     from mpi4py import MPI
 
     from overlap import FFT3, Runtime
+
     with Runtime(MPI.COMM_SELF, workers=2) as rt, FFT3(rt, (n, n, n), dtype) as plan:
         field, out = plan.real.empty(), plan.spectrum.empty()
         given = pyfftw.empty_aligned(field.shape, dtype)
@@ -89,8 +100,11 @@ def threads(n, dtype, rounds):
         fftw = pyfftw.FFTW(given, spectrum, axes=(0, 1, 2), threads=2, flags=("FFTW_MEASURE",))
         given[...] = field[...] = np.random.default_rng(0).random(field.shape)
         serial = scipy.fft.fftn if dtype == "c16" else scipy.fft.rfftn
-        columns = {"ours": lambda: plan.forward(field, out=out), "pyfftw": fftw.execute,
-                   "scipy": lambda: serial(given, workers=2)}
+        columns = {
+            "ours": lambda: plan.forward(field, out=out),
+            "pyfftw": fftw.execute,
+            "scipy": lambda: serial(given, workers=2),
+        }
         seconds = {name: [] for name in columns}
         for number in range(rounds + 1):
             for name, run in columns.items():
@@ -107,13 +121,30 @@ def threads(n, dtype, rounds):
 
 # --- the table ------------------------------------------------------------------------------------
 
-HEAD = ("case", "link", "ranks, grid", "C", "sweeps alone", "T", "T/C", "off", "block", "poll",
-        "auto", "auto/max(C, T)", "auto/(C + T)", "hidden (control)", "mpi4py-fft best, default",
-        "FFTW-MPI", "GFlop/s")
+HEAD = (
+    "case",
+    "link",
+    "ranks, grid",
+    "C",
+    "sweeps alone",
+    "T",
+    "T/C",
+    "off",
+    "block",
+    "poll",
+    "auto",
+    "auto/max(C, T)",
+    "auto/(C + T)",
+    "hidden (control)",
+    "mpi4py-fft best, default",
+    "FFTW-MPI",
+    "GFlop/s",
+)
 
 
 def row(record, fftw_s):
     """The table's row of a record."""
+
     def ms(seconds):
         if seconds is None:
             return "-"
@@ -128,14 +159,25 @@ def row(record, fftw_s):
     order = "" if record["order"] == "natural" else ", transposed"
     times = "" if record["slices"] == 1 else f"{record['slices']} x "
     peers = [record.get(f"peer_mpi4py_fft{which}_s") for which in ("", "_default")]
-    return (f"{times}{record['shape'][0]}^3 {kind}{order}", record["link"],
-            f"{record['ranks']}, {record['grid'][0]} x {record['grid'][1]}", ms(C),
-            ms(record["bare_fft_s"]), ms(T), f"{T / C:.2f}", ms(record["off_s"]),
-            ms(record["block_s"]), ms(record["poll_s"]), ms(auto), f"{auto / max(C, T):.3f}",
-            f"{auto / (C + T):.3f}",
-            f"{record['hidden']:.2f}" + ("" if control is None else f" ({control:.2f})"),
-            ", ".join(map(over, peers)) if any(peers) else "-", over(fftw_s),
-            f"{record['gflops']:.1f}")
+    return (
+        f"{times}{record['shape'][0]}^3 {kind}{order}",
+        record["link"],
+        f"{record['ranks']}, {record['grid'][0]} x {record['grid'][1]}",
+        ms(C),
+        ms(record["bare_fft_s"]),
+        ms(T),
+        f"{T / C:.2f}",
+        ms(record["off_s"]),
+        ms(record["block_s"]),
+        ms(record["poll_s"]),
+        ms(auto),
+        f"{auto / max(C, T):.3f}",
+        f"{auto / (C + T):.3f}",
+        f"{record['hidden']:.2f}" + ("" if control is None else f" ({control:.2f})"),
+        ", ".join(map(over, peers)) if any(peers) else "-",
+        over(fftw_s),
+        f"{record['gflops']:.1f}",
+    )
 
 
 def main():
@@ -166,18 +208,32 @@ def main():
                 if program and link is None:
                     found.append(fftw_mpi_s(program, case))
             rows.append(row(pooled(records), median(found) if found else None))
-    words = [f"{report.machine()['cpu']}, {report.machine()['cores']} cores; overlap "
-             f"{session.report['commit'][:9]}; ms, medians of {options.passes} passes of "
-             f"{options.rounds} interleaved rounds; FFTW's program after every pass.", "",
-             table.markdown(HEAD, rows)]
+    words = [
+        f"{report.machine()['cpu']}, {report.machine()['cores']} cores; overlap "
+        f"{session.report['commit'][:9]}; ms, medians of {options.passes} passes of "
+        f"{options.rounds} interleaved rounds; FFTW's program after every pass.",
+        "",
+        table.markdown(HEAD, rows),
+    ]
     if reason:
         words += ["", reason]
     if not options.only:
-        words += ["", "One rank of two workers, against two threads, ms:", "", table.markdown(
-            ("case", "overlap", "pyfftw", "scipy.fft"),
-            [(f"{n}^3 {'c2c' if dtype == 'c16' else 'r2c'}",
-              *(f"{1e3 * value:.1f}" for value in threads(n, dtype, options.rounds).values()))
-             for n in ((16,) if options.quick else (128, 256)) for dtype in ("c16", "f8")])]
+        words += [
+            "",
+            "One rank of two workers, against two threads, ms:",
+            "",
+            table.markdown(
+                ("case", "overlap", "pyfftw", "scipy.fft"),
+                [
+                    (
+                        f"{n}^3 {'c2c' if dtype == 'c16' else 'r2c'}",
+                        *(f"{1e3 * value:.1f}" for value in threads(n, dtype, options.rounds).values()),
+                    )
+                    for n in ((16,) if options.quick else (128, 256))
+                    for dtype in ("c16", "f8")
+                ],
+            ),
+        ]
     text = "\n".join(words) + "\n"
     if options.out:
         files.write(options.out, text)

@@ -42,9 +42,14 @@ def run(effort, shape, cache):
     """One process: its record."""
     core = min(os.sched_getaffinity(0))
     started_s = perf_counter()
-    done = subprocess.run([sys.executable, "-c", PROGRAM, json.dumps([effort, shape])], capture_output=True, text=True,
-                          check=True, env=os.environ | {"OVERLAP_CACHE": cache},
-                          preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([effort, shape])],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OVERLAP_CACHE": cache},
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
     return json.loads(done.stdout) | {"process_s": perf_counter() - started_s}
 
 
@@ -59,12 +64,17 @@ def main():
     with tempfile.TemporaryDirectory() as cache:
         cold = run(effort, options.shape, cache)
         warm = [run(effort, options.shape, cache) for _ in range(options.rounds)]
-    record = {"case": f"FFT2 {' x '.join(map(str, options.shape))}, effort {options.effort}",
-              "cold_s": cold["first_result_s"], "cold_plan_s": cold["plan_s"],
-              **{name: median(one[name] for one in warm) for name in warm[0]}}
-    print(f"{record['case']}: first result after {record['first_result_s']:.2f} s (import {record['import_s']:.2f}, MPI "
-          f"{record['mpi_s']:.2f}, plan {record['plan_s']:.2f}, call {record['call_s']:.2f}), {record['process_s']:.2f} with "
-          f"Python's start; with cold caches {record['cold_s']:.2f}")
+    record = {
+        "case": f"FFT2 {' x '.join(map(str, options.shape))}, effort {options.effort}",
+        "cold_s": cold["first_result_s"],
+        "cold_plan_s": cold["plan_s"],
+        **{name: median(one[name] for one in warm) for name in warm[0]},
+    }
+    print(
+        f"{record['case']}: first result after {record['first_result_s']:.2f} s (import {record['import_s']:.2f}, MPI "
+        f"{record['mpi_s']:.2f}, plan {record['plan_s']:.2f}, call {record['call_s']:.2f}), {record['process_s']:.2f} with "
+        f"Python's start; with cold caches {record['cold_s']:.2f}"
+    )
     if options.json:
         options.json.write_text(json.dumps({"cases": [record], "rounds": options.rounds}, indent=1) + "\n")
 

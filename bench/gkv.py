@@ -32,9 +32,11 @@ WHOLE = {"A": 81, "B": 75, "linear": 38}
 
 # ---- on the ranks --------------------------------------------------------------------------------
 
+
 def timed(comm, columns, rounds):
     """Median seconds of the slowest rank, by name; rounds are interleaved."""
     from mpi4py import MPI
+
     seconds = {name: [] for name in columns}
     for number in range(rounds + 1):
         for name, run in columns.items():
@@ -49,23 +51,24 @@ def on_rank(task, grid, rounds):
     """Measure on this rank; rank 0 prints the answer."""
     import numpy as np
     from mpi4py import MPI
+
     sys.path.insert(0, str(REPOSITORY / "examples" / "gkv"))
     from fluxtube.config import CASES
     from fluxtube.solver import Solver
+
     comm = MPI.COMM_WORLD
     columns, solvers, answer = {}, [], {}
     case = "cyclone" if task == "linear" else "turbulence"
     forms = {"forms": ("planes", "slab"), "linear": ("off",), "whole": ("planes",)}[task]
     for form in forms:
-        config = CASES[case].with_values(
-            {"grid": grid, "parallel": {"nonlinear": form, "ky": comm.size}})
+        config = CASES[case].with_values({"grid": grid, "parallel": {"nonlinear": form, "ky": comm.size}})
         solver = Solver(comm, config)
         solvers.append(solver)
         state, nonlinear = solver.state, solver.nonlinear
         for _ in range(7):  # pipelines choose their way to wait
             solver.rhs(state.f, solver.slope)
         if task == "forms":
-            run = (nonlinear.whole if form == "slab" else _whole_planes(nonlinear))
+            run = nonlinear.whole if form == "slab" else _whole_planes(nonlinear)
             columns[form] = lambda run=run, state=state, solver=solver: run(state.f, solver.slope)
             answer[f"{form} copies"] = solver.copies
             run(state.f, solver.slope)
@@ -75,7 +78,8 @@ def on_rank(task, grid, rounds):
                 "whole": lambda: solver.rhs(state.f, solver.slope),
                 "field solve": lambda: solver.solve_fields(state.f),
                 "linear terms": lambda: solver.linear_terms(state.f, solver.slope, solver.linear),
-                "Runge-Kutta": lambda: solver._update(range(len(state.f)), 0.0, 1)}
+                "Runge-Kutta": lambda: solver._update(range(len(state.f)), 0.0, 1),
+            }
             if form != "off":
                 columns["gradients of J0 phi"] = lambda: nonlinear.advect(solver.linear.psi)
             answer["copies"] = solver.copies
@@ -102,13 +106,18 @@ def _whole_planes(nonlinear):
 
 # ---- here ----------------------------------------------------------------------------------------
 
+
 def ask(task, grid, rounds, link=None):
     """What fresh ranks answer."""
     found = {}
     status = launch.run_ranks(
-        [sys.executable, __file__, "--task", json.dumps([task, grid, rounds])], ranks=2, workers=1,
-        link=link, deadline_s=900,
-        on_line=launch.listening(found.update))
+        [sys.executable, __file__, "--task", json.dumps([task, grid, rounds])],
+        ranks=2,
+        workers=1,
+        link=link,
+        deadline_s=900,
+        on_line=launch.listening(found.update),
+    )
     if status or not found:
         sys.exit(f"{task} on {link or 'shared memory'}: the ranks ended with status {status}")
     return found
@@ -137,42 +146,91 @@ def main():
     from overlap.tools.bench import report, table
     from overlap.tools.bench.cases import Case
     from overlap.tools.bench.session import Session
+
     grids = {"A": SMALL, "B": SMALL} if options.quick else {"A": A, "B": B}
     session = Session([Path(sys.argv[0]).name, *sys.argv[1:]], deadline_s=900.0)
-    words = [f"{report.machine()['cpu']}, {report.machine()['cores']} cores; overlap "
-             f"{session.report['commit'][:9]}; 2 ranks x 1 worker, one core each; medians of "
-             f"{options.rounds} interleaved rounds; MPICH.", "",
-             "The nonlinear term (`overlap bench nonlinear`), ms:", ""]
+    words = [
+        f"{report.machine()['cpu']}, {report.machine()['cores']} cores; overlap "
+        f"{session.report['commit'][:9]}; 2 ranks x 1 worker, one core each; medians of "
+        f"{options.rounds} interleaved rounds; MPICH.",
+        "",
+        "The nonlinear term (`overlap bench nonlinear`), ms:",
+        "",
+    ]
     rows = []
     with session.progress(len(NONLINEAR)):
         for (name, link), gkv_s in NONLINEAR.items():
             slices, size = shape(grids[name])
-            record = session.measure(Case(
-                workload="nonlinear", slices=slices, shape=size, rounds=options.rounds, link=link),
-                None if link == "shm" else link, 2)
+            record = session.measure(
+                Case(workload="nonlinear", slices=slices, shape=size, rounds=options.rounds, link=link),
+                None if link == "shm" else link,
+                2,
+            )
             rows.append(nonlinear_row(name, link, record, gkv_s, points(grids[name])))
-    words += [table.markdown(("grid", "between the ranks", "C", "bare FFTs", "T", "T/C", "off",
-                     "block (C + T/N)", "poll", "auto", "max(C, T)", "gain over off, over block",
-                     "hidden (control)", "core-ns", "GKV", "GKV, core-ns"), rows), "",
-              "Both forms inside the solver, grid B, ms, and copies of the state held:", ""]
+    words += [
+        table.markdown(
+            (
+                "grid",
+                "between the ranks",
+                "C",
+                "bare FFTs",
+                "T",
+                "T/C",
+                "off",
+                "block (C + T/N)",
+                "poll",
+                "auto",
+                "max(C, T)",
+                "gain over off, over block",
+                "hidden (control)",
+                "core-ns",
+                "GKV",
+                "GKV, core-ns",
+            ),
+            rows,
+        ),
+        "",
+        "Both forms inside the solver, grid B, ms, and copies of the state held:",
+        "",
+    ]
     rows = []
     for link in (None, "4gbit", "2gbit"):
         found = ask("forms", grids["B"], options.rounds, link)
         planes, slabs = (found["seconds"][form] for form in ("planes", "slab"))
-        rows.append((link or "shm", f"{1e3 * planes:.0f}", f"{1e3 * slabs:.0f}",
-                     f"{slabs / planes:.2f}x", f"{found['planes copies']:.1f}",
-                     f"{found['slab copies']:.1f}"))
-    words += [table.markdown(("between the ranks", "whole planes", "slabs", "planes are faster by",
-                     "copies, planes", "copies, slabs"), rows), "",
-              "Right-hand sides on shared memory, core-ns per point:", ""]
+        rows.append(
+            (
+                link or "shm",
+                f"{1e3 * planes:.0f}",
+                f"{1e3 * slabs:.0f}",
+                f"{slabs / planes:.2f}x",
+                f"{found['planes copies']:.1f}",
+                f"{found['slab copies']:.1f}",
+            )
+        )
+    words += [
+        table.markdown(
+            ("between the ranks", "whole planes", "slabs", "planes are faster by", "copies, planes", "copies, slabs"),
+            rows,
+        ),
+        "",
+        "Right-hand sides on shared memory, core-ns per point:",
+        "",
+    ]
     rows, parts = [], ("field solve", "gradients of J0 phi", "linear terms", "Runge-Kutta")
     for name, grid in (*grids.items(), ("linear", {})):
         found = ask("linear" if name == "linear" else "whole", grid, options.rounds)
         ns = {part: 2e9 * value / found["points"] for part, value in found["seconds"].items()}
-        rows.append((name, found["points"], f"{found['seconds']['whole']:.3f}",
-                     f"{ns['whole']:.1f}", WHOLE[name],
-                     *(f"{ns[part]:.1f}" if part in ns else "-" for part in parts),
-                     f"{found['copies']:.1f}"))
+        rows.append(
+            (
+                name,
+                found["points"],
+                f"{found['seconds']['whole']:.3f}",
+                f"{ns['whole']:.1f}",
+                WHOLE[name],
+                *(f"{ns[part]:.1f}" if part in ns else "-" for part in parts),
+                f"{found['copies']:.1f}",
+            )
+        )
     words += [table.markdown(("grid", "points", "s", "core-ns", "GKV", *parts, "copies of the state"), rows)]
     text = "\n".join(words) + "\n"
     if options.out:
@@ -182,17 +240,31 @@ def main():
 
 def nonlinear_row(name, link, record, gkv_s, count):
     """A row of the first table."""
+
     def ms(seconds):
         return f"{1e3 * seconds:.0f}"
 
     off, block, poll, auto = (record[f"{mode}_s"] for mode in ("off", "block", "poll", "auto"))
     C, T, control = record["C_s"], record["T_s"], record["control_hidden"]
     hidden = "-" if record["hidden"] is None else f"{record['hidden']:.2f}"
-    return (name, link, ms(C), ms(record["bare_fft_s"]), ms(T), f"{T / C:.2f}", ms(off),
-            f"{ms(block)} ({ms(C + T)})", ms(poll), ms(auto), ms(max(C, T)),
-            f"{off / auto:.2f}x, {block / auto:.2f}x",
-            hidden + ("" if control is None else f" ({control:.2f})"),
-            f"{2e9 * auto / count:.1f}", ms(gkv_s), f"{2e9 * gkv_s / points(B if name == 'B' else A):.1f}")
+    return (
+        name,
+        link,
+        ms(C),
+        ms(record["bare_fft_s"]),
+        ms(T),
+        f"{T / C:.2f}",
+        ms(off),
+        f"{ms(block)} ({ms(C + T)})",
+        ms(poll),
+        ms(auto),
+        ms(max(C, T)),
+        f"{off / auto:.2f}x, {block / auto:.2f}x",
+        hidden + ("" if control is None else f" ({control:.2f})"),
+        f"{2e9 * auto / count:.1f}",
+        ms(gkv_s),
+        f"{2e9 * gkv_s / points(B if name == 'B' else A):.1f}",
+    )
 
 
 if __name__ == "__main__":

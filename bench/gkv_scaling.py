@@ -27,7 +27,7 @@ def dealt_out(machine, ranks, **options):
     for count in ranks:
         group = min(count, GROUP)
         share = max(1, GKV.slices // (count // group))
-        row, = strong_scaling(replace(GKV, slices=share), machine, [group], **options)
+        (row,) = strong_scaling(replace(GKV, slices=share), machine, [group], **options)
         rows.append(replace(row, ranks=count))
     return rows
 
@@ -43,9 +43,11 @@ def where_it_ends(rows):
     row = next((row for row in rows if row.ranks > paying), None)
     if row is None:
         return text + f" Hiding still pays {rows[-1].gain:.2f}x at {rows[-1].ranks}."
-    return text + (f" Hiding pays (gain of {PAYS} or more) up to {paying} ranks; at "
-                   f"{row.ranks} the gain is {row.gain:.2f}x: {row.limit}, T/C = "
-                   f"{row.communication_s / row.compute_s:.3g}.")
+    return text + (
+        f" Hiding pays (gain of {PAYS} or more) up to {paying} ranks; at "
+        f"{row.ranks} the gain is {row.gain:.2f}x: {row.limit}, T/C = "
+        f"{row.communication_s / row.compute_s:.3g}."
+    )
 
 
 def main():
@@ -55,16 +57,15 @@ def main():
     options = parser.parse_args()
     machine = Machine.read(options.machine)
     lines = [HEAD.format(group=GROUP)]
-    for words, scaling in (("All ranks transform each slice together", lambda **how: strong_scaling(
-            GKV, machine, RANKS, **how)),
-                           (f"Groups of {GROUP} ranks, each with its share of the slices",
-                            lambda **how: dealt_out(machine, RANKS, **how))):
+    for words, scaling in (
+        ("All ranks transform each slice together", lambda **how: strong_scaling(GKV, machine, RANKS, **how)),
+        (f"Groups of {GROUP} ranks, each with its share of the slices", lambda **how: dealt_out(machine, RANKS, **how)),
+    ):
         series = {wait: scaling(workers=16, wait=wait, depth=32) for wait in ("block", "poll")}
         for wait, rows in series.items():
             lines += ["", f"## {words}; {wait}", "", where_it_ends(rows), "", table(rows)]
         picture = "gkv_scaling" + ("_groups" if "Groups" in words else "") + ".png"
-        draw(series, Path(options.out) / picture,
-             f"{words}: {GKV.slices} operations, 512 x 512, 16 threads")
+        draw(series, Path(options.out) / picture, f"{words}: {GKV.slices} operations, 512 x 512, 16 threads")
     text = "\n".join(lines) + "\n"
     files.write(Path(options.out) / "gkv_scaling.md", text)
     print(text)

@@ -23,7 +23,7 @@ import numpy as np
 mpi4py.rc.thread_level = "serialized"
 from mpi4py import MPI
 
-_PAUSE_S = 0.004    # between exchanges: the link's bucket fills
+_PAUSE_S = 0.004  # between exchanges: the link's bucket fills
 
 
 def count(words: np.ndarray) -> None:
@@ -89,8 +89,11 @@ def main() -> None:
             found = comm.gather(measure(comm, nbytes, given.rounds, words))
             if found is not None:
                 time_s, lost_s = (max(each) for each in zip(*found))
-                print(f"{nbytes} bytes each way: {1e3 * time_s:.3f} ms, of which the core works {1e3 * lost_s:.3f}; "
-                      f"hideable {1 - lost_s / time_s:.2f}", flush=True)
+                print(
+                    f"{nbytes} bytes each way: {1e3 * time_s:.3f} ms, of which the core works {1e3 * lost_s:.3f}; "
+                    f"hideable {1 - lost_s / time_s:.2f}",
+                    flush=True,
+                )
     finally:
         words[1] = 1
         os.waitpid(counting, 0)

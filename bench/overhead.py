@@ -35,6 +35,7 @@ SHORT = 8  # slices of a short job
 
 # ---- on the ranks --------------------------------------------------------------------------------
 
+
 def rotated_rounds(comm, functions, rounds):
     """Seconds of each function in each round, {name: list}, of the slowest rank; one more warms up."""
     seconds = {name: [] for name in functions}
@@ -54,6 +55,7 @@ def rotated_rounds(comm, functions, rounds):
 def bare(comm, wait, calls):
     """The MPI calls of so many awaits, and nothing else."""
     import numpy as np
+
     send, receive = np.zeros((2, 2))
 
     def run():
@@ -64,22 +66,26 @@ def bare(comm, wait, calls):
                     pass
             else:
                 comm.Alltoall(send, receive)
+
     return run
 
 
 def additions(calls):
     """So many loops of additions."""
+
     def run():
         for _ in range(calls):
             total = 0
             for number in range(300):
                 total += number
+
     return run
 
 
 def pipeline(runtime, wait, calls, slices, learned=False):
     """So many calls of a pipeline of so many slices, each with one exchange of 16 bytes."""
     import numpy as np
+
     send, receive = np.zeros((2, 2 * runtime.comm.size // 2))
 
     async def program(z):
@@ -91,6 +97,7 @@ def pipeline(runtime, wait, calls, slices, learned=False):
     def repeated():
         for _ in range(calls):
             run(keys)
+
     return repeated
 
 
@@ -116,6 +123,7 @@ def by_remote_writes(comm):
             super().Free()
 
     from overlap.collectives.collectives import operation_number
+
     numbers = {op.handle: operation_number(op) for op in (MPI.SUM, MPI.MIN, MPI.MAX)}
     return RemoteWrites(comm)
 
@@ -123,26 +131,34 @@ def by_remote_writes(comm):
 def plan_calls(runtime, stack, wait, calls):
     """So many calls of a plan that has next to nothing to do."""
     import overlap
+
     size = 4 * runtime.comm.size
-    plan = stack.enter_context(overlap.FFT2(runtime, (1, size, size),
-                                            settings={"wait": wait, "depth": 1, "chunk": 1,
-                                                      "in_flight": 1, "effort": "estimate"}))
+    plan = stack.enter_context(
+        overlap.FFT2(
+            runtime,
+            (1, size, size),
+            settings={"wait": wait, "depth": 1, "chunk": 1, "in_flight": 1, "effort": "estimate"},
+        )
+    )
     field, spectrum = plan.real.empty(), plan.spectrum.empty()
     field[...] = 1
 
     def run():
         for _ in range(calls):
             plan.forward(field, out=spectrum)
+
     return run
 
 
 def measure(options):
     """The cases: dictionaries of the figures' names and values, medians and ranges."""
     import mpi4py
+
     mpi4py.rc.thread_level = options.level
     from mpi4py import MPI
 
     import overlap
+
     comm = MPI.COMM_WORLD.Dup()
     calls, slices = options.calls, options.slices
     functions, per = {}, {}
@@ -184,19 +200,28 @@ def comm_size(MPI):
 
 # ---- here ----------------------------------------------------------------------------------------
 
-NAMES = {"call_us": "call", "written_call_us": "call, remote writes", "learned_call_us": "call, learned", "short_us": f"call of {SHORT}",
-         "slice_us": "slice", "plan_us": "plan call", "bare_us": "bare MPI call", "python_us": "Python loop"}
+NAMES = {
+    "call_us": "call",
+    "written_call_us": "call, remote writes",
+    "learned_call_us": "call, learned",
+    "short_us": f"call of {SHORT}",
+    "slice_us": "slice",
+    "plan_us": "plan call",
+    "bare_us": "bare MPI call",
+    "python_us": "Python loop",
+}
 
 
 def table(cases, rounds):
     """The cases as text."""
     first = cases[0]
-    lines = [f"microseconds, median of {rounds} rounds (range); {first['ranks']} ranks, 1 worker, "
-             f"thread level {first['thread_level']}",
-             f"{'wait':6}" + "".join(f" {name:>22}" for name in NAMES.values())]
+    lines = [
+        f"microseconds, median of {rounds} rounds (range); {first['ranks']} ranks, 1 worker, "
+        f"thread level {first['thread_level']}",
+        f"{'wait':6}" + "".join(f" {name:>22}" for name in NAMES.values()),
+    ]
     for case in cases:
-        cells = ["{:.1f} ({:.1f}-{:.1f})".format(case[key], *case[f"{key[:-3]}_range_us"])
-                 for key in NAMES]
+        cells = ["{:.1f} ({:.1f}-{:.1f})".format(case[key], *case[f"{key[:-3]}_range_us"]) for key in NAMES]
         lines.append(f"{case['wait']:6}" + "".join(f" {cell:>22}" for cell in cells))
     return "\n".join(lines)
 
@@ -207,8 +232,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--slices", type=int, default=2000)
-    parser.add_argument("--level", choices=("serialized", "multiple"), default="serialized",
-                        help="MPI's thread level")
+    parser.add_argument("--level", choices=("serialized", "multiple"), default="serialized", help="MPI's thread level")
     parser.add_argument("--json", metavar="FILE", type=Path)
     parser.add_argument("--quick", action="store_true", help="only to see it work")
     options = parser.parse_args()
@@ -218,8 +242,11 @@ def main():
         measure(options)
         return 0
     found = []
-    status = launch.run_ranks([sys.executable, os.path.abspath(__file__), *sys.argv[1:]],
-                              ranks=options.ranks, on_line=launch.listening(found.append))
+    status = launch.run_ranks(
+        [sys.executable, os.path.abspath(__file__), *sys.argv[1:]],
+        ranks=options.ranks,
+        on_line=launch.listening(found.append),
+    )
     if status or not found:
         return status or 1
     record = found[0]

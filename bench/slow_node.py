@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from overlap.arrays import shares
 from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
 
-MYRINET = Machine(name="Athlon MP, Myrinet 2000", fft_flops=1e8, copy_Bps=4e8, latency_s=10e-6, bandwidth_Bps=2.2e8,
-                  message_s=5e-6)
+MYRINET = Machine(
+    name="Athlon MP, Myrinet 2000", fft_flops=1e8, copy_Bps=4e8, latency_s=10e-6, bandwidth_Bps=2.2e8, message_s=5e-6
+)
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,49 @@ class Kernel:
 
 
 KERNELS = {  # Mop of class B over Mop/s per node of the smallest run; bytes of keys, vector, array, planes on all grids
-    "EP (table 3)": Kernel(1 / 1.76, 2147.5 / 6.285 / 16, 2**14, 0, False, {
-        2: (1.385, 0.790), 4: (1.575, 0.900), 8: (1.664, 0.953), 16: (1.698, 0.971)}),
-    "IS (table 4)": Kernel(1 / 1.45, 33.55 / 10.755, 2**10, 4 * 2**25, False, {
-        2: (1.226, 0.896), 4: (1.239, 0.944), 8: (1.226, 0.956), 16: (1.159, 0.959)}, hides=True),
-    "CG (table 5)": Kernel(1 / 1.47, 54.71e3 / 66.77 / 1950, 75000, 8 * 75000, False, {
-        2: (1.494, 1.043), 4: (1.345, 0.968), 8: (0.782, 0.557), 16: (0.858, 0.625)}),
-    "FT (table 8)": Kernel(1 / 1.51, 92.0e3 / 122.6 / 20, 256, 16 * 2**25, False, {
-        4: (1.000, 0.776), 8: (0.964, 0.769), 16: (0.964, 0.767)}, hides=True),
-    "MG (table 9)": Kernel(1 / 1.35, 19.46e3 / 204.1 / 20, 256, 2 * 4 * 8 * 256**2 * 4 / 3, True, {
-        2: (1.090, 0.787), 4: (1.052, 0.769), 8: (0.875, 0.657), 16: (1.115, 0.868)})}
+    "EP (table 3)": Kernel(
+        1 / 1.76,
+        2147.5 / 6.285 / 16,
+        2**14,
+        0,
+        False,
+        {2: (1.385, 0.790), 4: (1.575, 0.900), 8: (1.664, 0.953), 16: (1.698, 0.971)},
+    ),
+    "IS (table 4)": Kernel(
+        1 / 1.45,
+        33.55 / 10.755,
+        2**10,
+        4 * 2**25,
+        False,
+        {2: (1.226, 0.896), 4: (1.239, 0.944), 8: (1.226, 0.956), 16: (1.159, 0.959)},
+        hides=True,
+    ),
+    "CG (table 5)": Kernel(
+        1 / 1.47,
+        54.71e3 / 66.77 / 1950,
+        75000,
+        8 * 75000,
+        False,
+        {2: (1.494, 1.043), 4: (1.345, 0.968), 8: (0.782, 0.557), 16: (0.858, 0.625)},
+    ),
+    "FT (table 8)": Kernel(
+        1 / 1.51,
+        92.0e3 / 122.6 / 20,
+        256,
+        16 * 2**25,
+        False,
+        {4: (1.000, 0.776), 8: (0.964, 0.769), 16: (0.964, 0.767)},
+        hides=True,
+    ),
+    "MG (table 9)": Kernel(
+        1 / 1.35,
+        19.46e3 / 204.1 / 20,
+        256,
+        2 * 4 * 8 * 256**2 * 4 / 3,
+        True,
+        {2: (1.090, 0.787), 4: (1.052, 0.769), 8: (0.875, 0.657), 16: (1.115, 0.868)},
+    ),
+}
 
 
 def simulated_s(kernel: Kernel, speeds: tuple[float, ...], weights: tuple[float, ...], hidden: bool = False) -> float:
@@ -97,8 +131,10 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64])
     given = parser.parse_args()
     for name, kernel in KERNELS.items():
-        print(f"\n{name}, the slow node's speed {kernel.speed:.2f}\n\n| ranks | uneven over even: there | here | here, hidden | "
-              "uneven over equal fast nodes: there | here | bound |\n|" + "---|" * 7)
+        print(
+            f"\n{name}, the slow node's speed {kernel.speed:.2f}\n\n| ranks | uneven over even: there | here | here, hidden | "
+            "uneven over equal fast nodes: there | here | bound |\n|" + "---|" * 7
+        )
         for ranks, gain, kept, hidden, bound in rows(kernel, given.ranks):
             there = kernel.source.get(ranks)
             texts = [f"{value:.2f}" for value in there] if there else ["", ""]

@@ -34,9 +34,15 @@ PLANES = (32, 64, 128, 256, 512)
 ROUND_S = 4e-3  # about, of the calls of one library in a round
 SETTLED = 200  # calls in which a plan has found its settings, at most
 PEERS = {  # settings of mpi4py-fft, for fields and for planes
-    3: ({"backend": "fftw"}, {"backend": "fftw", "slab": True}, {"backend": "fftw", "collapse": True},
-        {"backend": "fftw", "slab": True, "collapse": True}, {"backend": "numpy"}),
-    2: ({"backend": "fftw"}, {"backend": "fftw", "collapse": True}, {"backend": "numpy"})}
+    3: (
+        {"backend": "fftw"},
+        {"backend": "fftw", "slab": True},
+        {"backend": "fftw", "collapse": True},
+        {"backend": "fftw", "slab": True, "collapse": True},
+        {"backend": "numpy"},
+    ),
+    2: ({"backend": "fftw"}, {"backend": "fftw", "collapse": True}, {"backend": "numpy"}),
+}
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,17 @@ class Case:
         return f"{plan} {self.shape[0]}^{len(self.shape)} {self.kind} {'forward' if self.forward else 'backward'}"
 
 
-CASES = [Case((n,) * dimensions, kind, forward) for dimensions, lengths in ((3, FIELDS), (2, PLANES))
-         for n in lengths for kind in ("c2c", "r2c") for forward in (True, False)]
+CASES = [
+    Case((n,) * dimensions, kind, forward)
+    for dimensions, lengths in ((3, FIELDS), (2, PLANES))
+    for n in lengths
+    for kind in ("c2c", "r2c")
+    for forward in (True, False)
+]
 
 
 # ---- on the ranks --------------------------------------------------------------------------------
+
 
 class Side:
     """One library's transform of a case: arrays of this rank, where they lie, and the call."""
@@ -72,6 +84,7 @@ class Side:
     def error(self, case, data, expected):
         """The largest error relative to the largest value, and zeros from then on."""
         import numpy as np
+
         self.given[...] = data[self.places[0]]
         found = self.call()
         worst = np.abs((self.result if found is None else found) - expected[self.places[1]]).max(initial=0.0)
@@ -82,11 +95,14 @@ class Side:
 def ours(comm, case, stack, effort):
     """This library's, when its first calls have found the settings."""
     import overlap
+
     runtime = stack.enter_context(overlap.Runtime(comm))
-    plan = stack.enter_context((overlap.FFT3 if len(case.shape) == 3 else overlap.FFT2)(
-        runtime, case.shape, case.dtype, norm="backward" if case.forward else "forward",
-        settings={"effort": effort}))
-    sides = [plan.real, plan.spectrum][::1 if case.forward else -1]
+    plan = stack.enter_context(
+        (overlap.FFT3 if len(case.shape) == 3 else overlap.FFT2)(
+            runtime, case.shape, case.dtype, norm="backward" if case.forward else "forward", settings={"effort": effort}
+        )
+    )
+    sides = [plan.real, plan.spectrum][:: 1 if case.forward else -1]
     transform = plan.forward if case.forward else plan.backward
     given, result = (side.empty() for side in sides)
     given[...] = 0
@@ -100,23 +116,35 @@ def ours(comm, case, stack, effort):
 def peers(comm, case):
     """The other libraries', {name: Side}."""
     import numpy as np
+
     found = {}
     axes = tuple(range(len(case.shape)))
     if comm.size == 1:
         import pyfftw
         import scipy.fft
+
         modes = case.shape if case.kind == "c2c" else (*case.shape[:-1], case.shape[-1] // 2 + 1)
-        shapes = [(case.shape, np.dtype(case.dtype)), (modes, np.dtype("c16"))][::1 if case.forward else -1]
+        shapes = [(case.shape, np.dtype(case.dtype)), (modes, np.dtype("c16"))][:: 1 if case.forward else -1]
         whole = [slice(None)] * 2
         given, result = (pyfftw.zeros_aligned(*one) for one in shapes)
         name = {"c2c": "fftn" if case.forward else "ifftn", "r2c": "rfftn" if case.forward else "irfftn"}[case.kind]
         function, norm = getattr(scipy.fft, name), "backward" if case.forward else "forward"
-        found["scipy"] = Side(given, result, whole, (
-            lambda: function(given, norm=norm)) if name != "irfftn" else (
-            lambda: function(given, case.shape, norm=norm)))
+        found["scipy"] = Side(
+            given,
+            result,
+            whole,
+            (lambda: function(given, norm=norm))
+            if name != "irfftn"
+            else (lambda: function(given, case.shape, norm=norm)),
+        )
         source, target = (pyfftw.zeros_aligned(*one) for one in shapes)
-        plan = pyfftw.FFTW(source, target, axes=axes, flags=("FFTW_MEASURE",),
-                           direction="FFTW_FORWARD" if case.forward else "FFTW_BACKWARD")
+        plan = pyfftw.FFTW(
+            source,
+            target,
+            axes=axes,
+            flags=("FFTW_MEASURE",),
+            direction="FFTW_FORWARD" if case.forward else "FFTW_BACKWARD",
+        )
         found["pyfftw"] = Side(source, target, whole, plan.execute)
     try:
         from mpi4py_fft import PFFT
@@ -129,16 +157,24 @@ def peers(comm, case):
         except Exception as error:  # whatever a backend raises, the others may work
             print(f"{case}: mpi4py-fft {options}: {error}", file=sys.stderr)
             continue
-        transform, places = plan.forward if case.forward else plan.backward, [plan.local_slice(False), plan.local_slice(True)]
+        transform, places = (
+            plan.forward if case.forward else plan.backward,
+            [plan.local_slice(False), plan.local_slice(True)],
+        )
         found[f"mpi4py-fft {number}"] = Side(
-            transform.input_array, transform.output_array, places[::1 if case.forward else -1],
-            lambda transform=transform: transform(normalize=False), plan.destroy)
+            transform.input_array,
+            transform.output_array,
+            places[:: 1 if case.forward else -1],
+            lambda transform=transform: transform(normalize=False),
+            plan.destroy,
+        )
     return found
 
 
 def truth(case):
     """What goes in and what comes out, globally, by NumPy."""
     import numpy as np
+
     rng = np.random.default_rng(1)
     u = rng.standard_normal(case.shape)
     if case.kind == "c2c":
@@ -162,7 +198,7 @@ def measure(comm, case, rounds, effort):
         seconds = {name: [] for name in sides}
         for number in range(rounds):
             names = list(sides)
-            for name in names[number % len(names):] + names[:number % len(names)]:
+            for name in names[number % len(names) :] + names[: number % len(names)]:
                 seconds[name].append(timed(comm, sides[name].call, calls[name]))
         for side in sides.values():
             side.close()
@@ -182,8 +218,10 @@ def timed(comm, call, calls):
 def on_ranks(options):
     """Measure all cases, and hand the records over."""
     import mpi4py
+
     mpi4py.rc.thread_level = "serialized"
     from mpi4py import MPI
+
     comm = MPI.COMM_WORLD.Dup()
     for case in CASES:
         if not any(word in str(case) for word in options.only):
@@ -195,19 +233,31 @@ def on_ranks(options):
         if mpi4py_fft:
             others["mpi4py_fft"] = min(found[name] for name in mpi4py_fft)
         if comm.rank == 0:
-            launch.tell({"case": str(case), "shape": case.shape, "kind": case.kind, "ranks": comm.size,
-                         "direction": "forward" if case.forward else "backward", "ours_us": 1e6 * mine,
-                         **{f"{name}_us": 1e6 * value for name, value in others.items()},
-                         "ratio": min(others.values()) / mine if others else None})
+            launch.tell(
+                {
+                    "case": str(case),
+                    "shape": case.shape,
+                    "kind": case.kind,
+                    "ranks": comm.size,
+                    "direction": "forward" if case.forward else "backward",
+                    "ours_us": 1e6 * mine,
+                    **{f"{name}_us": 1e6 * value for name, value in others.items()},
+                    "ratio": min(others.values()) / mine if others else None,
+                }
+            )
     comm.Free()
 
 
 # ---- here ----------------------------------------------------------------------------------------
 
+
 def line(record):
     """A record as a line of text."""
-    cells = [f"{name[:-3]} {record[name]:9.1f}" for name in ("ours_us", "mpi4py_fft_us", "pyfftw_us", "scipy_us")
-             if name in record]
+    cells = [
+        f"{name[:-3]} {record[name]:9.1f}"
+        for name in ("ours_us", "mpi4py_fft_us", "pyfftw_us", "scipy_us")
+        if name in record
+    ]
     ratio = "-" if record["ratio"] is None else f"{record['ratio']:.2f}"
     return f"{record['case']:26} {record['ranks']} rank(s), us: {', '.join(cells)}; ratio {ratio}"
 
@@ -216,9 +266,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--only", nargs="*", default=[""], metavar="WORD",
-                        help="only cases whose name contains one of these words")
-    parser.add_argument("--effort", choices=("estimate", "measure", "patient"), help="of this library's plans; default: as they come")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], metavar="WORD", help="only cases whose name contains one of these words"
+    )
+    parser.add_argument(
+        "--effort", choices=("estimate", "measure", "patient"), help="of this library's plans; default: as they come"
+    )
     parser.add_argument("--install", action="store_true", help="pip-install mpi4py-fft if missing")
     parser.add_argument("--json", metavar="FILE", type=Path)
     parser.add_argument("--quick", action="store_true", help="only to see it work")
@@ -237,8 +290,9 @@ def main():
         print(line(record), flush=True)
 
     for ranks in options.ranks:
-        status = launch.run_ranks([sys.executable, os.path.abspath(__file__), *sys.argv[1:]], ranks=ranks,
-                                  on_line=launch.listening(show))
+        status = launch.run_ranks(
+            [sys.executable, os.path.abspath(__file__), *sys.argv[1:]], ranks=ranks, on_line=launch.listening(show)
+        )
         if status:
             return status
     if options.json:

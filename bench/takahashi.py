@@ -16,8 +16,20 @@ from overlap.timing.alltoall import fit_costs, node_counts, plain_counts
 
 POINTS = 256**3
 MEASURED_S = {  # cores: communication (D. Takahashi, volumetric parallel 3-D FFT, table 2)
-    1: 0.33756, 2: 0.25705, 4: 0.26579, 8: 0.16514, 16: 0.11832, 32: 0.06372, 64: 0.03737,
-    128: 0.02176, 256: 0.01320, 512: 0.01461, 1024: 0.01079, 2048: 0.00652, 4096: 0.00482}
+    1: 0.33756,
+    2: 0.25705,
+    4: 0.26579,
+    8: 0.16514,
+    16: 0.11832,
+    32: 0.06372,
+    64: 0.03737,
+    128: 0.02176,
+    256: 0.01320,
+    512: 0.01461,
+    1024: 0.01079,
+    2048: 0.00652,
+    4096: 0.00482,
+}
 
 
 FULL_NODE = 16
@@ -36,20 +48,19 @@ def modelled(counts, costs):
 
 def crossover(counts_of, costs, cores=(16, 32, 64, 128, 256)):
     """1-D and 2-D times of each number of cores."""
-    return {n: (modelled(counts_of(POINTS, (n,)), costs),
-                modelled(counts_of(POINTS, grid(n)), costs)) for n in cores}
+    return {n: (modelled(counts_of(POINTS, (n,)), costs), modelled(counts_of(POINTS, grid(n)), costs)) for n in cores}
 
 
 def fitted(large_nbytes=LARGE_NBYTES):
     """Costs of both models, and the counts they belong to."""
+
     def nodes(points, grid):
         return node_counts(points, grid, large_nbytes=large_nbytes)
 
     found = {}
     for name, counts_of, least in (("plain", plain_counts, 2), ("node-aware", nodes, FULL_NODE)):
         rows = [n for n in MEASURED_S if n >= least]
-        costs = fit_costs([counts_of(POINTS, grid(n)) for n in rows],
-                          [MEASURED_S[n] for n in rows])
+        costs = fit_costs([counts_of(POINTS, grid(n)) for n in rows], [MEASURED_S[n] for n in rows])
         found[name] = counts_of, costs
     return found
 
@@ -57,9 +68,16 @@ def fitted(large_nbytes=LARGE_NBYTES):
 def report():
     found = fitted()
     (_, (L, s)), (_, costs) = found["plain"], found["node-aware"]
-    lines = [HEAD.format(
-        L=1e6 * L, W=1e-6 / s, small=1e6 * costs[0], large=1e6 * costs[1], card=1e-6 / costs[2],
-        memory=1e-6 / costs[3])]
+    lines = [
+        HEAD.format(
+            L=1e6 * L,
+            W=1e-6 / s,
+            small=1e6 * costs[0],
+            large=1e6 * costs[1],
+            card=1e-6 / costs[2],
+            memory=1e-6 / costs[3],
+        )
+    ]
     errors = {name: {} for name in found}
     for n, t in MEASURED_S.items():
         cells = []
@@ -68,27 +86,31 @@ def report():
             errors[name][n] = modelled_s / t - 1
             cells.append(f"{1e3 * modelled_s:.2f} | {100 * errors[name][n]:+.0f} %")
         lines.append(f"| {n} | {grid(n)[0]} x {grid(n)[1]} | {1e3 * t:.2f} | {' | '.join(cells)} |")
-    means = [100 * np.mean([abs(e) for n, e in errors[name].items() if n >= FULL_NODE])
-             for name in found]
-    lines.append(f"| mean size, from {FULL_NODE} cores | | | | {means[0]:.0f} % | | "
-                 f"{means[1]:.0f} % |")
-    lines += ["", "## Where 2-D begins to win (communication alone)", "",
-              "| cores | plain: 1-D ms | 2-D ms | node-aware: 1-D ms | 2-D ms |",
-              "|---|---|---|---|---|"]
+    means = [100 * np.mean([abs(e) for n, e in errors[name].items() if n >= FULL_NODE]) for name in found]
+    lines.append(f"| mean size, from {FULL_NODE} cores | | | | {means[0]:.0f} % | | {means[1]:.0f} % |")
+    lines += [
+        "",
+        "## Where 2-D begins to win (communication alone)",
+        "",
+        "| cores | plain: 1-D ms | 2-D ms | node-aware: 1-D ms | 2-D ms |",
+        "|---|---|---|---|---|",
+    ]
     times = {name: crossover(*pair) for name, pair in found.items()}
     for n in times["plain"]:
-        lines.append(f"| {n} | " + " | ".join(
-            f"{1e3 * t:.2f}" for name in found for t in times[name][n]) + " |")
+        lines.append(f"| {n} | " + " | ".join(f"{1e3 * t:.2f}" for name in found for t in times[name][n]) + " |")
     lines += ["", "Paper, measured: 1-D is faster up to 64 cores, 2-D from 128.", ""]
     for name in found:
         lines.append(f"* {name}: 2-D wins from {first_2d(times[name])} cores on.")
     for other in (4096, 16384):
         counts_of, costs = fitted(other)["node-aware"]
-        error = 100 * np.mean([abs(modelled(counts_of(POINTS, grid(n)), costs) / t - 1)
-                               for n, t in MEASURED_S.items() if n >= FULL_NODE])
-        lines.append(f"* node-aware with large messages from {other // 1024} KiB instead of 8: "
-                     f"mean error {error:.0f} %, 2-D wins from "
-                     f"{first_2d(crossover(counts_of, costs))}.")
+        error = 100 * np.mean(
+            [abs(modelled(counts_of(POINTS, grid(n)), costs) / t - 1) for n, t in MEASURED_S.items() if n >= FULL_NODE]
+        )
+        lines.append(
+            f"* node-aware with large messages from {other // 1024} KiB instead of 8: "
+            f"mean error {error:.0f} %, 2-D wins from "
+            f"{first_2d(crossover(counts_of, costs))}."
+        )
     return "\n".join(lines) + "\n" + FAILURES
 
 

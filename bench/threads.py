@@ -53,10 +53,12 @@ class Case:
 
 SETTLED, SHORT_S = 10, 5e-3  # calls in which short calls with workers find who runs them
 PLANES = ((64, (512, 512)), (256, (256, 256)), (1024, (128, 128)), (4096, (64, 64)), (1024, (96, 48)))
-CASES = [*(Case("forward", *planes) for planes in PLANES),
-         *(Case("operation", *planes) for planes in PLANES),
-         *(Case("fft3", 1, (n, n, n)) for n in (32, 64, 128, 256)),
-         Case("bracket", 32, (256, 16, 63))]
+CASES = [
+    *(Case("forward", *planes) for planes in PLANES),
+    *(Case("operation", *planes) for planes in PLANES),
+    *(Case("fft3", 1, (n, n, n)) for n in (32, 64, 128, 256)),
+    Case("bracket", 32, (256, 16, 63)),
+]
 
 
 def product(a, b, c, d):
@@ -69,6 +71,7 @@ class Run:
 
     def __init__(self, case, workers, share=1):
         from mpi4py import MPI
+
         settings = {"wait": "off" if workers == 1 else "poll"}
         batch = max(1, case.batch // share)
         self._runtime = overlap.Runtime(MPI.COMM_SELF, workers=workers)
@@ -135,11 +138,13 @@ class Python:
 
 def of_sixteen(one_s, python_s, calls):
     """How many times faster sixteen workers are, if nothing but Python's interpreter stands in their way."""
-    machine = Machine(name="threads", fft_flops=1e9, copy_Bps=1e9, latency_s=0.0, bandwidth_Bps=1e9,
-                      interpreter_s=python_s / calls)
+    machine = Machine(
+        name="threads", fft_flops=1e9, copy_Bps=1e9, latency_s=0.0, bandwidth_Bps=1e9, interpreter_s=python_s / calls
+    )
     program = Program.alike(calls, (one_s / calls,), ())
-    one, sixteen = (simulate(program, machine, Options(ranks=1, workers=workers, depth=2 * workers)).wall_s
-                    for workers in (1, 16))
+    one, sixteen = (
+        simulate(program, machine, Options(ranks=1, workers=workers, depth=2 * workers)).wall_s for workers in (1, 16)
+    )
     return one / sixteen
 
 
@@ -149,8 +154,10 @@ class Halves:
     def __init__(self, case, cores, rounds):
         context = multiprocessing.get_context("spawn")
         self._start, self._times = context.Barrier(3), context.Queue()
-        self._processes = [context.Process(target=_half, daemon=True, args=(
-            case, core, self._start, self._times, rounds)) for core in cores]
+        self._processes = [
+            context.Process(target=_half, daemon=True, args=(case, core, self._start, self._times, rounds))
+            for core in cores
+        ]
         for process in self._processes:
             process.start()
 
@@ -188,8 +195,7 @@ class Bare:
         if len(self._cuts) == 2:
             self._run(0)
         else:
-            others = [threading.Thread(target=self._run, args=(number,))
-                      for number in range(len(self._cuts) - 1)]
+            others = [threading.Thread(target=self._run, args=(number,)) for number in range(len(self._cuts) - 1)]
             for other in others:
                 other.start()
             for other in others:
@@ -197,8 +203,15 @@ class Bare:
         return perf_counter() - started
 
     def _run(self, number):
-        _bare(self._u, self._out, self._cuts[number], self._cuts[number + 1], self._calls,
-              self._out.ctypes.data, self._out.strides[0])
+        _bare(
+            self._u,
+            self._out,
+            self._cuts[number],
+            self._cuts[number + 1],
+            self._calls,
+            self._out.ctypes.data,
+            self._out.strides[0],
+        )
 
 
 def measured(case, rounds):
@@ -222,8 +235,14 @@ def measured(case, rounds):
             if number:
                 times[name].append(value)
     found = {name: median(values) for name, values in times.items()}
-    record = {"case": str(case), "kind": case.kind, "batch": case.batch, "shape": case.shape, **found,
-              "speedup": found["one_s"] / found["two_s"]}
+    record = {
+        "case": str(case),
+        "kind": case.kind,
+        "batch": case.batch,
+        "shape": case.shape,
+        **found,
+        "speedup": found["one_s"] / found["two_s"],
+    }
     if "processes_s" in found:
         record["processes"] = found["one_s"] / found["processes_s"]
     if case.kind == "bracket":
@@ -232,8 +251,7 @@ def measured(case, rounds):
         record["gil_us"] = 1e6 * found["python_s"] / case.batch
         record["of_sixteen"] = of_sixteen(found["one_s"], found["python_s"], python.calls)
     if case.kind == "forward":
-        record["trial_ratio"] = [found["one_s"] / found["trial_one_s"],
-                                 found["two_s"] / found["trial_two_s"]]
+        record["trial_ratio"] = [found["one_s"] / found["trial_one_s"], found["two_s"] / found["trial_two_s"]]
     return record
 
 
@@ -241,8 +259,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", metavar="FILE", help="write the records there")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--cases", nargs="*", default=[""], metavar="WORD",
-                        help="only cases whose name contains one of these words")
+    parser.add_argument(
+        "--cases", nargs="*", default=[""], metavar="WORD", help="only cases whose name contains one of these words"
+    )
     given = parser.parse_args()
     records = []
     for case in CASES:
@@ -250,13 +269,22 @@ def main():
             continue
         record = measured(case, given.rounds)
         records.append(record)
-        print(f"{record['case']:32} one {1e3 * record['one_s']:8.2f} ms, two "
-              f"{1e3 * record['two_s']:8.2f}: {record['speedup']:.2f}"
-              + (f"; processes {record['processes']:.2f}" if "processes" in record else "")
-              + (f"; to the bare loop {record['trial_ratio'][0]:.2f}, {record['trial_ratio'][1]:.2f}"
-                 if "trial_ratio" in record else "")
-              + (f"; Python {record['gil_us']:.2f} us per entry, sixteen workers {record['of_sixteen']:.1f}"
-                 if "gil_us" in record else ""), flush=True)
+        print(
+            f"{record['case']:32} one {1e3 * record['one_s']:8.2f} ms, two "
+            f"{1e3 * record['two_s']:8.2f}: {record['speedup']:.2f}"
+            + (f"; processes {record['processes']:.2f}" if "processes" in record else "")
+            + (
+                f"; to the bare loop {record['trial_ratio'][0]:.2f}, {record['trial_ratio'][1]:.2f}"
+                if "trial_ratio" in record
+                else ""
+            )
+            + (
+                f"; Python {record['gil_us']:.2f} us per entry, sixteen workers {record['of_sixteen']:.1f}"
+                if "gil_us" in record
+                else ""
+            ),
+            flush=True,
+        )
     if given.json:
         with open(given.json, "w") as file:
             json.dump({"cases": records}, file, indent=1)

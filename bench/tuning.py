@@ -27,29 +27,42 @@ RESULTS = Path(__file__).parent / "results" / "tuning"
 RANKS = 2
 BUDGET_S = 15.0
 DEPTHS = (1, 2, 4, 8, 16, 32)
-LARGEST_MESSAGE = 2**22     # bytes
-CLOSE = 1.2                 # times the scan's best: worth more runs
+LARGEST_MESSAGE = 2**22  # bytes
+CLOSE = 1.2  # times the scan's best: worth more runs
 FINALISTS = 5
 FINAL_ROUNDS = 21
 TUNED_LIMIT, AUTO_LIMIT = 1.03, 1.10
-CASES = {f"{link} {workload} {slices} x {n} {dtype}": (
-    link, Case(workload=workload, slices=slices, shape=(n, n), dtype=dtype, link=link))
+CASES = {
+    f"{link} {workload} {slices} x {n} {dtype}": (
+        link,
+        Case(workload=workload, slices=slices, shape=(n, n), dtype=dtype, link=link),
+    )
     for link, workload, slices, n, dtype in (
-        ("shm", "fft2", 1024, 64, "c8"), ("shm", "operation", 32, 256, "f8"),
-        ("shm", "fft2", 16, 512, "c16"), ("shm", "fft2", 8, 1024, "f4"),
-        ("2gbit", "fft2", 1024, 64, "f8"), ("2gbit", "fft2", 256, 128, "c8"),
-        ("2gbit", "fft2", 16, 512, "c16"), ("2gbit", "fft2", 8, 1024, "f8"),
-        ("4gbit", "operation", 128, 128, "f4"), ("4gbit", "fft2", 64, 256, "c16"),
-        ("4gbit", "operation", 16, 512, "f8"), ("4gbit", "fft2", 8, 1024, "c8"))}
+        ("shm", "fft2", 1024, 64, "c8"),
+        ("shm", "operation", 32, 256, "f8"),
+        ("shm", "fft2", 16, 512, "c16"),
+        ("shm", "fft2", 8, 1024, "f4"),
+        ("2gbit", "fft2", 1024, 64, "f8"),
+        ("2gbit", "fft2", 256, 128, "c8"),
+        ("2gbit", "fft2", 16, 512, "c16"),
+        ("2gbit", "fft2", 8, 1024, "f8"),
+        ("4gbit", "operation", 128, 128, "f4"),
+        ("4gbit", "fft2", 64, 256, "c16"),
+        ("4gbit", "operation", 16, 512, "f8"),
+        ("4gbit", "fft2", 8, 1024, "c8"),
+    )
+}
 
 
 # --- one rank -------------------------------------------------------------------------------------
+
 
 def measure(name):
     """Measure a case; collective. The record, on rank 0."""
     from mpi4py import MPI
 
     from overlap import FFT2
+
     comm = MPI.COMM_WORLD
     _, case = CASES[name]
     with FFT2(comm, case.global_shape, case.dtype, tuning="") as plan:
@@ -75,21 +88,31 @@ def measure(name):
         median = {settings: statistics.median(values) for settings, values in final.items()}
         winner = min(finalists, key=median.get)
         return {
-            "case": name, "scanned": len(scan), "best": str(winner), "best_s": median[winner],
-            "auto": str(auto), "auto_s": median[auto], "auto_ratio": median[auto] / median[winner],
-            "tuned": str(tuned), "tuned_s": median[tuned],
+            "case": name,
+            "scanned": len(scan),
+            "best": str(winner),
+            "best_s": median[winner],
+            "auto": str(auto),
+            "auto_s": median[auto],
+            "auto_ratio": median[auto] / median[winner],
+            "tuned": str(tuned),
+            "tuned_s": median[tuned],
             "tuned_ratio": median[tuned] / median[winner],
-            "gain": transform.tuned.gain, "tried": transform.tuned.tried,
-            "case_fields": asdict(case), "ranks": comm.size, "budget_s": BUDGET_S,
-            "mpi": MPI.Get_library_version().split("\n")[0].strip("\0")}
+            "gain": transform.tuned.gain,
+            "tried": transform.tuned.tried,
+            "case_fields": asdict(case),
+            "ranks": comm.size,
+            "budget_s": BUDGET_S,
+            "mpi": MPI.Get_library_version().split("\n")[0].strip("\0"),
+        }
 
 
 def grid(case, slice_nbytes):
     """Every combination worth the name."""
     from overlap.fft import Settings
+
     chunk = 1
-    while chunk <= case.slices and (
-            chunk == 1 or chunk * slice_nbytes <= LARGEST_MESSAGE):
+    while chunk <= case.slices and (chunk == 1 or chunk * slice_nbytes <= LARGEST_MESSAGE):
         yield Settings("off", 1, chunk, 1)
         for depth in DEPTHS:
             if depth == 1 or depth < 2 * case.slices // chunk:
@@ -104,8 +127,9 @@ def run_rounds(comm, transform, entrants, inputs, out, count):
     from time import perf_counter
 
     from mpi4py import MPI
+
     seconds = {settings: [] for settings in entrants}
-    kernels = [transform.kernels_of(settings) for settings in entrants]     # made once
+    kernels = [transform.kernels_of(settings) for settings in entrants]  # made once
     for number in range(count):
         first = number % len(entrants)
         for settings in entrants[first:] + entrants[:first]:
@@ -120,14 +144,18 @@ def run_rounds(comm, transform, entrants, inputs, out, count):
 
 # --- the driver -----------------------------------------------------------------------------------
 
+
 def run_case(name):
     """Run a case on ranks of its own; its record."""
     link, _ = CASES[name]
     found = {}
     status = launch.run_ranks(
-        [sys.executable, os.path.abspath(__file__), "--rank", name], ranks=RANKS,
-        link=None if link == "shm" else link, deadline_s=240,
-        on_line=launch.listening(found.update))
+        [sys.executable, os.path.abspath(__file__), "--rank", name],
+        ranks=RANKS,
+        link=None if link == "shm" else link,
+        deadline_s=240,
+        on_line=launch.listening(found.update),
+    )
     if status or not found:
         raise SystemExit(f"{name}: the ranks ended with status {status}")
     return found | {"machine": machine(), "commit": commit()}
@@ -143,12 +171,15 @@ def table(records):
     """All records as Markdown."""
     any_record = next(iter(records.values()))
     lines = [
-        "# Tuned and automatic settings against an exhaustive scan", "",
+        "# Tuned and automatic settings against an exhaustive scan",
+        "",
         f"`python bench/tuning.py`: {any_record['machine']['cpu']}, "
         f"{any_record['machine']['cores']} cores, {RANKS} ranks, 1 worker each, "
         f"{any_record['mpi']}; budget {BUDGET_S:.0f} s. "
         f"Median ms of {FINAL_ROUNDS} interleaved rounds. Goal: tuned at most "
-        f"{TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; what misses it is bold.", ""]
+        f"{TUNED_LIMIT}x the best of the scan, auto at most {AUTO_LIMIT:.2f}x; what misses it is bold.",
+        "",
+    ]
     rows = []
     for name in CASES:
         if name in records:
@@ -160,10 +191,19 @@ def table(records):
                 cells.append(f"**{text}**" if record[key + "_ratio"] > limit else text)
             cells.append("; ".join(record[key] for key in ("best", "auto", "tuned")))
             rows.append(cells)
-    met = [sum(record[key + "_ratio"] <= limit for record in records.values())
-           for key, limit in (("tuned", TUNED_LIMIT), ("auto", AUTO_LIMIT))]
-    lines += [markdown(("case", "scanned", "best", "auto", "tuned", "auto / best", "tuned / best",
-                        "settings: best; auto; tuned"), rows), "", f"Met: tuned in {met[0]}, auto in {met[1]} of {len(records)} cases.", ""]
+    met = [
+        sum(record[key + "_ratio"] <= limit for record in records.values())
+        for key, limit in (("tuned", TUNED_LIMIT), ("auto", AUTO_LIMIT))
+    ]
+    lines += [
+        markdown(
+            ("case", "scanned", "best", "auto", "tuned", "auto / best", "tuned / best", "settings: best; auto; tuned"),
+            rows,
+        ),
+        "",
+        f"Met: tuned in {met[0]}, auto in {met[1]} of {len(records)} cases.",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -173,14 +213,14 @@ def main(names):
         records[name] = run_case(name)
         RESULTS.parent.mkdir(exist_ok=True)
         files.write(RESULTS.with_suffix(".json"), json.dumps(records, indent=1) + "\n")
-        print(name, f"auto {records[name]['auto_ratio']:.3f}",
-              f"tuned {records[name]['tuned_ratio']:.3f}", flush=True)
+        print(name, f"auto {records[name]['auto_ratio']:.3f}", f"tuned {records[name]['tuned_ratio']:.3f}", flush=True)
     files.write(RESULTS.with_suffix(".md"), table(records))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
         from mpi4py import MPI
+
         record = measure(sys.argv[2])
         if MPI.COMM_WORLD.rank == 0:
             launch.tell(record)

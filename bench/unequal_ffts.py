@@ -52,18 +52,23 @@ def row(comm: MPI.Intracomm, name: str, weights: list[float], rounds: int) -> st
         for number in range(rounds + 2):
             for column, run in runs.items():
                 seconds = timed(comm, (even if column == "even" else plan).runtime, run)
-                if number > 1:      # after a look at the machine
+                if number > 1:  # after a look at the machine
                     found[column].append(seconds)
         share = math.prod(plan.real.shape) / comm.allreduce(math.prod(plan.real.shape))
         computing_s = comm.allgather(median(mine for mine, _ in found["C"]))
         speed = comm.allreduce(share / computing_s[comm.rank])
         even_s, plan_s, together_s, moving_s = (
-            median(all_s for _, all_s in found["even"]), median(all_s for _, all_s in found["t"]), 1 / speed,
-            median(all_s for _, all_s in found["T"]))
+            median(all_s for _, all_s in found["even"]),
+            median(all_s for _, all_s in found["t"]),
+            1 / speed,
+            median(all_s for _, all_s in found["T"]),
+        )
         bound_s = max(together_s, moving_s)
         shares = " : ".join(f"{1e3 * one:.1f}" for one in computing_s)
-        return (f"| {name} | {1e3 * even_s:.1f} | {1e3 * plan_s:.1f} | {1e3 * together_s:.1f} ({shares}) | {1e3 * moving_s:.1f} | "
-                f"{plan_s / bound_s:.3f} | {even_s / plan_s:.2f} | {plan.forward.settings} |")
+        return (
+            f"| {name} | {1e3 * even_s:.1f} | {1e3 * plan_s:.1f} | {1e3 * together_s:.1f} ({shares}) | {1e3 * moving_s:.1f} | "
+            f"{plan_s / bound_s:.3f} | {even_s / plan_s:.2f} | {plan.forward.settings} |"
+        )
 
 
 def balanced_row(comm: MPI.Intracomm, name: str, rounds: int) -> str:
@@ -106,11 +111,16 @@ def main() -> None:
     given = parser.parse_args()
     comm = MPI.COMM_WORLD
     if given.balance:
-        told = ["| | even shares | balanced | balanced over even | shares changed | least speed found |", "|" + "---|" * 6]
+        told = [
+            "| | even shares | balanced | balanced over even | shares changed | least speed found |",
+            "|" + "---|" * 6,
+        ]
         told += [balanced_row(comm, name, given.rounds) for name in given.only]
     else:
-        told = ["| | even shares | weighted | C (each rank computing) | T | weighted over the larger of C and T | gain | settings |",
-                "|" + "---|" * 8]
+        told = [
+            "| | even shares | weighted | C (each rank computing) | T | weighted over the larger of C and T | gain | settings |",
+            "|" + "---|" * 8,
+        ]
         told += [row(comm, name, given.weights, given.rounds) for name in given.only]
     if comm.rank == 0:
         print("\n".join(told))

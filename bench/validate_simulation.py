@@ -39,9 +39,12 @@ def measure(rounds):
             runs = {}
             for depth in DEPTHS:
                 for wait in WAITS:
-                    plan = overlap.FFT2(runtime, (slices, side, side), "c16",
-                                        settings={"wait": wait, "depth": depth, "chunk": chunk,
-                                                  "in_flight": depth})
+                    plan = overlap.FFT2(
+                        runtime,
+                        (slices, side, side),
+                        "c16",
+                        settings={"wait": wait, "depth": depth, "chunk": chunk, "in_flight": depth},
+                    )
                     runs[depth, wait] = plan.forward
             field, out = plan.real.empty(), plan.spectrum.empty()
             field[...] = 1.0
@@ -51,7 +54,7 @@ def measure(rounds):
             seconds = {name: [] for name in runs}
             for number in range(rounds + 1):
                 names = list(runs)
-                for name in names[number % len(names):] + names[:number % len(names)]:
+                for name in names[number % len(names) :] + names[: number % len(names)]:
                     comm.Barrier()
                     started = perf_counter()
                     runs[name](field, out=out)
@@ -59,9 +62,15 @@ def measure(rounds):
                     if number == 0 and name not in ("C", "T"):
                         assert np.array_equal(out, reference), name
             if comm.rank == 0:
-                launch.tell([[side, slices, chunk], [
-                    [name, median(values[1:]), min(values[1:]), max(values[1:])]
-                    for name, values in seconds.items()]])
+                launch.tell(
+                    [
+                        [side, slices, chunk],
+                        [
+                            [name, median(values[1:]), min(values[1:]), max(values[1:])]
+                            for name, values in seconds.items()
+                        ],
+                    ]
+                )
 
 
 def launch_cases(link, rounds):
@@ -70,12 +79,15 @@ def launch_cases(link, rounds):
 
     def on_event(event):
         job, rows = event
-        found[tuple(job)] = {tuple(name) if isinstance(name, list) else name: values
-                             for name, *values in rows}
+        found[tuple(job)] = {tuple(name) if isinstance(name, list) else name: values for name, *values in rows}
 
     status = launch.run_ranks(
-        [sys.executable, __file__, "--rank", "--rounds", str(rounds)], ranks=2, link=link,
-        deadline_s=170, on_line=launch.listening(on_event))
+        [sys.executable, __file__, "--rank", "--rounds", str(rounds)],
+        ranks=2,
+        link=link,
+        deadline_s=170,
+        on_line=launch.listening(on_event),
+    )
     if status:
         raise SystemExit(f"the ranks ended with status {status}")
     return found
@@ -84,9 +96,9 @@ def launch_cases(link, rounds):
 def predicted(machine, job, depth, wait, compute_s):
     """Seconds that the simulation gives a case."""
     from overlap.timing.simulate import Options, Workload, simulate
+
     side, slices, chunk = job
-    program = Workload(slices=slices, shape=(side, side)).program(
-        2, machine, chunk=chunk, compute_s=compute_s)
+    program = Workload(slices=slices, shape=(side, side)).program(2, machine, chunk=chunk, compute_s=compute_s)
     return simulate(program, machine, Options(wait=wait, depth=depth)).wall_s
 
 
@@ -101,12 +113,12 @@ def main():
         measure(options.rounds)
         return
     from overlap.timing.simulate import Machine
+
     rows, good, total = [], 0, 0
     for link in options.rates:
         file = Path(__file__).parent / "machines" / f"links-{link}.toml"
         file.parent.mkdir(exist_ok=True)
-        subprocess.run([sys.executable, "-m", "overlap", "info", "--measure", str(file),
-                        "--link", link], check=True)
+        subprocess.run([sys.executable, "-m", "overlap", "info", "--measure", str(file), "--link", link], check=True)
         machine = Machine.read(file)
         for job, seconds in launch_cases(link, options.rounds).items():
             compute_s, talking_s = seconds["C"][0], seconds["T"][0]
@@ -117,18 +129,26 @@ def main():
                     error = guess / measured - 1
                     good += abs(error) <= TARGET
                     total += 1
-                    rows.append((
-                        link, f"{job[1]} x {job[0]}² / {job[2]}", wait, depth,
-                        f"{1e3 * compute_s:.1f}", f"{1e3 * talking_s:.1f}", f"{1e3 * guess:.1f}",
-                        f"{1e3 * measured:.1f} ({1e3 * least:.1f} to {1e3 * most:.1f})",
-                        f"{100 * error:+.1f} %"))
+                    rows.append(
+                        (
+                            link,
+                            f"{job[1]} x {job[0]}² / {job[2]}",
+                            wait,
+                            depth,
+                            f"{1e3 * compute_s:.1f}",
+                            f"{1e3 * talking_s:.1f}",
+                            f"{1e3 * guess:.1f}",
+                            f"{1e3 * measured:.1f} ({1e3 * least:.1f} to {1e3 * most:.1f})",
+                            f"{100 * error:+.1f} %",
+                        )
+                    )
                     print(*rows[-1])
     print(f"{good} of {total} within {100 * TARGET:.0f} %")
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     text = HEAD.format(rounds=options.rounds, kib=links.BURST // 1024, good=good, total=total) + markdown(
-        ("link", "slices / per message", "wait", "depth", "C", "T", "predicted", "measured",
-         "error"), rows)
+        ("link", "slices / per message", "wait", "depth", "C", "T", "predicted", "measured", "error"), rows
+    )
     files.write(out / "simulation_validation.md", text + "\n")
 
 

@@ -40,15 +40,25 @@ autodoc_member_order = "bysource"
 numpydoc_show_class_members = False  # autodoc does that
 
 if os.environ.get("OVERLAP_DOCS_INVENTORIES"):
-    intersphinx_mapping = {"python": ("https://docs.python.org/3", None),
-                           "numpy": ("https://numpy.org/doc/stable", None),
-                           "mpi4py": ("https://mpi4py.readthedocs.io/en/stable", None)}
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "mpi4py": ("https://mpi4py.readthedocs.io/en/stable", None),
+    }
 
 # ---- the reference: a page for each package and public module -----------------------------------------------------
 
-SUBJECTS = ["overlap.compat.mpi4py_fft", "overlap.timing.simulate", "overlap.timing.model", "overlap.timing.messages",
-            "overlap.timing.alltoall", "overlap.runtime.trace", "overlap.tools.timeline", "overlap.tools.links",
-            "overlap.compiled"]
+SUBJECTS = [
+    "overlap.compat.mpi4py_fft",
+    "overlap.timing.simulate",
+    "overlap.timing.model",
+    "overlap.timing.messages",
+    "overlap.timing.alltoall",
+    "overlap.runtime.trace",
+    "overlap.tools.timeline",
+    "overlap.tools.links",
+    "overlap.compiled",
+]
 PAGE = """{name}
 {line}
 
@@ -79,8 +89,10 @@ def subjects():
 def public_names(module):
     """Classes and functions in a module's `__all__`, or else those that it defines."""
     names = getattr(module, "__all__", None) or [
-        name for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__]
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
     values = {name: getattr(module, name) for name in names}
     found = {name: value for name, value in values.items() if inspect.isclass(value) or inspect.isroutine(value)}
     return dict(sorted(found.items(), key=lambda pair: is_exception(pair[1])))  # these come last
@@ -100,10 +112,13 @@ def write_reference(folder):
         found = public_names(importlib.import_module(subject))
         new = {name: value for name, value in found.items() if id(value) not in documented}
         documented.update(map(id, found.values()))
-        entries = "\n".join((CLASS if inspect.isclass(value) else FUNCTION).format(
-            name=name, foreign=", ".join(sorted(FOREIGN))) for name, value in new.items())
-        lines = "\n".join(f"* `{name}`: {(inspect.getdoc(value) or '').partition(chr(10))[0]}"
-                          for name, value in new.items())
+        entries = "\n".join(
+            (CLASS if inspect.isclass(value) else FUNCTION).format(name=name, foreign=", ".join(sorted(FOREIGN)))
+            for name, value in new.items()
+        )
+        lines = "\n".join(
+            f"* `{name}`: {(inspect.getdoc(value) or '').partition(chr(10))[0]}" for name, value in new.items()
+        )
         text = PAGE.format(name=subject, line="=" * len(subject), lines=lines, entries=entries)
         (folder / f"{subject}.rst").write_text(text)
 

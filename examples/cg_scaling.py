@@ -17,9 +17,15 @@ from functools import cache
 
 import numpy as np
 
-MATRICES = {"nasa2910": (2_910, 174_296), "s1rmq4m1": (5_489, 281_111), "smt": (25_710, 3_753_184),
-            "nd3k": (9_000, 3_279_690), "nd6k": (18_000, 6_897_316), "nd12k": (36_000, 14_220_946),
-            "nd24k": (72_000, 28_715_634)}  # rows and entries
+MATRICES = {
+    "nasa2910": (2_910, 174_296),
+    "s1rmq4m1": (5_489, 281_111),
+    "smt": (25_710, 3_753_184),
+    "nd3k": (9_000, 3_279_690),
+    "nd6k": (18_000, 6_897_316),
+    "nd12k": (36_000, 14_220_946),
+    "nd24k": (72_000, 28_715_634),
+}  # rows and entries
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -108,7 +114,7 @@ def load(ranks: int, distance: int) -> int:
     if distance >= half:
         return 1
     places = {rank: place for place, rank in enumerate(ring_order(half))}
-    links = np.zeros((2, half), int)     # the two directions
+    links = np.zeros((2, half), int)  # the two directions
     for rank, place in places.items():
         forth = (places[rank ^ distance] - place) % half
         if forth <= half - forth:
@@ -139,13 +145,15 @@ def allreduce(clocks: np.ndarray, network: Network) -> np.ndarray:
     return clocks
 
 
-def iteration_s(name: str, ranks: int, network: Network, gpu: Gpu = Gpu(), jitter: float = 0.0, iterations: int = 100) -> float:
+def iteration_s(
+    name: str, ranks: int, network: Network, gpu: Gpu = Gpu(), jitter: float = 0.0, iterations: int = 100
+) -> float:
     """Seconds of an iteration of the slowest rank; `jitter` is the standard deviation of the logarithm of computing times."""
     rows, entries = (number / ranks for number in MATRICES[name])
     chance = np.random.default_rng(1)
 
     def computed(clocks, seconds):
-        return clocks + seconds * chance.lognormal(-jitter**2 / 2, jitter, ranks)
+        return clocks + seconds * chance.lognormal(-(jitter**2) / 2, jitter, ranks)
 
     clocks = np.zeros(ranks)
     for _ in range(iterations):
@@ -169,10 +177,14 @@ def main():
     print("Simulated microseconds per iteration, remote writes / MPI; * the fewest with remote writes")
     print(f"{'matrix':10}" + "".join(f"{ranks:>16}" for ranks in given.ranks))
     for name in given.matrices:
-        times = [[1e6 * iteration_s(name, ranks, network, jitter=given.jitter) for network in (REMOTE_WRITES, MPI)]
-                 for ranks in given.ranks]
+        times = [
+            [1e6 * iteration_s(name, ranks, network, jitter=given.jitter) for network in (REMOTE_WRITES, MPI)]
+            for ranks in given.ranks
+        ]
         best = min(times)[0]
-        print(f"{name:10}" + "".join(f"{writes:8.0f}{'*' if writes == best else ' '}/{mpi:6.0f}" for writes, mpi in times))
+        print(
+            f"{name:10}" + "".join(f"{writes:8.0f}{'*' if writes == best else ' '}/{mpi:6.0f}" for writes, mpi in times)
+        )
 
 
 if __name__ == "__main__":

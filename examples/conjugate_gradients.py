@@ -41,7 +41,7 @@ def band(rows, entries, begin, end, seed=1):
     lengths = {offset: rows - offset for offset in offsets}
     lengths[offsets[-1]] += wanted
     signed = np.array(sorted([0, *offsets, *(-offset for offset in offsets)]))
-    first = np.arange(begin, end)[:, None] + np.minimum(signed, 0)      # the smaller of row and column
+    first = np.arange(begin, end)[:, None] + np.minimum(signed, 0)  # the smaller of row and column
     lengths[0] = rows
     there = (first >= 0) & (first < np.array([lengths[abs(offset)] for offset in signed]))
     columns = np.broadcast_to(np.arange(begin, end)[:, None] + signed, there.shape)
@@ -53,6 +53,7 @@ def band(rows, entries, begin, end, seed=1):
 def from_file(path, begin, end):
     """The same rows of a Matrix Market file, and how many rows and entries it has."""
     from scipy.io import mmread
+
     whole = mmread(path).tocsr()
     begin, end = min(begin, whole.shape[0]), min(end, whole.shape[0])
     part = whole[begin:end].sorted_indices()
@@ -63,7 +64,7 @@ def from_file(path, begin, end):
 def product(starts, columns, values, vector, result):
     for row in range(len(starts) - 1):
         total = 0.0
-        for entry in range(np.uint64(starts[row]), np.uint64(starts[row + 1])):    # signed ones may count from the end
+        for entry in range(np.uint64(starts[row]), np.uint64(starts[row + 1])):  # signed ones may count from the end
             total += values[entry] * vector[columns[entry]]
         result[row] = total
 
@@ -135,6 +136,7 @@ def microseconds(comm, runs, b, expected, iterations):
 
     Each round solves the system as often as takes so many iterations: beyond the solution there are no more numbers to divide.
     """
+
     def solved_s(run, least):
         x, done = np.empty_like(b), 0
         comm.Barrier()
@@ -148,14 +150,20 @@ def microseconds(comm, runs, b, expected, iterations):
         return seconds / done
 
     for run in runs:
-        solved_s(run, 1)    # compiles
+        solved_s(run, 1)  # compiles
     rounds = 1e6 * np.array([[solved_s(run, iterations) for run in runs] for _ in range(ROUNDS)])
     return *np.median(rounds, 0), np.median(rounds[:, 1] / rounds[:, 0])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("matrices", nargs="*", default=["nasa2910"], metavar="MATRIX", help=f"{', '.join(MATRICES)} or a Matrix Market file")
+    parser.add_argument(
+        "matrices",
+        nargs="*",
+        default=["nasa2910"],
+        metavar="MATRIX",
+        help=f"{', '.join(MATRICES)} or a Matrix Market file",
+    )
     parser.add_argument("--iterations", type=int, default=1000, help="of a round at least")
     given = parser.parse_args()
     comm = MPI.COMM_WORLD
@@ -163,8 +171,10 @@ def main():
         if name in MATRICES:
             rows, entries = MATRICES[name]
         else:
-            rows, _, entries = map(int, next(line for line in Path(name).read_text().splitlines() if line[0] != "%").split())
-        count = -(-rows // comm.size)   # the last rank has as many unknowns as the others, and rows as are left
+            rows, _, entries = map(
+                int, next(line for line in Path(name).read_text().splitlines() if line[0] != "%").split()
+            )
+        count = -(-rows // comm.size)  # the last rank has as many unknowns as the others, and rows as are left
         begin, end = (min(rows, place * count) for place in (comm.rank, comm.rank + 1))
         matrix = band(rows, entries, begin, end) if name in MATRICES else from_file(name, begin, end)
         entries = comm.allreduce(len(matrix[2]))
@@ -172,14 +182,24 @@ def main():
         solution[:rows] = np.random.default_rng(2).standard_normal(rows)
         b = np.zeros(count)
         product(*matrix, solution, b)
-        expected = solution[comm.rank * count:(comm.rank + 1) * count]
+        expected = solution[comm.rank * count : (comm.rank + 1) * count]
         with Collectives(comm) as fast:
-            by_writes, by_mpi, gain = microseconds(comm, [lambda *to: solve(fast, comm.size, *matrix, *to),
-                                                          lambda *to: solve_by_mpi(comm, comm.size, *matrix, *to)],
-                                                   b, expected, given.iterations)
+            by_writes, by_mpi, gain = microseconds(
+                comm,
+                [
+                    lambda *to: solve(fast, comm.size, *matrix, *to),
+                    lambda *to: solve_by_mpi(comm, comm.size, *matrix, *to),
+                ],
+                b,
+                expected,
+                given.iterations,
+            )
         if comm.rank == 0:
-            print(f"{Path(name).stem}: {rows} rows, {entries} entries, {comm.size} ranks: "
-                  f"remote writes {by_writes:.1f} us an iteration, mpi4py {by_mpi:.1f} us, {gain:.2f}x", flush=True)
+            print(
+                f"{Path(name).stem}: {rows} rows, {entries} entries, {comm.size} ranks: "
+                f"remote writes {by_writes:.1f} us an iteration, mpi4py {by_mpi:.1f} us, {gain:.2f}x",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class NavierStokes:
 
     def invariants(self, w):
         """Energy mean |grad psi|^2 / 2 and enstrophy mean w^2 / 2 by Parseval, ``(2, members)``."""
-        density = self.weight * np.abs(np.asarray(w))**2 / 2
+        density = self.weight * np.abs(np.asarray(w)) ** 2 / 2
         sums = [(self.inverse_k2 * density).sum(axis=(1, 2)), density.sum(axis=(1, 2))]
         return self.comm.allreduce(np.array(sums), MPI.SUM)
 
@@ -92,7 +92,7 @@ def random_vorticity(flow, plan, peaks):
         plane[...] = generator.standard_normal((points, points))[plan.real.local_slice[1]]
     k = np.sqrt(flow.k2) / np.array(peaks)[:, None, None]
     resolved = np.maximum(abs(flow.kx), abs(flow.ky)) < points / 2  # what the bracket keeps
-    w = resolved * k**2 * np.exp(-k**2) * plan.forward(noise)
+    w = resolved * k**2 * np.exp(-(k**2)) * plan.forward(noise)
     return w / np.sqrt(2 * flow.invariants(w)[1])[:, None, None]
 
 
@@ -123,7 +123,7 @@ def check_decay(plan, viscosity, wind, dt, steps):
     decay = np.exp(-viscosity * (waves**2).sum(1) * steps * dt)[:, None, None]
     exact = decay * taylor_green(plan, waves, wind, steps * dt)
     error = plan.comm.allreduce((abs(plan.backward(w) - exact) / decay).max(initial=0), MPI.MAX)
-    bound = steps * ((waves @ np.abs(wind)).max() * dt)**5 / 120 + 1e-12
+    bound = steps * ((waves @ np.abs(wind)).max() * dt) ** 5 / 120 + 1e-12
     assert error <= bound, f"Taylor-Green: expected an error of at most {bound}, found {error}"
     return error, bound
 
@@ -166,7 +166,8 @@ def turbulence(plan, viscosity, peaks, dt, steps):
     lost = energy[0] - energy[-1]
     dissipated = 2 * viscosity * np.trapezoid(enstrophy, dx=dt, axis=0)
     assert np.allclose(lost, dissipated, rtol=1e-3), (
-        f"expected the energy lost, {lost}, to be that dissipated, {dissipated}: more --steps?")
+        f"expected the energy lost, {lost}, to be that dissipated, {dissipated}: more --steps?"
+    )
     return plan.backward(start), plan.backward(w), values[-1] / values[0]
 
 
@@ -182,8 +183,7 @@ def draw(path, before, after, end, peaks):
     for axes, fields, t in zip(rows, (before, after), (0, end)):
         limit = np.percentile(abs(fields[:count]), 99.5)
         for ax, field in zip(axes, fields):
-            image = ax.imshow(field, origin="lower", interpolation="bicubic", cmap="RdBu_r",
-                              vmin=-limit, vmax=limit)
+            image = ax.imshow(field, origin="lower", interpolation="bicubic", cmap="RdBu_r", vmin=-limit, vmax=limit)
             ax.set(xticks=(), yticks=())
         axes[0].set_ylabel(f"t = {t:g}", fontsize=12)
         figure.colorbar(image, ax=axes, label="vorticity", aspect=25, pad=0.015)
@@ -201,8 +201,7 @@ def shown(steps, title, comm):
     except ImportError:
         return range(steps)
     console = Console(stderr=True)
-    return track(range(steps), title, console=console, transient=True,
-                 disable=comm.rank > 0 or not console.is_terminal)
+    return track(range(steps), title, console=console, transient=True, disable=comm.rank > 0 or not console.is_terminal)
 
 
 def main():
@@ -225,8 +224,9 @@ def main():
             print(*words, flush=True)
 
     def make_plan(runtime, points):
-        return overlap.FFT2(runtime, (options.members, points, points), dtype="f8",
-                            norm="forward", settings={"wait": options.wait})
+        return overlap.FFT2(
+            runtime, (options.members, points, points), dtype="f8", norm="forward", settings={"wait": options.wait}
+        )
 
     with overlap.Runtime(comm, workers=options.workers) as runtime:
         with make_plan(runtime, min(options.points, 64)) as plan:
@@ -235,12 +235,12 @@ def main():
                 say(f"Taylor-Green, wind {wind}: error {error:.1e}, expected at most {bound:.1e}")
             drifts, orders = check_conservation(plan, peaks, 0.1, 10)
             for name, first, second, order in zip(("energy", "enstrophy"), *drifts, orders):
-                say(f"without viscosity, drift of {name}: {first:.1e}; half the step: {second:.1e}, "
-                    f"order {order:.1f}")
+                say(f"without viscosity, drift of {name}: {first:.1e}; half the step: {second:.1e}, order {order:.1f}")
         with make_plan(runtime, options.points) as plan:
             started = perf_counter()
             before, after, kept = turbulence(
-                plan, options.viscosity, peaks, options.time / options.steps, options.steps)
+                plan, options.viscosity, peaks, options.time / options.steps, options.steps
+            )
             step_ms = 1e3 * (perf_counter() - started) / options.steps
             before, after = before.gather(), after.gather()
     say(f"turbulence: {step_ms:.1f} ms per step on {comm.size} rank(s)")

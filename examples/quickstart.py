@@ -1,7 +1,7 @@
 """Three ways to use overlap, the most direct one first; each ends with a checked answer.
 
-    python examples/quickstart.py
-    mpiexec -n 4 python examples/quickstart.py
+python examples/quickstart.py
+mpiexec -n 4 python examples/quickstart.py
 """
 
 import mpi4py
@@ -23,6 +23,7 @@ signal = [z + np.sin((z + 1) * x) for z in range(nz)]
 mean, variance = np.empty((nz, 1)), np.empty((nz, 1))
 
 with overlap.Runtime(comm, workers=2) as runtime:
+
     @runtime.pipelined
     async def statistics(z, comm):
         await comm.Allreduce(np.array([signal[z].sum() / 1000]), mean[z])

@@ -84,7 +84,7 @@ class NavierStokes:
 
     def invariants(self, u):
         """Energy mean u^2 / 2 and enstrophy mean w^2 / 2 by Parseval."""
-        density = self.weight * (np.abs(np.asarray(u))**2).sum(axis=0) / 2
+        density = self.weight * (np.abs(np.asarray(u)) ** 2).sum(axis=0) / 2
         sums = [density.sum(), (self.k2 * density).sum()]
         return self.plan.comm.allreduce(np.array(sums), MPI.SUM)
 
@@ -94,8 +94,9 @@ def taylor_green(plan):
     points = plan.real.global_shape[-1]
     grid = 2 * np.pi / points * np.arange(points)
     z, y, x = np.meshgrid(*[grid[part] for part in plan.real.local_slice[1:]], indexing="ij")
-    return plan.forward(np.stack((
-        np.sin(x) * np.cos(y) * np.cos(z), -np.cos(x) * np.sin(y) * np.cos(z), np.zeros_like(x))))
+    return plan.forward(
+        np.stack((np.sin(x) * np.cos(y) * np.cos(z), -np.cos(x) * np.sin(y) * np.cos(z), np.zeros_like(x)))
+    )
 
 
 def save(path, u, **values):
@@ -120,6 +121,7 @@ def save(path, u, **values):
 
 def load(path, plan, **values):
     """Return this rank's part of the velocity in a restart file, and its step (collective)."""
+
     def read():
         with open(path, "rb") as file:
             digest, body = file.read(32), file.read()
@@ -162,8 +164,9 @@ def draw(path, planes, end):
     figure = Figure(figsize=(11, 3.9), layout="constrained")
     row, limit = figure.subplots(1, 3), max(abs(plane).max() for plane in planes)
     for ax, plane, normal, (across, up) in zip(row, planes, "xyz", ("yz", "xz", "xy")):
-        image = ax.imshow(plane, origin="lower", interpolation="bicubic", cmap="RdBu_r",
-                          vmin=-limit, vmax=limit, extent=(0, 2, 0, 2))
+        image = ax.imshow(
+            plane, origin="lower", interpolation="bicubic", cmap="RdBu_r", vmin=-limit, vmax=limit, extent=(0, 2, 0, 2)
+        )
         ax.set(title=f"{normal} = 0", xlabel=f"{across} / $\\pi$", ylabel=f"{up} / $\\pi$")
     figure.suptitle(f"Taylor-Green vortex at t = {end:g}")
     figure.colorbar(image, ax=row, label="vorticity along the normal", aspect=25, pad=0.015)
@@ -179,17 +182,18 @@ def shown(steps, title, comm):
     except ImportError:
         return steps
     console = Console(stderr=True)
-    return track(steps, title, console=console, transient=True,
-                 disable=comm.rank > 0 or not console.is_terminal)
+    return track(steps, title, console=console, transient=True, disable=comm.rank > 0 or not console.is_terminal)
 
 
 def arguments():
     """The command line's options."""
+
     def number(kind, least):
         def read(text):
             if not least <= kind(text) < inf:
                 raise argparse.ArgumentTypeError(f"expected a number >= {least}, received {text}")
             return kind(text)
+
         read.__name__ = kind.__name__  # argparse: "invalid int value"
         return read
 
@@ -199,8 +203,9 @@ def arguments():
     parser.add_argument("--steps", type=number(int, 1), help="time steps, from the very start on")
     parser.add_argument("--dt", type=number(float, 1e-9))
     parser.add_argument("--viscosity", type=number(float, 0.0))
-    parser.add_argument("--restart", default="", metavar="FILE",
-                        help="continue from this file if it is there; write it")
+    parser.add_argument(
+        "--restart", default="", metavar="FILE", help="continue from this file if it is there; write it"
+    )
     parser.add_argument("--every", type=number(int, 1), default=100, help="steps between writes")
     parser.add_argument("--wait", choices=("auto", "off", "block", "poll"), default="auto")
     parser.add_argument("--workers", type=number(int, 1), default=1, help="worker threads per rank")
@@ -208,8 +213,9 @@ def arguments():
     options = parser.parse_args()
     for name in ("restart", "picture"):
         if not os.path.isdir(os.path.dirname(getattr(options, name)) or "."):
-            parser.error(f"argument --{name}: expected a file in a folder that is there, "
-                         f"received {getattr(options, name)}")
+            parser.error(
+                f"argument --{name}: expected a file in a folder that is there, received {getattr(options, name)}"
+            )
     options.found = os.path.exists(options.restart)
     return options
 
@@ -225,10 +231,17 @@ def main():
             print(*words, flush=True)
 
     # The same bits in every run need the same grid of ranks, and FFTs that no measurement chose.
-    with overlap.Runtime(comm, workers=options.workers) as rt, \
-            overlap.FFT3(rt, (3, *[options.points] * 3), dtype="f8", norm="forward",
-                         layout={"grid": MPI.Compute_dims(comm.size, 2)},
-                         settings={"effort": "estimate", "wait": options.wait}) as plan:
+    with (
+        overlap.Runtime(comm, workers=options.workers) as rt,
+        overlap.FFT3(
+            rt,
+            (3, *[options.points] * 3),
+            dtype="f8",
+            norm="forward",
+            layout={"grid": MPI.Compute_dims(comm.size, 2)},
+            settings={"effort": "estimate", "wait": options.wait},
+        ) as plan,
+    ):
         flow = NavierStokes(plan, options.viscosity)
         u, first = taylor_green(plan), 0
         if options.found:
@@ -251,7 +264,8 @@ def main():
     lost = energy[0] - energy[-1]
     dissipated = 2 * options.viscosity * np.trapezoid(enstrophy, dx=options.dt)
     assert np.isclose(lost, dissipated, rtol=1e-3, atol=1e-12), (
-        f"expected the energy lost, {lost}, to be that dissipated, {dissipated}: smaller --dt?")
+        f"expected the energy lost, {lost}, to be that dissipated, {dissipated}: smaller --dt?"
+    )
     if dict(setting, steps=last) == PUBLISHED:
         say(f"the published energy is {PUBLISHED_ENERGY}")
         assert abs(energy[-1] - PUBLISHED_ENERGY) < 1e-7, f"expected it, found {energy[-1]}"

@@ -74,15 +74,37 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .runtime import wait_for_slices as wait_for_slices
     from .runtime import worker_index as worker_index
 
-_LAYER_OF = {"ArrayLayout": "fft", "Blocks": "arrays", "Bracket": "fft", "DistArray": "arrays", "FFT2": "fft",
-             "FFT3": "fft", "Halo": "halo", "Runtime": "runtime", "Settings": "fft",
-             "agreed_blocks": "halo", "all_of": "runtime", "barrier": "runtime", "parallel": "runtime", "stagger": "runtime",
-             "start": "runtime", "take_turn": "runtime", "wait_for_slices": "runtime",
-             "worker_index": "runtime"}
+_LAYER_OF = {
+    "ArrayLayout": "fft",
+    "Blocks": "arrays",
+    "Bracket": "fft",
+    "DistArray": "arrays",
+    "FFT2": "fft",
+    "FFT3": "fft",
+    "Halo": "halo",
+    "Runtime": "runtime",
+    "Settings": "fft",
+    "agreed_blocks": "halo",
+    "all_of": "runtime",
+    "barrier": "runtime",
+    "parallel": "runtime",
+    "stagger": "runtime",
+    "start": "runtime",
+    "take_turn": "runtime",
+    "wait_for_slices": "runtime",
+    "worker_index": "runtime",
+}
 
 __all__ = [
-    "ClosedError", "CommunicatorsExhausted", "InputError", "LinksUnavailable", "OverlapError", "RankError",
-    "SliceError", "ThreadLevelError", *_LAYER_OF,
+    "ClosedError",
+    "CommunicatorsExhausted",
+    "InputError",
+    "LinksUnavailable",
+    "OverlapError",
+    "RankError",
+    "SliceError",
+    "ThreadLevelError",
+    *_LAYER_OF,
 ]
 
 
@@ -90,6 +112,7 @@ def _found_later(name: str) -> Any:
     """Import what needs MPI when it is first asked for: importing mpi4py starts MPI."""
     if name == "__version__":
         from importlib import metadata  # takes longer than all else here
+
         return metadata.version("overlap-mpi")
     if name not in _LAYER_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

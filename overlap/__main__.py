@@ -9,13 +9,16 @@ import sys
 def main() -> int:
     """Run the command of this process's arguments; returns its exit status."""
     from .tools import launch, signals
+
     signals.send_dropped_again()
-    os.environ.update(signals.UCX_SETTINGS)     # before anything loads an MPI library
+    os.environ.update(signals.UCX_SETTINGS)  # before anything loads an MPI library
     os.environ.setdefault(*launch.THREAD_LEVEL)
     import mpi4py
+
     if not launch.under_mpi():
         mpi4py.rc.initialize = False  # it starts ranks, or needs none: a login node may allow no MPI
     from .tools import cli
+
     return cli.main()
 
 

@@ -23,8 +23,10 @@ def abort(reason, others_s=0.0):
     Those that wait for the same have `others_s` seconds to find that as well, and to print their stacks.
     """
     faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__)
-    report = (f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
-              f"All threads' stacks follow; the job is aborted.\n{_stacks()}")
+    report = (
+        f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
+        f"All threads' stacks follow; the job is aborted.\n{_stacks()}"
+    )
     sys.__stderr__.flush()
     _write(sys.__stderr__.fileno(), report.encode(errors="backslashreplace"))
     time.sleep(PRINT_GRACE_S + others_s)
@@ -64,4 +66,4 @@ def _stacks():
 
 def _write(descriptor, data):
     while data:
-        data = data[os.write(descriptor, data):]
+        data = data[os.write(descriptor, data) :]

@@ -99,8 +99,7 @@ class _Cache(FunctionCache):
 
     def __init__(self, function, options):
         super().__init__(function)
-        self._cache_file = _CodeFiles(self._impl.locator.get_cache_path(), self._impl.filename_base,
-                                      function, options)
+        self._cache_file = _CodeFiles(self._impl.locator.get_cache_path(), self._impl.filename_base, function, options)
 
     def save_overload(self, signature, result):
         with suppress(OSError):  # a full disk, or a folder that cannot be written to any more
@@ -124,7 +123,7 @@ class _CodeFiles:
         with suppress(Exception):  # there is none, or it was damaged: compile again
             content = files.read(path, _LIMIT_NBYTES)
             digest, code = content[:_DIGEST_NBYTES], content[_DIGEST_NBYTES:]
-            if hashlib.sha256(code).digest() == digest:     # before anything is unpickled
+            if hashlib.sha256(code).digest() == digest:  # before anything is unpickled
                 return pickle.loads(code)
         return None
 
@@ -162,8 +161,11 @@ def source_digest(function: Callable[..., Any], options: Any = ()) -> str:
     for name, module in sorted(_modules_of_code(function).items()):
         path = getattr(module, "__file__", None)
         parts += [name, _digest(Path(path).read_bytes()) if path else ""]
-        parts += [f"{key}={value!r}" for key, value in sorted(vars(module).items())
-                  if isinstance(value, (int, float, complex))]
+        parts += [
+            f"{key}={value!r}"
+            for key, value in sorted(vars(module).items())
+            if isinstance(value, (int, float, complex))
+        ]
     return _digest("\n".join(parts).encode())
 
 
@@ -176,10 +178,10 @@ def _modules_of_code(function):
         if module is None or name in found or name.partition(".")[0] in ("numba", "numpy"):
             continue
         values = tuple(vars(module).values())
-        if name != function.__module__ and not any(isinstance(value, (Dispatcher, _Intrinsic))
-                                                   for value in values):
+        if name != function.__module__ and not any(isinstance(value, (Dispatcher, _Intrinsic)) for value in values):
             continue
         found[name] = module
-        todo += {value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-                 for value in values} - {None}
+        todo += {
+            value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) for value in values
+        } - {None}
     return found

@@ -35,8 +35,9 @@ class RankError(OverlapError, RuntimeError):
     """
 
     def __init__(self, rank: int, summary: str, traceback_text: str) -> None:
-        super().__init__(f"failed on rank {rank}: {summary}\n"
-                         f"--- traceback on rank {rank} ---\n{traceback_text.rstrip()}")
+        super().__init__(
+            f"failed on rank {rank}: {summary}\n--- traceback on rank {rank} ---\n{traceback_text.rstrip()}"
+        )
         self.rank = rank
         self.summary = summary
         self.traceback_text = traceback_text
@@ -94,6 +95,7 @@ class LinksUnavailable(OverlapError, RuntimeError):
 
 def formatted(error: BaseException) -> tuple[str, str]:
     """An exception's last lines (type and message) and its whole traceback; never raises."""
+
     def stack(error):
         frames = traceback.format_tb(BaseException.__traceback__.__get__(error))
         return "Traceback (most recent call last):\n" + "".join(frames)
@@ -101,10 +103,13 @@ def formatted(error: BaseException) -> tuple[str, str]:
     def missing(error):
         return f"{_type_of(error)} (its text cannot be had)"
 
-    summary = _first_of(error, lambda error: "".join(
-        traceback.format_exception_only(error)).strip(), missing)
-    text = _first_of(error, lambda error: "".join(traceback.format_exception(error)),
-                     lambda error: f"{stack(error)}{summary}\n", lambda error: f"{summary}\n")
+    summary = _first_of(error, lambda error: "".join(traceback.format_exception_only(error)).strip(), missing)
+    text = _first_of(
+        error,
+        lambda error: "".join(traceback.format_exception(error)),
+        lambda error: f"{stack(error)}{summary}\n",
+        lambda error: f"{summary}\n",
+    )
     return summary, text
 
 

@@ -72,8 +72,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = _target(path)
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".partial",
-                                    dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".partial", dir=target.parent)
     os.close(handle)
     try:
         yield Path(name)
@@ -132,7 +131,7 @@ class ErrorKeepingFile:
     def write(self, data: Any) -> int:
         left = memoryview(data)
         while left and self.error is None:
-            left = left[self._try(self._file.write, left) or 0:]
+            left = left[self._try(self._file.write, left) or 0 :]
         return len(data)
 
     def truncate(self, size: int | None = None) -> None:
@@ -171,8 +170,12 @@ def is_sealed(content: bytes, digest: object) -> bool:
 
     It finds damage, not malice: whoever changes the file can give it another digest.
     """
-    return (isinstance(digest, str) and digest.isascii() and content.count(digest.encode()) == 1
-            and digest == _digest(content.replace(digest.encode(), b"")))
+    return (
+        isinstance(digest, str)
+        and digest.isascii()
+        and content.count(digest.encode()) == 1
+        and digest == _digest(content.replace(digest.encode(), b""))
+    )
 
 
 def _digest(content: bytes) -> str:

@@ -9,12 +9,11 @@ handler that does not raise notices nothing. Python runs handlers on the main th
 threads there is nothing to do.
 """
 
-from os import register_at_fork
-from threading import get_ident, main_thread
-
 # The functions that `signal` wraps: without its enumerations they take 50 ns instead of 1 us.
 from _signal import NSIG, SIGKILL, SIGSTOP, getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
+from os import register_at_fork
+from threading import get_ident, main_thread
 
 _NUMBERS = tuple(number for number in range(1, NSIG) if number not in (SIGKILL, SIGSTOP))
 
@@ -42,8 +41,9 @@ class _Held:
             try:
                 found = list(map(getsignal, _NUMBERS))
                 if found != self._found:
-                    self._callable = [(number, handler) for number, handler in zip(_NUMBERS, found)
-                                      if callable(handler)]
+                    self._callable = [
+                        (number, handler) for number, handler in zip(_NUMBERS, found) if callable(handler)
+                    ]
                     self._found = found
                 for number, handler in self._callable:
                     self._handlers[number] = handler

@@ -10,7 +10,7 @@ import processes
 
 from overlap.tools.launch import removing_segments
 
-DEADLINE_S = 300     # generous: it only turns a hang into a failure
+DEADLINE_S = 300  # generous: it only turns a hang into a failure
 
 
 @contextmanager
@@ -25,9 +25,14 @@ def process(*command, env=None):
     """Any command, likewise."""
     mark = uuid.uuid4().hex
     running = subprocess.Popen(
-        list(map(str, command)), env=os.environ | {processes.MARK: mark} | (env or {}),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True)
+        list(map(str, command)),
+        env=os.environ | {processes.MARK: mark} | (env or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     running.mark = mark
     with removing_segments():
         try:

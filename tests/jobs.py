@@ -34,8 +34,7 @@ from processes import MARK, JobFailed, Result, end_all, start, text_of
 from overlap.tools.launch import removing_segments
 
 
-def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None,
-            expect_failure=False, fresh=False):
+def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None, expect_failure=False, fresh=False):
     """Run ``"module:function"``, or several joined by commas in turn, on `ranks` ranks.
 
     Parameters
@@ -76,8 +75,13 @@ def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure):
     mark = uuid.uuid4().hex
     with removing_segments(), tempfile.TemporaryDirectory(prefix="overlap-job-") as folder:
         started = time.monotonic()
-        process = start(ranks, mpi, folder, {MARK: mark, rank.FOLDER: folder} | env,
-                         ["run", case, json.dumps(args), str(time.monotonic() + deadline_s)])
+        process = start(
+            ranks,
+            mpi,
+            folder,
+            {MARK: mark, rank.FOLDER: folder} | env,
+            ["run", case, json.dumps(args), str(time.monotonic() + deadline_s)],
+        )
         try:
             process.wait(deadline_s)
             late = False
@@ -89,8 +93,12 @@ def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure):
             process.kill()
             process.wait()
         result = Result(
-            process.returncode, text_of(folder, "out"), text_of(folder, "err"),
-            tuple(one for one in range(ranks) if Path(folder, f"rank{one}").exists()), wall_s)
+            process.returncode,
+            text_of(folder, "out"),
+            text_of(folder, "err"),
+            tuple(one for one in range(ranks) if Path(folder, f"rank{one}").exists()),
+            wall_s,
+        )
     if late:
         raise JobFailed(f"{case}: still running after {deadline_s} s; {result}")
     if left:

@@ -16,9 +16,9 @@ import processes
 import rank
 from processes import MARK, JobFailed, Result, end_all, marked, start, text_of
 
-START_S = 300.0     # for a launcher to start its ranks
-JOIN_IN_S = 1.0     # for other ranks to say why they fail too
-MOST_RANKS = 24     # that wait for cases at a time
+START_S = 300.0  # for a launcher to start its ranks
+JOIN_IN_S = 1.0  # for other ranks to say why they fail too
+MOST_RANKS = 24  # that wait for cases at a time
 
 
 class Launcher:
@@ -35,13 +35,12 @@ class Launcher:
         self.number = 0
         self.last = "its start"
         self.killed = False
-        self.channels = {}      # connection -> (rank, pid, file to read lines from)
+        self.channels = {}  # connection -> (rank, pid, file to read lines from)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{self.folder}/socket")
             listener.listen(ranks)
             listener.settimeout(0.1)
-            self.process = start(ranks, mpi, self.folder, {MARK: self.mark},
-                                  ["serve", f"{self.folder}/socket"])
+            self.process = start(ranks, mpi, self.folder, {MARK: self.mark}, ["serve", f"{self.folder}/socket"])
             try:
                 self._accept(listener)
             except BaseException:
@@ -70,8 +69,9 @@ class Launcher:
         self.number += 1
         folder = Path(self.folder, str(self.number))
         folder.mkdir()
-        request = json.dumps({"case": case, "args": args, "deadline_s": deadline_s,
-                              "folder": str(folder)}).encode() + b"\n"
+        request = (
+            json.dumps({"case": case, "args": args, "deadline_s": deadline_s, "folder": str(folder)}).encode() + b"\n"
+        )
         started = time.monotonic()
         try:
             for connection in self.channels:
@@ -79,15 +79,20 @@ class Launcher:
                 connection.sendall(request)
         except OSError:
             self.kill()
-            raise JobFailed(f"{case}: not run, for the ranks have ended after {self.last}: "
-                            f"{text_of(self.folder, 'err')}") from None
+            raise JobFailed(
+                f"{case}: not run, for the ranks have ended after {self.last}: {text_of(self.folder, 'err')}"
+            ) from None
         answers, ended = self._answers(started + deadline_s)
         problem = self._problem(answers, ended, deadline_s) or self._left()
         if problem:
             self._show_stacks(answers)
-        result = Result(int(bool(problem)), text_of(folder, "out*"), text_of(folder, "err*"),
-                        tuple(sorted(one for one, failed in answers.items() if failed is False)),
-                        time.monotonic() - started)
+        result = Result(
+            int(bool(problem)),
+            text_of(folder, "out*"),
+            text_of(folder, "err*"),
+            tuple(sorted(one for one, failed in answers.items() if failed is False)),
+            time.monotonic() - started,
+        )
         self.last = case
         shutil.rmtree(folder)
         if problem:
@@ -159,8 +164,10 @@ class Launcher:
         err = text_of(self.folder, "err")
         self.kill()
         if status or left or err:
-            raise JobFailed(f"{self.ranks} ranks that have run {self.number} cases, {self.last} the "
-                            f"last, did not end well: status {status}, left {left}\n{err}")
+            raise JobFailed(
+                f"{self.ranks} ranks that have run {self.number} cases, {self.last} the "
+                f"last, did not end well: status {status}, left {left}\n{err}"
+            )
 
     def kill(self):
         """End all processes now."""
@@ -177,7 +184,7 @@ class Launcher:
             connection.close()
 
 
-_kept = {}      # (ranks, mpi) -> Launcher, the one used last at the end
+_kept = {}  # (ranks, mpi) -> Launcher, the one used last at the end
 
 
 def launcher_of(ranks, mpi):

@@ -19,7 +19,7 @@ import warnings
 from pathlib import Path
 
 LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
-PATIENCE_S = 3.0    # for threads that have been told to end
+PATIENCE_S = 3.0  # for threads that have been told to end
 
 
 class Snapshot:
@@ -40,7 +40,8 @@ class Snapshot:
         os.environ.clear()
         os.environ.update(self.environ)
         for (list_, content), (owner, name) in zip(
-                self.lists, ((sys, "argv"), (sys, "path"), (warnings, "filters")), strict=True):
+            self.lists, ((sys, "argv"), (sys, "path"), (warnings, "filters")), strict=True
+        ):
             list_[:] = content
             setattr(owner, name, list_)
         warnings._filters_mutated()
@@ -50,6 +51,7 @@ class Snapshot:
         sys.modules.update(self.modules)
         if shared := sys.modules.get("overlap.compat.mpi4py_fft.shared"):
             from mpi4py import MPI
+
             shared.Shared.of(MPI.COMM_WORLD).close()
             MPI.COMM_WORLD.Delete_attr(shared.Shared._key)
         if self.errors:
@@ -66,8 +68,7 @@ class Snapshot:
     def differences(self):
         """What differs now, by name."""
         found = survey()
-        return {name: text for name, before in self.found.items()
-                if (text := difference(before, found[name]))}
+        return {name: text for name, before in self.found.items() if (text := difference(before, found[name]))}
 
 
 def difference(before, after):
@@ -75,21 +76,30 @@ def difference(before, after):
     if isinstance(before, set):
         return ", ".join(sorted(after - before))
     if isinstance(before, dict):
-        return ", ".join(f"{name} was {value}, is {after[name]}" for name, value in before.items()
-                         if name in after and after[name] != value)
+        return ", ".join(
+            f"{name} was {value}, is {after[name]}"
+            for name, value in before.items()
+            if name in after and after[name] != value
+        )
     return None if before == after else f"were {before}, are {after}"
 
 
 def survey():
     """What is compared, by name."""
-    return {"threads": {thread.name for thread in threading.enumerate()},
-            "descriptors": descriptors(), "shared memory": segments(),
-            "duplicates of the communicator": duplicates()[0], "messages": messages(),
-            "signal handlers": {number: signal.getsignal(number)
-                                for number in signal.valid_signals()},
-            "priority": os.nice(0), "cores": sorted(os.sched_getaffinity(0)), "folder": os.getcwd(),
-            "limits": {number: resource.getrlimit(number) for number in LIMITS},
-            "garbage collector": gc.isenabled(), "pools": pools()}
+    return {
+        "threads": {thread.name for thread in threading.enumerate()},
+        "descriptors": descriptors(),
+        "shared memory": segments(),
+        "duplicates of the communicator": duplicates()[0],
+        "messages": messages(),
+        "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "priority": os.nice(0),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "folder": os.getcwd(),
+        "limits": {number: resource.getrlimit(number) for number in LIMITS},
+        "garbage collector": gc.isenabled(),
+        "pools": pools(),
+    }
 
 
 def descriptors():
@@ -98,7 +108,7 @@ def descriptors():
     for entry in Path("/proc/self/fd").iterdir():
         try:
             found.add(f"{entry.name} -> {os.readlink(entry)}")
-        except OSError:     # the listing's own
+        except OSError:  # the listing's own
             pass
     return {name for name in found if not name.endswith(".ttf")}
 
@@ -106,14 +116,14 @@ def descriptors():
 def segments():
     """Named shared memory that this process has mapped."""
     with open("/proc/self/maps") as maps:
-        return {line.split(maxsplit=5)[5].rstrip() for line in maps
-                if " /dev/shm/" in line and "(deleted)" not in line}
+        return {line.split(maxsplit=5)[5].rstrip() for line in maps if " /dev/shm/" in line and "(deleted)" not in line}
 
 
 @functools.cache
 def duplicates():
     """The number of duplicates that are not freed, counted by MPI itself, as a list of one."""
     from mpi4py import MPI
+
     count = [0]
 
     def copied(comm, key, value):
@@ -123,13 +133,14 @@ def duplicates():
     def deleted(comm, key, value):
         count[0] -= 1
 
-    MPI.COMM_WORLD.allreduce(0)     # for which mpi4py makes a duplicate of its own, and keeps it
+    MPI.COMM_WORLD.allreduce(0)  # for which mpi4py makes a duplicate of its own, and keeps it
     MPI.COMM_WORLD.Set_attr(MPI.Comm.Create_keyval(copied, deleted), "counted")
     return count
 
 
 def messages():
     from mpi4py import MPI
+
     return MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
 
@@ -137,5 +148,4 @@ def pools():
     """The number of threads of every library that has its own."""
     if "threadpoolctl" not in sys.modules:
         return {}
-    return {pool["filepath"]: pool["num_threads"]
-            for pool in sys.modules["threadpoolctl"].threadpool_info()}
+    return {pool["filepath"]: pool["num_threads"] for pool in sys.modules["threadpoolctl"].threadpool_info()}

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from overlap.collectives import node, protocol
 
 WORD = 8
-PRIVATE = 1 << 40       # addresses from here on are a rank's own memory
-SEGMENT = 1 << 20       # rank r's segment begins at (r + 1) * SEGMENT
+PRIVATE = 1 << 40  # addresses from here on are a rank's own memory
+SEGMENT = 1 << 20  # rank r's segment begins at (r + 1) * SEGMENT
 
 
 NAMES = ("barrier", "allgather", "allreduce", "bcast", "scatter", "gather", "reduce")
@@ -65,18 +65,30 @@ class Rank:
         self.rank, self.size, self.program, self.words = rank, size, program, words
         self._capacity = size * words * WORD + protocol.LINE * size
         self._state = [0] * (protocol.SEEN + 2 * size)
-        for place, value in ((protocol.RANK, rank), (protocol.SIZE, size), (protocol.FLAT, flat),
-                             (protocol.CAPACITY, self._capacity)):
+        for place, value in (
+            (protocol.RANK, rank),
+            (protocol.SIZE, size),
+            (protocol.FLAT, flat),
+            (protocol.CAPACITY, self._capacity),
+        ):
             self._state[place] = value
         for other in range(size):
             self._state[protocol.SEEN + size + other] = (other + 1) * SEGMENT
         self._known = {}
-        space = {"njit": lambda function: function, "words": lambda address: self._words, "copy": self._copy,
-                 "call_kernel": self._kernel, "store": self._write,
-                 "load": lambda address, like: self._read(address),
-                 "store_release": lambda address, value: self._act("release", address, value),
-                 "call_python": self._differs, "__name__": "model",
-                 "load_acquire": None, "pause": None, "sched_yield": None}
+        space = {
+            "njit": lambda function: function,
+            "words": lambda address: self._words,
+            "copy": self._copy,
+            "call_kernel": self._kernel,
+            "store": self._write,
+            "load": lambda address, like: self._read(address),
+            "store_release": lambda address, value: self._act("release", address, value),
+            "call_python": self._differs,
+            "__name__": "model",
+            "load_acquire": None,
+            "pause": None,
+            "sched_yield": None,
+        }
         exec(code, space)
         space["wait"] = lambda state, address, number, other: self._act("wait", address, number)
         self._functions = SimpleNamespace(**space)
@@ -163,8 +175,10 @@ class Rank:
             expected = [reduced(word) for word in range(words)]
         found = [own.pop(target + word * WORD, None) for word in range(len(expected))]
         if found != expected:
-            raise Violation(f"collective {place}, {name} with root {root}, rank {rank} of {size}: expected "
-                            f"{expected}, received {found}")
+            raise Violation(
+                f"collective {place}, {name} with root {root}, rank {rank} of {size}: expected "
+                f"{expected}, received {found}"
+            )
 
 
 def _in_order(values):
@@ -178,8 +192,9 @@ def _in_order(values):
 def _doubled(values):
     """As recursive doubling adds them, after those beyond a power of two have been added to the first ones."""
     members = 1 << (len(values).bit_length() - 1)
-    values = [(values[one], values[one + members]) if one + members < len(values) else values[one]
-              for one in range(members)]
+    values = [
+        (values[one], values[one + members]) if one + members < len(values) else values[one] for one in range(members)
+    ]
     while len(values) > 1:
         values = list(zip(values[::2], values[1::2]))
     return values[0]
@@ -215,8 +230,11 @@ def _successors(ranks, histories, buffers, contents, weak):
     for rank, (one, history, buffer) in enumerate(zip(ranks, histories, buffers)):
         for place in _drainable(buffer):
             kind, address, value = buffer[place]
-            yield (histories, _with(buffers, rank, buffer[:place] + buffer[place + 1:]),
-                   _frozen(contents | {address: value}))
+            yield (
+                histories,
+                _with(buffers, rank, buffer[:place] + buffer[place + 1 :]),
+                _frozen(contents | {address: value}),
+            )
         step = one.step(history)
         if step is None:
             continue
@@ -232,8 +250,7 @@ def _successors(ranks, histories, buffers, contents, weak):
         for _, stored_at, stored in buffer:
             found = stored if stored_at == address else found
         if kind == "load" or found >= value:
-            yield (_with(histories, rank, (*history, found if kind == "load" else None)), buffers,
-                   _frozen(contents))
+            yield (_with(histories, rank, (*history, found if kind == "load" else None)), buffers, _frozen(contents))
 
 
 def _drainable(buffer):
@@ -248,7 +265,7 @@ def _drainable(buffer):
 
 
 def _with(items, place, item):
-    return (*items[:place], item, *items[place + 1:])
+    return (*items[:place], item, *items[place + 1 :])
 
 
 def _frozen(contents):

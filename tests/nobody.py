@@ -42,8 +42,14 @@ def interpreter():
     path = os.pathsep.join([str(processes.REPOSITORY), sysconfig.get_path("purelib")])
     command = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", f"{_environment().name}/bin/python"]
     environ = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"}
-    done = subprocess.run([*command, "-c", "import overlap"], env=os.environ | environ, capture_output=True, text=True,
-                          timeout=300, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [*command, "-c", "import overlap"],
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
     if done.returncode:
         raise OSError(f"a user without privileges cannot import overlap here: {done.stderr[-1000:]}")
     return command, environ

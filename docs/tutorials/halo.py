@@ -10,13 +10,13 @@ from mpi4py import MPI
 import overlap
 
 comm = MPI.COMM_WORLD
-rods, points, steps, c = 12, 96, 20, 0.25       # c = diffusivity * dt / dx^2
+rods, points, steps, c = 12, 96, 20, 0.25  # c = diffusivity * dt / dx^2
 
 mine = np.array_split(np.arange(points), comm.size)[comm.rank]
-below, above = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size   # the rod is a ring
+below, above = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size  # the rod is a ring
 
 start = np.random.default_rng(1).random((rods, points))
-u = np.zeros((rods, len(mine) + 2))             # a halo point at either end
+u = np.zeros((rods, len(mine) + 2))  # a halo point at either end
 u[:, 1:-1] = start[:, mine]
 # [end start]
 
@@ -33,9 +33,11 @@ def expected():
 def advance_all():
     for rod in range(rods):
         f = u[rod]
-        comm.Sendrecv(f[-2:-1], above, 0, f[:1], below, 0)     # up: my last point, their halo
-        comm.Sendrecv(f[1:2], below, 1, f[-1:], above, 1)      # down
+        comm.Sendrecv(f[-2:-1], above, 0, f[:1], below, 0)  # up: my last point, their halo
+        comm.Sendrecv(f[1:2], below, 1, f[-1:], above, 1)  # down
         f[1:-1] += c * (f[:-2] - 2 * f[1:-1] + f[2:])
+
+
 # [end blocking]
 
 
@@ -67,10 +69,10 @@ with overlap.Runtime(comm, workers=1) as rt:
     @rt.pipelined(buffers=lambda: np.empty(len(mine)))
     async def advance(rod, change):
         f = u[rod]
-        up = await rt.comm.Isendrecv(f[-2:-1], above, 0, f[:1], below, 0)      # starts
+        up = await rt.comm.Isendrecv(f[-2:-1], above, 0, f[:1], below, 0)  # starts
         down = await rt.comm.Isendrecv(f[1:2], below, 1, f[-1:], above, 1)
-        change[1:-1] = f[1:-3] - 2 * f[2:-2] + f[3:-1]                          # needs no halo
-        await up                                                                # completes
+        change[1:-1] = f[1:-3] - 2 * f[2:-2] + f[3:-1]  # needs no halo
+        await up  # completes
         await down
         change[0] = f[0] - 2 * f[1] + f[2]
         change[-1] = f[-3] - 2 * f[-2] + f[-1]
@@ -83,12 +85,15 @@ with overlap.Runtime(comm, workers=1) as rt:
 assert np.allclose(u[:, 1:-1], expected())
 u[:, 1:-1] = start[:, mine]
 
+
 # [skeleton]
 def exchanges(rod):
     """This rod's two exchanges, with tags of its own."""
     f = u[rod]
-    return (rt.comm.Sendrecv(f[-2:-1], above, 2 * rod, f[:1], below, 2 * rod),
-            rt.comm.Sendrecv(f[1:2], below, 2 * rod + 1, f[-1:], above, 2 * rod + 1))
+    return (
+        rt.comm.Sendrecv(f[-2:-1], above, 2 * rod, f[:1], below, 2 * rod),
+        rt.comm.Sendrecv(f[1:2], below, 2 * rod + 1, f[-1:], above, 2 * rod + 1),
+    )
 
 
 async def only_exchange(rod):
@@ -115,10 +120,10 @@ blocks = overlap.Blocks((rods, points), grid=(1, comm.size), width=[(0, 0), (1, 
 change = np.empty((rods, len(mine)))
 
 with overlap.Halo(comm, blocks) as halo:
-    w, = halo.empty()                           # with a ghost cell at either end
+    (w,) = halo.empty()  # with a ghost cell at either end
     w[:, 1:-1] = start[:, mine]
     for _ in range(steps):
-        pending = halo.start(w)                 # all rods at once
+        pending = halo.start(w)  # all rods at once
         change[:, 1:-1] = w[:, 1:-3] - 2 * w[:, 2:-2] + w[:, 3:-1]
         pending.wait()
         change[:, 0] = w[:, 0] - 2 * w[:, 1] + w[:, 2]

@@ -4,7 +4,7 @@
 import numpy as np
 from mpi4py import MPI
 
-from overlap.compat.mpi4py_fft import PFFT, newDistArray   # was: from mpi4py_fft import ...
+from overlap.compat.mpi4py_fft import PFFT, newDistArray  # was: from mpi4py_fft import ...
 
 fft = PFFT(MPI.COMM_WORLD, (24, 16, 32), axes=(0, 1, 2), dtype=float)
 u = newDistArray(fft, forward_output=False)

@@ -15,10 +15,10 @@ nz, ny, nx = 8, 48, 64
 
 with overlap.FFT2(comm, (nz, ny, nx), dtype="f8") as plan:
     # [arrays]
-    rho = plan.real.empty()                     # this rank's rows of all planes
+    rho = plan.real.empty()  # this rank's rows of all planes
     assert rho.shape == plan.real.shape and rho.global_shape == (nz, ny, nx)
 
-    mine = plan.real.local_slice[1]             # which rows these are
+    mine = plan.real.local_slice[1]  # which rows these are
     y = 2 * np.pi * np.arange(ny)[mine, None] / ny
     x = 2 * np.pi * np.arange(nx) / nx
     for z in range(nz):
@@ -26,8 +26,8 @@ with overlap.FFT2(comm, (nz, ny, nx), dtype="f8") as plan:
     # [end arrays]
 
     # [solve]
-    rho_hat = plan.forward(rho)                 # this rank's columns of all spectra
-    ky, kx = plan.wavenumbers()                 # they broadcast to a plane of the spectrum
+    rho_hat = plan.forward(rho)  # this rank's columns of all spectra
+    ky, kx = plan.wavenumbers()  # they broadcast to a plane of the spectrum
     k2 = kx**2 + ky**2
     phi_hat = rho_hat / np.where(k2 > 0, k2, 1)
     phi = plan.backward(phi_hat)
@@ -35,8 +35,8 @@ with overlap.FFT2(comm, (nz, ny, nx), dtype="f8") as plan:
 
     # [check]
     for z in range(nz):
-        assert np.allclose(phi[z], rho[z] / ((z + 1)**2 + 2**2))
-    whole = phi.gather()                        # the global array on rank 0, None elsewhere
+        assert np.allclose(phi[z], rho[z] / ((z + 1) ** 2 + 2**2))
+    whole = phi.gather()  # the global array on rank 0, None elsewhere
     assert (whole is None) == (comm.rank > 0)
     # [end check]
 

@@ -29,9 +29,10 @@ def element(poisson: float = POISSON) -> np.ndarray:
         for number, corner in enumerate(CORNERS):
             factors = [at if side else 1 - at for at, side in zip(point, corner)]
             slopes = [1 if side else -1 for side in corner]
-            z, y, x = (slopes[axis] * np.prod([factors[other] for other in range(3) if other != axis])
-                       for axis in range(3))
-            strain[:, 3 * number:3 * number + 3] = [[x, 0, 0], [0, y, 0], [0, 0, z], [y, x, 0], [0, z, y], [z, 0, x]]
+            z, y, x = (
+                slopes[axis] * np.prod([factors[other] for other in range(3) if other != axis]) for axis in range(3)
+            )
+            strain[:, 3 * number : 3 * number + 3] = [[x, 0, 0], [0, y, 0], [0, 0, z], [y, x, 0], [0, z, y], [z, 0, x]]
         found += strain.T @ elastic @ strain / 8
     found = (found + found.T) / 2  # symmetric bit for bit, so that half of the matrix has to be stored
     return found.reshape(8, 3, 8, 3).transpose(0, 2, 1, 3)
@@ -65,14 +66,16 @@ def system(n: int, planes: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
         for a, b in product(range(8), repeat=2):
             if tuple(np.subtract(CORNERS[b], CORNERS[a])) == offset:
                 # The nodes that are corner a of an element.
-                inside = np.logical_and.reduce([(0 <= axis - side) & (axis - side < n) for axis, side in zip(grid, CORNERS[a])])
+                inside = np.logical_and.reduce(
+                    [(axis - side >= 0) & (axis - side < n) for axis, side in zip(grid, CORNERS[a])]
+                )
                 blocks[inside] += stiffness[a, b]
         there = [axis + step for axis, step in zip(grid, offset)]
         blocks *= ~fixed[..., :, None] & ~fixed_at(*there)[..., None, :]
         if offset == (0, 0, 0):
             for component in range(3):
                 blocks[..., component, component] += fixed[..., component]
-        inside = np.logical_and.reduce([(0 <= axis) & (axis <= n) for axis in there])
+        inside = np.logical_and.reduce([(axis >= 0) & (axis <= n) for axis in there])
         rows.append(np.ravel_multi_index([axis[inside] for axis in grid], (n + 1,) * 3))
         columns.append(np.ravel_multi_index([axis[inside] for axis in there], (n + 1,) * 3))
         values.append(blocks[inside])

@@ -20,7 +20,6 @@ from mpi4py import MPI
 from overlap.arrays import block
 from overlap.sparse import IC0, BlockJacobi, Matrix, Preconditioner, Solution, cg
 
-
 PRECONDITIONERS: dict[str, Callable[[Matrix], Preconditioner]] = {"blocks": BlockJacobi, "ic0": IC0}
 
 
@@ -57,13 +56,15 @@ def solve(comm: MPI.Intracomm, n: int, every: int = 0, preconditioner: str = "bl
 def draw(path: str, n: int, x: np.ndarray) -> None:
     """Draw the displaced nodes of the face y = 0, coloured by how far they have moved."""
     from matplotlib.figure import Figure
+
     nodes = x.reshape(n + 1, n + 1, n + 1, 3)[:, 0]
     height, width = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
     scale = 0.2
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.add_subplot(aspect="equal", xlabel="x", ylabel="z", title=f"{n}^3 elements, displacements x {scale}")
-    shown = axes.pcolormesh(width + scale * nodes[..., 0], height + scale * nodes[..., 2],
-                            np.linalg.norm(nodes, axis=-1), shading="gouraud")
+    shown = axes.pcolormesh(
+        width + scale * nodes[..., 0], height + scale * nodes[..., 2], np.linalg.norm(nodes, axis=-1), shading="gouraud"
+    )
     figure.colorbar(shown, label="displacement")
     figure.savefig(path)
 
@@ -72,8 +73,12 @@ def main() -> None:
     """Read the arguments, solve, compare, draw."""
     parser = argparse.ArgumentParser(description="An elastic cube, solved by conjugate gradients.")
     parser.add_argument("--elements", type=int, default=16, metavar="N", help="along an edge; default: 16")
-    parser.add_argument("--preconditioner", choices=PRECONDITIONERS, default="blocks", help="inverse diagonal blocks, or incomplete "
-                        "Cholesky factors with colours; default: blocks")
+    parser.add_argument(
+        "--preconditioner",
+        choices=PRECONDITIONERS,
+        default="blocks",
+        help="inverse diagonal blocks, or incomplete Cholesky factors with colours; default: blocks",
+    )
     parser.add_argument("--picture", metavar="FILE", help="draw the displaced face y = 0")
     given = parser.parse_args()
     comm = MPI.COMM_WORLD
@@ -83,8 +88,10 @@ def main() -> None:
     found, error, seconds = solve(comm, n, every=50, preconditioner=given.preconditioner)
     parts = comm.gather(found.x)
     if comm.rank == 0:
-        print(f"{3 * (n + 1)**3} unknowns, {comm.size} ranks: {found.iterations} iterations, "
-              f"{1e3 * seconds / found.iterations:.2f} ms each, largest error {error:.1e}")
+        print(
+            f"{3 * (n + 1) ** 3} unknowns, {comm.size} ranks: {found.iterations} iterations, "
+            f"{1e3 * seconds / found.iterations:.2f} ms each, largest error {error:.1e}"
+        )
         if given.picture:
             draw(given.picture, n, np.concatenate(parts or []))
     assert found.info == 0 and error <= 1e-8 * n, "expected the exact displacement"

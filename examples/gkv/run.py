@@ -52,13 +52,11 @@ class Divergence(RuntimeError):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--config", metavar="FILE.toml")
     parser.add_argument("--out", metavar="DIR", help="default: gkv-CASE")
-    parser.add_argument("--restart", action="store_true",
-                        help="go on from the newest checkpoint in the folder")
+    parser.add_argument("--restart", action="store_true", help="go on from the newest checkpoint in the folder")
     parser.add_argument("--show", action="store_true", help="print the configuration and end")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
@@ -68,8 +66,7 @@ def main():
             if comm.rank == 0:
                 print(toml(config))
             return
-        run(comm, options.case, config, Path(options.out or f"gkv-{options.case}"),
-            options.restart)
+        run(comm, options.case, config, Path(options.out or f"gkv-{options.case}"), options.restart)
     except (ConfigError, files.FileError, Divergence) as error:
         # Raised on all ranks.
         if comm.rank == 0:
@@ -103,19 +100,22 @@ def run(comm, case, config, folder, restart=False):
             history, remarks = checkpoints.read(folder, solver)
         for remark in remarks:
             say(f"passed over {remark}")
-        ranks = ", ".join(f"{count} along {axis}"
-                          for axis, count in solver.decomposition.ranks.items() if count > 1)
-        say(f"{case}: {' x '.join(map(str, state.global_shape))} points (v, mu, z, ky, kx), "
+        ranks = ", ".join(f"{count} along {axis}" for axis, count in solver.decomposition.ranks.items() if count > 1)
+        say(
+            f"{case}: {' x '.join(map(str, state.global_shape))} points (v, mu, z, ky, kx), "
             f"{comm.size} rank(s){': ' + ranks if ranks else ''}, "
             f"{config.parallel.workers} worker(s) each; memory of {solver.copies:.1f} copies of the "
-            f"state; from t = {state.time:g} to {config.time.end:g}")
+            f"state; from t = {state.time:g} to {config.time.end:g}"
+        )
 
         def sample():
             for name, value in diagnostics.sample().items():
                 history.setdefault(name, []).append(value)
             if not np.isfinite(history["S"][-1]).all():
-                raise Divergence(f"expected a finite state at step {state.step}, t = {state.time:g}, "
-                                 "received infinities: a smaller time.courant may help")
+                raise Divergence(
+                    f"expected a finite state at step {state.step}, t = {state.time:g}, "
+                    "received infinities: a smaller time.courant may help"
+                )
 
         if not restart:
             sample()
@@ -143,17 +143,29 @@ def finish(case, config, solver, history, folder, steps, wall_s):
     """Print and write the figures, draw the picture (on rank 0)."""
     found = cases.figures(case, config, history)
     points = int(np.prod(solver.state.global_shape))
-    cost = {"steps": steps, "wall_s": wall_s, "ranks": solver.comm.size,
-            "ranks_along": solver.decomposition.ranks, "copies_of_state": solver.copies}
+    cost = {
+        "steps": steps,
+        "wall_s": wall_s,
+        "ranks": solver.comm.size,
+        "ranks_along": solver.decomposition.ranks,
+        "copies_of_state": solver.copies,
+    }
     if steps:
         cost["core_ns"] = 1e9 * wall_s * solver.comm.size * config.parallel.workers / (4 * steps * points)
     print_table(case, found)
     if steps:
-        print(f"{steps} steps in {wall_s:.1f} s: {cost['core_ns']:.1f} core-ns per point and "
-              "right-hand side, diagnostics and files among them")
-    write(folder / "figures.json", json.dumps(
-        {"case": case, "config": config.as_dict(), "time": solver.state.time, "cost": cost,
-         "figures": found}, indent=1) + "\n")
+        print(
+            f"{steps} steps in {wall_s:.1f} s: {cost['core_ns']:.1f} core-ns per point and "
+            "right-hand side, diagnostics and files among them"
+        )
+    write(
+        folder / "figures.json",
+        json.dumps(
+            {"case": case, "config": config.as_dict(), "time": solver.state.time, "cost": cost, "figures": found},
+            indent=1,
+        )
+        + "\n",
+    )
     written = ["output.h5", "figures.json"]
     try:
         from fluxtube.pictures import draw
@@ -161,6 +173,7 @@ def finish(case, config, solver, history, folder, steps, wall_s):
         print(f"no picture: {error}")
     else:
         import h5py
+
         with h5py.File(folder / "output.h5") as file:
             phi = file["phi"][config.grid.nz // 2]
         with replacing(folder / f"{case}.png") as partial:
@@ -173,6 +186,7 @@ def print_table(case, found):
     """The figures, beside the published ones."""
     from rich.console import Console
     from rich.table import Table
+
     table = Table(title=case)
     for name in ("figure", "here", "published", "difference", "asked for"):
         table.add_column(name, justify="left" if name == "figure" else "right")
@@ -184,10 +198,11 @@ def print_table(case, found):
             theirs = "{} to {}".format(*one["published_range"])
         table.add_row(
             one["name"] + ("" if one.get("converged", True) else " (still changing)"),
-            f"{one['measured']:.4g}{spread}", theirs,
+            f"{one['measured']:.4g}{spread}",
+            theirs,
             f"{100 * one['difference']:+.1f} %" if known else "",
-            f"{100 * one['within']:.0f} %: {'met' if one['ok'] else 'MISSED'}"
-            if "within" in one else "")
+            f"{100 * one['within']:.0f} %: {'met' if one['ok'] else 'MISSED'}" if "within" in one else "",
+        )
     console = Console()
     (console if console.is_terminal else Console(width=100)).print(table)
 
@@ -200,14 +215,23 @@ def progress(comm, case, end, begun):
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
-    with Progress(TextColumn(case), BarColumn(), TextColumn("{task.fields[words]}"),
-                  TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+    with Progress(
+        TextColumn(case),
+        BarColumn(),
+        TextColumn("{task.fields[words]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
         task = bar.add_task("", total=end, completed=begun, words="")
 
         def show(state, dt, latest):
-            bar.update(task, completed=state.time,
-                       words=f"t = {state.time:.2f}, step {state.step}, dt = {dt:.4f}{latest}")
+            bar.update(
+                task, completed=state.time, words=f"t = {state.time:.2f}, step {state.step}, dt = {dt:.4f}{latest}"
+            )
+
         yield show
 
 

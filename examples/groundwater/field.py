@@ -7,7 +7,9 @@ import numpy as np
 from overlap import Blocks
 
 
-def conductivity(shape: tuple[int, ...], seed: int, contrast: float, length: float = 4.0, period: int = 64) -> np.ndarray:
+def conductivity(
+    shape: tuple[int, ...], seed: int, contrast: float, length: float = 4.0, period: int = 64
+) -> np.ndarray:
     """Make the field of the whole grid.
 
     White noise of a cube of `period` cells, periodic, is filtered by exp(-(k length)^2 / 4) in Fourier space, which makes
@@ -28,7 +30,7 @@ def conductivity(shape: tuple[int, ...], seed: int, contrast: float, length: flo
     edge = min(period, max(shape))
     noise = np.random.default_rng(seed).standard_normal((edge,) * 3)
     k = 2 * np.pi * np.fft.fftfreq(edge)
-    squares = k[:, None, None]**2 + k[:, None]**2 + k[:edge // 2 + 1]**2  # as many as rfftn keeps
+    squares = k[:, None, None] ** 2 + k[:, None] ** 2 + k[: edge // 2 + 1] ** 2  # as many as rfftn keeps
     smooth = np.fft.irfftn(np.fft.rfftn(noise) * np.exp(-squares * length**2 / 4), noise.shape, axes=(0, 1, 2))
     smooth -= smooth.mean()
     smooth *= contrast / abs(smooth).max()

@@ -21,7 +21,7 @@ from typing import NoReturn
 import mpi4py
 
 mpi4py.rc.thread_level = "serialized"  # enough for overlap; the default, multiple, costs MPICH latency
-mpi4py.rc.initialize, mpi4py.rc.finalize = False, True    # not before it is known whether this process is a rank
+mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # not before it is known whether this process is a rank
 from mpi4py import MPI
 
 from overlap.errors import LinksUnavailable, OverlapError
@@ -52,11 +52,17 @@ def parsed(arguments: list[str], ranks: int | None) -> argparse.Namespace:
     parser.add_argument("--class", dest="letter", choices=CLASSES, default="S", help="size of the problem; default: S")
     shares = parser.add_mutually_exclusive_group()
     shares.add_argument("--weights", nargs="+", type=_weight, metavar="W", help="speed of each rank")
-    shares.add_argument("--balance", action="store_true", help="shares after measured speeds; EP: batches drawn by who is free")
+    shares.add_argument(
+        "--balance", action="store_true", help="shares after measured speeds; EP: batches drawn by who is free"
+    )
     parser.add_argument("--plain", action="store_true", help="first a run of even shares that hides nothing")
     parser.add_argument("--ranks", type=int, metavar="N", help="start so many ranks; default: those of mpiexec, or 1")
-    parser.add_argument("--link", type=_rate, metavar="RATE", help="start each rank on a host of its own, joined by such links: 2gbit")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run so often, and tell of the run of the median time")
+    parser.add_argument(
+        "--link", type=_rate, metavar="RATE", help="start each rank on a host of its own, joined by such links: 2gbit"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="N", help="run so often, and tell of the run of the median time"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures")
     parser.add_argument("--picture", metavar="FILE", help="draw shares and times of the ranks")
     given = parser.parse_args(arguments)
@@ -95,16 +101,25 @@ def _rate(text: str) -> str:
 def benchmark(comm: MPI.Intracomm, given: argparse.Namespace) -> bool:
     """Run a benchmark, print and write what it found; whether it was verified (collective)."""
     from nas import machine, report, suite
+
     with report.progress(comm.rank, f"{given.kernel.upper()} {given.letter}") as advance:
-        runs, kernel = suite.runs(comm, suite.Case(given.kernel, given.letter, given.repeat), advance,
-                                  weights=given.weights and tuple(given.weights), balance=given.balance, plain=given.plain)
+        runs, kernel = suite.runs(
+            comm,
+            suite.Case(given.kernel, given.letter, given.repeat),
+            advance,
+            weights=given.weights and tuple(given.weights),
+            balance=given.balance,
+            plain=given.plain,
+        )
     figures = suite.figures(runs, kernel)
     figures["stream_triad_gb_per_s"] = machine.triad_gb_per_s(comm)
     figures["bare_fft_mflop_per_s"] = machine.fft_mflop_per_s(comm)
     if comm.rank == 0:
         print(report.text(runs, kernel))
-        print(f" STREAM triad            : {figures['stream_triad_gb_per_s']:.1f} GB/s; FFTs in the cache: "
-              f"{figures['bare_fft_mflop_per_s']:.0f} Mflop/s; all ranks together")
+        print(
+            f" STREAM triad            : {figures['stream_triad_gb_per_s']:.1f} GB/s; FFTs in the cache: "
+            f"{figures['bare_fft_mflop_per_s']:.0f} Mflop/s; all ranks together"
+        )
         if given.json:
             write(given.json, json.dumps(figures, indent=1) + "\n")
         if given.picture:

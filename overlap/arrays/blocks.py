@@ -68,14 +68,23 @@ class Blocks:
         blocks know (`overlap.agreed_blocks` raises it on all).
     """
 
-    def __init__(self, shape: Sequence[int], grid: Sequence[int], *, width: int | Sequence[object] = 1,
-                 periodic: bool | Sequence[bool] = False, corners: bool = True,
-                 weights: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        grid: Sequence[int],
+        *,
+        width: int | Sequence[object] = 1,
+        periodic: bool | Sequence[bool] = False,
+        corners: bool = True,
+        weights: Sequence[Any] | None = None,
+    ) -> None:
         self.shape, self.grid = tuple(shape), tuple(grid)
         axes = len(self.shape)
         if not axes or len(self.grid) != axes or min(*self.shape, *self.grid) < 1:
-            raise InputError("expected a shape and a grid with one number >= 1 for each axis, received "
-                             f"shape={shape!r} and grid={grid!r}")
+            raise InputError(
+                "expected a shape and a grid with one number >= 1 for each axis, received "
+                f"shape={shape!r} and grid={grid!r}"
+            )
         self.width = _widths(width, axes)
         self.periodic = (periodic,) * axes if isinstance(periodic, bool) else tuple(map(bool, periodic))
         if len(self.periodic) != axes:
@@ -86,14 +95,18 @@ class Blocks:
         if problem is not None:
             raise InputError(problem)
         places = [coordinates(rank, self.grid) for rank in range(self.size)]
-        self._parts = [block(length, parts, self.weights and combined(self.weights, [place[axis] for place in places]))
-                       for axis, (length, parts) in enumerate(zip(self.shape, self.grid))]
+        self._parts = [
+            block(length, parts, self.weights and combined(self.weights, [place[axis] for place in places]))
+            for axis, (length, parts) in enumerate(zip(self.shape, self.grid))
+        ]
         for axis, (parts, needed) in enumerate(zip(self._parts, self.width)):
             lengths = [length_of(part) for part in parts]
             least = min(length for length in lengths if length or self.weights is None)
-            if (len(parts) > 1 or self.periodic[axis]) and least < max(needed) or least == 0:
-                raise InputError(f"expected blocks of at least {max(*needed, 1)} cells along axis {axis}, as wide as "
-                                 f"their ghost cells, received {least} of {self.shape[axis]} cells on {len(parts)} ranks")
+            if ((len(parts) > 1 or self.periodic[axis]) and least < max(needed)) or least == 0:
+                raise InputError(
+                    f"expected blocks of at least {max(*needed, 1)} cells along axis {axis}, as wide as "
+                    f"their ghost cells, received {least} of {self.shape[axis]} cells on {len(parts)} ranks"
+                )
 
     def part(self, rank: int) -> Box:
         """The rank's cells in the global array."""
@@ -145,11 +158,13 @@ class Blocks:
         steps = [prod(self.grid[:axis]) for axis in range(len(self.grid))]
         for offset in product((-1, 0, 1), repeat=len(here)):
             sides = sum(map(abs, offset))
-            if not sides or sides > 1 and not self.corners:
+            if not sides or (sides > 1 and not self.corners):
                 continue
             there = [place + step for place, step in zip(here, offset)]
-            if any(not (periodic or 0 <= place < len(places))
-                   for place, places, periodic in zip(there, filled, self.periodic)):
+            if any(
+                not (periodic or 0 <= place < len(places))
+                for place, places, periodic in zip(there, filled, self.periodic)
+            ):
                 continue
             other = sum(places[place % len(places)] * step for place, places, step in zip(there, filled, steps))
             if any(not width[step > 0] for step, width in zip(offset, self.width) if step):
@@ -172,8 +187,10 @@ def _widths(width, axes):
     """Ghost cells as a pair (low, high) for each axis."""
     given = (width,) * axes if isinstance(width, int) else tuple(width)
     pairs = tuple((each, each) if isinstance(each, int) else tuple(each) for each in given)
-    if len(pairs) != axes or any(len(pair) != 2 or not all(isinstance(one, int) and one >= 0 for one in pair)
-                                 for pair in pairs):
-        raise InputError(f"expected a number of cells >= 0, or for each of {axes} axes a number or a pair, received "
-                         f"{width!r}")
+    if len(pairs) != axes or any(
+        len(pair) != 2 or not all(isinstance(one, int) and one >= 0 for one in pair) for pair in pairs
+    ):
+        raise InputError(
+            f"expected a number of cells >= 0, or for each of {axes} axes a number or a pair, received {width!r}"
+        )
     return pairs

@@ -51,8 +51,14 @@ class DistArray(np.ndarray):
     comm: Any
     _where: Distribution | None
 
-    def __new__(cls, buffer: ArrayLike, comm: Any, global_shape: Sequence[int],
-                axes: Sequence[int], local_slice: Sequence[slice]) -> Self:
+    def __new__(
+        cls,
+        buffer: ArrayLike,
+        comm: Any,
+        global_shape: Sequence[int],
+        axes: Sequence[int],
+        local_slice: Sequence[slice],
+    ) -> Self:
         refuse_masks(buffer=buffer)
         array = np.asarray(buffer).view(cls)
         where = Distribution(tuple(global_shape), tuple(axes), tuple(local_slice))
@@ -103,7 +109,8 @@ class DistArray(np.ndarray):
             if found is not None and not found.agrees_with(where):
                 raise InputError(
                     f"expected arrays of one distribution, received global shapes {found.global_shape} "
-                    f"and {where.global_shape}, split along axes {found.axes} and {where.axes}")
+                    f"and {where.global_shape}, split along axes {found.axes} and {where.axes}"
+                )
             found = where
         return self._like(array, found)
 
@@ -191,11 +198,12 @@ class DistArray(np.ndarray):
         local = np.array_repr(self.view(np.ndarray))
         if self._where is None:
             return local
-        ranks = "no communicator" if self.comm is None else (
-            f"rank {self.comm.rank} of {self.comm.size}")
+        ranks = "no communicator" if self.comm is None else (f"rank {self.comm.rank} of {self.comm.size}")
         here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
-        return (f"<DistArray of global shape {self.global_shape}, {self.dtype}, split along axes "
-                f"{self.axes}; {ranks} holds [{here}]:\n{local}>")
+        return (
+            f"<DistArray of global shape {self.global_shape}, {self.dtype}, split along axes "
+            f"{self.axes}; {ranks} holds [{here}]:\n{local}>"
+        )
 
     # ---- all ranks together --------------------------------------------------------------------
 
@@ -215,8 +223,9 @@ class DistArray(np.ndarray):
         try:
             shape, here, there = part_of(wanted, where.global_shape, where.local_slice)
         except (IndexError, TypeError) as error:
-            raise InputError(f"expected integers and slices inside of {where.global_shape}, received "
-                             f"{index!r}: {error}") from None
+            raise InputError(
+                f"expected integers and slices inside of {where.global_shape}, received {index!r}: {error}"
+            ) from None
         values = np.asarray(self)[np.ix_(*here)]
         parts = comm.gather((there, values) if values.size else None, root)
         if parts is None:
@@ -226,8 +235,12 @@ class DistArray(np.ndarray):
             whole[np.ix_(*place)] = part.reshape([len(one) for one in place])
         return whole
 
-    def redistribute(self, axes: int | Sequence[int] | Placed, grid: Sequence[int] | None = None,
-                     weights: Sequence[Any] | None = None) -> Self:
+    def redistribute(
+        self,
+        axes: int | Sequence[int] | Placed,
+        grid: Sequence[int] | None = None,
+        weights: Sequence[Any] | None = None,
+    ) -> Self:
         """The same global array, split otherwise (collective); one exchange among all ranks.
 
         Parameters
@@ -257,45 +270,62 @@ class DistArray(np.ndarray):
         if isinstance(axes, Placed):
             there = Distribution(axes.global_shape, axes.axes, axes.local_slice)
             if there.global_shape != where.global_shape:
-                raise InputError(f"expected an array of global shape {where.global_shape}, received "
-                                 f"{there.global_shape}")
+                raise InputError(
+                    f"expected an array of global shape {where.global_shape}, received {there.global_shape}"
+                )
         else:
             chosen = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
             sizes = [comm.size] if grid is None and len(chosen) == 1 else list(grid or ())
-            if (len(sizes) != len(chosen) or int(np.prod(sizes)) != comm.size
-                    or len({axis % self.ndim for axis in chosen}) < len(chosen)
-                    or not all(-self.ndim <= axis < self.ndim for axis in chosen)):
-                raise InputError(f"expected different axes of {self.ndim} and a grid of {comm.size} "
-                                 f"ranks along them, received axes {axes!r} and grid {grid!r}")
+            if (
+                len(sizes) != len(chosen)
+                or int(np.prod(sizes)) != comm.size
+                or len({axis % self.ndim for axis in chosen}) < len(chosen)
+                or not all(-self.ndim <= axis < self.ndim for axis in chosen)
+            ):
+                raise InputError(
+                    f"expected different axes of {self.ndim} and a grid of {comm.size} "
+                    f"ranks along them, received axes {axes!r} and grid {grid!r}"
+                )
             there = where.split_along([int(axis) % self.ndim for axis in chosen], sizes, comm.rank, uneven)
         target = np.empty(there.shape, self.dtype)
         everyone = comm.allgather((where.local_slice, there.local_slice, uneven, problem))
         for rank, (_, _, theirs, wrong) in enumerate(everyone):
             if wrong or theirs != everyone[0][2]:
-                raise InputError(f"{wrong} (rank {rank})" if wrong else
-                                 f"expected the same weights on all ranks, received {everyone[0][2]} on rank 0 and {theirs} "
-                                 f"on rank {rank}")
+                raise InputError(
+                    f"{wrong} (rank {rank})"
+                    if wrong
+                    else f"expected the same weights on all ranks, received {everyone[0][2]} on rank 0 and {theirs} "
+                    f"on rank {rank}"
+                )
         source = np.asarray(self)
         sent = [overlapping(where.local_slice, box) for _, box, _, _ in everyone]
         received = [overlapping(there.local_slice, box) for box, _, _, _ in everyone]
-        pieces = [np.ascontiguousarray(source[within(box, where.local_slice)]).reshape(-1)
-                  for box in sent if box is not None]
+        pieces = [
+            np.ascontiguousarray(source[within(box, where.local_slice)]).reshape(-1) for box in sent if box is not None
+        ]
         send = np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
         arrived = np.empty(target.size, self.dtype)
-        counts = [[0 if box is None else int(np.prod([length_of(part) for part in box]))
-                   for box in boxes] for boxes in (sent, received)]
+        counts = [
+            [0 if box is None else int(np.prod([length_of(part) for part in box])) for box in boxes]
+            for boxes in (sent, received)
+        ]
         nbytes = [[count * self.itemsize for count in some] for some in counts]
         comm.Alltoallv([send.view(np.uint8), nbytes[0]], [arrived.view(np.uint8), nbytes[1]])
         start = 0
         for box, count in zip(received, counts[1]):
             if box is not None:
                 place = within(box, there.local_slice)
-                target[place] = arrived[start:start + count].reshape(target[place].shape)
+                target[place] = arrived[start : start + count].reshape(target[place].shape)
                 start += count
         return target.view(type(self))._with(comm, there)
 
-    def save(self, path: str | os.PathLike[str], name: str = "data", dims: Sequence[str] | None = None,
-             coords: Mapping[str, ArrayLike] | None = None) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        name: str = "data",
+        dims: Sequence[str] | None = None,
+        coords: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
         """Write the global array to a new HDF5 file with named axes, which xarray opens (collective).
 
         See `overlap.arrays.storage.save`. The file appears whole, or the old one stays.
@@ -341,8 +371,13 @@ class DistArray(np.ndarray):
         storage.load(comm, self.view(np.ndarray), where, path, name)
         return self
 
-    def to_xarray(self, dims: Sequence[str] | None = None, coords: Mapping[str, ArrayLike] | None = None,
-                  name: str = "data", root: int = 0) -> Any:
+    def to_xarray(
+        self,
+        dims: Sequence[str] | None = None,
+        coords: Mapping[str, ArrayLike] | None = None,
+        name: str = "data",
+        root: int = 0,
+    ) -> Any:
         """The global array as an `xarray.DataArray` on rank `root`, None on the others (collective).
 
         Parameters
@@ -357,19 +392,37 @@ class DistArray(np.ndarray):
         if whole is None:
             return None
         import xarray
+
         return xarray.DataArray(whole, scales, tuple(scales), name)
 
     def _known(self) -> tuple[Any, Distribution]:
         if self._where is None or self.comm is None:
-            raise InputError("expected a distributed array with a communicator, received one without: a pickle keeps the "
-                             "distribution and leaves the communicator behind; set it on every rank, ``u.comm = comm``")
+            raise InputError(
+                "expected a distributed array with a communicator, received one without: a pickle keeps the "
+                "distribution and leaves the communicator behind; set it on every rank, ``u.comm = comm``"
+            )
         return self.comm, self._where
 
 
 _LIKE = {np.copy, np.empty_like, np.full_like, np.ones_like, np.zeros_like}
 # Made of indexing, transposes and element-wise arithmetic. Others (roll, sort, ...) permute the local part.
-_MOVING = {np.angle, np.around, np.clip, np.flip, np.fliplr, np.flipud, np.imag, np.moveaxis, np.nan_to_num,
-           np.real, np.rollaxis, np.rot90, np.round, np.swapaxes, np.transpose}
+_MOVING = {
+    np.angle,
+    np.around,
+    np.clip,
+    np.flip,
+    np.fliplr,
+    np.flipud,
+    np.imag,
+    np.moveaxis,
+    np.nan_to_num,
+    np.real,
+    np.rollaxis,
+    np.rot90,
+    np.round,
+    np.swapaxes,
+    np.transpose,
+}
 
 
 def _plain(result: Any) -> Any:
@@ -381,12 +434,28 @@ def _plain(result: Any) -> Any:
 
 def _local(name: str) -> Any:
     """A method of ndarray that gives plain arrays."""
+
     def method(self: DistArray, *args: Any, **kwargs: Any) -> Any:
         return _plain(getattr(super(DistArray, self), name)(*args, **kwargs))
+
     method.__name__, method.__doc__ = name, "As in `numpy.ndarray`: of the local part alone, and a plain ndarray."
     return method
 
 
-for _name in ("argpartition", "argsort", "choose", "compress", "cumprod", "cumsum", "diagonal", "dot",
-              "flatten", "ravel", "repeat", "squeeze", "take", "trace"):
+for _name in (
+    "argpartition",
+    "argsort",
+    "choose",
+    "compress",
+    "cumprod",
+    "cumsum",
+    "diagonal",
+    "dot",
+    "flatten",
+    "ravel",
+    "repeat",
+    "squeeze",
+    "take",
+    "trace",
+):
     setattr(DistArray, _name, _local(_name))

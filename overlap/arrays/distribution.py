@@ -45,9 +45,11 @@ class Distribution:
     def transposed(self, order: Sequence[int]) -> Distribution:
         """The distribution of ``array.transpose(order)``."""
         axes = [axis % len(self.global_shape) for axis in order]
-        return Distribution(tuple(self.global_shape[axis] for axis in axes),
-                            tuple(sorted(axes.index(axis) for axis in self.axes)),
-                            tuple(self.local_slice[axis] for axis in axes))
+        return Distribution(
+            tuple(self.global_shape[axis] for axis in axes),
+            tuple(sorted(axes.index(axis) for axis in self.axes)),
+            tuple(self.local_slice[axis] for axis in axes),
+        )
 
     def indexed(self, index: Any) -> Distribution | None:
         """The distribution of ``array[index]``, or None where that is no distributed array.
@@ -56,13 +58,12 @@ class Distribution:
         split ones only all of the local part will do. Index arrays make no distributed array.
         """
         items = list(index) if isinstance(index, tuple) else [index]
-        if not all(item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item)
-                   for item in items):
+        if not all(item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item) for item in items):
             return None
         given = sum(item is not None and item is not Ellipsis for item in items)
         rest = [slice(None)] * (len(self.global_shape) - given)
         at = next((n for n, item in enumerate(items) if item is Ellipsis), len(items))
-        items[at:at + 1] = rest
+        items[at : at + 1] = rest
         lengths, split, where = [], [], []
         axis = 0
         for item in items:
@@ -121,8 +122,9 @@ class Placed(Protocol):
         """Where this rank's part lies."""
 
 
-def part_of(index: Sequence[int | slice], global_shape: Sequence[int],
-            local_slice: Sequence[slice]) -> tuple[list[int], tuple, tuple]:
+def part_of(
+    index: Sequence[int | slice], global_shape: Sequence[int], local_slice: Sequence[slice]
+) -> tuple[list[int], tuple, tuple]:
     """What one rank holds of ``array[index]`` of the global array.
 
     Parameters

@@ -56,14 +56,17 @@ class Layout:
         if weights is not None and len(self.grid) > 1:
             weights = combined(weights, [coordinates(rank, self.grid)[dimension] for rank in range(len(weights))])
         length, each = shape[axis], self.together[axis] if self.together else 1
-        return [slice(min(each * part.start, length), min(each * part.stop, length))
-                for part in block(-(-length // each), self.grid[dimension], weights)]
+        return [
+            slice(min(each * part.start, length), min(each * part.stop, length))
+            for part in block(-(-length // each), self.grid[dimension], weights)
+        ]
 
     def local_slice(self, shape: Sequence[int], coordinates: Sequence[int]) -> tuple[slice, ...]:
         """Where the rank's part lies in a global array of `shape`."""
         return tuple(
             self.parts(shape, axis)[0 if dimension is None else coordinates[dimension]]
-            for axis, dimension in enumerate(self.splits))
+            for axis, dimension in enumerate(self.splits)
+        )
 
     def local_shape(self, shape: Sequence[int], coordinates: Sequence[int]) -> tuple[int, ...]:
         """Shape of the rank's part of a global array of `shape`."""
@@ -73,8 +76,9 @@ class Layout:
         """The layout after an exchange."""
         splits = list(self.splits)
         if splits[transpose.joined] is None or splits[transpose.split] is not None:
-            raise ValueError(f"expected axis {transpose.joined} to be split and axis {transpose.split} to be "
-                             f"whole, received {self}")
+            raise ValueError(
+                f"expected axis {transpose.joined} to be split and axis {transpose.split} to be whole, received {self}"
+            )
         splits[transpose.split], splits[transpose.joined] = splits[transpose.joined], None
         return replace(self, splits=tuple(splits))
 

@@ -95,6 +95,5 @@ def intersect(part: slice, segments: Segments) -> Segments:
         start, stop = max(part.start, resolved.start), min(part.stop, resolved.stop)
         if start < stop:
             shift = padded.start - resolved.start
-            pairs.append((slice(start - part.start, stop - part.start),
-                          slice(start + shift, stop + shift)))
+            pairs.append((slice(start - part.start, stop - part.start), slice(start + shift, stop + shift)))
     return pairs

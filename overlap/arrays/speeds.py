@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MEASURE = "measure" # in place of weights
-ROUNDS = 8          # in two halves
-ROUND_S = 0.06      # of computing; several turns of a scheduler that shares a core out
-STRAY = 1           # rounds of a half that something else may have disturbed
-LEAST_GAIN = 1.04   # what new shares must promise, or nothing changes
-RESOLUTION = 1000   # weights are integers up to that
+MEASURE = "measure"  # in place of weights
+ROUNDS = 8  # in two halves
+ROUND_S = 0.06  # of computing; several turns of a scheduler that shares a core out
+STRAY = 1  # rounds of a half that something else may have disturbed
+LEAST_GAIN = 1.04  # what new shares must promise, or nothing changes
+RESOLUTION = 1000  # weights are integers up to that
 
 
 def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tuple[tuple[float, ...], bool]:
@@ -37,7 +37,7 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
     speeds[~works] = speeds[works].mean()
     # If errors are normal, times differ from their median by 0.67 standard deviations in the median, and that of n of them errs by
     # 1.25 deviations over the root of n.
-    noise = 1.25 / 0.67 / times.shape[1]**0.5 * (np.median(abs(times - middle[:, None]), axis=1) / middle).max()
+    noise = 1.25 / 0.67 / times.shape[1] ** 0.5 * (np.median(abs(times - middle[:, None]), axis=1) / middle).max()
     half = times.shape[1] // 2
     first, second = times[:, :half], times[:, half:]
     gain = min(_sure_gain(first, second, share, len(works)), _sure_gain(second, first, share, len(works)))

@@ -32,8 +32,11 @@ class Stage:
 
     def in_words(self, names: Sequence[str]) -> str:
         """What is done, in order, with the axes by their names."""
-        exchange = [] if self.transpose is None else [
-            f"exchange that makes {names[self.transpose.joined]} whole and splits {names[self.transpose.split]}"]
+        exchange = (
+            []
+            if self.transpose is None
+            else [f"exchange that makes {names[self.transpose.joined]} whole and splits {names[self.transpose.split]}"]
+        )
         return ", ".join([*ffts_along(self.first, names), *exchange, *ffts_along(self.then, names)])
 
 
@@ -48,8 +51,9 @@ def ffts_along(axes: Sequence[int], names: Sequence[str]) -> list[str]:
     return ["FFTs along " + " and ".join(names[axis] for axis in axes)] if axes else []
 
 
-def stages(route: list[Any], axes: Sequence[int], last: int | None = None,
-           in_place: bool = False) -> tuple[list[Stage], tuple[int, ...]]:
+def stages(
+    route: list[Any], axes: Sequence[int], last: int | None = None, in_place: bool = False
+) -> tuple[list[Stage], tuple[int, ...]]:
     """Split a route through exchanges into stages.
 
     Parameters
@@ -77,7 +81,7 @@ def stages(route: list[Any], axes: Sequence[int], last: int | None = None,
     for link, group in zip(route[1::2], route[2::2]):
         choices = []
         for along in axes if link is not None else (*axes, 0):
-            if along in pending or link is not None and along == link.split:
+            if along in pending or (link is not None and along == link.split):
                 continue
             then = ()
             if link is None and tuple(axes) == (0,):

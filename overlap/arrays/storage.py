@@ -21,8 +21,9 @@ from .distribution import Distribution
 from .partition import length_of
 
 
-def axes_of(where: Distribution, name: str, dims: Sequence[str] | None,
-            coords: Mapping[str, ArrayLike] | None) -> dict[str, np.ndarray]:
+def axes_of(
+    where: Distribution, name: str, dims: Sequence[str] | None, coords: Mapping[str, ArrayLike] | None
+) -> dict[str, np.ndarray]:
     """Names and coordinates of all axes; see `DistArray.save`.
 
     Raises
@@ -31,21 +32,30 @@ def axes_of(where: Distribution, name: str, dims: Sequence[str] | None,
     """
     count = len(where.global_shape)
     names = [f"axis_{axis}" for axis in range(count)] if dims is None else list(dims)
-    if (len(names) != count or len({*names, name}) != count + 1
-            or not all(isinstance(one, str) and one and "/" not in one for one in (*names, name))):
-        raise InputError(f"expected {count} different names of axes, other than {name!r}, received "
-                         f"dims={dims!r}")
+    if (
+        len(names) != count
+        or len({*names, name}) != count + 1
+        or not all(isinstance(one, str) and one and "/" not in one for one in (*names, name))
+    ):
+        raise InputError(f"expected {count} different names of axes, other than {name!r}, received dims={dims!r}")
     given = {key: np.asarray(values) for key, values in (coords or {}).items()}
     lengths = dict(zip(names, where.global_shape))
     for key, values in given.items():
         if values.shape != (lengths.get(key),):
-            raise InputError(f"expected coordinates of shapes {lengths}, one number each, received {key!r} "
-                             f"of shape {values.shape}")
+            raise InputError(
+                f"expected coordinates of shapes {lengths}, one number each, received {key!r} of shape {values.shape}"
+            )
     return {key: given.get(key, np.arange(length)) for key, length in lengths.items()}
 
 
-def save(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str,
-         axes: Mapping[str, np.ndarray]) -> None:
+def save(
+    comm: Any,
+    local: np.ndarray,
+    where: Distribution,
+    path: str | os.PathLike[str],
+    name: str,
+    axes: Mapping[str, np.ndarray],
+) -> None:
     """Write an array to a new file (collective); see `DistArray.save`."""
     with together(comm):
         import h5py
@@ -53,17 +63,18 @@ def save(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathL
     write(comm, local, where, path, name, axes)
 
 
-def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str],
-         name: str) -> None:
+def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathLike[str], name: str) -> None:
     """Fill a local array from a file (collective); see `DistArray.load`."""
     with together(comm):
         import h5py
+
         with h5py.File(path, "r") as file:
             found = file[name]
             if found.shape != where.global_shape or not np.can_cast(found.dtype, local.dtype, "same_kind"):
                 raise InputError(
                     f"expected {name!r} in {os.fspath(path)!r} to be of shape {where.global_shape} and of a "
-                    f"type that fits {local.dtype}, received {found.shape} and {found.dtype}")
+                    f"type that fits {local.dtype}, received {found.shape} and {found.dtype}"
+                )
             if local.size:
                 local[...] = found[where.local_slice]
 
@@ -137,6 +148,7 @@ def _save_in_parallel(comm, local, where, path, name, axes):
 @contextmanager
 def _created(path, where, name, dtype, axes, **options) -> Iterator[Any]:
     import h5py
+
     with h5py.File(path, "w", **options) as file:
         data = file.create_dataset(name, where.global_shape, dtype)
         for number, (axis, values) in enumerate(axes.items()):

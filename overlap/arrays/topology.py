@@ -41,6 +41,7 @@ def subcomms(runtime, grid: tuple[int, ...]) -> tuple:
         else:
             here = coordinates(comm.rank, grid)
             steps = [prod(grid[:dimension]) for dimension in range(len(grid))]
-            known[grid] = tuple(comm.Split(comm.rank - coordinate * step, comm.rank)
-                                for coordinate, step in zip(here, steps))
+            known[grid] = tuple(
+                comm.Split(comm.rank - coordinate * step, comm.rank) for coordinate, step in zip(here, steps)
+            )
     return known[grid]

@@ -68,8 +68,15 @@ class TransposeBlocks:
     dimension : int or None
     """
 
-    def __init__(self, before: Layout, transpose: Transpose | None, shape: tuple[int, ...],
-                 coordinates: tuple[int, ...], along: int, units: int | None = None) -> None:
+    def __init__(
+        self,
+        before: Layout,
+        transpose: Transpose | None,
+        shape: tuple[int, ...],
+        coordinates: tuple[int, ...],
+        along: int,
+        units: int | None = None,
+    ) -> None:
         after = before if transpose is None else before.transposed(transpose)
         self.transpose, self.along = transpose, along
         self.before = before.local_shape(shape, coordinates)
@@ -88,7 +95,7 @@ class TransposeBlocks:
             own = [length_of(part) for part in parts]
         else:
             own = [self.before[along]] * self.size
-        self._ranges = [block(length, max(1, self.units))[:self.units] for length in own]
+        self._ranges = [block(length, max(1, self.units))[: self.units] for length in own]
 
     def unit(self, number: int) -> slice:
         """Local range, along the axis that is cut, of one unit."""
@@ -104,8 +111,11 @@ class TransposeBlocks:
             there[self.along] = _run(ranges, part)
             if self.transpose is not None:
                 here[self.transpose.split] = self._split[rank]
-                run = there[self.along] if self.along == self.transpose.joined else slice(
-                    0, length_of(self._joined[rank]))
+                run = (
+                    there[self.along]
+                    if self.along == self.transpose.joined
+                    else slice(0, length_of(self._joined[rank]))
+                )
                 there[self.transpose.joined] = moved(run, self._joined[rank].start)
             sent.append(tuple(here))
             received.append(tuple(there))
@@ -160,8 +170,11 @@ class DeferredBlocks:
             here[self._split] = moved(_run(ranges, part), blocks._split[rank].start)
             there[self._split] = _run(self._ranges[blocks.rank], part)
             there[self._joined] = blocks._joined[rank]
-            there[blocks.along] = self._left[rank] if blocks.along != self._joined else moved(
-                self._left[rank], blocks._joined[rank].start)
+            there[blocks.along] = (
+                self._left[rank]
+                if blocks.along != self._joined
+                else moved(self._left[rank], blocks._joined[rank].start)
+            )
             sent.append(tuple(here))
             received.append(tuple(there))
         return Message(sent, received)

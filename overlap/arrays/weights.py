@@ -41,7 +41,7 @@ def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int
     quotas = [total * weight / whole for weight in exact]
     found = [math.floor(quota) for quota in quotas]
     by_loss = sorted(range(len(quotas)), key=lambda rank: found[rank] - quotas[rank])
-    for rank in by_loss[:total - sum(found)]:
+    for rank in by_loss[: total - sum(found)]:
         found[rank] += 1
     return tuple(found)
 
@@ -74,8 +74,9 @@ def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | 
             received = repr(given)
         except Exception:  # of a user's object
             received = f"a {type(given).__name__}"
-        return None, (f"expected weights to be positive finite numbers, one for each {what}, {count} in all, "
-                      f"received {received}")
+        return None, (
+            f"expected weights to be positive finite numbers, one for each {what}, {count} in all, received {received}"
+        )
     weights: Any = tuple(found)
     return (None if len(set(weights)) == 1 else weights), None
 

@@ -60,7 +60,7 @@ class Attention:
             self._wait(f"rank {detail} of another node")
         elif reason == protocol.ELSEWHERE:
             begin = protocol.ARGUMENTS
-            self._carrier.carry(detail, self._state[begin:begin + 7].tolist())
+            self._carrier.carry(detail, self._state[begin : begin + 7].tolist())
         elif reason == protocol.PREPARE:
             self._prepare(*divmod(detail, OPERATIONS))
         elif reason == protocol.UNUSABLE:
@@ -112,12 +112,13 @@ class Attention:
     def _difference(self, rank):
         state = self._state
         mine, other = (described(int(state[place])) for place in (protocol.EXPECTED, protocol.RECEIVED))
-        return (f"expected the same collective on all ranks, received {mine} on rank {state[protocol.RANK]} "
-                f"and {other} on rank {rank}")
+        return (
+            f"expected the same collective on all ranks, received {mine} on rank {state[protocol.RANK]} "
+            f"and {other} on rank {rank}"
+        )
 
     def _problem(self, number):
-        expected, received = (int(self._state[place])
-                              for place in (protocol.EXPECTED, protocol.RECEIVED))
+        expected, received = (int(self._state[place]) for place in (protocol.EXPECTED, protocol.RECEIVED))
         return f"{self._text(number, expected, received)} (rank {self._state[protocol.RANK]})"
 
     def _text(self, number, expected, received):
@@ -132,7 +133,9 @@ class Attention:
         if number == buffers.READ_ONLY:
             return "expected an array to receive in, received a read-only one"
         if number == buffers.OVERLAPPING:
-            return "expected arrays that do not overlap, or a piece at its own place in the other array, received others"
+            return (
+                "expected arrays that do not overlap, or a piece at its own place in the other array, received others"
+            )
         return "expected an array that is contiguous in C order, received another one"
 
 
@@ -150,7 +153,7 @@ def _type_name(code):
 
 def described(signature: int) -> str:
     """A signature as text."""
-    if signature == protocol.NOTHING:    # of a letter that is longer than its room MPI copies nothing
+    if signature == protocol.NOTHING:  # of a letter that is longer than its room MPI copies nothing
         return "another one, of more bytes,"
     kind, op, code = signature & 15, signature >> 4 & 15, signature >> 8 & 255
     root, nbytes = signature >> 16 & 0xFFFF, signature >> 32 & 0xFFFFFFFF

@@ -40,16 +40,30 @@ from .protocol import (
 
 # Words of a letter: address of its request, the other rank, address of a count of messages, whether it is under way.
 REQUEST, OTHER, COUNTED, ACTIVE = range(4)
-HEADER, DATA = 2 * LINE - 8, 2 * LINE    # bytes from the begin of a letter
+HEADER, DATA = 2 * LINE - 8, 2 * LINE  # bytes from the begin of a letter
 
 # What a step does. Its words: this, three operands, and a number.
-(END, EXPECT, TAKE, SEND, SENT, COPY, COLLECT, DISTRIBUTE, COMBINE,
- NODE_BARRIER, NODE_BCAST, NODE_SCATTER, NODE_GATHER, NODE_REDUCE) = range(14)
+(
+    END,
+    EXPECT,
+    TAKE,
+    SEND,
+    SENT,
+    COPY,
+    COLLECT,
+    DISTRIBUTE,
+    COMBINE,
+    NODE_BARRIER,
+    NODE_BCAST,
+    NODE_SCATTER,
+    NODE_GATHER,
+    NODE_REDUCE,
+) = range(14)
 STEP = 8
 # An operand is an address, or counts from one of the caller's: two words.
 ABSOLUTE, FROM_SEND, FROM_TARGET = range(3)
 
-PLACES = 1024    # of the table of chains: signature and address; a power of two
+PLACES = 1024  # of the table of chains: signature and address; a power of two
 
 
 @njit
@@ -105,7 +119,12 @@ def _run(state, chain):
     """Take the steps of a chain."""
     state[ROUND] += 1
     on_node = state[NODE]
-    count, nbytes, kernel, agreed = state[ARGUMENTS + 2], state[ARGUMENTS + 3], state[ARGUMENTS + 5], state[ARGUMENTS + 6]
+    count, nbytes, kernel, agreed = (
+        state[ARGUMENTS + 2],
+        state[ARGUMENTS + 3],
+        state[ARGUMENTS + 5],
+        state[ARGUMENTS + 6],
+    )
     while True:
         step = words(chain)
         chain += 8 * STEP
@@ -182,11 +201,11 @@ def _complete(state, letter):
 
 @njit
 def _tested(state, content):
-    flag = state[SCRATCH] + 3 * LINE    # and MPI's status behind it
+    flag = state[SCRATCH] + 3 * LINE  # and MPI's status behind it
     code = call_mpi(state[MPI_TEST], content[REQUEST], flag, flag + 16)
     if code != 0:
         content[ACTIVE] = 0
-        ask(state, FAULT, code)    # raises, unless it is a longer message than expected: the header tells of that
+        ask(state, FAULT, code)  # raises, unless it is a longer message than expected: the header tells of that
         return True
     return load_int(flag) != 0
 

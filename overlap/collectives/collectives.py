@@ -20,13 +20,24 @@ from .patience import Patience
 from .post import Post
 from .window import SPINS, SPINS_SHARED, Window, cores_are_shared
 
-_SMALLEST = 1024         # bytes of a slot; each rank has a cache line of it at least
-OPERATIONS = ((MPI.SUM, Op.SUM), (MPI.PROD, Op.PROD), (MPI.MIN, Op.MIN), (MPI.MAX, Op.MAX),
-              (MPI.LAND, Op.LAND), (MPI.LOR, Op.LOR), (MPI.LXOR, Op.LXOR), (MPI.BAND, Op.BAND),
-              (MPI.BOR, Op.BOR), (MPI.BXOR, Op.BXOR), (MPI.MAXLOC, Op.MAXLOC), (MPI.MINLOC, Op.MINLOC))
+_SMALLEST = 1024  # bytes of a slot; each rank has a cache line of it at least
+OPERATIONS = (
+    (MPI.SUM, Op.SUM),
+    (MPI.PROD, Op.PROD),
+    (MPI.MIN, Op.MIN),
+    (MPI.MAX, Op.MAX),
+    (MPI.LAND, Op.LAND),
+    (MPI.LOR, Op.LOR),
+    (MPI.LXOR, Op.LXOR),
+    (MPI.BAND, Op.BAND),
+    (MPI.BOR, Op.BOR),
+    (MPI.BXOR, Op.BXOR),
+    (MPI.MAXLOC, Op.MAXLOC),
+    (MPI.MINLOC, Op.MINLOC),
+)
 _WHOLE = (buffers.Reduce, buffers.Allreduce)  # of whose arrays one is as long as the other
-_UNKNOWN = NumbaError, NotImplementedError    # what numba says of types that it cannot compile
-_AS_BYTES = "egG"                             # of these types that are numbers: half and long precision
+_UNKNOWN = NumbaError, NotImplementedError  # what numba says of types that it cannot compile
+_AS_BYTES = "egG"  # of these types that are numbers: half and long precision
 
 
 class Collectives(Freed):
@@ -69,16 +80,19 @@ class Collectives(Freed):
         On all ranks, where an argument makes no sense or differs between ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16,
-                 deadline_s: float | None = 60.0) -> None:
+    def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16, deadline_s: float | None = 60.0) -> None:
         _check(comm, max_nbytes, deadline_s)
         self.rank, self.size = comm.rank, comm.size
         node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
         members = Nodes(comm, node)
         self.nodes = len(members.ranks)
         line = protocol.LINE
-        self._window = window = Window(node, -(-max(max_nbytes, _SMALLEST, node.size * line) // line) * line,
-                                       members.ranks[members.mine], SPINS_SHARED if cores_are_shared(comm) else SPINS)
+        self._window = window = Window(
+            node,
+            -(-max(max_nbytes, _SMALLEST, node.size * line) // line) * line,
+            members.ranks[members.mine],
+            SPINS_SHARED if cores_are_shared(comm) else SPINS,
+        )
         state, patience = window.state, Patience(window, deadline_s)
         self._carrier: LongMessages | SeveralNodes
         if self.nodes == 1:
@@ -179,8 +193,12 @@ class Collectives(Freed):
         op : Op, int or mpi4py.MPI.Op
         root : int
         """
-        if (type(sendbuf) is not np.ndarray or type(op) is not int or type(root) is not int
-                or type(recvbuf) is not np.ndarray):
+        if (
+            type(sendbuf) is not np.ndarray
+            or type(op) is not int
+            or type(root) is not int
+            or type(recvbuf) is not np.ndarray
+        ):
             return self._again(buffers.Reduce, sendbuf, recvbuf, op=op, root=root)
         try:
             buffers.Reduce(self._address, sendbuf, recvbuf, op, root)
@@ -236,8 +254,12 @@ class Collectives(Freed):
         """Call compiled code with arguments that it cannot take as they are."""
         plain = [self._array(array) for array in arrays]
         if function not in _WHOLE:
-            plain = [array.view(np.uint8) if array is not None and array.dtype.char in _AS_BYTES and array.ndim
-                     and array.flags.c_contiguous else array for array in plain]
+            plain = [
+                array.view(np.uint8)
+                if array is not None and array.dtype.char in _AS_BYTES and array.ndim and array.flags.c_contiguous
+                else array
+                for array in plain
+            ]
         for place, array in enumerate(arrays):
             if array is MPI.IN_PLACE:
                 other = plain[1 - place]
@@ -264,7 +286,7 @@ class Collectives(Freed):
         if array is None or not array.flags.c_contiguous:
             return array
         count = array.size // self.size
-        return array.reshape(-1)[self.rank * count:(self.rank + 1) * count]
+        return array.reshape(-1)[self.rank * count : (self.rank + 1) * count]
 
     def _number_of(self, op):
         """The number of an operation, however it is spelled."""
@@ -305,5 +327,6 @@ def _check(comm, max_nbytes, deadline_s):
         if text:
             raise InputError(f"{text} (rank {rank})")
     if len({nbytes for _, nbytes in found}) > 1:
-        raise InputError("expected the same max_nbytes on all ranks, received "
-                         f"{', '.join(str(nbytes) for _, nbytes in found)}")
+        raise InputError(
+            f"expected the same max_nbytes on all ranks, received {', '.join(str(nbytes) for _, nbytes in found)}"
+        )

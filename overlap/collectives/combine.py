@@ -45,7 +45,6 @@ class Op(enum.IntEnum):
 SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR, MAXLOC, MINLOC = (int(op) for op in Op)
 
 
-
 def _land(a, b):
     return (a != 0) & (b != 0)
 
@@ -74,16 +73,22 @@ _LOGICAL = {LAND: _land, LOR: _lor, LXOR: _lxor}
 _BITWISE = {BAND: operator.and_, BOR: operator.or_, BXOR: operator.xor}
 _OF_KIND: dict[str, dict[int, Callable[..., Any]]] = {
     "b": _ORDER | _LOGICAL | _BITWISE,
-    "i": _ARITHMETIC | _ORDER | _LOGICAL | _BITWISE, "u": _ARITHMETIC | _ORDER | _LOGICAL | _BITWISE,
-    "f": _ARITHMETIC | _ORDER | _LOGICAL, "c": _ARITHMETIC}
+    "i": _ARITHMETIC | _ORDER | _LOGICAL | _BITWISE,
+    "u": _ARITHMETIC | _ORDER | _LOGICAL | _BITWISE,
+    "f": _ARITHMETIC | _ORDER | _LOGICAL,
+    "c": _ARITHMETIC,
+}
 
 
-_PAIRS = [np.dtype([("value", value), ("index", index)], align=True)
-          for value, index in (("f8", "i8"), ("f4", "i4"), ("i8", "i8"), ("i4", "i4"), ("f8", "i4"), ("i8", "i4"))]
+_PAIRS = [
+    np.dtype([("value", value), ("index", index)], align=True)
+    for value, index in (("f8", "i8"), ("f4", "i4"), ("i8", "i8"), ("i4", "i4"), ("f8", "i4"), ("i8", "i4"))
+]
 DTYPES = [np.dtype(code) for code in "?bhilqBHILQfdFD"] + _PAIRS  # a type's code is its place
 OTHER_TYPE = 63
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)} | {
-    tuple(dtype[name] for name in dtype.names or ()): code for code, dtype in enumerate(DTYPES) if dtype.names}
+    tuple(dtype[name] for name in dtype.names or ()): code for code, dtype in enumerate(DTYPES) if dtype.names
+}
 
 
 def code_of(dtype: np.dtype[Any]) -> int | None:
@@ -113,6 +118,7 @@ def _typed(typingctx, address, code):
 
     def codegen(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], context.get_value_type(kind))
+
     return kind(types.int64, code), codegen
 
 
@@ -159,6 +165,7 @@ def _maxloc(value, index):
         if b[value] > a[value] or (b[value] == a[value] and b[index] < a[index]):
             return b
         return a
+
     return run
 
 
@@ -167,4 +174,5 @@ def _minloc(value, index):
         if b[value] < a[value] or (b[value] == a[value] and b[index] < a[index]):
             return b
         return a
+
     return run

@@ -63,6 +63,7 @@ def _unbox(kind, instance, context):
 def _address(typingctx, instance):
     def codegen(context, builder, signature, arguments):
         return arguments[0]
+
     return types.int64(instance), codegen
 
 
@@ -94,7 +95,8 @@ def _allgather(self, sendbuf, recvbuf):
 @overload_method(CollectivesType, "Reduce")
 def _reduce(self, sendbuf, recvbuf, op=SUM, root=0):
     return lambda self, sendbuf, recvbuf, op=SUM, root=0: buffers.Reduce(
-        _address(self), sendbuf, recvbuf, int(op), root)
+        _address(self), sendbuf, recvbuf, int(op), root
+    )
 
 
 @overload_method(CollectivesType, "Allreduce")

@@ -29,11 +29,11 @@ from .protocol import ALLGATHER, BCAST, CAPACITY, GATHER, LIMITS, NAMES, SCATTER
 from .window import NO_LIMIT, memory
 
 FROM_NBYTES = 2**15
-SIZES = tuple(2**power for power in range(16, 23))   # measured ones; a message counts as the next longer of them
+SIZES = tuple(2**power for power in range(16, 23))  # measured ones; a message counts as the next longer of them
 KINDS = (BCAST, SCATTER, GATHER, ALLGATHER)
 _ROUNDS, _ROUND_S = 5, 0.001
-_SLOW_S = 0.02         # where a call takes so long, one is enough
-_CLEARLY = 0.95        # MPI's time over the window's, for MPI to be called
+_SLOW_S = 0.02  # where a call takes so long, one is enough
+_CLEARLY = 0.95  # MPI's time over the window's, for MPI to be called
 
 
 class LongMessages:
@@ -51,7 +51,7 @@ class LongMessages:
     def __init__(self, comm: MPI.Intracomm, state: np.ndarray, patience: Patience) -> None:
         self._comm, self._state, self._patience = comm, state, patience
         self._address = state.ctypes.data
-        self.by_mpi: dict[int, tuple[bool, ...]] = {}    # for each kind that is known and each size
+        self.by_mpi: dict[int, tuple[bool, ...]] = {}  # for each kind that is known and each size
         for kind in KINDS if comm.size > 1 else ():
             state[LIMITS + kind] = FROM_NBYTES
 
@@ -87,14 +87,15 @@ class LongMessages:
         comm, everybodys = self._comm, nbytes * self._comm.size
         first = memory(send, everybodys if kind == SCATTER else nbytes) if send else None
         second = memory(target, nbytes if kind in (BCAST, SCATTER) else everybodys) if target else None
-        own = send == target + comm.rank * nbytes     # an own piece that is in its place already
+        own = send == target + comm.rank * nbytes  # an own piece that is in its place already
         if kind == BCAST:
             request = comm.Ibcast(first, root)
         elif kind == ALLGATHER:
             request = comm.Iallgather(MPI.IN_PLACE if own else first, second)
         elif kind == GATHER:
-            request = comm.Igather(MPI.IN_PLACE if own and comm.rank == root else first,
-                                   second if comm.rank == root else None, root)
+            request = comm.Igather(
+                MPI.IN_PLACE if own and comm.rank == root else first, second if comm.rank == root else None, root
+            )
         else:
             own = comm.rank == root and target == send + root * nbytes
             request = comm.Iscatter(first if comm.rank == root else None, MPI.IN_PLACE if own else second, root)
@@ -103,7 +104,7 @@ class LongMessages:
     def _learn(self, kind):
         """Find out which way is faster for this kind (collective)."""
         path = self._path(kind)
-        found = np.zeros(1 + len(SIZES))     # whether it is known, and what
+        found = np.zeros(1 + len(SIZES))  # whether it is known, and what
         if path and self._comm.rank == 0 and (kept := _read(path)):
             found[:] = 1, *kept
         there, *each = self._greatest(found)
@@ -136,7 +137,7 @@ class LongMessages:
                 way(kind, send, target, nbytes, number % comm.size, agreed)
             return (perf_counter() - started) / calls
 
-        def round_s(calls):    # of both ways beside each other: another load on the machine disturbs both
+        def round_s(calls):  # of both ways beside each other: another load on the machine disturbs both
             return self._greatest(np.array([seconds(way, calls) for way in (self._mpi, self._window)]))
 
         once_s = round_s(comm.size)
@@ -154,8 +155,16 @@ class LongMessages:
         folder = files.user_folder()
         if folder is None:
             return None
-        facts = (NAMES[kind], platform.processor() or platform.machine(), platform.node(), os.cpu_count(), self._comm.size,
-                 int(self._state[CAPACITY]), MPI.Get_library_version(), _CLEARLY)
+        facts = (
+            NAMES[kind],
+            platform.processor() or platform.machine(),
+            platform.node(),
+            os.cpu_count(),
+            self._comm.size,
+            int(self._state[CAPACITY]),
+            MPI.Get_library_version(),
+            _CLEARLY,
+        )
         return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.collectives.json"
 
 

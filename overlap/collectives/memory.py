@@ -29,31 +29,38 @@ def _pointer(builder, address, pointee):
 @intrinsic
 def load_acquire(typingctx, address):
     """The word at an address; what follows in the program is done after it."""
+
     def codegen(context, builder, signature, arguments):
         return builder.load_atomic(_pointer(builder, arguments[0], _WORD), "acquire", 8)
+
     return types.int64(types.int64), codegen
 
 
 @intrinsic
 def store_release(typingctx, address, value):
     """Store a word; whoever reads it by `load_acquire` sees everything that was stored before it."""
+
     def codegen(context, builder, signature, arguments):
         builder.store_atomic(arguments[1], _pointer(builder, arguments[0], _WORD), "release", 8)
         return context.get_dummy_value()
+
     return types.void(types.int64, types.int64), codegen
 
 
 @intrinsic
 def pause(typingctx):
     """Tell the processor that this is a loop that waits."""
+
     def codegen(context, builder, signature, arguments):
-        name, values = {"x86_64": ("llvm.x86.sse2.pause", ()),
-                        "aarch64": ("llvm.aarch64.hint", (ir.Constant(ir.IntType(32), 1),)),
-                        }.get(builder.module.triple.partition("-")[0], (None, ()))
+        name, values = {
+            "x86_64": ("llvm.x86.sse2.pause", ()),
+            "aarch64": ("llvm.aarch64.hint", (ir.Constant(ir.IntType(32), 1),)),
+        }.get(builder.module.triple.partition("-")[0], (None, ()))
         if name:
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
             builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
         return context.get_dummy_value()
+
     return types.void(), codegen
 
 
@@ -64,13 +71,17 @@ def call_python(typingctx, function, first, second, failed, mark, other_mark):
     What it raises, or a signal handler before its first line, is raised here. Before, 1 is stored at both marks, and the function
     is called once more, with `failed` in place of the first integer.
     """
+
     def codegen(context, builder, signature, arguments):
         python = context.get_python_api(builder)
         gil = python.gil_ensure()
         error = [cgutils.alloca_once(builder, python.pyobj) for _ in range(3)]
 
-        def keep(name, kind, values):    # the error that is raised
-            builder.call(cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), (kind,) * 3), name), values)
+        def keep(name, kind, values):  # the error that is raised
+            builder.call(
+                cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), (kind,) * 3), name),
+                values,
+            )
 
         def call(number):
             integers = [python.long_from_longlong(value) for value in (number, arguments[2])]
@@ -85,7 +96,7 @@ def call_python(typingctx, function, first, second, failed, mark, other_mark):
                 for address in arguments[4:]:
                     builder.store(ir.Constant(_WORD, 1), _pointer(builder, address, _WORD))
                 keep("PyErr_Fetch", ir.PointerType(python.pyobj), error)
-                python.decref(call(arguments[3]))    # Py_XDECREF
+                python.decref(call(arguments[3]))  # Py_XDECREF
                 python.err_clear()
                 keep("PyErr_Restore", python.pyobj, [builder.load(value) for value in error])
                 python.gil_release(gil)
@@ -94,81 +105,97 @@ def call_python(typingctx, function, first, second, failed, mark, other_mark):
                 python.decref(result)
                 python.gil_release(gil)
         return context.get_dummy_value()
+
     return types.void(*(types.int64,) * 6), codegen
 
 
 @intrinsic
 def copy(typingctx, target, source, nbytes):
     """Copy bytes from address to address; they do not overlap."""
+
     def codegen(context, builder, signature, arguments):
         byte = ir.IntType(8)
-        cgutils.raw_memcpy(builder, *(_pointer(builder, address, byte) for address in arguments[:2]),
-                           arguments[2], 1)
+        cgutils.raw_memcpy(builder, *(_pointer(builder, address, byte) for address in arguments[:2]), arguments[2], 1)
         return context.get_dummy_value()
+
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
 def store(typingctx, address, value):
     """Store a scalar."""
+
     def codegen(context, builder, signature, arguments):
         data = context.data_model_manager[signature.args[1]].as_data(builder, arguments[1])
         builder.store(data, _pointer(builder, arguments[0], data.type), align=8)
         return context.get_dummy_value()
+
     return types.void(types.int64, value), codegen
 
 
 @intrinsic
 def load(typingctx, address, like):
     """Load a scalar of the type of `like`."""
+
     def codegen(context, builder, signature, arguments):
         model = context.data_model_manager[signature.args[1]]
         data = builder.load(_pointer(builder, arguments[0], model.get_data_type()), align=8)
         return model.from_data(builder, data)
+
     return like(types.int64, like), codegen
 
 
 @intrinsic
 def words(typingctx, address):
     """The words at an address, as a pointer."""
+
     def codegen(context, builder, signature, arguments):
         return _pointer(builder, arguments[0], _WORD)
+
     return types.CPointer(types.int64)(types.int64), codegen
 
 
 @intrinsic
 def address_of(typingctx, array):
     """Address of an array's first item. Nothing counts a reference to the array meanwhile, which costs as much as a flag."""
+
     def codegen(context, builder, signature, arguments):
         content = context.make_array(signature.args[0])(context, builder, arguments[0])
         return builder.ptrtoint(content.data, _WORD)
+
     return types.int64(array), codegen
 
 
 @intrinsic
 def call_kernel(typingctx, function, target, first, second, count):
     """Call a kernel of `combine` at an address."""
+
     def codegen(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.VoidType(), (_WORD,) * 6)
         unused = ir.Constant(_WORD, 0)
         builder.call(_pointer(builder, arguments[0], kind), (*arguments[1:], unused, unused))
         return context.get_dummy_value()
+
     return types.void(*(types.int64,) * 5), codegen
 
 
 @intrinsic
 def call_mpi(typingctx, function, first, second, third):
     """Call a function of the MPI library at an address, with up to three addresses: what it does not take it does not see. Its error code."""
+
     def codegen(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.IntType(32), (_WORD,) * 3)
         return builder.sext(builder.call(_pointer(builder, arguments[0], kind), arguments[1:]), _WORD)
+
     return types.int64(*(types.int64,) * 4), codegen
 
 
 @intrinsic
 def load_int(typingctx, address):
     """The int of C at an address."""
+
     def codegen(context, builder, signature, arguments):
         number = ir.IntType(32)
         return builder.sext(builder.load(_pointer(builder, arguments[0], number), align=4), _WORD)
+
     return types.int64(types.int64), codegen

@@ -202,8 +202,7 @@ def allreduce(address, send, receive_at, count, nbytes, kernel, agreed):
         number = begin(state)
         mine = claim(state, number, EVERYBODY)
         if state[SIZE] > state[FLAT] and part <= INLINE:
-            _double(state, number, send + begun * itemsize, receive_at + begun * itemsize, items, part, kernel,
-                    agreed)
+            _double(state, number, send + begun * itemsize, receive_at + begun * itemsize, items, part, kernel, agreed)
         else:
             own = send + begun * itemsize
             copy(payload(mine, part), own, part)

@@ -25,10 +25,10 @@ from .chains import ABSOLUTE, DATA, FROM_SEND, FROM_TARGET
 from .post import Letter, Post, mpi_function
 from .protocol import CHAINS, LINE, MPI_START, MPI_TEST, NAMES, NODE, NOTHING
 
-LONG_NBYTES = 2**15    # of an allreduce that is cut
-_KEPT, _KEPT_NBYTES = chains.PLACES // 2, 2**24    # more chains, and more memory of theirs, are not kept
+LONG_NBYTES = 2**15  # of an allreduce that is cut
+_KEPT, _KEPT_NBYTES = chains.PLACES // 2, 2**24  # more chains, and more memory of theirs, are not kept
 
-Operand = tuple[int, int]    # see `chains`
+Operand = tuple[int, int]  # see `chains`
 NOWHERE, SEND, TARGET = (ABSOLUTE, 0), (FROM_SEND, 0), (FROM_TARGET, 0)
 
 
@@ -53,8 +53,9 @@ class Nodes:
 
     def __init__(self, comm: MPI.Intracomm, on_node: MPI.Comm) -> None:
         firsts = comm.allgather(on_node.bcast(comm.rank))
-        self.ranks = tuple(tuple(rank for rank, first in enumerate(firsts) if first == one)
-                           for one in sorted(set(firsts)))
+        self.ranks = tuple(
+            tuple(rank for rank, first in enumerate(firsts) if first == one) for one in sorted(set(firsts))
+        )
         self.heads = tuple(ranks[number % len(ranks)] for number, ranks in enumerate(self.ranks))
         self.mine, self.place = self.where(comm.rank)
 
@@ -81,13 +82,15 @@ class Chain:
 
     def __init__(self, post: Post) -> None:
         self._post = post
-        self._begin: list[tuple[int, ...]] = []     # what is expected is expected from the begin
+        self._begin: list[tuple[int, ...]] = []  # what is expected is expected from the begin
         self._steps: list[tuple[int, ...]] = []
         self._end: list[tuple[int, ...]] = []
         self._rooms: list[np.ndarray] = []
         self.nbytes = 0
 
-    def add(self, kind: int, first: Operand = NOWHERE, second: Operand = NOWHERE, third: Operand = NOWHERE, number: int = 0) -> None:
+    def add(
+        self, kind: int, first: Operand = NOWHERE, second: Operand = NOWHERE, third: Operand = NOWHERE, number: int = 0
+    ) -> None:
         """Add a step."""
         self._steps.append((kind, *first, *second, *third, number))
 
@@ -180,8 +183,12 @@ class SeveralNodes:
         self._chains: list[Chain] = []
         self._table = np.full((chains.PLACES, 2), NOTHING)
         self._told = False
-        for place, value in ((NODE, on_node.ctypes.data), (CHAINS, self._table.ctypes.data),
-                             (MPI_START, mpi_function("Start")), (MPI_TEST, mpi_function("Test"))):
+        for place, value in (
+            (NODE, on_node.ctypes.data),
+            (CHAINS, self._table.ctypes.data),
+            (MPI_START, mpi_function("Start")),
+            (MPI_TEST, mpi_function("Test")),
+        ):
             state[place] = value
 
     def carry(self, kind: int, arguments: list[int]) -> None:
@@ -221,7 +228,7 @@ class SeveralNodes:
         if self._place == place:
             distance = (self._mine - there) % self._count
             reach = 1
-            while reach < self._count:    # a binomial tree, as in `node.bcast`
+            while reach < self._count:  # a binomial tree, as in `node.bcast`
                 reach *= 2
             lowest = distance & -distance if distance else reach
             if distance:
@@ -258,7 +265,9 @@ class SeveralNodes:
             chain.add(chains.NODE_GATHER, SEND, data(letter), at(place))
             chain.send(letter)
         else:
-            coming = [(number, chain.expect(speakers[number], self._sizes[number] * nbytes)) for number in self._others()]
+            coming = [
+                (number, chain.expect(speakers[number], self._sizes[number] * nbytes)) for number in self._others()
+            ]
             pieces = chain.room(self._sizes[there] * nbytes)
             chain.add(chains.NODE_GATHER, SEND, pieces, at(place))
             chain.add(chains.DISTRIBUTE, TARGET, pieces, self._ranks_at[there], self._sizes[there])
@@ -316,8 +325,10 @@ class SeveralNodes:
             letter = chain.letter(self._heads[number], sizes[number])
             chain.add(chains.COPY, data(letter), beyond(partial, begins[number]), NOWHERE, sizes[number])
             chain.send(letter)
-        parts = [beyond(partial, begins[number]) if number == self._mine else chain.take(coming[number])
-                 for number in range(self._count)]
+        parts = [
+            beyond(partial, begins[number]) if number == self._mine else chain.take(coming[number])
+            for number in range(self._count)
+        ]
         chain.combine(parts, room, sizes[self._mine] // itemsize)
         for begin, size, part in zip(begins, sizes, self._all_know(chain, room, sizes)):
             chain.add(chains.COPY, beyond(TARGET, begin), part, NOWHERE, size)
@@ -349,6 +360,12 @@ class SeveralNodes:
             letter = chain.letter(self._heads[(mine - known) % count], begins[asked])
             chain.add(chains.COPY, data(letter), room, NOWHERE, begins[asked])
             chain.send(letter)
-            chain.add(chains.COPY, beyond(room, begins[known]), chain.take(come), NOWHERE, begins[known + asked] - begins[known])
+            chain.add(
+                chains.COPY,
+                beyond(room, begins[known]),
+                chain.take(come),
+                NOWHERE,
+                begins[known + asked] - begins[known],
+            )
             known += asked
         return [beyond(room, begins[(number - mine) % count]) for number in range(count)]

@@ -10,8 +10,8 @@ from ..abort import abort
 from ..errors import ClosedError, InputError, RankError
 from .window import Window
 
-_LOOK_S = 0.005         # between two looks for failures
-_PATIENCE_S = 0.02      # a wait that is longer gives its core away
+_LOOK_S = 0.005  # between two looks for failures
+_PATIENCE_S = 0.02  # a wait that is longer gives its core away
 _SLEEP_S = 0.0005
 
 
@@ -44,7 +44,9 @@ class Patience:
     def limit(self, waited_s: float, what: str, who: str) -> None:
         """Abort the job after the deadline; sleep a little where a wait is long."""
         if self._deadline_s is not None and waited_s > self._deadline_s:
-            abort(f"{what} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): {who} does not take part")
+            abort(
+                f"{what} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): {who} does not take part"
+            )
         if waited_s > _PATIENCE_S:
             time.sleep(_SLEEP_S)
 

@@ -15,10 +15,12 @@ from .chains import ACTIVE, COUNTED, DATA, HEADER, OTHER, REQUEST
 from .protocol import LINE
 from .window import Window
 
-_COLLECTIVE, _FAILED = 1, 2   # tags
-_ORIGIN_NBYTES = 8            # of news: the rank that has failed
-_ROOM_NBYTES = 1024           # of an expected letter at least: one of another collective is longer now and then
-_abandoned: list[Post] = []   # where something has failed: MPI may still write to letters until `free`, though nobody holds them
+_COLLECTIVE, _FAILED = 1, 2  # tags
+_ORIGIN_NBYTES = 8  # of news: the rank that has failed
+_ROOM_NBYTES = 1024  # of an expected letter at least: one of another collective is longer now and then
+_abandoned: list[
+    Post
+] = []  # where something has failed: MPI may still write to letters until `free`, though nobody holds them
 
 
 class Letter:
@@ -34,15 +36,15 @@ class Letter:
     request : mpi4py.MPI.Prequest
     """
 
-    __slots__ = ("address", "nbytes", "words", "request")
+    __slots__ = ("address", "nbytes", "request", "words")
 
     def __init__(self, comm: MPI.Intracomm, rank: int, nbytes: int, sent: bool, counted: int) -> None:
         room = np.zeros(nbytes + DATA + LINE, np.uint8)
         begin = -room.ctypes.data % LINE
-        packed = room[begin + HEADER:begin + DATA + nbytes]
+        packed = room[begin + HEADER : begin + DATA + nbytes]
         self.address, self.nbytes = room.ctypes.data + begin, nbytes
         self.request = (comm.Send_init if sent else comm.Recv_init)(packed, rank, _COLLECTIVE)
-        self.words = room[begin:begin + LINE].view(np.int64)
+        self.words = room[begin : begin + LINE].view(np.int64)
         self.words[[REQUEST, OTHER, COUNTED]] = MPI._addressof(self.request), rank, counted
 
 
@@ -106,8 +108,9 @@ class Post:
             packed = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self._comm.Recv(packed, status.source, _FAILED)
             self._received_from[status.source] += 1
-            self._window.fail(bytes(packed[_ORIGIN_NBYTES:]).decode(errors="replace"),
-                              int(packed[:_ORIGIN_NBYTES].view(np.int64)[0]))
+            self._window.fail(
+                bytes(packed[_ORIGIN_NBYTES:]).decode(errors="replace"), int(packed[:_ORIGIN_NBYTES].view(np.int64)[0])
+            )
 
     def free(self) -> None:
         """Free the communicator (collective). After a failure there are messages that nobody waits for: MPI wants them received."""

@@ -41,26 +41,44 @@ from .memory import (
 )
 
 # Words of a rank's state.
-(RANK, SIZE, ROUND, COMPLETE, CAPACITY, POLLS, FLAT, ATTEND, KERNELS, EXPECTED, RECEIVED,
- SCRATCH, BROKEN, SELF, NODE, CHAINS, MPI_START, MPI_TEST) = range(18)  # the last four: see `chains`
-LIMITS = 18          # for each collective, the longest message in bytes that passes through the window
-ARGUMENTS = 25       # of a collective that does not, see `chains.elsewhere`
-LAST = 32            # for each slot, the round in which this rank has written to it
-READER = 34          # and who has read it: a rank, or EVERYBODY
-SEEN = 36            # for each rank, a round that it is known to have completed; then the segments' addresses
+(
+    RANK,
+    SIZE,
+    ROUND,
+    COMPLETE,
+    CAPACITY,
+    POLLS,
+    FLAT,
+    ATTEND,
+    KERNELS,
+    EXPECTED,
+    RECEIVED,
+    SCRATCH,
+    BROKEN,
+    SELF,
+    NODE,
+    CHAINS,
+    MPI_START,
+    MPI_TEST,
+) = range(18)  # the last four: see `chains`
+LIMITS = 18  # for each collective, the longest message in bytes that passes through the window
+ARGUMENTS = 25  # of a collective that does not, see `chains.elsewhere`
+LAST = 32  # for each slot, the round in which this rank has written to it
+READER = 34  # and who has read it: a rank, or EVERYBODY
+SEEN = 36  # for each rank, a round that it is known to have completed; then the segments' addresses
 EVERYBODY = -1
 
 # A rank's segment, in bytes.
 LINE = 64
-DONE, FAILED, SLOTS = 0, 2 * LINE, 32 * LINE   # what FAILED has stands in `waiting`
-STEPS = 15                                      # small slots
-HEADER = (STEPS + 1) * LINE                     # the last one is the slot's own flag
+DONE, FAILED, SLOTS = 0, 2 * LINE, 32 * LINE  # what FAILED has stands in `waiting`
+STEPS = 15  # small slots
+HEADER = (STEPS + 1) * LINE  # the last one is the slot's own flag
 INLINE = LINE - 16
 
 # Why compiled code calls Python.
 WAITING, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, FAR, FAULT, FAILURE = range(9)
 INTERVAL_NS = 5_000_000  # between two such calls of a rank that waits: yielding may take any time
-_MONOTONIC = 1           # of clock_gettime
+_MONOTONIC = 1  # of clock_gettime
 
 
 def segment_nbytes(capacity):
@@ -108,7 +126,7 @@ def payload(address, nbytes):
 
 # What ranks must agree on, in one word.
 BARRIER, BCAST, SCATTER, GATHER, ALLGATHER, REDUCE, ALLREDUCE = range(7)
-NOTHING = -1         # none of them
+NOTHING = -1  # none of them
 NAMES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "Allreduce")
 
 

@@ -14,11 +14,11 @@ from mpi4py import MPI
 from . import protocol
 from .combine import KERNELS
 
-SPINS = 1000          # polls of a flag before a rank lets others have its core
-SPINS_SHARED = 20     # the same where ranks share cores
-FLAT_RANKS = 8        # up to so many ranks of a node, every collective takes one step
+SPINS = 1000  # polls of a flag before a rank lets others have its core
+SPINS_SHARED = 20  # the same where ranks share cores
+FLAT_RANKS = 8  # up to so many ranks of a node, every collective takes one step
 NO_LIMIT = 2**62
-_SCRATCH_NBYTES = 4 * protocol.LINE    # a number and a result, times, what MPI writes
+_SCRATCH_NBYTES = 4 * protocol.LINE  # a number and a result, times, what MPI writes
 # Words of a failure: is there one, is it another rank's, whose (plus one; 0: the segment's owner's), length of its text.
 _MARK, _FOLLOWS, _ORIGIN, _LENGTH = range(4)
 _WORDS_NBYTES = 4 * 8
@@ -66,15 +66,21 @@ class Window:
         size = len(bases)
         room = np.zeros((protocol.SEEN + 2 * size) * 8 + _SCRATCH_NBYTES + protocol.LINE, np.uint8)
         shift = -room.ctypes.data % protocol.LINE
-        state = room[shift:shift + (room.nbytes - protocol.LINE) // 8 * 8].view(np.int64)
+        state = room[shift : shift + (room.nbytes - protocol.LINE) // 8 * 8].view(np.int64)
         address = state.ctypes.data
-        for place, value in ((protocol.RANK, rank), (protocol.SIZE, size), (protocol.CAPACITY, self._capacity),
-                             (protocol.POLLS, self._polls), (protocol.FLAT, FLAT_RANKS),
-                             (protocol.KERNELS, KERNELS.ctypes.data), (protocol.SELF, address),
-                             (protocol.SCRATCH, address + state.nbytes - _SCRATCH_NBYTES)):
+        for place, value in (
+            (protocol.RANK, rank),
+            (protocol.SIZE, size),
+            (protocol.CAPACITY, self._capacity),
+            (protocol.POLLS, self._polls),
+            (protocol.FLAT, FLAT_RANKS),
+            (protocol.KERNELS, KERNELS.ctypes.data),
+            (protocol.SELF, address),
+            (protocol.SCRATCH, address + state.nbytes - _SCRATCH_NBYTES),
+        ):
             state[place] = value
-        state[protocol.LIMITS:protocol.LIMITS + len(protocol.NAMES)] = limit
-        state[protocol.SEEN + size:protocol.SEEN + 2 * size] = bases
+        state[protocol.LIMITS : protocol.LIMITS + len(protocol.NAMES)] = limit
+        state[protocol.SEEN + size : protocol.SEEN + 2 * size] = bases
         self._states.append(state)
         return state
 
@@ -85,8 +91,8 @@ class Window:
     def fail(self, text: str, origin: int | None = None) -> None:
         """Tell the ranks that wait for this one that it does not come, and why; `origin` is a rank of another node."""
         mine = self._failures[self._place]
-        content = np.frombuffer(text.encode(errors="replace"), np.uint8)[:_FAILURE_NBYTES - _WORDS_NBYTES]
-        mine[_WORDS_NBYTES:_WORDS_NBYTES + len(content)] = content
+        content = np.frombuffer(text.encode(errors="replace"), np.uint8)[: _FAILURE_NBYTES - _WORDS_NBYTES]
+        mine[_WORDS_NBYTES : _WORDS_NBYTES + len(content)] = content
         words = _words(mine)
         words[_LENGTH] = len(content)
         words[_ORIGIN] = 0 if origin is None else 1 + origin
@@ -105,7 +111,7 @@ class Window:
             one = self._failures[place]
             words = _words(one)
             if not words[_FOLLOWS]:
-                text = bytes(one[_WORDS_NBYTES:_WORDS_NBYTES + int(words[_LENGTH])]).decode(errors="replace")
+                text = bytes(one[_WORDS_NBYTES : _WORDS_NBYTES + int(words[_LENGTH])]).decode(errors="replace")
                 _words(self._failures[self._place])[_FOLLOWS] = place != self._place
                 return int(words[_ORIGIN]) - 1 if words[_ORIGIN] else self._ranks[place], text
         return None
@@ -117,7 +123,7 @@ class Window:
         for state in self._states:
             # What compiled code writes to this rank's segment when it raises goes to the scratch memory.
             size = state[protocol.SIZE]
-            state[protocol.SEEN + size:protocol.SEEN + 2 * size] = state[protocol.SCRATCH] - protocol.FAILED
+            state[protocol.SEEN + size : protocol.SEEN + 2 * size] = state[protocol.SCRATCH] - protocol.FAILED
         self._failures.clear()
         self._window.Free()
 
@@ -142,7 +148,8 @@ def cores_are_shared(comm: MPI.Comm) -> bool:
     cores: Any = machine.allgather(os.sched_getaffinity(0))
     machine.Free()
     return len(set().union(*cores)) < len(cores) or any(
-        len(set().union(*cores[:place]) | mine) < place + 1 for place, mine in enumerate(cores))
+        len(set().union(*cores[:place]) | mine) < place + 1 for place, mine in enumerate(cores)
+    )
 
 
 def _machine_number():

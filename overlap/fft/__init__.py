@@ -10,7 +10,27 @@ from .plan import Plan
 from .planning.settings import Settings, Trial, Tuned
 from .scipy_backend import serve as __ua_function__  # noqa: F401
 from .transform import Transform
+
 __ua_domain__ = "numpy.scipy.fft"  # with `__ua_function__`: for scipy.fft.set_backend
 
-__all__ = ["ArrayLayout", "ArraySpec", "Bracket", "FFT2", "FFT3", "Plan", "Settings", "Transform",
-           "Trial", "Tuned", "close_plans", "fft2", "fftn", "ifft2", "ifftn", "irfft2", "irfftn", "rfft2", "rfftn"]
+__all__ = [
+    "FFT2",
+    "FFT3",
+    "ArrayLayout",
+    "ArraySpec",
+    "Bracket",
+    "Plan",
+    "Settings",
+    "Transform",
+    "Trial",
+    "Tuned",
+    "close_plans",
+    "fft2",
+    "fftn",
+    "ifft2",
+    "ifftn",
+    "irfft2",
+    "irfftn",
+    "rfft2",
+    "rfftn",
+]

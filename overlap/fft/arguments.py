@@ -44,11 +44,9 @@ def shown(value: Any) -> str:
 def shape_problem(shape: Any, axes: tuple[str, ...]) -> str | None:
     """What is wrong with a global shape of batch axes, 0 or more, and of `axes`, 1 or more."""
     lengths, count = integers(shape), len(axes)
-    if (lengths is None or len(lengths) < count or min(lengths) < 0
-            or min(lengths[-count:]) < 1):
+    if lengths is None or len(lengths) < count or min(lengths) < 0 or min(lengths[-count:]) < 1:
         names = ", ".join(axes)
-        return (f"expected a shape (..., {names}) of integers with {names} >= 1, "
-                f"received {shown(shape)}")
+        return f"expected a shape (..., {names}) of integers with {names} >= 1, received {shown(shape)}"
     return None
 
 
@@ -57,8 +55,7 @@ def dtype_problem(dtype: Any) -> str | None:
         known = np.dtype(dtype) in DTYPES
     except Exception:  # a bad text can be a SyntaxError, among others
         known = False
-    return None if known else (
-        f"expected a dtype of {', '.join(map(str, DTYPES))}, received {shown(dtype)}")
+    return None if known else (f"expected a dtype of {', '.join(map(str, DTYPES))}, received {shown(dtype)}")
 
 
 def memory_problem(nbytes: int) -> str | None:
@@ -66,8 +63,10 @@ def memory_problem(nbytes: int) -> str | None:
     there = memory_nbytes()
     if nbytes <= there:
         return None
-    return (f"expected arrays that fit into memory, received a shape that needs about "
-            f"{_gib(nbytes)} on every rank, where this computer has {_gib(there)}")
+    return (
+        f"expected arrays that fit into memory, received a shape that needs about "
+        f"{_gib(nbytes)} on every rank, where this computer has {_gib(there)}"
+    )
 
 
 def arrays_nbytes(shape: tuple[int, ...], dtype: Any, ranks: int) -> int:
@@ -122,8 +121,9 @@ def record(kind: type, value: Any, name: str) -> tuple[Any, str | None]:
         return value, None
     names = [field.name for field in fields(kind)]
     if not isinstance(value, Mapping):
-        return kind(), (f"expected {name} to be a {kind.__name__}, a dict of its fields or None, "
-                        f"received {shown(value)}")
+        return kind(), (
+            f"expected {name} to be a {kind.__name__}, a dict of its fields or None, received {shown(value)}"
+        )
     unknown = [key for key in value if key not in names]
     if unknown:
         return kind(), f"expected {name} with the keys {', '.join(names)}, received {shown(unknown)}"

@@ -57,8 +57,10 @@ def volume_problem(layout: ArrayLayout, ranks: int) -> str | None:
     if grid is not None:
         sizes = integers(grid)
         if sizes is None or len(sizes) != 2 or min(sizes) < 1 or sizes[0] * sizes[1] != ranks:
-            return (f"expected grid to be two integers whose product is {ranks}, the number of "
-                    f"ranks, or None, received {shown(grid)}")
+            return (
+                f"expected grid to be two integers whose product is {ranks}, the number of "
+                f"ranks, or None, received {shown(grid)}"
+            )
     return _restore_problem(layout) or choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
 
 
@@ -70,8 +72,11 @@ def _restore_problem(layout):
 
 def slab_problem(layout: ArrayLayout) -> str | None:
     """What is wrong with a layout of an `FFT2`, or None."""
-    return (default_problem(layout, "an FFT2", ("grid",)) or _restore_problem(layout)
-            or choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS)))
+    return (
+        default_problem(layout, "an FFT2", ("grid",))
+        or _restore_problem(layout)
+        or choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
+    )
 
 
 def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:

@@ -44,9 +44,17 @@ class ArraySpec:
         Number of axes that do not belong to the batch.
     """
 
-    def __init__(self, comm: Any, batch: Sequence[int], shape: Sequence[int],
-                 parts: dict[int, slice], dtype: Any, *, natural: bool = True,
-                 contiguous: bool = False) -> None:
+    def __init__(
+        self,
+        comm: Any,
+        batch: Sequence[int],
+        shape: Sequence[int],
+        parts: dict[int, slice],
+        dtype: Any,
+        *,
+        natural: bool = True,
+        contiguous: bool = False,
+    ) -> None:
         self.comm = comm
         self.dtype = np.dtype(dtype)
         self.natural = natural
@@ -63,8 +71,10 @@ class ArraySpec:
 
     def __repr__(self) -> str:
         here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
-        return (f"<ArraySpec: global shape {self.global_shape}, {self.dtype}, split along axes {self.axes}; "
-                f"this rank holds [{here}]>")
+        return (
+            f"<ArraySpec: global shape {self.global_shape}, {self.dtype}, split along axes {self.axes}; "
+            f"this rank holds [{here}]>"
+        )
 
     def wrap(self, array: np.ndarray) -> DistArray:
         """The local `array` as a `DistArray`."""
@@ -81,13 +91,14 @@ class ArraySpec:
         if masked := mask_problem(**{name: array}):
             return masked
         if array.shape != self.shape or array.dtype != self.dtype:
-            return (f"expected {name} of local shape {self.shape} and dtype {self.dtype}, received "
-                    f"{array.shape} and {array.dtype}")
+            return (
+                f"expected {name} of local shape {self.shape} and dtype {self.dtype}, received "
+                f"{array.shape} and {array.dtype}"
+            )
         if self.contiguous and not array.flags.c_contiguous:
-            return (f"expected {name} of local shape {self.shape} and C-contiguous, received "
-                    f"strides {array.strides}")
+            return f"expected {name} of local shape {self.shape} and C-contiguous, received strides {array.strides}"
         return None
 
     def planes(self, array: np.ndarray) -> np.ndarray:
         """The array with its batch axes joined: a view where strides allow, else a copy."""
-        return np.asarray(array).reshape((self.slices, *self.shape[-self.dimensions:]))
+        return np.asarray(array).reshape((self.slices, *self.shape[-self.dimensions :]))

@@ -47,8 +47,10 @@ class BoundArrays:
         given = _given(arrays, out)
         if len(self._calls) == CALLS:
             del self._calls[next(iter(self._calls))]
-        self._calls[type(out), *map(_name, given), *map(address_of, made)] = [
-            (None if type(array) is np.ndarray else weakref.ref(array), _state(array)) for array in given], prepared
+        self._calls[type(out), *map(_name, given), *map(address_of, made)] = (
+            [(None if type(array) is np.ndarray else weakref.ref(array), _state(array)) for array in given],
+            prepared,
+        )
 
     def comes_again(self, arrays: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
         """Whether a result was made here for these arrays before: then it is worth to prepare something."""

@@ -98,12 +98,17 @@ class Bracket(Plan):
         off, is of another version or is none.
     """
 
-    def __init__(self, comm: PlanComm, shape: Sequence[int],
-                 spacing: tuple[float, float] = (1.0, 1.0), *,
-                 points: tuple[int, int] | None = None,
-                 layout: ArrayLayout | dict[str, Any] | None = None,
-                 settings: Settings | dict[str, Any] | None = None,
-                 tuning: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        comm: PlanComm,
+        shape: Sequence[int],
+        spacing: tuple[float, float] = (1.0, 1.0),
+        *,
+        points: tuple[int, int] | None = None,
+        layout: ArrayLayout | dict[str, Any] | None = None,
+        settings: Settings | dict[str, Any] | None = None,
+        tuning: str | os.PathLike[str] | None = None,
+    ) -> None:
         super().__init__(comm)
         with self._making():
             arrays, requested, problem = records(layout, settings, self.comm.size)
@@ -117,34 +122,46 @@ class Bracket(Plan):
             kinds = [(len(theirs or ()), *others) for theirs, *others in everyone]
             if tuning is None and kinds != kinds[:1] * len(kinds):
                 path = None
-            problem = (_problem(sizes, shape, spacing, points) or problem
-                       or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias"))
-                       or _settings_problem(requested)
-                       or _disagreement("shape", [sizes for sizes, _ in same])
-                       or _disagreement("weights", [arrays.weights for _, arrays in same])
-                       or path_problem(path)
-                       or path and _disagreement("ranks, shape and layout of a plan with a tuning file", kinds)
-                       or memory_problem(2 * 16 * prod(sizes) // self.comm.size))
-            self.runtime.preflight(problem, plan="Bracket", spacing=spacing, points=points, tuning=path,
-                                   **asdict(requested))
+            problem = (
+                _problem(sizes, shape, spacing, points)
+                or problem
+                or default_problem(arrays, "a Bracket", ("order", "grid", "restore", "dealias"))
+                or _settings_problem(requested)
+                or _disagreement("shape", [sizes for sizes, _ in same])
+                or _disagreement("weights", [arrays.weights for _, arrays in same])
+                or path_problem(path)
+                or (path and _disagreement("ranks, shape and layout of a plan with a tuning file", kinds))
+                or memory_problem(2 * 16 * prod(sizes) // self.comm.size)
+            )
+            self.runtime.preflight(
+                problem, plan="Bracket", spacing=spacing, points=points, tuning=path, **asdict(requested)
+            )
             self.shape: tuple[int, ...] = sizes
             _, _, nky, nkx = sizes
             self._spacing = spacing
-            self.points: Any = integers(points or (fast_length(3 * (nky - 1) + 1),
-                                              fast_length(3 * (nkx // 2) + 1)))
+            self.points: Any = integers(points or (fast_length(3 * (nky - 1) + 1), fast_length(3 * (nkx // 2) + 1)))
             self.speed = 0.0
             self._weights, measures = given_weights(arrays)
-            kind = {"kind": "Bracket", "shape": list(sizes), "points": list(self.points or ()),
-                    "spacing": [float(step) for step in spacing], "ranks": self.comm.size,
-                    "workers": self.runtime.workers, "effort": requested.effort}
+            kind = {
+                "kind": "Bracket",
+                "shape": list(sizes),
+                "points": list(self.points or ()),
+                "spacing": [float(step) for step in spacing],
+                "ranks": self.comm.size,
+                "workers": self.runtime.workers,
+                "effort": requested.effort,
+            }
             if arrays.weights is not None:
                 kind["weights"] = str(arrays.weights)
             self._tuning = Tuning(self.runtime, path or None, kind, complex)
             if measures:
                 self._weights = self._tuning.weights
                 measures = self._weights is None
-            self._memory = None if kinds != kinds[:1] * len(kinds) else Memory(
-                self.runtime, kind | {"requested": str(requested.given())}, complex)
+            self._memory = (
+                None
+                if kinds != kinds[:1] * len(kinds)
+                else Memory(self.runtime, kind | {"requested": str(requested.given())}, complex)
+            )
             requested = replace(requested, chunk=1, effort=requested.effort or "estimate")
             if requested.wait != "auto":
                 requested = replace(requested, depth=requested.depth or DEPTH)
@@ -167,7 +184,8 @@ class Bracket(Plan):
         self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True)
         self.advecting = ArraySpec(self.comm, (), modes, parts, complex, contiguous=True)
         self._advect: Any = self.runtime.pipelined(
-            self._take, buffers=self.buffers, depth=1, wait="off" if self.runtime.workers == 1 else "poll")
+            self._take, buffers=self.buffers, depth=1, wait="off" if self.runtime.workers == 1 else "poll"
+        )
 
     def _share(self) -> float:
         return self._stages[0].target_shape[PLANES] / self.shape[PLANES]
@@ -176,9 +194,11 @@ class Bracket(Plan):
         self._advect = None
 
     def _title(self) -> str:
-        return (f"Bracket of {self.shape[0]} slices of {self.shape[1]} planes, modes "
-                f"{self.shape[2:]} on {self.points[0]} x {self.points[1]} points, "
-                f"{self._sharers()}")
+        return (
+            f"Bracket of {self.shape[0]} slices of {self.shape[1]} planes, modes "
+            f"{self.shape[2:]} on {self.points[0]} x {self.points[1]} points, "
+            f"{self._sharers()}"
+        )
 
     def _notes(self) -> list[str]:
         return [f"{self.nbytes / 2**20:.1f} MiB of gradients", *super()._notes()]
@@ -243,8 +263,7 @@ class Bracket(Plan):
         """The buffers of one slice in flight, for slice programs."""
         return buffers(self._stages)
 
-    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers,
-                    compute: bool = True) -> None:
+    async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers, compute: bool = True) -> None:
         """One slice's bracket, for slice programs: it awaits two all-to-alls, on one rank nothing; see `stagger`.
 
         Parameters
@@ -263,8 +282,15 @@ class Bracket(Plan):
 
 
 def _transform(plan: Bracket) -> BracketTransform:
-    return BracketTransform(plan._comm, plan._stages, plan.spectrum, (plan._spacing, plan.points),
-                            plan._requested, plan._tuning.planning, lambda one: plan._choose("bracket", one))
+    return BracketTransform(
+        plan._comm,
+        plan._stages,
+        plan.spectrum,
+        (plan._spacing, plan.points),
+        plan._requested,
+        plan._tuning.planning,
+        lambda one: plan._choose("bracket", one),
+    )
 
 
 def _disagreement(name: str, values: list[Any]) -> str | None:
@@ -277,8 +303,9 @@ def _disagreement(name: str, values: list[Any]) -> str | None:
 def _problem(sizes: tuple[int, ...] | None, shape: Any, spacing: Any, points: Any) -> str | None:
     """What is wrong with the arguments or the installation, or None."""
     if sizes is None or len(sizes) != 4 or min(sizes) < 1 or sizes[3] % 2 == 0:
-        return ("expected shape (slices, planes, nky, nkx) of positive integers with an odd nkx, "
-                f"received {shown(shape)}")
+        return (
+            f"expected shape (slices, planes, nky, nkx) of positive integers with an odd nkx, received {shown(shape)}"
+        )
     try:
         good = len(spacing) == 2 and all(step > 0 and isfinite(step) for step in spacing)
     except Exception:  # of a user's object
@@ -289,14 +316,14 @@ def _problem(sizes: tuple[int, ...] | None, shape: Any, spacing: Any, points: An
         least = 3 * (sizes[2] - 1) + 1, 3 * (sizes[3] // 2) + 1
         grid = integers(points)
         if grid is None or len(grid) != 2 or grid[0] < least[0] or grid[1] < least[1]:
-            return (f"expected points of at least 3 K + 1 for modes up to K, {least}, "
-                    f"received {shown(points)}")
+            return f"expected points of at least 3 K + 1 for modes up to K, {least}, received {shown(points)}"
     return None
 
 
 def _settings_problem(settings: Settings) -> str | None:
     """What is wrong with the settings of a bracket, or None."""
     if settings.chunk not in (None, 1):
-        return ("expected a chunk of 1 or None, as a slice of a Bracket is one message, received "
-                f"{shown(settings.chunk)}")
+        return (
+            f"expected a chunk of 1 or None, as a slice of a Bracket is one message, received {shown(settings.chunk)}"
+        )
     return settings_problem(settings)

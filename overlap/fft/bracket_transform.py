@@ -145,6 +145,7 @@ class BracketTransform(Transform):
         if comm.size > 1:
             await kernels.messages[0].exchanged(comm, a, slot.receive, mpi_type(a.dtype))
         squares = [0.0]
-        await parallel(lambda block: squares.append(kernels.take(slot, a, self.gradient, block)),
-                       range(len(kernels.blocks)))
-        return max(squares)**0.5
+        await parallel(
+            lambda block: squares.append(kernels.take(slot, a, self.gradient, block)), range(len(kernels.blocks))
+        )
+        return max(squares) ** 0.5

@@ -99,34 +99,65 @@ class FFT2(FourierPlan):
     ...     spectrum = plan.forward(u)
     """
 
-    def __init__(self, comm: PlanComm, shape: Sequence[int],
-                 dtype: DTypeLike = complex, *, norm: str | None = None,
-                 layout: ArrayLayout | dict[str, Any] | None = None,
-                 settings: Settings | dict[str, Any] | None = None,
-                 tuning: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        comm: PlanComm,
+        shape: Sequence[int],
+        dtype: DTypeLike = complex,
+        *,
+        norm: str | None = None,
+        layout: ArrayLayout | dict[str, Any] | None = None,
+        settings: Settings | dict[str, Any] | None = None,
+        tuning: str | os.PathLike[str] | None = None,
+    ) -> None:
         super().__init__(comm)
         with self._making():
             arrays, requested, problem = records(layout, settings, self.comm.size)
             path: Any = path_of(tuning)
             lengths: Any = integers(shape)
             problem = (
-                self._check_ranks() or shape_problem(shape, ("ny", "nx")) or dtype_problem(dtype)
-                or problem or choice_problem(norm=(norm, NORMS)) or slab_problem(arrays)
-                or settings_problem(requested) or path_problem(path)
-                or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size)))
+                self._check_ranks()
+                or shape_problem(shape, ("ny", "nx"))
+                or dtype_problem(dtype)
+                or problem
+                or choice_problem(norm=(norm, NORMS))
+                or slab_problem(arrays)
+                or settings_problem(requested)
+                or path_problem(path)
+                or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size))
+            )
             self.runtime.preflight(
-                problem, plan="FFT2", shape=lengths, dtype=shown(dtype), norm=norm, tuning=path,
-                **asdict(arrays), **asdict(requested))
+                problem,
+                plan="FFT2",
+                shape=lengths,
+                dtype=shown(dtype),
+                norm=norm,
+                tuning=path,
+                **asdict(arrays),
+                **asdict(requested),
+            )
             self._shape: tuple[int, ...] = lengths
             self._dtype = np.dtype(dtype)
             self._transposed = arrays.order == "transposed"
             self._weights, measures = given_weights(arrays)
             self._requested = requested
-            kind = {"kind": "FFT2", "shape": list(lengths), "dtype": str(self._dtype),
-                    "order": arrays.order, "ranks": self.comm.size, "workers": self.runtime.workers}
-            kind |= {name: value for name, value in (
-                ("weights", arrays.weights and str(arrays.weights)), ("restore", arrays.restore),
-                ("dealias", arrays.dealias)) if value}
+            kind = {
+                "kind": "FFT2",
+                "shape": list(lengths),
+                "dtype": str(self._dtype),
+                "order": arrays.order,
+                "ranks": self.comm.size,
+                "workers": self.runtime.workers,
+            }
+            kind |= {
+                name: value
+                for name, value in (
+                    ("weights", arrays.weights and str(arrays.weights)),
+                    ("restore", arrays.restore),
+                    ("dealias", arrays.dealias),
+                )
+                if value
+            }
             self._layout = arrays
             self._tuning = Tuning(self.runtime, path or None, kind, self._dtype)
             if measures:
@@ -151,17 +182,28 @@ class FFT2(FourierPlan):
     def _place(self) -> None:
         size = self.comm.size
         self._here = Layout((None, 0 if size > 1 else None, None), (size,), self._weights)
-        self._there = self._here if self._layout.restore else Layout(
-            (None, None, 0 if size > 1 else None), (size,), self._weights)
+        self._there = (
+            self._here
+            if self._layout.restore
+            else Layout((None, None, 0 if size > 1 else None), (size,), self._weights)
+        )
         self.real, self.spectrum = self._specs(self._shape[:-2])
         self._staged: weakref.WeakValueDictionary[tuple, StagedTransform | PlaneBlocks] = (
-            weakref.WeakValueDictionary())  # all that are in use
+            weakref.WeakValueDictionary()
+        )  # all that are in use
 
     def _transform(self, forward, source, target):
         by_plane = self._by_plane(source.slices)
         make = self._staged_of(forward, self._fine, source.slices, by_plane=by_plane)
         return (Planes if by_plane else Volume)(
-            self.runtime, self._comms, make(self._requested.effort), source, target, self._scale(forward, self._fine), make)
+            self.runtime,
+            self._comms,
+            make(self._requested.effort),
+            source,
+            target,
+            self._scale(forward, self._fine),
+            make,
+        )
 
     def _by_plane(self, planes):
         """Whether messages are of whole planes: there are enough of them to hide one behind others, or they are small."""
@@ -174,7 +216,7 @@ class FFT2(FourierPlan):
         points = float(np.prod(self._shape[-2:], dtype=object))
         if not forward:
             return points ** (self._power - 1.0)
-        return points ** -self._power * points / float(np.prod(fine, dtype=object))
+        return points**-self._power * points / float(np.prod(fine, dtype=object))
 
     def _staged_of(self, forward, fine, planes, reused=False, by_plane=True):
         """A function of FFTW's effort: the staged transform of so many planes of a grid."""
@@ -187,10 +229,16 @@ class FFT2(FourierPlan):
             if found is None:
                 with self._tuning.planning():
                     found = self._staged[key] = StagedTransform(
-                        route, axes, self._source(forward, axes, planes),
+                        route,
+                        axes,
+                        self._source(forward, axes, planes),
                         Direction(forward, effort, Y if self._transposed else None, by_index=by_plane),
-                        self.runtime.workers, joined=None if by_plane else True, reused=reused)
+                        self.runtime.workers,
+                        joined=None if by_plane else True,
+                        reused=reused,
+                    )
             return found
+
         return make
 
     def wavenumbers(self) -> tuple[np.ndarray, np.ndarray]:
@@ -225,9 +273,16 @@ class FFT2(FourierPlan):
         else:
             self._choose(name, transform)
 
-    def pointwise(self, function: Callable[..., Any] | None = None, *, inputs: int | None = None,
-                  outputs: int = 1, shared: int = 0,
-                  dealias: str | tuple[int, int] | None = None, blocks: str = "rows") -> Any:
+    def pointwise(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        inputs: int | None = None,
+        outputs: int = 1,
+        shared: int = 0,
+        dealias: str | tuple[int, int] | None = None,
+        blocks: str = "rows",
+    ) -> Any:
         """Make a function of real-space fields act on spectral fields, as one pipeline.
 
         A decorator, with or without arguments. Each slice's inputs are transformed to real space,
@@ -268,14 +323,15 @@ class FFT2(FourierPlan):
         """
         if function is None:
             return lambda function: self.pointwise(
-                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias,
-                blocks=blocks)
+                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias, blocks=blocks
+            )
         self._check_in_use()
         with self._adding("making a function of real-space fields"):
             ny, nx = self._shape[-2:]
             function = Function(function, inputs, outputs, shared, dealias, (ny, nx))
-            self.runtime.preflight(function.problem or choice_problem(blocks=(blocks, BLOCKS)),
-                                   **function.agreed, blocks=blocks)
+            self.runtime.preflight(
+                function.problem or choice_problem(blocks=(blocks, BLOCKS)), **function.agreed, blocks=blocks
+            )
             fine = self._fine if dealias is None else fine_points((ny, nx), dealias)
 
             def make(plan: FFT2) -> Transform:
@@ -284,9 +340,12 @@ class FFT2(FourierPlan):
                 return plan._pointwise(function, fine, blocks == "planes")
 
             transform = make(self)
-            self._add(f"pointwise: {function.inputs - function.shared} input(s), "
-                      f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
-                      transform, make)
+            self._add(
+                f"pointwise: {function.inputs - function.shared} input(s), "
+                f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
+                transform,
+                make,
+            )
             return transform
 
     def _pointwise(self, function, fine, whole):
@@ -294,12 +353,17 @@ class FFT2(FourierPlan):
         ny, nx = self._shape[-2:]
         scales = self._scale(False, fine), self._scale(True, fine)
         slices, effort = max(1, self.real.slices), self._requested.effort
-        back, forth = (self._staged_of(forward, fine, slices * count, reused=True) for forward, count in (
-            (False, function.inputs), (True, function.outputs)))
+        back, forth = (
+            self._staged_of(forward, fine, slices * count, reused=True)
+            for forward, count in ((False, function.inputs), (True, function.outputs))
+        )
         counts = function.inputs, function.outputs
         axes = axes_of((Y, X), (ny, nx), fine, self._dtype)
-        size = BlockSize(COMPILED_NBYTES if can_be_compiled(function) else CALLED_NBYTES, whole,
-                         function.simple and not (function.shared or whole))
+        size = BlockSize(
+            COMPILED_NBYTES if can_be_compiled(function) else CALLED_NBYTES,
+            whole,
+            function.simple and not (function.shared or whole),
+        )
 
         def blocks(effort):
             key = function, effort
@@ -307,30 +371,48 @@ class FFT2(FourierPlan):
             if found is None:
                 with self._tuning.planning():
                     found = self._staged[key] = PlaneBlocks(
-                        (back(effort).stages[0], forth(effort).stages[0]), axes, counts, scales, effort,
-                        self.runtime.workers, size)
+                        (back(effort).stages[0], forth(effort).stages[0]),
+                        axes,
+                        counts,
+                        scales,
+                        effort,
+                        self.runtime.workers,
+                        size,
+                    )
             return found
 
         shared, share = self._specs(())[1], None
         if function.shared:
             rows = self._here.local_slice((1, *fine), (self.comm.rank,))[Y]
             real = ArraySpec(self.comm, (function.shared,), fine, {-2: rows}, self._dtype)
-            spectra = ArraySpec(self.comm, (function.shared,), shared.global_shape, {
-                -2 if self._transposed else -1: shared.local_slice[-2 if self._transposed else -1]},
-                shared.dtype, natural=shared.natural)
+            spectra = ArraySpec(
+                self.comm,
+                (function.shared,),
+                shared.global_shape,
+                {-2 if self._transposed else -1: shared.local_slice[-2 if self._transposed else -1]},
+                shared.dtype,
+                natural=shared.natural,
+            )
             make = self._staged_of(False, fine, function.shared)
             share = Planes(self.runtime, self._comms, make(effort), spectra, real, scales[0], make)
         return Pointwise(self.runtime.comm, function, blocks, effort, (self.spectrum, shared), share)
 
     def _pointwise_restored(self, function, fine):
         """The same where the spectrum is split as real space is: whole planes, one after the other."""
-        makes = (self._staged_of(False, fine, max(function.inputs, function.shared), True, False),
-                 self._staged_of(True, fine, function.outputs, False, False))
+        makes = (
+            self._staged_of(False, fine, max(function.inputs, function.shared), True, False),
+            self._staged_of(True, fine, function.outputs, False, False),
+        )
         return VolumePointwise(
-            self.runtime, self._comms, function, lambda effort: tuple(make(effort) for make in makes),
-            self._requested.effort, (self.spectrum, self._specs(())[1]),
+            self.runtime,
+            self._comms,
+            function,
+            lambda effort: tuple(make(effort) for make in makes),
+            self._requested.effort,
+            (self.spectrum, self._specs(())[1]),
             (self._here.local_shape((1, *fine), self._coordinates), self._dtype),
-            (self._scale(False, fine), self._scale(True, fine)))
+            (self._scale(False, fine), self._scale(True, fine)),
+        )
 
     def _specs(self, batch):
         """The array specs of real space and of the spectrum, for some batch axes."""
@@ -338,11 +420,20 @@ class FFT2(FourierPlan):
         columns = nx // 2 + 1 if self._dtype.kind == "f" else nx
         rank = (self.comm.rank,)
         rows = self._here.local_slice((1, *self._fine), rank)[Y]
-        axis, mine = (Y, self._there.local_slice((1, ny, columns), rank)[Y]) if self._layout.restore else (
-            X, self._there.local_slice((1, ny, columns), rank)[X])
+        axis, mine = (
+            (Y, self._there.local_slice((1, ny, columns), rank)[Y])
+            if self._layout.restore
+            else (X, self._there.local_slice((1, ny, columns), rank)[X])
+        )
         order = (X, Y) if self._transposed else (Y, X)
-        spectrum = ArraySpec(self.comm, batch, [(ny, columns)[one - 1] for one in order], {order.index(axis) - 2: mine},
-                             complex_of(self._dtype), natural=not self._transposed)
+        spectrum = ArraySpec(
+            self.comm,
+            batch,
+            [(ny, columns)[one - 1] for one in order],
+            {order.index(axis) - 2: mine},
+            complex_of(self._dtype),
+            natural=not self._transposed,
+        )
         return ArraySpec(self.comm, batch, self._fine, {-2: rows}, self._dtype), spectrum
 
 

@@ -92,29 +92,57 @@ class FFT3(FourierPlan):
         off, is of another version or is none.
     """
 
-    def __init__(self, comm: PlanComm, shape: Sequence[int],
-                 dtype: DTypeLike = complex, *, norm: str | None = None,
-                 layout: ArrayLayout | dict[str, Any] | None = None,
-                 settings: Settings | dict[str, Any] | None = None,
-                 tuning: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        comm: PlanComm,
+        shape: Sequence[int],
+        dtype: DTypeLike = complex,
+        *,
+        norm: str | None = None,
+        layout: ArrayLayout | dict[str, Any] | None = None,
+        settings: Settings | dict[str, Any] | None = None,
+        tuning: str | os.PathLike[str] | None = None,
+    ) -> None:
         super().__init__(comm)
         with self._making():
             arrays, requested, problem = records(layout, settings, self.comm.size)
             path: Any = path_of(tuning)
             lengths: Any = integers(shape)
             problem = (
-                self._check_ranks() or shape_problem(shape, ("nz", "ny", "nx"))
-                or dtype_problem(dtype) or problem or choice_problem(norm=(norm, NORMS))
-                or volume_problem(arrays, self.comm.size) or settings_problem(requested) or path_problem(path)
-                or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size)))
-            self.runtime.preflight(problem, plan="FFT3", shape=lengths, dtype=shown(dtype),
-                                   norm=norm, tuning=path, **asdict(arrays), **asdict(requested))
+                self._check_ranks()
+                or shape_problem(shape, ("nz", "ny", "nx"))
+                or dtype_problem(dtype)
+                or problem
+                or choice_problem(norm=(norm, NORMS))
+                or volume_problem(arrays, self.comm.size)
+                or settings_problem(requested)
+                or path_problem(path)
+                or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size))
+            )
+            self.runtime.preflight(
+                problem,
+                plan="FFT3",
+                shape=lengths,
+                dtype=shown(dtype),
+                norm=norm,
+                tuning=path,
+                **asdict(arrays),
+                **asdict(requested),
+            )
             self._shape: tuple[int, ...] = lengths
             self._dtype = np.dtype(dtype)
             self._weights, measures = given_weights(arrays)
-            kind = {"kind": "FFT3", "shape": list(lengths), "dtype": str(self._dtype), "order": arrays.order,
-                    "grid": arrays.grid and list(arrays.grid), "restore": arrays.restore, "dealias": arrays.dealias,
-                    "ranks": self.comm.size, "workers": self.runtime.workers}
+            kind = {
+                "kind": "FFT3",
+                "shape": list(lengths),
+                "dtype": str(self._dtype),
+                "order": arrays.order,
+                "grid": arrays.grid and list(arrays.grid),
+                "restore": arrays.restore,
+                "dealias": arrays.dealias,
+                "ranks": self.comm.size,
+                "workers": self.runtime.workers,
+            }
             if arrays.weights is not None:
                 kind["weights"] = str(arrays.weights)
             self._tuning = Tuning(self.runtime, path or None, kind, self._dtype)
@@ -143,10 +171,19 @@ class FFT3(FourierPlan):
         nz, ny, nx = self._shape[-3:]
         self._axes = axes_of((Z, Y, X), (nz, ny, nx), fine_points((nz, ny, nx), self._layout.dealias), self._dtype)
         self._place()
-        self._memory = Memory(self.runtime, {
-            "kind": "FFT3", "shape": list(self._shape), "dtype": str(self._dtype), "layout": str(self._layout),
-            "grid": list(self.grid), "workers": self.runtime.workers, "requested": str(self._requested.given())},
-            self._dtype)
+        self._memory = Memory(
+            self.runtime,
+            {
+                "kind": "FFT3",
+                "shape": list(self._shape),
+                "dtype": str(self._dtype),
+                "layout": str(self._layout),
+                "grid": list(self.grid),
+                "workers": self.runtime.workers,
+                "requested": str(self._requested.given()),
+            },
+            self._dtype,
+        )
         self.forward, self.backward = _forward(self), _backward(self)
         self._add("forward", self.forward, _forward)
         self._add("backward", self.backward, _backward)
@@ -154,8 +191,15 @@ class FFT3(FourierPlan):
 
     def _volume(self, forward: bool, source: ArraySpec, target: ArraySpec) -> Volume:
         make = self._staged_of(forward, self._axes, self.real.slices)
-        return Volume(self.runtime, self._comms, make(self._requested.effort), source, target,
-                      self._scale(forward, self._axes), make)
+        return Volume(
+            self.runtime,
+            self._comms,
+            make(self._requested.effort),
+            source,
+            target,
+            self._scale(forward, self._axes),
+            make,
+        )
 
     def _add(self, name: str, transform: Fields, make: Callable[[Any], Fields]) -> None:
         """Plan a new transform."""
@@ -185,9 +229,15 @@ class FFT3(FourierPlan):
         P, Q = self.grid
         return f"FFT3 {self._shape} {self._dtype}, grid {P} x {Q}, {self._sharers()}"
 
-    def pointwise(self, function: Callable[..., Any] | None = None, *, inputs: int | None = None,
-                  outputs: int = 1, shared: int = 0,
-                  dealias: str | tuple[int, int, int] | None = None) -> Any:
+    def pointwise(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        inputs: int | None = None,
+        outputs: int = 1,
+        shared: int = 0,
+        dealias: str | tuple[int, int, int] | None = None,
+    ) -> Any:
         """Make a function of real-space fields act on spectral fields, as one pipeline.
 
         A decorator, with or without arguments. The inputs of each entry of the batch are transformed
@@ -220,7 +270,8 @@ class FFT3(FourierPlan):
         """
         if function is None:
             return lambda function: self.pointwise(
-                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
+                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias
+            )
         self._check_in_use()
         with self._adding("making a function of real-space fields"):
             function = Function(function, inputs, outputs, shared, dealias, self._shape[-3:])
@@ -231,19 +282,28 @@ class FFT3(FourierPlan):
             fine = tuple(axes[axis].length(False) for axis in (Z, Y, X))
 
             def make(plan: FFT3) -> VolumePointwise:
-                makes = (plan._staged_of(False, axes, max(function.inputs, shared), False, True),
-                         plan._staged_of(True, axes, outputs, False))
+                makes = (
+                    plan._staged_of(False, axes, max(function.inputs, shared), False, True),
+                    plan._staged_of(True, axes, outputs, False),
+                )
                 return VolumePointwise(
-                    plan.runtime, plan._comms, function,
-                    lambda effort: tuple(make(effort) for make in makes), plan._requested.effort,
+                    plan.runtime,
+                    plan._comms,
+                    function,
+                    lambda effort: tuple(make(effort) for make in makes),
+                    plan._requested.effort,
                     (plan.spectrum, plan._specs(())[1]),
                     (plan._here.local_shape((1, *fine), plan._coordinates), plan._dtype),
-                    (plan._scale(False, axes), plan._scale(True, axes)))
+                    (plan._scale(False, axes), plan._scale(True, axes)),
+                )
 
             transform = make(self)
-            self._add(f"pointwise: {function.inputs - function.shared} input(s), "
-                      f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
-                      transform, make)
+            self._add(
+                f"pointwise: {function.inputs - function.shared} input(s), "
+                f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
+                transform,
+                make,
+            )
             return transform
 
     def _choose_grid(self) -> tuple[int, int]:
@@ -259,8 +319,14 @@ class FFT3(FourierPlan):
                 if requested.wait == "auto":
                     requested = replace(requested, wait="poll")
                 for grid in grids:
-                    with FFT3(self.runtime, self._shape, self._dtype, settings=requested, tuning="",
-                              layout=replace(self._layout, grid=grid)) as plan:
+                    with FFT3(
+                        self.runtime,
+                        self._shape,
+                        self._dtype,
+                        settings=requested,
+                        tuning="",
+                        layout=replace(self._layout, grid=grid),
+                    ) as plan:
                         forward: Any = plan.forward
                         seconds.append(median_seconds(forward, forward.trial_fields()))
             chosen[key] = grids[seconds.index(min(seconds))]
@@ -271,20 +337,27 @@ class FFT3(FourierPlan):
         if not forward:
             return points ** (self._power - 1.0)
         fine = float(np.prod([axes[axis].fine for axis in (Z, Y, X)], dtype=object))
-        return points ** -self._power * points / fine
+        return points**-self._power * points / fine
 
     def _staged_of(self, forward, axes, batch, joined=True, reused=False):
         """A function of FFTW's effort: the staged transform of so many fields of a grid."""
+
         def make(effort):
             key = forward, tuple(axis.fine for axis in axes.values()), batch, joined, reused, effort
             found = self._staged.get(key)
             if found is None:
                 with self._tuning.planning():
                     found = self._staged[key] = StagedTransform(
-                        _route(self.grid, self._dtype.kind == "f", forward, self._layout.restore), axes,
-                        self._source(forward, axes, batch), Direction(forward, effort, Z if self._transposed else None),
-                        self.runtime.workers, joined, reused)
+                        _route(self.grid, self._dtype.kind == "f", forward, self._layout.restore),
+                        axes,
+                        self._source(forward, axes, batch),
+                        Direction(forward, effort, Z if self._transposed else None),
+                        self.runtime.workers,
+                        joined,
+                        reused,
+                    )
             return found
+
         return make
 
     def _forget_kernels(self) -> None:
@@ -295,17 +368,17 @@ class FFT3(FourierPlan):
 
     def _specs(self, batch):
         """The array specs of real space and of the spectrum, for some batch axes."""
-        return (self._spec(self._here, batch, False, self._dtype, True),
-                self._spec(self._there, batch, True, complex_of(self._dtype), not self._transposed))
+        return (
+            self._spec(self._here, batch, False, self._dtype, True),
+            self._spec(self._there, batch, True, complex_of(self._dtype), not self._transposed),
+        )
 
     def _spec(self, layout, batch, spectral, dtype, natural):
         shape = [self._axes[axis].length(spectral) for axis in (Z, Y, X)]
         where = layout.local_slice((1, *shape), self._coordinates)
         order = (Z, Y, X) if natural else (Y, X, Z)
-        parts = {position - 3: where[axis] for position, axis in enumerate(order)
-                 if layout.splits[axis] is not None}
-        return ArraySpec(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype,
-                    natural=natural)
+        parts = {position - 3: where[axis] for position, axis in enumerate(order) if layout.splits[axis] is not None}
+        return ArraySpec(self.comm, batch, tuple(shape[axis - 1] for axis in order), parts, dtype, natural=natural)
 
 
 def _forward(plan: FFT3) -> Volume:
@@ -329,7 +402,7 @@ def _route(grid, real, forward, restore):
         route[-1] += group
         if transpose is not None and grid[0 if X in (transpose.joined, transpose.split) else 1] > 1:
             route += [transpose, ()]
-    if forward or restore and len(route) > 1:
+    if forward or (restore and len(route) > 1):
         return route if len(route) > 1 else [(X, Y), None, (Z,)]
     if route[0] == (Z,) and route[1:] == [over[1].reversed(), (Y, X)] and not real:
         return [(X, Z), route[1], (Y,)]  # what waits is made in the target, and may be exchanged late

@@ -21,12 +21,11 @@ def fine_points(points, dealias):
 
 def _dealias_problem(points, dealias):
     """What is wrong with `dealias`, or None."""
-    if dealias is None or isinstance(dealias, str) and dealias == "3/2":
+    if dealias is None or (isinstance(dealias, str) and dealias == "3/2"):
         return None
     fine = None if isinstance(dealias, str) else integers(dealias)
     if fine is None or len(fine) != len(points) or any(m < n for m, n in zip(fine, points)):
-        return (f"expected dealias to be None, '3/2' or at least {tuple(points)} points, "
-                f"received {dealias!r}")
+        return f"expected dealias to be None, '3/2' or at least {tuple(points)} points, received {dealias!r}"
     return None
 
 
@@ -58,30 +57,34 @@ class Function:
     def __init__(self, function, inputs, outputs, shared, dealias, points):
         parameters = inspect.signature(function).parameters
         if inputs is None:
-            inputs = sum(name not in SPECIAL and parameter.default is parameter.empty
-                         for name, parameter in parameters.items())
+            inputs = sum(
+                name not in SPECIAL and parameter.default is parameter.empty for name, parameter in parameters.items()
+            )
         counts = integers((inputs, outputs, shared))
         if counts is not None:
             inputs, outputs, shared = counts
         self.problem = _dealias_problem(points, dealias)
         self.agreed = dict(inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
-        if self.problem is None and (
-                counts is None or not 0 <= shared < inputs or outputs < 1):
+        if self.problem is None and (counts is None or not 0 <= shared < inputs or outputs < 1):
             self.problem = (
                 f"expected integers inputs > shared >= 0 and outputs >= 1, received "
-                f"inputs={inputs}, shared={shared}, outputs={outputs}")
+                f"inputs={inputs}, shared={shared}, outputs={outputs}"
+            )
         elif self.problem is None:
             self.inputs = inputs - shared
         if self.problem is None and _is_async(function):
-            self.problem = (f"expected an ordinary function, received {_name_of(function)}, an async one: what "
-                            "acts on real-space fields awaits nothing")
+            self.problem = (
+                f"expected an ordinary function, received {_name_of(function)}, an async one: what "
+                "acts on real-space fields awaits nothing"
+            )
         self.outputs, self.shared = outputs, shared
         self.takes_out = "out" in parameters
         self._takes_index = "index" in parameters
         self._takes_rows = "rows" in parameters
         # Whether all of its arguments are planes, results last.
         self.simple = not (self._takes_index or self._takes_rows) and (
-            not self.takes_out or list(parameters)[-1] == "out")
+            not self.takes_out or list(parameters)[-1] == "out"
+        )
         self.function = function
 
     def fill(self, results, *args):
@@ -119,13 +122,13 @@ class Function:
         if self.takes_out and (returned is None or returned is options["out"]):
             return results
         results = returned if isinstance(returned, tuple) else (returned,)
-        if len(results) != self.outputs or any(
-                np.shape(result) != fields[0].shape for result in results):
+        if len(results) != self.outputs or any(np.shape(result) != fields[0].shape for result in results):
             kind = "block" if fields[0].ndim == 2 else "field"
             raise ValueError(
                 f"expected the function to return {self.outputs} {kind}(s) of shape "
                 f"{fields[0].shape}{', or nothing' if self.takes_out else ''}, received {len(results)} of "
-                f"{[np.shape(r) for r in results]}")
+                f"{[np.shape(r) for r in results]}"
+            )
         if any(isinstance(result, np.ma.MaskedArray) for result in results):
             raise ValueError("expected the function to return arrays without masks, received a masked array")
         return results
@@ -142,8 +145,11 @@ def _is_async(function):
     """Whether calling `function` gives an awaitable, or an asynchronous generator, and no results."""
     while isinstance(function, functools.partial):
         function = function.func
-    return any(is_async(one) for one in (function, getattr(function, "__call__", None))
-               for is_async in (inspect.iscoroutinefunction, inspect.isasyncgenfunction))
+    return any(
+        is_async(one)
+        for one in (function, getattr(function, "__call__", None))
+        for is_async in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    )
 
 
 def _name_of(function):

@@ -40,8 +40,9 @@ class _Plans:
         self._runtimes: dict[int, Runtime] = {}
         self._plans: OrderedDict[tuple, FFT2 | FFT3] = OrderedDict()
 
-    def find(self, kind: type[FFT2] | type[FFT3], shape: tuple[int, ...], dtype: np.dtype, norm: str | None,
-             workers: int) -> FFT2 | FFT3:
+    def find(
+        self, kind: type[FFT2] | type[FFT3], shape: tuple[int, ...], dtype: np.dtype, norm: str | None, workers: int
+    ) -> FFT2 | FFT3:
         key = kind, shape, dtype, norm, workers
         if key not in self._plans:
             runtime = self.runtime(workers)
@@ -92,8 +93,17 @@ def _plans_of(comm: MPI.Intracomm) -> _Plans:
     return found
 
 
-def _transform(x: Any, comm: MPI.Intracomm | None, forward: bool, real: bool, least: int, s: Sequence[int] | None,
-               axes: Sequence[int] | None, norm: str | None, workers: int | None) -> DistArray:
+def _transform(
+    x: Any,
+    comm: MPI.Intracomm | None,
+    forward: bool,
+    real: bool,
+    least: int,
+    s: Sequence[int] | None,
+    axes: Sequence[int] | None,
+    norm: str | None,
+    workers: int | None,
+) -> DistArray:
     """Any of the functions."""
     array = x if isinstance(x, DistArray) else np.asarray(x)
     comm = getattr(array, "comm", None) if comm is None else comm
@@ -109,19 +119,32 @@ def _transform(x: Any, comm: MPI.Intracomm | None, forward: bool, real: bool, le
         plan = plans.find(FFT2 if count == 2 else FFT3, shape, dtype, norm, threads)
         source = plan.real if forward else plan.spectrum
         if isinstance(x, DistArray) and (x.comm is not None and x.local_slice != source.local_slice):
-            raise InputError(f"expected an array whose local part is {source.local_slice}, received {x.local_slice}: "
-                             "use DistArray.redistribute")
+            raise InputError(
+                f"expected an array whose local part is {source.local_slice}, received {x.local_slice}: "
+                "use DistArray.redistribute"
+            )
     run: Any = plan.forward if forward else plan.backward
     return run(np.asarray(array, source.dtype))
 
 
-def _request(array: Any, runtime: Runtime, forward: bool, real: bool, least: int, s: Sequence[int] | None,
-             axes: Sequence[int] | None, norm: str | None) -> tuple[tuple[int, ...], np.dtype, int]:
+def _request(
+    array: Any,
+    runtime: Runtime,
+    forward: bool,
+    real: bool,
+    least: int,
+    s: Sequence[int] | None,
+    axes: Sequence[int] | None,
+    norm: str | None,
+) -> tuple[tuple[int, ...], np.dtype, int]:
     """Shape and type in real space of the plan that is needed, and how many axes it transforms (collective)."""
     axes = tuple(range(array.ndim)) if axes is None else tuple(axes)
     count = len(axes)
-    whole = tuple(axis % array.ndim for axis in axes) if array.ndim and all(
-        -array.ndim <= axis < array.ndim for axis in axes) else axes
+    whole = (
+        tuple(axis % array.ndim for axis in axes)
+        if array.ndim and all(-array.ndim <= axis < array.ndim for axis in axes)
+        else axes
+    )
     if count not in (2, 3) or count < least or whole != tuple(range(array.ndim - count, array.ndim)):
         raise InputError(f"expected axes to be the last two or the last three, in order, received {axes}")
     if norm not in NORMS:
@@ -131,8 +154,10 @@ def _request(array: Any, runtime: Runtime, forward: bool, real: bool, least: int
     if real and not forward:
         length = 2 * (length - 1) if s is None else int(s[-1])
         if length // 2 + 1 != shape[-1]:
-            raise InputError(f"expected an output of {2 * shape[-1] - 2} or {2 * shape[-1] - 1} points along the last "
-                             f"axis, received s={s}: lengths are neither cut nor padded")
+            raise InputError(
+                f"expected an output of {2 * shape[-1] - 2} or {2 * shape[-1] - 1} points along the last "
+                f"axis, received s={s}: lengths are neither cut nor padded"
+            )
     shape = (*shape[:-1], length)
     if s is not None and tuple(s) != shape[-count:]:
         raise InputError(f"expected s to be {shape[-count:]}, received {tuple(s)}: lengths are neither cut nor padded")
@@ -150,17 +175,26 @@ def _global_shape(array: Any, runtime: Runtime, count: int, forward: bool) -> tu
     lengths = runtime.control.allgather(array.shape[axis])
     total = sum(lengths)
     if lengths != [part.stop - part.start for part in block(total, runtime.control.size)]:
-        raise InputError(f"expected parts along axis {axis} of which the first are one longer where the split is uneven, "
-                         f"received {lengths}")
-    return (*array.shape[:axis], total, *array.shape[axis + 1:])
+        raise InputError(
+            f"expected parts along axis {axis} of which the first are one longer where the split is uneven, "
+            f"received {lengths}"
+        )
+    return (*array.shape[:axis], total, *array.shape[axis + 1 :])
 
 
 def _function(name: str, forward: bool, real: bool, count: int | None) -> Any:
     default = None if count is None else tuple(range(-count, 0))
 
-    def function(x: Any, comm: MPI.Intracomm | None = None, *, s: Sequence[int] | None = None,
-                 axes: Sequence[int] | None = default, norm: str | None = None, overwrite_x: bool = False,
-                 workers: int | None = None) -> DistArray:
+    def function(
+        x: Any,
+        comm: MPI.Intracomm | None = None,
+        *,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] | None = default,
+        norm: str | None = None,
+        overwrite_x: bool = False,
+        workers: int | None = None,
+    ) -> DistArray:
         return _transform(x, comm, forward, real, count or 2, s, axes, norm, workers)
 
     function.__name__ = function.__qualname__ = name
@@ -173,7 +207,7 @@ def _function(name: str, forward: bool, real: bool, count: int | None) -> Any:
     comm : mpi4py.MPI.Intracomm, optional
         By default that of `x`.
     s : sequence of int, optional
-        Lengths of the transformed axes; only those that `x` has{'' if forward or not real else ', or its output'}.
+        Lengths of the transformed axes; only those that `x` has{"" if forward or not real else ", or its output"}.
     axes : sequence of int, optional
         The last two axes or the last three.
     norm : {{"backward", "ortho", "forward"}}, optional

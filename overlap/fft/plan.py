@@ -68,15 +68,15 @@ class Plan:
             self.runtime = Runtime(comm)  # which refuses what is no communicator
             self._comm = self.runtime.comm
         else:
-            self.runtime, self._comm = (comm, comm.comm) if isinstance(comm, Runtime) else (
-                comm.runtime, comm)
+            self.runtime, self._comm = (comm, comm.comm) if isinstance(comm, Runtime) else (comm.runtime, comm)
             self.runtime.check_open()
         self.comm = self._comm.source
         self._made = 0
         self._weights: Weights = None
         self._makers: weakref.WeakKeyDictionary[Transform, Callable[[Any], Transform]] = weakref.WeakKeyDictionary()
         self._transforms: weakref.WeakValueDictionary[int, Transform] = (
-            weakref.WeakValueDictionary())  # by a number, alike on all ranks
+            weakref.WeakValueDictionary()
+        )  # by a number, alike on all ranks
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +92,7 @@ class Plan:
         if self.closed:
             return
         self.closed = True
-        with held_signals(), ExitStack() as closing:    # which goes on where a step of it raises
+        with held_signals(), ExitStack() as closing:  # which goes on where a step of it raises
             if self._owns_runtime:
                 closing.callback(self.runtime.close)
             closing.callback(self._forget)
@@ -131,8 +131,7 @@ class Plan:
         """
         self._check_in_use()
         with self.runtime.together("tuning a plan"):
-            self.runtime.preflight(budget_problem(budget_s) or self._tuning.problem(),
-                                   budget_s=budget_s)
+            self.runtime.preflight(budget_problem(budget_s) or self._tuning.problem(), budget_s=budget_s)
             self._before_tuning_or_balancing()
             self._tuning.forget()
             self._forget_kernels()
@@ -142,8 +141,7 @@ class Plan:
                 tuned.setdefault(transform.name, transform)
             share_s = budget_s / max(1, len(tuned))
             for position, (name, transform) in enumerate(tuned.items()):
-                tune(transform, share_s, progress and _part_of(
-                    progress, name, position * share_s, budget_s))
+                tune(transform, share_s, progress and _part_of(progress, name, position * share_s, budget_s))
             self._tuning.keep(tuned, self._shapes())
             self._forget_kernels()
             for transform in alive:
@@ -177,15 +175,34 @@ class Plan:
         """
         self._check_in_use()
         with self.runtime.together("balancing a plan"):
-            sides = [next((side for side, spec in enumerate((self.real, self.spectrum)) if spec is not None and isinstance(
-                array, DistArray) and array.global_shape == spec.global_shape and array.axes == spec.axes), None)
-                for array in arrays]
-            self.runtime.preflight(None if None not in sides else (
-                "expected arrays distributed as real or spectrum of the plan are, received "
-                f"{arrays[sides.index(None)]!r:.80}"), sides=sides)
+            sides = [
+                next(
+                    (
+                        side
+                        for side, spec in enumerate((self.real, self.spectrum))
+                        if spec is not None
+                        and isinstance(array, DistArray)
+                        and array.global_shape == spec.global_shape
+                        and array.axes == spec.axes
+                    ),
+                    None,
+                )
+                for array in arrays
+            ]
+            self.runtime.preflight(
+                None
+                if None not in sides
+                else (
+                    "expected arrays distributed as real or spectrum of the plan are, received "
+                    f"{arrays[sides.index(None)]!r:.80}"
+                ),
+                sides=sides,
+            )
             found = self._balanced()
             specs: Any = (self.real, self.spectrum)
-            moved = tuple(array.redistribute(specs[side]) if found.changed else array for array, side in zip(arrays, sides))
+            moved = tuple(
+                array.redistribute(specs[side]) if found.changed else array for array, side in zip(arrays, sides)
+            )
             return replace(found, arrays=moved)
 
     def _balanced(self) -> Balance:
@@ -316,8 +333,12 @@ class FourierPlan(Plan):
     def _source(self, forward: bool, axes: dict[int, Any], batch: int) -> SourceArray:
         """What a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
         shape = batch, *(axis.length(not forward) for axis in axes.values())
-        return SourceArray(self._here if forward else self._there, shape, self._coordinates,
-                           self._dtype if forward else complex_of(self._dtype))
+        return SourceArray(
+            self._here if forward else self._there,
+            shape,
+            self._coordinates,
+            self._dtype if forward else complex_of(self._dtype),
+        )
 
     def _forget(self) -> None:
         closed: Any = Closed()
@@ -327,8 +348,10 @@ class FourierPlan(Plan):
         """What is wrong with the communicator, or None."""
         if self.runtime.comm.same_ranks(self.comm):
             return None
-        return (f"expected a communicator of all {self.runtime.comm.size} ranks of the runtime, in "
-                f"their order, received another one, of {self.comm.size} rank(s)")
+        return (
+            f"expected a communicator of all {self.runtime.comm.size} ranks of the runtime, in "
+            f"their order, received another one, of {self.comm.size} rank(s)"
+        )
 
 
 def _part_of(progress: Progress, name: str, before_s: float, total_s: float) -> Progress:

@@ -56,13 +56,11 @@ class Pointwise(Transform):
         self._batch = spectrum.global_shape[:-2]
         rows, nx = self._kernels.back.target_shape[1:]
         dtype = self._kernels.back.target_dtype
-        self._shared = (zeros((0, rows, nx), dtype) if share is None else
-                        np.asarray(share.outputs[0].empty()))
+        self._shared = zeros((0, rows, nx), dtype) if share is None else np.asarray(share.outputs[0].empty())
         self._seen = self._shared.view()  # by the function
         self._seen.flags.writeable = False
         self._shared_view = View.of(SOURCE, self._shared)
-        self._compiled = compiled(function, self._kernels.places(
-            function.shared, self._shared.strides[0]))
+        self._compiled = compiled(function, self._kernels.places(function.shared, self._shared.strides[0]))
 
     def release(self):
         super().release()
@@ -80,8 +78,7 @@ class Pointwise(Transform):
             self.nbytes_in_flight += self._share.nbytes_in_flight
 
     def nbytes_per_slice(self):
-        return sum(sum(message.counts_sent) for message in self._kernels.messages(1)
-                   ) * self.exchange_dtype.itemsize
+        return sum(sum(message.counts_sent) for message in self._kernels.messages(1)) * self.exchange_dtype.itemsize
 
     def make_slots(self, depth, sizes):
         back, forth = self._kernels.messages(max(sizes))
@@ -95,10 +92,11 @@ class Pointwise(Transform):
     def prepare(self, inputs, outputs):
         own = self._function.inputs
         if self._share is not None:
-            self._share.run_planes([np.stack([planes[0] for planes in inputs[own:]])],
-                                   [self._shared])
-        return ([Located(natural_view(*one)) for one in zip(inputs[:own], self.inputs)],
-                [Located(natural_view(*one)) for one in zip(outputs, self.outputs)])
+            self._share.run_planes([np.stack([planes[0] for planes in inputs[own:]])], [self._shared])
+        return (
+            [Located(natural_view(*one)) for one in zip(inputs[:own], self.inputs)],
+            [Located(natural_view(*one)) for one in zip(outputs, self.outputs)],
+        )
 
     def can_bind(self, outputs):
         return self._share is None and targets_fit(outputs, self.outputs)
@@ -123,8 +121,7 @@ class Pointwise(Transform):
 
     def exchanged(self, message, buffers):
         """The awaitable exchange of a message."""
-        return message.exchanged(self._comm, buffers.send, buffers.receive,
-                                 mpi_type(self.exchange_dtype))
+        return message.exchanged(self._comm, buffers.send, buffers.receive, mpi_type(self.exchange_dtype))
 
     def _apply(self, slot, part):
         """Call the user's function for all blocks of some slices."""
@@ -142,6 +139,7 @@ class Pointwise(Transform):
                     for result in results:
                         np.multiply(fields[0], fields[-1], out=result)
                 else:
-                    self._function.fill(results, fields, list(self._seen[:, rows]), self._batch,
-                                        part.start + first, rows)
+                    self._function.fill(
+                        results, fields, list(self._seen[:, rows]), self._batch, part.start + first, rows
+                    )
                 kernels.to_modes(slot, count, planes, block)

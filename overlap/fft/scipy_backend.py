@@ -50,8 +50,9 @@ def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if axes is None and s is not None:
             axes = range(-len(s), 0)
         transform = getattr(functional, method.__name__)
-        return np.asarray(transform(x, MPI.COMM_SELF, s=s, axes=axes, norm=given["norm"],
-                                    workers=_workers(given["workers"])))
+        return np.asarray(
+            transform(x, MPI.COMM_SELF, s=s, axes=axes, norm=given["norm"], workers=_workers(given["workers"]))
+        )
     except (OverlapError, TypeError, ValueError, RuntimeError):  # scipy has its own words for it, or can do it
         return NotImplemented
 
@@ -66,6 +67,7 @@ def _workers(workers: int | None) -> int:
     """
     if workers is None:
         from scipy.fft import get_workers  # who calls this has imported it
+
         return get_workers()
     workers = index(workers)
     count = workers if workers >= 0 else (os.cpu_count() or 1) + 1 + workers

@@ -67,7 +67,6 @@ class Transform:
 
     candidates: type[Candidates] = PlaneCandidates  # what is worth a try
 
-
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
     exchange_dtype: np.dtype  # of what is exchanged
@@ -91,8 +90,9 @@ class Transform:
         self._bound = BoundArrays()
 
     def __repr__(self) -> str:
-        sides = (", ".join(f"{spec.global_shape} {spec.dtype}" for spec in some)
-                 for some in (self.inputs, self.outputs))
+        sides = (
+            ", ".join(f"{spec.global_shape} {spec.dtype}" for spec in some) for some in (self.inputs, self.outputs)
+        )
         return f"<{self.name}: {' to '.join(sides)}{', closed' if self._released else ''}>"
 
     # ---- what a transform supplies, besides its attributes -------------------------------------
@@ -123,8 +123,9 @@ class Transform:
         """Allocate slots and make the pipelines for `settings`."""
         self.settings = settings
         self._kernels = self.kernels_of(settings)
-        parts = [Chunk(part.start, part.stop) for part in chunks(
-            self.slices if slices is None else slices, settings.chunk)]
+        parts = [
+            Chunk(part.start, part.stop) for part in chunks(self.slices if slices is None else slices, settings.chunk)
+        ]
         sizes = {length_of(part) for part in parts} or {1}
         depth = max(1, min(settings.depth, len(parts)))
         self._make_pipelines(parts, self.make_slots(depth, sizes))
@@ -144,13 +145,22 @@ class Transform:
 
             program.__qualname__ = type(self).__name__
             return self.runtime.pipelined(
-                program, skeleton=skeleton, buffers=iter(slots).__next__, depth=depth, wait=wait,
-                in_flight=min(settings.in_flight, depth), polls=settings.polls, independent=True)
+                program,
+                skeleton=skeleton,
+                buffers=iter(slots).__next__,
+                depth=depth,
+                wait=wait,
+                in_flight=min(settings.in_flight, depth),
+                polls=settings.polls,
+                independent=True,
+            )
 
         alone = "off" if self.runtime.workers == 1 else "poll"
-        self._pipelines = {"whole": pipeline(True, comm, settings.wait),
-                           "compute": pipeline(True, None, alone),
-                           "exchange": pipeline(False, comm, "off")}
+        self._pipelines = {
+            "whole": pipeline(True, comm, settings.wait),
+            "compute": pipeline(True, None, alone),
+            "exchange": pipeline(False, comm, "off"),
+        }
 
     def _allocate(self, depth, lengths):
         """Buffers of some lengths for every slot, all in one block of memory."""
@@ -162,12 +172,14 @@ class Transform:
         each = sum(lengths)
         self.nbytes_in_flight = depth * each * dtype.itemsize
         held = -1 if self._memory is None else self._memory.size
-        if held < depth * each or held > depth * each and not self.planning:
+        if held < depth * each or (held > depth * each and not self.planning):
             self._memory = None  # free before there is more
             self._memory = zeros(depth * each, dtype)
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
-        return [[self._memory[slot * each + start:slot * each + start + length]
-                 for start, length in zip(starts, lengths)] for slot in range(depth)]
+        return [
+            [self._memory[slot * each + start : slot * each + start + length] for start, length in zip(starts, lengths)]
+            for slot in range(depth)
+        ]
 
     def describe(self) -> str:
         """What was chosen and what it costs, as text."""
@@ -177,8 +189,7 @@ class Transform:
         load = self.load
         if load.calls:
             tuned += f"; rank {self.runtime.control.rank} {load}"
-        return (f"{self.name}: {self.settings}; "
-                f"{self.nbytes_in_flight / 2**20:.1f} MiB in flight{tuned}")
+        return f"{self.name}: {self.settings}; {self.nbytes_in_flight / 2**20:.1f} MiB in flight{tuned}"
 
     @property
     def load(self) -> Load:
@@ -262,20 +273,30 @@ class Transform:
 
     def trial_arrays(self, slices):
         """Inputs (zero) and outputs of `slices` slices, as for `run_planes`."""
+
         def trial(spec):
             count = slices if spec.slices == self.slices else spec.slices
-            return zeros((count, *spec.shape[-spec.dimensions:]), spec.dtype)
+            return zeros((count, *spec.shape[-spec.dimensions :]), spec.dtype)
+
         return [trial(spec) for spec in self.inputs], [trial(spec) for spec in self.outputs]
 
     def nbytes_of_arrays(self):
         """Bytes of one slice's inputs and outputs on this rank."""
-        return sum(int(np.prod(spec.shape[-spec.dimensions:])) * spec.dtype.itemsize
-                   for spec in (*self.inputs, *self.outputs)) or 1
+        return (
+            sum(
+                int(np.prod(spec.shape[-spec.dimensions :])) * spec.dtype.itemsize
+                for spec in (*self.inputs, *self.outputs)
+            )
+            or 1
+        )
 
     def become(self, other: Transform) -> None:
         """Be another transform from now on, one of the same kind for other shares, with the same settings (collective)."""
-        kept = {name: getattr(self, name) for name in ("name", "requested", "trials", "tuned", "refinement")
-                if hasattr(self, name)}
+        kept = {
+            name: getattr(self, name)
+            for name in ("name", "requested", "trials", "tuned", "refinement")
+            if hasattr(self, name)
+        }
         settings, configured = self.settings, self._pipelines is not None
         vars(self).clear()
         vars(self).update(vars(other) | kept)
@@ -302,9 +323,12 @@ class Transform:
             self.refuse(problem, what)
         inputs = [spec.planes(array) for spec, array in zip(self.inputs, arrays)]
         outputs = [spec.planes(array) for spec, array in zip(self.outputs, results)]
-        if (self.refinement is None and self.can_bind(outputs) and all(
-                map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs)))
-                and (out is not None or self._bound.comes_again(arrays, made))):
+        if (
+            self.refinement is None
+            and self.can_bind(outputs)
+            and all(map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs)))
+            and (out is not None or self._bound.comes_again(arrays, made))
+        ):
             planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
             prepared = self.prepare(*planes)
             bound = prepared, self.bound_call(*planes, prepared)
@@ -363,15 +387,15 @@ class Transform:
         if out is None:
             return None
         if len(results) != len(self.outputs) or isinstance(out, tuple) != (len(results) > 1):
-            return (f"expected out to be {len(self.outputs)} array(s), a tuple if more than one, "
-                    f"received {type(out).__name__} of {len(results)}")
+            return (
+                f"expected out to be {len(self.outputs)} array(s), a tuple if more than one, "
+                f"received {type(out).__name__} of {len(results)}"
+            )
         for position, (spec, array) in enumerate(zip(self.outputs, results)):
             if problem := spec.problem(array, "out"):
                 return problem
             if not array.flags.writeable:
                 return "expected out to be writeable, received a read-only array"
-            if any(np.may_share_memory(array, other)
-                   for other in (*arrays, *results[:position])):
-                return ("expected out to share no memory with an input or another output, "
-                        "received arrays that do")
+            if any(np.may_share_memory(array, other) for other in (*arrays, *results[:position])):
+                return "expected out to share no memory with an input or another output, received arrays that do"
         return None

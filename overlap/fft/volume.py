@@ -57,9 +57,11 @@ class Fields(Transform):
 
     def trial_arrays(self, fields):
         """Inputs (zero) and outputs of some fields, as for `run_planes`."""
+
         def batch(side):
             count = fields if side.slices == self._fields else side.slices
-            return zeros((count, *side.shape[-side.dimensions:]), side.dtype)
+            return zeros((count, *side.shape[-side.dimensions :]), side.dtype)
+
         return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
 
     def staged_transforms(self):
@@ -68,23 +70,23 @@ class Fields(Transform):
 
     def nbytes_per_slice(self):
         """Bytes this rank sends per unit, on average."""
-        counts = sum(sum(message.counts_sent) for staged in self.staged_transforms()
-                     for message in staged.messages(1))
+        counts = sum(sum(message.counts_sent) for staged in self.staged_transforms() for message in staged.messages(1))
         units = sum(staged.units for staged in self.staged_transforms())
         return -(-counts * self.exchange_dtype.itemsize // max(1, units))
 
     def message_nbytes(self, chunk):
         """Bytes of the largest piece that leaves this rank."""
-        return max(max(message.counts_sent) for staged in self.staged_transforms()
-                   for message in staged.messages(chunk)) * self.exchange_dtype.itemsize
+        return (
+            max(max(message.counts_sent) for staged in self.staged_transforms() for message in staged.messages(chunk))
+            * self.exchange_dtype.itemsize
+        )
 
     def slot_nbytes(self, chunk):
         """Bytes of one slot's buffers, at least 1."""
         return max(1, sum(self._buffer_lengths(chunk)) * self.exchange_dtype.itemsize)
 
     def _buffer_lengths(self, chunk):
-        return [max(lengths) for lengths in zip(
-            *(staged.buffer_lengths(chunk) for staged in self.staged_transforms()))]
+        return [max(lengths) for lengths in zip(*(staged.buffer_lengths(chunk) for staged in self.staged_transforms()))]
 
     def run_planes(self, inputs, outputs, what="whole"):
         """Run on lists of batches of fields that are known to fit (collective)."""
@@ -94,8 +96,9 @@ class Fields(Transform):
     def make_pipelines(self, tasks):
         """The pipelines of some tasks, and slots for any of their messages."""
         depth = max(1, min(self.settings.depth, len(tasks)))
-        self._make_pipelines(tasks, [
-            Buffers(*buffers) for buffers in self._allocate(depth, self._buffer_lengths(self.settings.chunk))])
+        self._make_pipelines(
+            tasks, [Buffers(*buffers) for buffers in self._allocate(depth, self._buffer_lengths(self.settings.chunk))]
+        )
 
 
 class Volume(Fields):
@@ -152,13 +155,15 @@ class Volume(Fields):
 
     def describe(self):
         """What was chosen and what it costs, as text."""
-        return (f"{super().describe()}, {self._staged.nbytes / 2**20:.1f} MiB of work memory; "
-                f"{self._staged.describe()}")
+        return f"{super().describe()}, {self._staged.nbytes / 2**20:.1f} MiB of work memory; {self._staged.describe()}"
 
     def prepare(self, inputs, outputs):
         split = self._staged.split
-        return (self._staged.arrays(split(natural_view(inputs[0], self.inputs[0])),
-                                    split(natural_view(outputs[0], self.outputs[0]))),)
+        return (
+            self._staged.arrays(
+                split(natural_view(inputs[0], self.inputs[0])), split(natural_view(outputs[0], self.outputs[0]))
+            ),
+        )
 
     def can_bind(self, outputs):
         return targets_fit(outputs, self.outputs)
@@ -170,26 +175,39 @@ class Volume(Fields):
         if self._local_calls is None:
             self._local_calls = LocalCalls(self._staged, self._parts, self.settings.chunk, (self.load, runtime.load))
         split = self._staged.split
-        return self._local_calls.call(split(natural_view(inputs[0], self.inputs[0])),
-                                      split(natural_view(outputs[0], self.outputs[0])), self.scale)
+        return self._local_calls.call(
+            split(natural_view(inputs[0], self.inputs[0])), split(natural_view(outputs[0], self.outputs[0])), self.scale
+        )
 
     def bound_call(self, inputs, outputs, prepared):
         if self.runtime.control.size == 1:
             return self.whole_call(inputs, outputs)
-        if not self._is_short(inputs, outputs) or len(self._parts) > 1 and self.settings.wait != "off":
+        if not self._is_short(inputs, outputs) or (len(self._parts) > 1 and self.settings.wait != "off"):
             return None
         pipeline = self._pipelines["whole"]
         try:
-            return pipeline.known(len(self._parts), list(self._staged.known_steps(
-                self._parts, *prepared, pipeline.slots[0], self.scale,
-                None if self._staged.in_any_order else self._comms)))
+            return pipeline.known(
+                len(self._parts),
+                list(
+                    self._staged.known_steps(
+                        self._parts,
+                        *prepared,
+                        pipeline.slots[0],
+                        self.scale,
+                        None if self._staged.in_any_order else self._comms,
+                    )
+                ),
+            )
         except Exception:
             return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
 
     def _is_short(self, inputs, outputs):
         """Whether what a pipeline costs is felt in a call."""
-        return (0 not in (inputs[0].size, outputs[0].size) and targets_fit(outputs, self.outputs)
-                and inputs[0].nbytes + outputs[0].nbytes <= (LOCAL_NBYTES if self.runtime.workers == 1 else SHARED_NBYTES))
+        return (
+            0 not in (inputs[0].size, outputs[0].size)
+            and targets_fit(outputs, self.outputs)
+            and inputs[0].nbytes + outputs[0].nbytes <= (LOCAL_NBYTES if self.runtime.workers == 1 else SHARED_NBYTES)
+        )
 
     def run(self, task, slot, compute, comm, arrays):
         comms = None if comm is None or self._staged.in_any_order else self._comms
@@ -220,8 +238,9 @@ def targets_fit(outputs, specs):
 @contextmanager
 def contiguous_targets(outputs, specs):
     """Arrays in which FFTW can work, in place of some outputs; what is there in the end is copied to these."""
-    targets = [out if targets_fit((out,), (spec,)) else zeros(out.shape, out.dtype)
-               for out, spec in zip(outputs, specs)]
+    targets = [
+        out if targets_fit((out,), (spec,)) else zeros(out.shape, out.dtype) for out, spec in zip(outputs, specs)
+    ]
     yield targets
     for out, target in zip(outputs, targets):
         if target is not out:

@@ -64,17 +64,16 @@ class VolumePointwise(Fields):
         (back, forth), (spectrum, shared_spectrum), (local, dtype) = make(effort), spectra, real
         units = back.units * (function.inputs + function.shared) + forth.units * function.outputs
         super().__init__(runtime, comms, units, spectrum.slices)
-        self.inputs = ((spectrum,) * function.inputs + (shared_spectrum,) * function.shared)
+        self.inputs = (spectrum,) * function.inputs + (shared_spectrum,) * function.shared
         self.outputs = (spectrum,) * function.outputs
         self.exchange_dtype = back.dtype
         self._function = function
         self._make, self._back, self._forth = make, back, forth
-        self._batch = spectrum.global_shape[:-spectrum.dimensions]
+        self._batch = spectrum.global_shape[: -spectrum.dimensions]
         self._scale_backward, self._scale_forward = scales
         self._given = [zeros(local, dtype) for _ in range(function.inputs)]
         self._shared = [zeros(local, dtype) for _ in range(function.shared)]
-        self._results = [zeros(local, dtype) for _ in range(
-            function.outputs if function.takes_out else 0)]
+        self._results = [zeros(local, dtype) for _ in range(function.outputs if function.takes_out else 0)]
 
     def release(self):
         super().release()
@@ -108,22 +107,29 @@ class VolumePointwise(Fields):
 
     def describe(self):
         """What was chosen and what it costs, as text."""
-        own = sum(field.nbytes for fields in (self._given, self._shared, self._results)
-                  for field in fields)
+        own = sum(field.nbytes for fields in (self._given, self._shared, self._results) for field in fields)
         work = self._back.nbytes + self._forth.nbytes
-        return (f"{super().describe()}, {own / 2**20:.1f} MiB of fields in real space, "
-                f"{work / 2**20:.1f} MiB of work memory")
+        return (
+            f"{super().describe()}, {own / 2**20:.1f} MiB of fields in real space, "
+            f"{work / 2**20:.1f} MiB of work memory"
+        )
 
     def prepare(self, inputs, outputs):
         own = self._function.inputs
-        fields, shared = [[natural_view(array, side) for array, side in zip(*pair)] for pair in (
-            (inputs[:own], self.inputs[:own]), (inputs[own:], self.inputs[own:]))]
+        fields, shared = [
+            [natural_view(array, side) for array, side in zip(*pair)]
+            for pair in ((inputs[:own], self.inputs[:own]), (inputs[own:], self.inputs[own:]))
+        ]
         results = [natural_view(*pair) for pair in zip(outputs, self.outputs)]
         entries = [slice(number, number + 1) for number in range(len(results[0]))]
-        back = [self._back.arrays([field[entry] for field in fields], self._given)
-                for entry in entries]
-        forth = [self._forth.arrays(self._given[:1] * len(results),  # until there are results
-                                    [result[entry] for result in results]) for entry in entries]
+        back = [self._back.arrays([field[entry] for field in fields], self._given) for entry in entries]
+        forth = [
+            self._forth.arrays(
+                self._given[:1] * len(results),  # until there are results
+                [result[entry] for result in results],
+            )
+            for entry in entries
+        ]
         return self._back.arrays(shared, self._shared), back, forth
 
     async def run(self, step, slot, compute, comm, shared, back, forth):
@@ -131,8 +137,9 @@ class VolumePointwise(Fields):
         if step.stage == "share":
             await self._back.run(task, slot, shared, compute, comms, self._scale_backward, first)
         elif step.stage == "back":
-            await self._back.run(task, slot, back[entry], compute, comms, self._scale_backward,
-                                 first, start=0 if entry else first)
+            await self._back.run(
+                task, slot, back[entry], compute, comms, self._scale_backward, first, start=0 if entry else first
+            )
         elif step.stage == "apply":
             if compute:
                 await wait_for_slices(first)
@@ -140,8 +147,7 @@ class VolumePointwise(Fields):
             if comm is not None:
                 await take_turn()
         else:
-            await self._forth.run(task, slot, forth[entry], compute, comms, self._scale_forward,
-                                  first, start=first)
+            await self._forth.run(task, slot, forth[entry], compute, comms, self._scale_forward, first, start=first)
 
     def _apply(self, entry):
         """Call the user's function for one entry; returns its results."""
@@ -149,8 +155,8 @@ class VolumePointwise(Fields):
         if self.planning:  # the function may not bear zeros, or may count its calls
             results = [fields[0] * fields[-1]] * len(self.outputs)
         else:
-            results = self._function(fields, shared, [result[0] for result in self._results],
-                                     self._batch, entry)
+            results = self._function(fields, shared, [result[0] for result in self._results], self._batch, entry)
         # Of the type that the compiled code reads; complex numbers for real ones are refused.
-        return [np.asarray(result).astype(self._given[0].dtype, casting="same_kind", copy=False)[None]
-                for result in results]
+        return [
+            np.asarray(result).astype(self._given[0].dtype, casting="same_kind", copy=False)[None] for result in results
+        ]

@@ -16,11 +16,18 @@ from ..arrays.weights import Weights, checked
 from ..compiled import njit
 from ..runtime.control.own_control import OwnControl
 
-_COUNT = 2**20      # numbers of each of three arrays: more than caches hold, as in a sweep or a sparse product
+_COUNT = 2**20  # numbers of each of three arrays: more than caches hold, as in a sweep or a sparse product
 
 
-def agreed_blocks(comm: MPI.Intracomm, shape: Sequence[int], grid: Sequence[int], *, weights: Sequence[Any] | str | None = None,
-                  deadline_s: float | None = 60.0, **geometry: Any) -> Blocks:
+def agreed_blocks(
+    comm: MPI.Intracomm,
+    shape: Sequence[int],
+    grid: Sequence[int],
+    *,
+    weights: Sequence[Any] | str | None = None,
+    deadline_s: float | None = 60.0,
+    **geometry: Any,
+) -> Blocks:
     """Make `Blocks` on all ranks, or raise the same error on all. Collective.
 
     `Blocks` itself knows no other ranks: where an argument is wrong on one rank alone, the others go on to wait for it.
@@ -47,8 +54,11 @@ def agreed_blocks(comm: MPI.Intracomm, shape: Sequence[int], grid: Sequence[int]
     control = OwnControl(comm, deadline_s)
     with control.together("making blocks", control.close):
         blocks = Blocks(shape, grid, weights=agreed_weights(control, weights), **geometry)
-        control.check("making blocks", None if blocks.size == comm.size else
-                      f"expected a grid of {comm.size} ranks, received {blocks.grid}", blocks=vars(blocks))
+        control.check(
+            "making blocks",
+            None if blocks.size == comm.size else f"expected a grid of {comm.size} ranks, received {blocks.grid}",
+            blocks=vars(blocks),
+        )
     control.close()
     return blocks
 

@@ -43,9 +43,11 @@ def numbers_of(owned: Any, needed: Any) -> tuple[list[np.ndarray], str | None]:
     lists, problem = [], None
     for name, numbers in (("owned", owned), ("needed", needed)):
         found = np.asarray(numbers)
-        if found.ndim != 1 or found.size and (found.dtype.kind not in "iu" or found.min() < 0):
-            problem = (f"expected {name} to be a list of integers >= 0, received an array of shape {found.shape} "
-                       f"and type {found.dtype}" + (f" from {found.min()} on" if found.dtype.kind == "i" else ""))
+        if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.min() < 0)):
+            problem = (
+                f"expected {name} to be a list of integers >= 0, received an array of shape {found.shape} "
+                f"and type {found.dtype}" + (f" from {found.min()} on" if found.dtype.kind == "i" else "")
+            )
         elif len(np.unique(found)) < len(found):
             problem = f"expected every number of {name} once, received one twice"
         lists.append(found if problem else found.astype(np.int64))
@@ -87,11 +89,13 @@ class RoundArrays:
             if not isinstance(array, np.ndarray) or mask_problem(array=array):
                 raise InputError(f"expected an array, received {type(array).__name__}")
             if array.shape != shape or array.dtype != dtype:
-                raise InputError(f"expected an array of shape {shape} and type {dtype}, received {array.shape} and "
-                                 f"{array.dtype}")
+                raise InputError(
+                    f"expected an array of shape {shape} and type {dtype}, received {array.shape} and {array.dtype}"
+                )
             if not array.flags.c_contiguous or not array.flags.writeable:
-                raise InputError("expected an array that is contiguous in C order and can be written to, received "
-                                 "another one")
+                raise InputError(
+                    "expected an array that is contiguous in C order and can be written to, received another one"
+                )
 
 
 def address_of(array: np.ndarray) -> int:

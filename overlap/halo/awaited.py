@@ -45,5 +45,7 @@ class Awaited:
         """What a slice awaits in a round."""
         # Not persistent: MPICH (5.0.2 measured) never reports a persistent request to nobody by Testsome, by which a
         # runtime polls, or by Testany; Test, Testall, Get_status and Wait see it complete at once.
-        return [*(self._comm.Recv([buffer, MPI.BYTE], peer, 0) for peer, buffer in self._receives),
-                *(self._comm.Send([buffer, MPI.BYTE], peer, 0) for peer, buffer in self._sends)]
+        return [
+            *(self._comm.Recv([buffer, MPI.BYTE], peer, 0) for peer, buffer in self._receives),
+            *(self._comm.Send([buffer, MPI.BYTE], peer, 0) for peer, buffer in self._sends),
+        ]

@@ -25,8 +25,8 @@ from .news import News
 from .plan import Entries
 from .window import LinkWindow, unusable
 
-_ATTEND_S = 0.005       # between two looks of a rank that waits, at what has failed and how late it is
-_POLLS = 200            # of messages, before the core is offered to others
+_ATTEND_S = 0.005  # between two looks of a rank that waits, at what has failed and how late it is
+_POLLS = 200  # of messages, before the core is offered to others
 
 
 class Halo(Freed):
@@ -88,9 +88,15 @@ class Halo(Freed):
         On all ranks, where an argument makes no sense or differs between ranks.
     """
 
-    def __init__(self, comm: MPI.Intracomm | AsyncComm | OwnControl, parts: Blocks | Entries,
-                 dtypes: DTypeLike | Sequence[DTypeLike] = np.float64, *, transport: str = "auto",
-                 deadline_s: float | None = 60.0) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm | AsyncComm | OwnControl,
+        parts: Blocks | Entries,
+        dtypes: DTypeLike | Sequence[DTypeLike] = np.float64,
+        *,
+        transport: str = "auto",
+        deadline_s: float | None = 60.0,
+    ) -> None:
         asynchronous = comm if isinstance(comm, AsyncComm) else None
         self.control = OwnControl.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
         self.comm = self.control.comm
@@ -99,9 +105,14 @@ class Halo(Freed):
         self._sets: dict[tuple[int, ...], int] = {}
         self._active = self._messages_left = self._closed = False
         self._pending = Pending(self)
-        with self.control.together("making a halo", self._undo, problem or problem_of(self.comm, parts, transport),
-                                   dtypes=[(dtype.str, components) for dtype, components in self._dtypes],
-                                   transport=transport, blocks=vars(parts) if isinstance(parts, Blocks) else None):
+        with self.control.together(
+            "making a halo",
+            self._undo,
+            problem or problem_of(self.comm, parts, transport),
+            dtypes=[(dtype.str, components) for dtype, components in self._dtypes],
+            transport=transport,
+            blocks=vars(parts) if isinstance(parts, Blocks) else None,
+        ):
             if isinstance(parts, Blocks):
                 self.local_shape, traffic = parts.local_shape(self.comm.rank), plan.of_blocks(parts, self.comm.rank)
             else:
@@ -116,13 +127,23 @@ class Halo(Freed):
             self._messages = Messages(far, self.local_shape, self._items)
             self._requests = Requests(self.control, self._messages)
             self._far = bool(far)
-            self._awaited = (None if asynchronous is None else Awaited(
-                asynchronous, self.control, Messages(traffic, self.local_shape, self._items)))
+            self._awaited = (
+                None
+                if asynchronous is None
+                else Awaited(asynchronous, self.control, Messages(traffic, self.local_shape, self._items))
+            )
 
     @classmethod
-    def from_indices(cls, comm: MPI.Intracomm | AsyncComm, owned: Any, needed: Any,
-                     dtypes: DTypeLike | Sequence[DTypeLike] = np.float64, *, transport: str = "auto",
-                     deadline_s: float | None = 60.0) -> Self:
+    def from_indices(
+        cls,
+        comm: MPI.Intracomm | AsyncComm,
+        owned: Any,
+        needed: Any,
+        dtypes: DTypeLike | Sequence[DTypeLike] = np.float64,
+        *,
+        transport: str = "auto",
+        deadline_s: float | None = 60.0,
+    ) -> Self:
         """Make a halo of entries that are known by global numbers. Collective.
 
         The local array has the entries owned first, then those needed, both in the order given.
@@ -167,8 +188,10 @@ class Halo(Freed):
         far = [one for one in traffic if one.rank not in peers]
         problem = None
         if transport == "window" and far:
-            problem = (f"expected all neighbours on one node for transport='window', received rank {far[0].rank} on "
-                       f"another one{': ' + self.reason if self.reason else ''}")
+            problem = (
+                f"expected all neighbours on one node for transport='window', received rank {far[0].rank} on "
+                f"another one{': ' + self.reason if self.reason else ''}"
+            )
         with self.control.together("choosing the transport", node.Free, problem):
             pass
         if self.reason is not None:
@@ -230,8 +253,10 @@ class Halo(Freed):
         self._check_open()
         try:
             if self._active:
-                raise InputError("expected the round before to have ended (wait), received the start of another one "
-                                 f"(rank {self.comm.rank})")
+                raise InputError(
+                    "expected the round before to have ended (wait), received the start of another one "
+                    f"(rank {self.comm.rank})"
+                )
             addresses = self._arrays.addresses(arrays)
             if addresses is not self._chosen:
                 self._choose(addresses)
@@ -328,8 +353,10 @@ class Halo(Freed):
     async def begin(self, *arrays: np.ndarray) -> Begun:
         """Begin a round in a slice program; await what this gives before the slice ends."""
         if self._awaited is None:
-            raise InputError("expected a halo of a runtime's communicator (Halo(rt.comm, ...)), received an await on one "
-                             "without a runtime")
+            raise InputError(
+                "expected a halo of a runtime's communicator (Halo(rt.comm, ...)), received an await on one "
+                "without a runtime"
+            )
         self._awaited.messages.sources[:] = self._arrays.addresses(arrays)
         self._awaited.messages.pack()
         return Begun([await started(one) for one in self._awaited.operations], self._awaited.messages.unpack)

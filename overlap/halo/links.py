@@ -34,8 +34,21 @@ from .moves import move
 ROUND, LINKS, POLLS, ATTEND, SCRATCH, SOURCES, BROKEN, STATE = 0, 1, 2, 3, 4, 5, 6, 8
 # Words of a link's end at the sender: is something left to do in this round, where the receiver's request and slots stand,
 # tables of moves into a slot and into shared arrays, and for each set of these where their addresses stand.
-(SENDING, REQUEST, DELIVERY, SLOT, SLOT_NBYTES, SLOT_TABLE, SLOT_ROWS, SLOT_WIDTH,
- DIRECT_TABLE, DIRECT_ROWS, DIRECT_WIDTH, SETS, PEER) = range(13)
+(
+    SENDING,
+    REQUEST,
+    DELIVERY,
+    SLOT,
+    SLOT_NBYTES,
+    SLOT_TABLE,
+    SLOT_ROWS,
+    SLOT_WIDTH,
+    DIRECT_TABLE,
+    DIRECT_ROWS,
+    DIRECT_WIDTH,
+    SETS,
+    PEER,
+) = range(13)
 # And at the receiver: likewise; the table moves data from a slot to the ghost cells.
 (RECEIVING, MY_REQUEST, MY_DELIVERY, MY_SLOT, MY_SLOT_NBYTES, TABLE, ROWS, WIDTH) = range(13, 21)
 LINK = 24

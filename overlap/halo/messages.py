@@ -17,8 +17,8 @@ from .moves import Moves, move, packing
 from .plan import Traffic
 
 TAG = 7
-_MOST = 16      # sets of arrays with requests of their own; others are packed
-_PACKED = ()    # in place of addresses
+_MOST = 16  # sets of arrays with requests of their own; others are packed
+_PACKED = ()  # in place of addresses
 
 
 class Messages:
@@ -51,8 +51,10 @@ class Messages:
         self._packs: list[tuple[Moves, np.ndarray]] = []
         self._unpacks: list[tuple[Moves, np.ndarray]] = []
         for one in traffic:
-            for regions, found, tables in ((one.sends, self.sends, self._packs),
-                                           (one.receives, self.receives, self._unpacks)):
+            for regions, found, tables in (
+                (one.sends, self.sends, self._packs),
+                (one.receives, self.receives, self._unpacks),
+            ):
                 if regions:
                     pairs, nbytes = packing(regions, shape, items)
                     buffer = np.zeros(nbytes, np.uint8)
@@ -63,7 +65,8 @@ class Messages:
                     tables.append((table, address))
                     run = table.run()
                     (self.send_runs if sending else self.receive_runs).append(
-                        None if run is None else (*(run[:2] if sending else run[2:4]), run[4]))
+                        None if run is None else (*(run[:2] if sending else run[2:4]), run[4])
+                    )
 
     def pack(self, direct: bool = False) -> None:
         """Copy what is sent from the arrays into the messages; if `direct`, but for runs."""
@@ -105,11 +108,15 @@ class Requests:
     def _use(self, addresses):
         if addresses not in self._made:
             self._made[addresses] = tuple(
-                [make([_buffer(buffer, run if addresses else None, addresses), MPI.BYTE], peer, TAG)
-                 for (peer, buffer), run in zip(messages, runs)]
+                [
+                    make([_buffer(buffer, run if addresses else None, addresses), MPI.BYTE], peer, TAG)
+                    for (peer, buffer), run in zip(messages, runs)
+                ]
                 for make, messages, runs in (
                     (self._control.comm.Recv_init, self._messages.receives, self._messages.receive_runs),
-                    (self._control.comm.Send_init, self._messages.sends, self._messages.send_runs)))
+                    (self._control.comm.Send_init, self._messages.sends, self._messages.send_runs),
+                )
+            )
         self._direct = bool(addresses)
         self._receives, self._sends = self._made[addresses]
         self._all = self._receives + self._sends
@@ -132,8 +139,9 @@ class Requests:
     @property
     def waiting_for(self) -> list[int]:
         """The ranks whose messages have not arrived."""
-        return sorted({peer for (peer, _), request in zip(self._messages.receives, self._receives)
-                       if not request.Get_status()})
+        return sorted(
+            {peer for (peer, _), request in zip(self._messages.receives, self._receives) if not request.Get_status()}
+        )
 
     def end(self) -> None:
         """Bring what a failure has left under way to its end, and free the requests. Collective.

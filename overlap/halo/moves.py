@@ -89,7 +89,7 @@ class Moves:
         self.width = max(map(len, rows), default=LOOPS)
         self._table = np.zeros((max(self.rows, 1), self.width), np.int64)
         for place, row in enumerate(rows):
-            self._table[place, :len(row)] = row
+            self._table[place, : len(row)] = row
         self.address = self._table.ctypes.data
 
     def run(self) -> tuple[int, int, int, int, int] | None:
@@ -102,8 +102,17 @@ class Moves:
     def _row(self, source, target):
         indexed = [isinstance(place.region, np.ndarray) for place in (source, target)]
         if any(indexed):
-            return [source.number, _offset(source), target.number, _offset(target), source.nbytes, INDEXED,
-                    source.count, self._positions(source), self._positions(target)]
+            return [
+                source.number,
+                _offset(source),
+                target.number,
+                _offset(target),
+                source.nbytes,
+                INDEXED,
+                source.count,
+                self._positions(source),
+                self._positions(target),
+            ]
         counts = [length_of(side) for side in source.region]
         strides = [_strides(place) for place in (source, target)]
         nbytes, axis = source.nbytes, len(counts)
@@ -111,8 +120,12 @@ class Moves:
         while axis and all(stride[axis - 1] == nbytes for stride in strides):
             axis -= 1
             nbytes *= counts[axis]
-        loops = [number for loop in zip(counts[:axis], *(stride[:axis] for stride in strides)) if loop[0] != 1
-                 for number in loop]
+        loops = [
+            number
+            for loop in zip(counts[:axis], *(stride[:axis] for stride in strides))
+            if loop[0] != 1
+            for number in loop
+        ]
         return [source.number, _offset(source), target.number, _offset(target), nbytes, len(loops) // 3, *loops]
 
     def _positions(self, place):
@@ -198,8 +211,9 @@ def _move_indexed(source, target, nbytes, count, source_positions, target_positi
             _copy_item(target + others[item] * nbytes, source + positions[item] * nbytes, nbytes)
 
 
-def packing(regions: Sequence[Region], shape: tuple[int, ...], items: Sequence[int]) -> tuple[
-        list[tuple[Place, Place]], int]:
+def packing(
+    regions: Sequence[Region], shape: tuple[int, ...], items: Sequence[int]
+) -> tuple[list[tuple[Place, Place]], int]:
     """Where the regions of several arrays of one shape stand in a message: pairs (in the array, in the message).
 
     Parameters

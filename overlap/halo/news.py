@@ -13,7 +13,7 @@ from ..errors import InputError, OverlapError, RankError, formatted
 from ..runtime.control.own_control import OwnControl
 
 TAG = 8
-_PATIENCE_S = 0.02      # a wait that is longer gives its core away
+_PATIENCE_S = 0.02  # a wait that is longer gives its core away
 _SLEEP_S = 0.0005
 
 
@@ -49,8 +49,9 @@ class News:
         if self.failure is None:
             self.failure = error
             news = (str(error),) if isinstance(error, InputError) else (self._comm.rank, *formatted(error))
-            self._told = [self._comm.isend(news, other, TAG) for other in range(self._comm.size)
-                          if other != self._comm.rank]
+            self._told = [
+                self._comm.isend(news, other, TAG) for other in range(self._comm.size) if other != self._comm.rank
+            ]
 
     def __call__(self, raised: int = 0, *_: int) -> None:
         """Called now and then by a rank that waits: raise another one's failure, keep the deadline.
@@ -71,8 +72,10 @@ class News:
         waited_s = time.monotonic() - self._since
         if self._deadline_s is not None and waited_s > self._deadline_s:
             ranks = ", ".join(map(str, self._waiting_for()))
-            abort(f"a halo exchange has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
-                  f"rank {ranks} does not take part")
+            abort(
+                f"a halo exchange has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
+                f"rank {ranks} does not take part"
+            )
         if waited_s > _PATIENCE_S:
             time.sleep(_SLEEP_S)
 

@@ -52,20 +52,34 @@ def of_blocks(blocks: Blocks, rank: int) -> list[Traffic]:
     found = []
     for peer in peers:
         theirs = [one for one in blocks.neighbours(peer) if one.rank == rank]
-        found.append(Traffic(peer, [one.send for one in theirs], [one.receive for one in theirs],
-                             [one.receive for one in mine if one.rank == peer], blocks.local_shape(peer)))
+        found.append(
+            Traffic(
+                peer,
+                [one.send for one in theirs],
+                [one.receive for one in theirs],
+                [one.receive for one in mine if one.rank == peer],
+                blocks.local_shape(peer),
+            )
+        )
     return found
 
 
 def _mirrored(blocks, rank):
     """The ranks that have this one as a neighbour, where ghost cells may be on one side only."""
-    both = Blocks(blocks.shape, blocks.grid, width=[max(pair) for pair in blocks.width],
-                  periodic=blocks.periodic, corners=blocks.corners, weights=blocks.weights)
+    both = Blocks(
+        blocks.shape,
+        blocks.grid,
+        width=[max(pair) for pair in blocks.width],
+        periodic=blocks.periodic,
+        corners=blocks.corners,
+        weights=blocks.weights,
+    )
     return {one.rank for one in both.neighbours(rank)}
 
 
-def of_indices(control: OwnControl, owned: np.ndarray, needed: np.ndarray,
-               places: tuple[np.ndarray, np.ndarray, int] | None = None) -> Entries:
+def of_indices(
+    control: OwnControl, owned: np.ndarray, needed: np.ndarray, places: tuple[np.ndarray, np.ndarray, int] | None = None
+) -> Entries:
     """The messages that bring entries, known by global numbers, to those that need them. Collective.
 
     `places` has where the owned and the needed entries stand in the local array, and how long this is. By default the
@@ -89,8 +103,10 @@ def of_indices(control: OwnControl, owned: np.ndarray, needed: np.ndarray,
     order = np.argsort(numbers, kind="stable")
     numbers, owners, owners_places = numbers[order], owners[order], owners_places[order]
     twice = numbers[:-1][numbers[1:] == numbers[:-1]]
-    control.check("the owners of entries", f"expected every entry to have one owner, received {twice[0]} twice"
-                  if len(twice) else None)
+    control.check(
+        "the owners of entries",
+        f"expected every entry to have one owner, received {twice[0]} twice" if len(twice) else None,
+    )
     asked = _sent(control, needed, needed % size, needed_at)
     lost, out = None, [list[tuple[int, np.ndarray, np.ndarray]]() for _ in range(size)]
     for source, (wanted, where) in enumerate(asked):
@@ -104,12 +120,17 @@ def of_indices(control: OwnControl, owned: np.ndarray, needed: np.ndarray,
             one = owners[at] == owner
             out[owner].append((source, owners_places[at[one]], where[one]))
     control.check("the owners of entries", lost)
-    orders: list[list[tuple[int, np.ndarray, np.ndarray]]] = control.alltoall(out)  # to each owner: who gets what, where
+    orders: list[list[tuple[int, np.ndarray, np.ndarray]]] = control.alltoall(
+        out
+    )  # to each owner: who gets what, where
     sends: dict[int, list[np.ndarray]] = {}
     for source, mine, theirs in (one for part in orders for one in part):
         before = sends.get(source)
-        sends[source] = [mine, theirs] if before is None else [
-            np.concatenate([before[0], mine]), np.concatenate([before[1], theirs])]
+        sends[source] = (
+            [mine, theirs]
+            if before is None
+            else [np.concatenate([before[0], mine]), np.concatenate([before[1], theirs])]
+        )
     for source, (mine, theirs) in sends.items():
         ascending = np.argsort(theirs)
         sends[source] = [mine[ascending], theirs[ascending]]

@@ -10,8 +10,8 @@ from mpi4py import MPI
 from ..collectives.protocol import LINE
 from ..collectives.window import SPINS, SPINS_SHARED, cores_are_shared
 from ..errors import InputError
-from . import links
 from ..runtime.control.own_control import OwnControl
+from . import links
 from .moves import Moves, Place, packing
 from .plan import Traffic
 
@@ -55,8 +55,16 @@ class LinkWindow:
         The addresses of the arrays of the round go there.
     """
 
-    def __init__(self, control: OwnControl, node: MPI.Intracomm, peers: dict[int, int], traffic: Sequence[Traffic],
-                 shape: tuple[int, ...], items: Sequence[int], attend: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        control: OwnControl,
+        node: MPI.Intracomm,
+        peers: dict[int, int],
+        traffic: Sequence[Traffic],
+        shape: tuple[int, ...],
+        items: Sequence[int],
+        attend: Callable[[int, int], None],
+    ) -> None:
         self._control, self._node, self._peers = control, node, peers
         self._shape, self._items, self._attend = shape, items, attend
         self._traffic = traffic
@@ -71,8 +79,13 @@ class LinkWindow:
         self.address = self.state.ctypes.data
         with control.watching("comparing the cores of a node's ranks"):
             polls = SPINS_SHARED if cores_are_shared(node) else SPINS
-        for place, value in ((links.LINKS, len(traffic)), (links.ATTEND, id(attend)), (links.POLLS, polls),
-                             (links.SCRATCH, self._scratch.ctypes.data), (links.SOURCES, self.sources.ctypes.data)):
+        for place, value in (
+            (links.LINKS, len(traffic)),
+            (links.ATTEND, id(attend)),
+            (links.POLLS, polls),
+            (links.SCRATCH, self._scratch.ctypes.data),
+            (links.SOURCES, self.sources.ctypes.data),
+        ):
             self.state[place] = value
         self._join(self._segments())
 
@@ -82,16 +95,20 @@ class LinkWindow:
         for one in self._traffic:
             slot = -(-packing(one.receives, self._shape, self._items)[1] // LINE) * LINE
             mine[self._node.rank, self._peers[one.rank]] = (
-                nbytes, nbytes + links.REQUEST_NBYTES,
-                nbytes + links.REQUEST_NBYTES + 2 * links.DELIVERY_NBYTES, slot)
+                nbytes,
+                nbytes + links.REQUEST_NBYTES,
+                nbytes + links.REQUEST_NBYTES + 2 * links.DELIVERY_NBYTES,
+                slot,
+            )
             nbytes += links.REQUEST_NBYTES + 2 * links.DELIVERY_NBYTES + 2 * slot
         bases = self._allocate(nbytes)
         places = {}
         with self._control.watching("exchanging where segments are"):
             every = self._node.allgather(mine)
         for part in every:
-            places |= {pair: tuple(bases[pair[0]] + offset for offset in found[:3]) + found[3:]
-                       for pair, found in part.items()}
+            places |= {
+                pair: tuple(bases[pair[0]] + offset for offset in found[:3]) + found[3:] for pair, found in part.items()
+            }
         return places
 
     def _join(self, places):
@@ -102,29 +119,44 @@ class LinkWindow:
             # that it writes as a sender, and the slots for what it sends.
             request, delivery, slots, slot = places[me, peer]
             their_request, their_delivery, their_slots, their_slot = places[peer, me]
-            link = self.state[links.STATE + links.LINK * number:][:links.LINK]
+            link = self.state[links.STATE + links.LINK * number :][: links.LINK]
             link[links.PEER] = one.rank
             if one.sends:
                 pairs, nbytes = packing(one.sends, self._shape, self._items)
-                direct = [(Place(array, self._shape, item, region), Place(array, one.shape, item, fill))
-                          for array, item in enumerate(self._items) for region, fill in zip(one.sends, one.fills)]
+                direct = [
+                    (Place(array, self._shape, item, region), Place(array, one.shape, item, fill))
+                    for array, item in enumerate(self._items)
+                    for region, fill in zip(one.sends, one.fills)
+                ]
                 into_slot, into_array = Moves(pairs), Moves(direct)
                 assert nbytes <= their_slot
                 self._moves += [into_slot, into_array]
                 for place, value in (
-                        (links.REQUEST, request), (links.DELIVERY, their_delivery), (links.SLOT, their_slots),
-                        (links.SLOT_NBYTES, their_slot), (links.SLOT_TABLE, into_slot.address),
-                        (links.SLOT_ROWS, into_slot.rows), (links.SLOT_WIDTH, into_slot.width),
-                        (links.DIRECT_TABLE, into_array.address), (links.DIRECT_ROWS, into_array.rows),
-                        (links.DIRECT_WIDTH, into_array.width), (links.SETS, self._sets[one.rank].ctypes.data)):
+                    (links.REQUEST, request),
+                    (links.DELIVERY, their_delivery),
+                    (links.SLOT, their_slots),
+                    (links.SLOT_NBYTES, their_slot),
+                    (links.SLOT_TABLE, into_slot.address),
+                    (links.SLOT_ROWS, into_slot.rows),
+                    (links.SLOT_WIDTH, into_slot.width),
+                    (links.DIRECT_TABLE, into_array.address),
+                    (links.DIRECT_ROWS, into_array.rows),
+                    (links.DIRECT_WIDTH, into_array.width),
+                    (links.SETS, self._sets[one.rank].ctypes.data),
+                ):
                     link[place] = value
             if one.receives:
                 table = Moves([(packed, place) for place, packed in packing(one.receives, self._shape, self._items)[0]])
                 self._moves.append(table)
                 for place, value in (
-                        (links.MY_REQUEST, their_request), (links.MY_DELIVERY, delivery), (links.MY_SLOT, slots),
-                        (links.MY_SLOT_NBYTES, slot), (links.TABLE, table.address), (links.ROWS, table.rows),
-                        (links.WIDTH, table.width)):
+                    (links.MY_REQUEST, their_request),
+                    (links.MY_DELIVERY, delivery),
+                    (links.MY_SLOT, slots),
+                    (links.MY_SLOT_NBYTES, slot),
+                    (links.TABLE, table.address),
+                    (links.ROWS, table.rows),
+                    (links.WIDTH, table.width),
+                ):
                     link[place] = value
 
     def _allocate(self, nbytes):
@@ -164,13 +196,15 @@ class LinkWindow:
         base = bases[self._node.rank]
         with self._control.watching("the end of making shared arrays"):
             self._node.Barrier()
-        return [_memory(base + offset, count * dtype.itemsize).view(dtype).reshape(shape)
-                for offset, count, (shape, dtype) in zip(offsets, counts, shapes)]
+        return [
+            _memory(base + offset, count * dtype.itemsize).view(dtype).reshape(shape)
+            for offset, count, (shape, dtype) in zip(offsets, counts, shapes)
+        ]
 
     @property
     def waiting_for(self) -> list[int]:
         """The ranks that something is left to be done with in this round."""
-        rows = self.state[links.STATE:].reshape(-1, links.LINK)
+        rows = self.state[links.STATE :].reshape(-1, links.LINK)
         return sorted({int(row[links.PEER]) for row in rows if row[links.SENDING] or row[links.RECEIVING]})
 
     def free(self) -> None:

@@ -8,5 +8,18 @@ from .runtime import Runtime
 from .scheduling.polling import POLLS_PER_EXCHANGE
 from .threads.workers import worker_index
 
-__all__ = ["AsyncComm", "Load", "POLLS_PER_EXCHANGE", "Pipeline", "Runtime", "all_of", "barrier", "parallel",
-           "stagger", "start", "take_turn", "wait_for_slices", "worker_index"]
+__all__ = [
+    "POLLS_PER_EXCHANGE",
+    "AsyncComm",
+    "Load",
+    "Pipeline",
+    "Runtime",
+    "all_of",
+    "barrier",
+    "parallel",
+    "stagger",
+    "start",
+    "take_turn",
+    "wait_for_slices",
+    "worker_index",
+]

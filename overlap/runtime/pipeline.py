@@ -68,9 +68,15 @@ class Pipeline:
         How long this rank has computed and waited in its calls.
     """
 
-    def __init__(self, runtime: Runtime, program: SliceProgram,
-                 buffers: Callable[[], Any] | None, skeleton: SliceProgram | Literal["agree"] | None,
-                 options: PipelineOptions, problem: str | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        program: SliceProgram,
+        buffers: Callable[[], Any] | None,
+        skeleton: SliceProgram | Literal["agree"] | None,
+        options: PipelineOptions,
+        problem: str | None = None,
+    ) -> None:
         self.depth = options.depth
         self.wait = options.wait
         # To make a pipeline is no collective: what is wrong with it here, all ranks are told by its
@@ -81,14 +87,14 @@ class Pipeline:
             try:
                 self.slots = [buffers() for _ in range(options.depth)]
             except KeyboardInterrupt:
-                raise       # the user wants an end now, not at a call that may never come
+                raise  # the user wants an end now, not at a call that may never come
             except BaseException as error:
                 self._error = error
         self._options = options
         self._runtime = runtime
         self._program = program
         self._skeleton = skeleton
-        self._path = (StraightPath if callable(skeleton) else LearningPath if skeleton is None else AgreedPath)
+        self._path = StraightPath if callable(skeleton) else LearningPath if skeleton is None else AgreedPath
         self._has_buffers = buffers is not None
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
@@ -97,11 +103,11 @@ class Pipeline:
         self.load = Load()
         self._headers: dict[tuple[int, str], Header] = {}  # of calls that agree on nothing more
         ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
-        self._trial: dict[str, list[float]] | None = (
-            {way: [] for way in ways} if options.wait == "auto" else None)
+        self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
 
-    def __call__(self, slices: Iterable[Any], *args: Any, agree: Any = None,
-                 problem: str | None = None, **kwargs: Any) -> None:
+    def __call__(
+        self, slices: Iterable[Any], *args: Any, agree: Any = None, problem: str | None = None, **kwargs: Any
+    ) -> None:
         """Run all slices to their end (collective).
 
         Parameters
@@ -144,7 +150,7 @@ class Pipeline:
             if self._error is not None:
                 error = self._error
             make_job = partial(self._job, keys, wait, crew, args, kwargs)
-            straight = runtime.trace is None and (count <= 1 or crew == ALONE and self._path is StraightPath)
+            straight = runtime.trace is None and (count <= 1 or (crew == ALONE and self._path is StraightPath))
             if not straight and error is None:
                 try:
                     job, waiting = make_job()
@@ -157,9 +163,17 @@ class Pipeline:
                 self._meet(count, wait, agree, error)
             started = perf_counter()
             if straight:
-                computing_s = runtime._run_path(self._path(
-                    runtime._scheduler, keys, self._slice(self._program, args, kwargs), self.slots,
-                    self._in_flight(wait), crew == HELPED, make_job))
+                computing_s = runtime._run_path(
+                    self._path(
+                        runtime._scheduler,
+                        keys,
+                        self._slice(self._program, args, kwargs),
+                        self.slots,
+                        self._in_flight(wait),
+                        crew == HELPED,
+                        make_job,
+                    )
+                )
             else:
                 computing_s = runtime._run(job, waiting, crew)
             took_s = perf_counter() - started
@@ -177,10 +191,18 @@ class Pipeline:
 
     def _agreed(self, count, wait, agree):
         options = self._options
-        return {"slices": count, "depth": options.depth, "wait": wait, "in_flight": options.in_flight,
-                "polls": options.polls, **(agree if isinstance(agree, dict) else {"agree": agree})}
+        return {
+            "slices": count,
+            "depth": options.depth,
+            "wait": wait,
+            "in_flight": options.in_flight,
+            "polls": options.polls,
+            **(agree if isinstance(agree, dict) else {"agree": agree}),
+        }
 
-    def known(self, count: int, steps: Sequence[tuple[Any, Callable[[], object] | Operation]]) -> Callable[[], None] | None:
+    def known(
+        self, count: int, steps: Sequence[tuple[Any, Callable[[], object] | Operation]]
+    ) -> Callable[[], None] | None:
         """A call that does the same every time, as a function without arguments (which is collective); for short ones.
 
         Parameters
@@ -196,7 +218,7 @@ class Pipeline:
             None: a trace wants to see the slices, or how they wait is not chosen yet.
         """
         runtime = self._runtime
-        if runtime.trace is not None or self._trial is not None and count > 1 or count >= runtime.agree_every:
+        if runtime.trace is not None or (self._trial is not None and count > 1) or count >= runtime.agree_every:
             return None
         wait = self._next_wait(count)
         path = KnownPath(runtime._scheduler, steps, self._in_flight(wait), partial(self._job, [], wait, ALONE, (), {}))
@@ -221,18 +243,24 @@ class Pipeline:
     def _job(self, keys, wait, crew, args, kwargs):
         skeleton = self._skeleton
         return self._runtime._job(
-            keys, self._slice(self._program, args, kwargs),
+            keys,
+            self._slice(self._program, args, kwargs),
             self._slice(skeleton, args, kwargs) if callable(skeleton) else skeleton,
-            self.slots, replace(self._options, wait=wait), crew)
+            self.slots,
+            replace(self._options, wait=wait),
+            crew,
+        )
 
     def _slice(self, function, args, kwargs):
         """What makes a slice's coroutine of its key and its slot's buffers."""
+
         def coroutine(key, buffers):
-            made = (function(key, buffers, *args, **kwargs) if self._has_buffers
-                    else function(key, *args, **kwargs))
+            made = function(key, buffers, *args, **kwargs) if self._has_buffers else function(key, *args, **kwargs)
             if not hasattr(made, "send"):
-                raise TypeError(f"expected {self._name} to be a coroutine function (`async def`), received "
-                                f"one that returned {repr_of(made)}")
+                raise TypeError(
+                    f"expected {self._name} to be a coroutine function (`async def`), received "
+                    f"one that returned {repr_of(made)}"
+                )
             return made
 
         return coroutine
@@ -263,4 +291,5 @@ def _listed(slices: Iterable[Any]) -> tuple[list[Any], BaseException | None]:
         return list(slices), None
     except BaseException as error:  # the call is collective: the other ranks are on their way to it
         return [], error if not isinstance(error, TypeError) else InputError(
-            f"expected a sequence of slices, received one that fails: {formatted(error)[0]}")
+            f"expected a sequence of slices, received one that fails: {formatted(error)[0]}"
+        )

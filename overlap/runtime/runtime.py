@@ -90,23 +90,34 @@ class Runtime:
     comm: AsyncComm
     trace: Trace | None
 
-    def __init__(self, comm: MPI.Intracomm, *, workers: int = 1, depth: int = 8, wait: str = "auto",
-                 in_flight: int | None = None, deadline_s: float | None = 60.0,
-                 entry_deadline_s: float | None = None, trace: Trace | bool | None = None,
-                 agree_every: int = 64, nice: int = 0) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        workers: int = 1,
+        depth: int = 8,
+        wait: str = "auto",
+        in_flight: int | None = None,
+        deadline_s: float | None = 60.0,
+        entry_deadline_s: float | None = None,
+        trace: Trace | bool | None = None,
+        agree_every: int = 64,
+        nice: int = 0,
+    ) -> None:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ThreadLevelError(
                 "expected an MPI thread level of at least MPI_THREAD_SERIALIZED "
                 f"({MPI.THREAD_SERIALIZED}), received {MPI.Query_thread()}; set "
-                "mpi4py.rc.thread_level = 'serialized' before importing mpi4py.MPI")
+                "mpi4py.rc.thread_level = 'serialized' before importing mpi4py.MPI"
+            )
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-            raise InputError("expected an mpi4py.MPI.Intracomm that has not been freed, received "
-                             f"{comm!r}")
-        problem = (options_problem(workers=workers, depth=depth, agree_every=agree_every,
-                                   in_flight=in_flight, wait=wait)
-                   or number_problem("deadline_s", deadline_s, positive=True, none=True)
-                   or number_problem("entry_deadline_s", entry_deadline_s, positive=True, none=True)
-                   or number_problem("nice", nice))
+            raise InputError(f"expected an mpi4py.MPI.Intracomm that has not been freed, received {comm!r}")
+        problem = (
+            options_problem(workers=workers, depth=depth, agree_every=agree_every, in_flight=in_flight, wait=wait)
+            or number_problem("deadline_s", deadline_s, positive=True, none=True)
+            or number_problem("entry_deadline_s", entry_deadline_s, positive=True, none=True)
+            or number_problem("nice", nice)
+        )
         if problem is None:  # numpy's integers become Python's
             workers, depth, agree_every = map(int, (workers, depth, agree_every))
             in_flight = None if in_flight is None else int(in_flight)
@@ -124,14 +135,19 @@ class Runtime:
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.control = Control(comm, self._watchdog)
             self.control.runtime = weakref.ref(self)
-            self._scheduler = Scheduler(
-                self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
+            self._scheduler = Scheduler(self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
             self._threads = Threads(self._scheduler, 1 if problem else workers, nice)
-            self._finalizer = weakref.finalize(
-                self, _dropped, self.control, self._threads, self._watchdog)
+            self._finalizer = weakref.finalize(self, _dropped, self.control, self._threads, self._watchdog)
             self._finalizer.atexit = False
-            with self.together("making a runtime", self.close, problem=problem, depth=depth,
-                               wait=wait, in_flight=in_flight, agree_every=agree_every):
+            with self.together(
+                "making a runtime",
+                self.close,
+                problem=problem,
+                depth=depth,
+                wait=wait,
+                in_flight=in_flight,
+                agree_every=agree_every,
+            ):
                 self.control.free_dropped()
                 self.comm = self.control.wrap(comm)
                 with self._watchdog.watching("comparing the clocks of all ranks"):
@@ -148,17 +164,16 @@ class Runtime:
         """Join the threads, free the communicators, restore the thread pools (collective)."""
         if self.closed:
             return
-        with held_signals():
-            with self.control.exclusive.used("closing a runtime"):
-                self.control.check_idle()
-                self.closed = True
-                with ExitStack() as closing:    # which goes on where a step of it raises
-                    closing.callback(self._watchdog.close)
-                    closing.callback(self.control.free)
-                    closing.push(self._pools)
-                    closing.callback(self._threads.close)
-                    self._finalizer.detach()
-                    self.cache.clear()
+        with held_signals(), self.control.exclusive.used("closing a runtime"):
+            self.control.check_idle()
+            self.closed = True
+            with ExitStack() as closing:  # which goes on where a step of it raises
+                closing.callback(self._watchdog.close)
+                closing.callback(self.control.free)
+                closing.push(self._pools)
+                closing.callback(self._threads.close)
+                self._finalizer.detach()
+                self.cache.clear()
 
     def pause(self) -> None:
         """Restore the thread pools until `resume`; what idles is kept, and may be dropped without `close` (local)."""
@@ -202,26 +217,50 @@ class Runtime:
             Freed with the runtime.
         """
         from .requests.async_collectives import making  # numba takes a second to import
+
         with held_signals():
             return self.control.wrap((comm or self.comm).source, making(max_nbytes))
 
     @overload
-    def pipelined(self, program: SliceProgram, *, buffers: Callable[[], Any] | None = None,
-                  skeleton: SliceProgram | Literal["agree"] | None = None, depth: int | None = None,
-                  wait: str | None = None, in_flight: int | None = None,
-                  polls: int | None = None, independent: bool = False) -> Pipeline: ...
+    def pipelined(
+        self,
+        program: SliceProgram,
+        *,
+        buffers: Callable[[], Any] | None = None,
+        skeleton: SliceProgram | Literal["agree"] | None = None,
+        depth: int | None = None,
+        wait: str | None = None,
+        in_flight: int | None = None,
+        polls: int | None = None,
+        independent: bool = False,
+    ) -> Pipeline: ...
 
     @overload
-    def pipelined(self, program: None = None, *, buffers: Callable[[], Any] | None = None,
-                  skeleton: SliceProgram | Literal["agree"] | None = None, depth: int | None = None,
-                  wait: str | None = None, in_flight: int | None = None,
-                  polls: int | None = None, independent: bool = False) -> Callable[[SliceProgram], Pipeline]: ...
+    def pipelined(
+        self,
+        program: None = None,
+        *,
+        buffers: Callable[[], Any] | None = None,
+        skeleton: SliceProgram | Literal["agree"] | None = None,
+        depth: int | None = None,
+        wait: str | None = None,
+        in_flight: int | None = None,
+        polls: int | None = None,
+        independent: bool = False,
+    ) -> Callable[[SliceProgram], Pipeline]: ...
 
-    def pipelined(self, program: SliceProgram | None = None, *,
-                  buffers: Callable[[], Any] | None = None,
-                  skeleton: SliceProgram | Literal["agree"] | None = None,
-                  depth: int | None = None, wait: str | None = None, in_flight: int | None = None,
-                  polls: int | None = None, independent: bool = False) -> Pipeline | Callable[[SliceProgram], Pipeline]:
+    def pipelined(
+        self,
+        program: SliceProgram | None = None,
+        *,
+        buffers: Callable[[], Any] | None = None,
+        skeleton: SliceProgram | Literal["agree"] | None = None,
+        depth: int | None = None,
+        wait: str | None = None,
+        in_flight: int | None = None,
+        polls: int | None = None,
+        independent: bool = False,
+    ) -> Pipeline | Callable[[SliceProgram], Pipeline]:
         """Make a pipeline of a slice program; a decorator, with or without arguments.
 
         Parameters
@@ -254,14 +293,26 @@ class Runtime:
         """
         if program is None:
             return lambda program: self.pipelined(
-                program, buffers=buffers, skeleton=skeleton, depth=depth, wait=wait,
-                in_flight=in_flight, polls=polls, independent=independent)
+                program,
+                buffers=buffers,
+                skeleton=skeleton,
+                depth=depth,
+                wait=wait,
+                in_flight=in_flight,
+                polls=polls,
+                independent=independent,
+            )
         problem = options_problem(depth=depth, wait=wait, in_flight=in_flight, polls=polls)
         if problem is not None:
             depth = wait = in_flight = polls = None
         depth = depth or self.depth
-        options = PipelineOptions(depth, wait or self.wait, in_flight or min(depth, self.in_flight),
-                                  polls or POLLS_PER_EXCHANGE, independent is True and self.control.size == 1)
+        options = PipelineOptions(
+            depth,
+            wait or self.wait,
+            in_flight or min(depth, self.in_flight),
+            polls or POLLS_PER_EXCHANGE,
+            independent is True and self.control.size == 1,
+        )
         return Pipeline(self, program, buffers, skeleton, options, problem)
 
     def preflight(self, problem: str | None = None, **agreed: Any) -> None:
@@ -283,16 +334,16 @@ class Runtime:
             The same on all ranks.
         """
         with held_signals():
-            self.enter("the check of the input", agreed,
-                       None if problem is None else InputError(problem))
+            self.enter("the check of the input", agreed, None if problem is None else InputError(problem))
 
     def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
         """Begin a call: `Control.meet`, at which nobody is late yet outside of `together`."""
         self.control.meet(call, agreed, error=error, entry=not self.control.nested)
 
     @contextmanager
-    def together(self, what: str, undo: Callable[[], object] | None = None, *,
-                 problem: str | None = None, **agreed: Any) -> Iterator[None]:
+    def together(
+        self, what: str, undo: Callable[[], object] | None = None, *, problem: str | None = None, **agreed: Any
+    ) -> Iterator[None]:
         """Do something on all ranks, or fail on all of them: a ``with`` block (collective).
 
         For constructors and for planning. Begins and ends with a header of `Control`, so all ranks
@@ -323,7 +374,8 @@ class Runtime:
         workers = self._threads.workers(crew, options.wait)
         job = Job(slices, program, skeleton, slots, options.depth, workers, self.trace)
         return job, self._scheduler.waiting(
-            options.wait, job, workers, options.in_flight, options.polls, crew != THREADS)
+            options.wait, job, workers, options.in_flight, options.polls, crew != THREADS
+        )
 
     def loads(self) -> list[Load]:
         """What every rank's workers have done so far: `load` of all ranks (collective)."""
@@ -352,7 +404,7 @@ class Runtime:
         signals, control = held_signals(), self.control
         cause = job.failure and job.failure.error
         control.mark(error)
-        if isinstance(cause, KeyboardInterrupt) or cause is not None and cause is signals.error:
+        if isinstance(cause, KeyboardInterrupt) or (cause is not None and cause is signals.error):
             raise control.mark(cause) from error
         raise error from cause
 
@@ -384,6 +436,9 @@ def _dropped(control, threads, watchdog):
     control.drop()
     if control.paused:
         return
-    warnings.warn("a Runtime (or a plan with one of its own) was dropped without close(); its "
-                  "communicators are freed when all ranks have dropped it and make the next one",
-                  ResourceWarning, stacklevel=2)
+    warnings.warn(
+        "a Runtime (or a plan with one of its own) was dropped without close(); its "
+        "communicators are freed when all ranks have dropped it and make the next one",
+        ResourceWarning,
+        stacklevel=2,
+    )

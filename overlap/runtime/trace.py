@@ -65,8 +65,7 @@ class Span:
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
     """The sort key in which "worker 10" follows "worker 9"."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part)
-            for part in re.split(r"(\d+)", text) if part]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def display_order(span: Span) -> tuple:
@@ -74,8 +73,7 @@ def display_order(span: Span) -> tuple:
 
     Communicators come after the threads whose waiting they hide.
     """
-    return (span.rank, span.thread.startswith("communicator"), _natural(span.thread),
-            span.start_s, span.end_s)
+    return (span.rank, span.thread.startswith("communicator"), _natural(span.thread), span.start_s, span.end_s)
 
 
 class Trace:
@@ -87,7 +85,7 @@ class Trace:
         This rank's clock minus rank 0's, in seconds; `start` measures it.
     """
 
-    __slots__ = ("offset_s", "_rows")
+    __slots__ = ("_rows", "offset_s")
 
     def __init__(self, offset_s: float = 0.0) -> None:
         self.offset_s = offset_s
@@ -145,10 +143,11 @@ class Trace:
         -------
         list of Span
         """
-        return [Span(rank, str(thread), kind, str(label),
-                     start_s - self.offset_s, end_s - self.offset_s)
-                for thread, row in list(self._rows.items())
-                for kind, label, start_s, end_s in list(row)]
+        return [
+            Span(rank, str(thread), kind, str(label), start_s - self.offset_s, end_s - self.offset_s)
+            for thread, row in list(self._rows.items())
+            for kind, label, start_s, end_s in list(row)
+        ]
 
     def gather(self, comm: Comm) -> list[Span] | None:
         """Bring the spans of all ranks together. Collective.
@@ -169,8 +168,7 @@ class Trace:
         return sorted((span for part in parts for span in part), key=display_order)
 
 
-def clock_offset(comm: Comm, rounds: int = 20, *,
-                 clock: Callable[[], float] = time.perf_counter) -> float:
+def clock_offset(comm: Comm, rounds: int = 20, *, clock: Callable[[], float] = time.perf_counter) -> float:
     """Measure how far this rank's clock is ahead of rank 0's, in seconds. Collective.
 
     Each other rank in turn asks rank 0 for its time, `rounds` times. If the question leaves at a,

@@ -11,5 +11,19 @@ from .preconditioners import BlockJacobi, Jacobi, Preconditioner
 from .schwarz import AdditiveSchwarz
 from .solution import Solution
 
-__all__ = ["IC0", "AdditiveSchwarz", "BlockJacobi", "Chebyshev", "Jacobi", "Matrix", "Multigrid", "Preconditioner", "Solution",
-           "bicgstab", "cg", "diffusion", "faster_cg", "pipecg"]
+__all__ = [
+    "IC0",
+    "AdditiveSchwarz",
+    "BlockJacobi",
+    "Chebyshev",
+    "Jacobi",
+    "Matrix",
+    "Multigrid",
+    "Preconditioner",
+    "Solution",
+    "bicgstab",
+    "cg",
+    "diffusion",
+    "faster_cg",
+    "pipecg",
+]

@@ -22,8 +22,8 @@ from .prefetch import FAR, fetched
 from .rows import Rows
 
 LANES = 8
-_MOST = 40              # diagonals on and above the main one
-_LEAST_FILLED = 0.7     # of their places; what is not filled is read all the same
+_MOST = 40  # diagonals on and above the main one
+_LEAST_FILLED = 0.7  # of their places; what is not filled is read all the same
 
 
 class BlockDiagonals:
@@ -54,14 +54,22 @@ class BlockDiagonals:
         """Those of rows; None where the blocks do not lie on few diagonals that they fill well."""
         upper = np.flatnonzero(~rows.external & (rows.columns - rows.first >= rows.row_of))
         offsets = np.unique(rows.columns[upper] - rows.first - rows.row_of[upper])
-        if not len(offsets) or offsets[0] or len(offsets) > _MOST or len(upper) < _LEAST_FILLED * len(offsets) * rows.count:
+        if (
+            not len(offsets)
+            or offsets[0]
+            or len(offsets) > _MOST
+            or len(upper) < _LEAST_FILLED * len(offsets) * rows.count
+        ):
             return None
         return cls(rows, offsets)
 
     def multiply(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
         """Compute the product with own entries."""
-        run(lambda first, last: _multiply(self._cuts, self._offsets, self._values, x, y, self._sums, first, last),
-            0, len(self._cuts) - 1)
+        run(
+            lambda first, last: _multiply(self._cuts, self._offsets, self._values, x, y, self._sums, first, last),
+            0,
+            len(self._cuts) - 1,
+        )
         _add_sums(self._cuts, self._sums, y)
 
 
@@ -84,7 +92,7 @@ def _fill(starts, columns, values, first, offsets, found):
 def _multiply(cuts, offsets, values, x, y, sums, first, last):
     """Set the rows of some parts of y, and the sums of these parts."""
     for part in range(first, last):
-        y[cuts[part]:cuts[part + 1]] = 0
+        y[cuts[part] : cuts[part + 1]] = 0
         sums[part] = 0
         for row in range(cuts[part], cuts[part + 1], LANES):
             _add_group(values, offsets, x, y, sums[part], row, cuts[part + 1])
@@ -109,16 +117,21 @@ def _add_group(typingctx, values, offsets, x, y, sums, row, end):
     """
     arrays = values, x, y, sums
     if any(kind.layout != "C" or kind.dtype != values.dtype for kind in arrays) or offsets.dtype != types.int64:
-        raise TypingError(f"expected contiguous arrays of one type and offsets of int64, received {arrays} and {offsets}")
+        raise TypingError(
+            f"expected contiguous arrays of one type and offsets of int64, received {arrays} and {offsets}"
+        )
 
     def codegen(context, builder, signature, arguments):
-        data = [context.make_array(kind)(context, builder, value).data
-                for kind, value in zip(signature.args[:5], arguments[:5])]
+        data = [
+            context.make_array(kind)(context, builder, value).data
+            for kind, value in zip(signature.args[:5], arguments[:5])
+        ]
         number = context.get_data_type(values.dtype)
         group = _Group(builder, number, context.get_abi_sizeof(number))
         word = ir.IntType(64)
-        row, end = (context.cast(builder, value, kind, types.int64)
-                    for value, kind in zip(arguments[5:], signature.args[5:]))
+        row, end = (
+            context.cast(builder, value, kind, types.int64) for value, kind in zip(arguments[5:], signature.args[5:])
+        )
         values_at, offsets_at, x_at, y_at, sums_at = data
         count = builder.extract_value(context.make_array(signature.args[1])(context, builder, arguments[1]).shape, 0)
 
@@ -128,7 +141,9 @@ def _add_group(typingctx, values, offsets, x, y, sums, row, end):
             beyond = builder.add(builder.sub(target, end), word(LANES - 1))
             return builder.select(inside, group.rows(y_at, target), group.rows(sums_at, beyond))
 
-        block_at = builder.gep(values_at, [builder.mul(builder.mul(builder.sdiv(row, word(LANES)), count), word(9 * LANES))])
+        block_at = builder.gep(
+            values_at, [builder.mul(builder.mul(builder.sdiv(row, word(LANES)), count), word(9 * LANES))]
+        )
         here = group.load(group.rows(x_at, row))
         blocks = group.blocks(block_at)
         found = [cgutils.alloca_once_value(builder, value) for value in group.product(blocks)(here)]
@@ -172,19 +187,23 @@ class _Group:
         """The nine entries of eight blocks; later ones are fetched meanwhile."""
         for entry in range(FAR // LANES, FAR // LANES + 9):
             fetched(self._builder, self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]))
-        return [self._loaded(self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]), self._eight) for entry in range(9)]
+        return [
+            self._loaded(self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]), self._eight) for entry in range(9)
+        ]
 
     def product(self, blocks, mirrored=False):
         """The function that multiplies eight blocks, or the transposed ones, with eight rows."""
+
         def of(rows):
             found = []
             for i in range(3):
-                entries = blocks[i::3] if mirrored else blocks[3 * i:3 * i + 3]
+                entries = blocks[i::3] if mirrored else blocks[3 * i : 3 * i + 3]
                 total = self._builder.fmul(entries[0], rows[0], flags=("contract",))
                 for entry, factor in zip(entries[1:], rows[1:]):
                     total = self.sum(total, self._builder.fmul(entry, factor, flags=("contract",)))
                 found.append(total)
             return found
+
         return of
 
     def sum(self, a, b):

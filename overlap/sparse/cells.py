@@ -52,13 +52,16 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
     """
     control = OwnControl(comm, options.get("deadline_s", 60.0))
     with control.together("making a diffusion matrix", control.close):
-        around = Blocks(blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False, weights=blocks.weights)
+        around = Blocks(
+            blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False, weights=blocks.weights
+        )
         own = around.own(comm.rank)
         inside = tuple(length_of(side) for side in own)
         problem, given = mask_problem(coefficient=coefficient), np.asarray(coefficient, np.float64)
         if problem is None and (given.shape not in ((), inside) or not (np.isfinite(given) & (given > 0)).all()):
             problem = f"expected a positive coefficient of shape {inside}, received shape {given.shape}" + (
-                f" from {given.min():g} on" if given.size else "")
+                f" from {given.min():g} on" if given.size else ""
+            )
         elif not set(fixed) <= {(axis, side) for axis in range(len(inside)) for side in (0, 1)}:
             problem = f"expected fixed sides (axis, 0 or 1) of {len(inside)} axes, received {sorted(fixed)}"
         control.check("the coefficient", problem, shape=blocks.shape, grid=blocks.grid, fixed=sorted(fixed))
@@ -102,7 +105,9 @@ def equal_block(blocks: Blocks) -> tuple[int, ...]:
         found = {tuple(map(length_of, blocks.part(rank))) for rank in range(blocks.size)}
         alike = len(found) == 1
     if not alike:
-        raise InputError(f"expected blocks of equal size, received a grid of {blocks.grid} ranks for {blocks.shape} cells")
+        raise InputError(
+            f"expected blocks of equal size, received a grid of {blocks.grid} ranks for {blocks.shape} cells"
+        )
     return found.pop()
 
 

@@ -19,8 +19,9 @@ _ITERATIONS = 10
 _MARGIN = 0.95  # what pipelined iterations may take of plain ones, whose rounding errors grow less
 
 
-def faster_cg(A: Any, b: np.ndarray, *, M: Any = None,
-              comm: MPI.Intracomm | AsyncComm | None = None) -> Callable[..., Solution]:
+def faster_cg(
+    A: Any, b: np.ndarray, *, M: Any = None, comm: MPI.Intracomm | AsyncComm | None = None
+) -> Callable[..., Solution]:
     """`cg` or `pipecg`: whichever takes less time for an iteration, measured in some iterations of each. Collective.
 
     Parameters

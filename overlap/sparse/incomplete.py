@@ -11,7 +11,7 @@ from .matrix import Matrix
 from .preconditioners import Preconditioner
 from .prefetch import FAR, prefetch
 
-_LEAST_ROWS = 512   # of a colour, for workers to share it
+_LEAST_ROWS = 512  # of a colour, for workers to share it
 
 
 class IC0(Preconditioner):
@@ -56,18 +56,27 @@ class IC0(Preconditioner):
         rows = np.argsort(colour, kind="stable")
         blocks = values.reshape(len(values), A.block, A.block)
         self._lower, self._upper, self._inverse, bad = _factors(starts, columns, blocks, rows, 1.0 + shift)
-        A.halo.control.check("the factors of an IC0", None if bad < 0 else
-                             "expected a matrix whose incomplete Cholesky factors exist, received one with a pivot that is not "
-                             f"positive definite in row {A.rows.start + A.order[bad]}; try shift=0.1")
+        A.halo.control.check(
+            "the factors of an IC0",
+            None
+            if bad < 0
+            else "expected a matrix whose incomplete Cholesky factors exist, received one with a pivot that is not "
+            f"positive definite in row {A.rows.start + A.order[bad]}; try shift=0.1",
+        )
         self._rows = rows.astype(np.uint32)
         if values.ndim == 1:
-            self._lower, self._upper = ((first, where, numbers.reshape(-1)) for first, where, numbers in (
-                self._lower, self._upper))
+            self._lower, self._upper = (
+                (first, where, numbers.reshape(-1)) for first, where, numbers in (self._lower, self._upper)
+            )
             self._inverse = self._inverse.reshape(-1)
         self._limits = np.concatenate([[0], np.cumsum(np.bincount(colour, minlength=self.colours))]).tolist()
         self._forward, self._backward = (
-            (_forward, _backward) if values.ndim == 1 else
-            (_forward_blocks_of_3, _backward_blocks_of_3) if A.block == 3 else (_forward_blocks, _backward_blocks))
+            (_forward, _backward)
+            if values.ndim == 1
+            else (_forward_blocks_of_3, _backward_blocks_of_3)
+            if A.block == 3
+            else (_forward_blocks, _backward_blocks)
+        )
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage; the matrix's workers share the rows of each colour."""
@@ -75,9 +84,13 @@ class IC0(Preconditioner):
         limits = self._limits if team.workers > 1 else [0, len(rows)]
         colours = list(zip(limits, limits[1:]))
         for colour in colours:
-            team.run(lambda first, last: self._forward(rows, *self._lower, inverse, r, z, first, last), *colour, _LEAST_ROWS)
+            team.run(
+                lambda first, last: self._forward(rows, *self._lower, inverse, r, z, first, last), *colour, _LEAST_ROWS
+            )
         for colour in reversed(colours):
-            team.run(lambda first, last: self._backward(rows, *self._upper, inverse, z, first, last), *colour, _LEAST_ROWS)
+            team.run(
+                lambda first, last: self._backward(rows, *self._upper, inverse, z, first, last), *colour, _LEAST_ROWS
+            )
 
 
 @njit

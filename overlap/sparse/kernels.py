@@ -46,9 +46,11 @@ def blocks(starts, columns, values, x, y, first, last):
 @njit(fastmath={"contract"})
 def product_of_3(values, entry, u, v, w):
     """A 3 x 3 block times (u, v, w)."""
-    return (values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w,
-            values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w,
-            values[entry, 2, 0] * u + values[entry, 2, 1] * v + values[entry, 2, 2] * w)
+    return (
+        values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w,
+        values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w,
+        values[entry, 2, 0] * u + values[entry, 2, 1] * v + values[entry, 2, 2] * w,
+    )
 
 
 @njit
@@ -86,12 +88,12 @@ def diagonals(offsets, values, x, y, low, first, last):
         end = min(begin + _RUN, last)
         out = y[begin:end]  # of slices numba knows that no index is negative, so loops are vectorised
         shift = low + offsets[0]
-        factors, entries = values[0, begin:end], x[shift + begin:shift + end]
+        factors, entries = values[0, begin:end], x[shift + begin : shift + end]
         for place in range(len(out)):
             out[place] = factors[place] * entries[place]
         for number in range(1, len(offsets)):
             shift = low + offsets[number]
-            factors, entries = values[number, begin:end], x[shift + begin:shift + end]
+            factors, entries = values[number, begin:end], x[shift + begin : shift + end]
             for place in range(len(out)):
                 out[place] += factors[place] * entries[place]
 
@@ -106,13 +108,13 @@ def symmetric_diagonals(offsets, values, x, y, low, first, last):
         end = min(begin + _RUN, last)
         out, here = y[begin:end], low + begin
         length = end - begin
-        factors, entries = values[0, here:here + length], x[here:here + length]
+        factors, entries = values[0, here : here + length], x[here : here + length]
         for place in range(len(out)):
             out[place] = factors[place] * entries[place]
         for number in range(1, len(offsets)):
             offset = offsets[number]
-            up, down = x[here + offset:here + offset + length], x[here - offset:here - offset + length]
-            above, below = values[number, here:here + length], values[number, here - offset:here - offset + length]
+            up, down = x[here + offset : here + offset + length], x[here - offset : here - offset + length]
+            above, below = values[number, here : here + length], values[number, here - offset : here - offset + length]
             for place in range(len(out)):
                 out[place] += above[place] * up[place] + below[place] * down[place]
 

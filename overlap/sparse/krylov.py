@@ -20,9 +20,19 @@ from .system import System
 Callback = Callable[[np.ndarray], object]
 
 
-def cg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
-       maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
-       comm: MPI.Intracomm | AsyncComm | None = None, single_reduction: bool = False) -> Solution:
+def cg(
+    A: Any,
+    b: np.ndarray,
+    x0: np.ndarray | None = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback | None = None,
+    comm: MPI.Intracomm | AsyncComm | None = None,
+    single_reduction: bool = False,
+) -> Solution:
     """Solve A x = b by conjugate gradients, A Hermitian and positive definite. Collective.
 
     Parameters
@@ -104,7 +114,7 @@ def _single_reduction(system, x, r, limit, most, callback):
     alpha = before = 0.0
     while True:
         system.precondition(r, u)
-        if len(residuals) == most:      # nothing follows that would need the product
+        if len(residuals) == most:  # nothing follows that would need the product
             residuals.append(float(np.sqrt(system.dots((r, r))[0].real)))
             return system.solution(x, residuals, limit)
         system.multiply(extended, w)
@@ -121,9 +131,18 @@ def _single_reduction(system, x, r, limit, most, callback):
         system.told(callback, x)
 
 
-def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
-           maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
-           comm: MPI.Intracomm | AsyncComm | None = None) -> Solution:
+def pipecg(
+    A: Any,
+    b: np.ndarray,
+    x0: np.ndarray | None = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback | None = None,
+    comm: MPI.Intracomm | AsyncComm | None = None,
+) -> Solution:
     """Solve A x = b by pipelined conjugate gradients: one reduction per iteration, hidden behind M and A.
 
     The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays where a reduction takes longer
@@ -163,9 +182,18 @@ def pipecg(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float =
             kernels.pipelined_step(alpha, beta, flat_n, flat_m, directions, (flat_x, flat_r, flat_u, flat_w), here)
 
 
-def bicgstab(A: Any, b: np.ndarray, x0: np.ndarray | None = None, *, rtol: float = 1e-5, atol: float = 0.0,
-             maxiter: int | None = None, M: Any = None, callback: Callback | None = None,
-             comm: MPI.Intracomm | AsyncComm | None = None) -> Solution:
+def bicgstab(
+    A: Any,
+    b: np.ndarray,
+    x0: np.ndarray | None = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callback | None = None,
+    comm: MPI.Intracomm | AsyncComm | None = None,
+) -> Solution:
     """Solve A x = b by stabilised biconjugate gradients, for any matrix. Collective.
 
     The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments and result as for `cg`.
@@ -218,9 +246,11 @@ def _check_curvature(curvature, iteration):
 
 def _check_preconditioned(square, product, limit, iteration):
     """Refuse a preconditioner that is not positive definite, and what is not finite; at the end rounding may decide on a sign."""
-    if not np.isfinite((square, product)).all() or product < 0 and square > limit**2:
-        _refuse(f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "
-                f"r.r = {square:g} in iteration {iteration}")
+    if not np.isfinite((square, product)).all() or (product < 0 and square > limit**2):
+        _refuse(
+            f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "
+            f"r.r = {square:g} in iteration {iteration}"
+        )
 
 
 def _limits(system, rtol, atol, maxiter, single_reduction=False):
@@ -230,7 +260,9 @@ def _limits(system, rtol, atol, maxiter, single_reduction=False):
         problem = f"expected rtol and atol >= 0, received {rtol!r} and {atol!r}"
     elif maxiter is not None and maxiter < 0:
         problem = f"expected maxiter >= 0, received {maxiter!r}"
-    system.control.check("the limits of a solver", problem, rtol=rtol, atol=atol, maxiter=maxiter, single_reduction=single_reduction)
+    system.control.check(
+        "the limits of a solver", problem, rtol=rtol, atol=atol, maxiter=maxiter, single_reduction=single_reduction
+    )
     size = system.control.sum(np.array([system.b.size], np.int64))
     norm = float(np.sqrt(system.dots((system.b, system.b))[0].real))
     return max(rtol * norm, atol), 10 * int(size[0]) if maxiter is None else maxiter
@@ -238,8 +270,10 @@ def _limits(system, rtol, atol, maxiter, single_reduction=False):
 
 def _quotient(above, below, name, iteration):
     if below == 0 or not np.isfinite(below):
-        _refuse(f"expected a matrix for which bicgstab does not break down, received {name} = {below:g} in iteration "
-                f"{iteration}")
+        _refuse(
+            f"expected a matrix for which bicgstab does not break down, received {name} = {below:g} in iteration "
+            f"{iteration}"
+        )
     return above / below
 
 

@@ -16,9 +16,9 @@ from ..arrays.topology import coordinates
 from ..errors import InputError
 from .cells import equal_block
 
-ENOUGH = 64         # cells of a level that needs no coarser one
+ENOUGH = 64  # cells of a level that needs no coarser one
 MOST_DIRECT = 1000  # cells that are solved directly
-EXCHANGES = 6       # of halos, on a level in a cycle
+EXCHANGES = 6  # of halos, on a level in a cycle
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,16 @@ def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
         The grid cannot be halved often enough, there is no such switching level, or no such part of the ranks.
     """
     if len(blocks.shape) != 3 or any(blocks.periodic):
-        raise InputError(f"expected three axes that are not periodic, received blocks of {len(blocks.shape)} axes, periodic: "
-                         f"{blocks.periodic}")
+        raise InputError(
+            f"expected three axes that are not periodic, received blocks of {len(blocks.shape)} axes, periodic: "
+            f"{blocks.periodic}"
+        )
     shapes = _shapes(blocks)
     if prod(shapes[-1]) > MOST_DIRECT:
-        raise InputError(f"expected a grid that can be halved along all axes until at most {MOST_DIRECT} cells are left, received "
-                         f"{blocks.shape}, which ends at {shapes[-1]}")
+        raise InputError(
+            f"expected a grid that can be halved along all axes until at most {MOST_DIRECT} cells are left, received "
+            f"{blocks.shape}, which ends at {shapes[-1]}"
+        )
     last = last_switch(blocks)
     if blocks.size > 1 and last == 0:
         raise InputError(f"expected blocks of an even number of cells along each axis, received {equal_block(blocks)}")
@@ -100,10 +104,15 @@ def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
 
 def merged_grid(blocks: Blocks, ranks: int) -> tuple[int, ...]:
     """A grid of fewer ranks, each of whose blocks is made of whole blocks, with the smallest surface."""
-    possible = [grid for grid in product(*([part for part in range(1, parts + 1) if parts % part == 0] for parts in blocks.grid))
-                if prod(grid) == ranks]
+    possible = [
+        grid
+        for grid in product(*([part for part in range(1, parts + 1) if parts % part == 0] for parts in blocks.grid))
+        if prod(grid) == ranks
+    ]
     if not possible:
-        raise InputError(f"expected gather_to to be a number of ranks that a part of the grid {blocks.grid} has, received {ranks!r}")
+        raise InputError(
+            f"expected gather_to to be a number of ranks that a part of the grid {blocks.grid} has, received {ranks!r}"
+        )
     return min(possible, key=lambda grid: sum(parts / length for parts, length in zip(grid, blocks.shape)))
 
 
@@ -115,7 +124,9 @@ def merged_rank(rank: int, grid: tuple[int, ...], few: tuple[int, ...]) -> int:
 
 def best_switch(blocks: Blocks, ranks: int, costs: Costs) -> int:
     """The switching level with the shortest cycle, as far as these costs tell."""
-    return min(range(1, last_switch(blocks) + 1), key=lambda switch: costs.cycle_s(levels_of(blocks, switch, ranks)), default=1)
+    return min(
+        range(1, last_switch(blocks) + 1), key=lambda switch: costs.cycle_s(levels_of(blocks, switch, ranks)), default=1
+    )
 
 
 def _shapes(blocks):

@@ -72,18 +72,34 @@ class Matrix(Freed):
 
     _choose: Callable[[Rows], Any] = staticmethod(stored)  # how the rows of a rank are stored
 
-    def __init__(self, comm: MPI.Intracomm | OwnControl, rows: Any, columns: Any, values: Any, count: int, *,
-                 transport: str = "auto", deadline_s: float | None = 60.0) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm | OwnControl,
+        rows: Any,
+        columns: Any,
+        values: Any,
+        count: int,
+        *,
+        transport: str = "auto",
+        deadline_s: float | None = 60.0,
+    ) -> None:
         control = OwnControl.of(comm, deadline_s)
-        with control.together("making a matrix", control.close, mask_problem(rows=rows, columns=columns, values=values)):
+        with control.together(
+            "making a matrix", control.close, mask_problem(rows=rows, columns=columns, values=values)
+        ):
             self._make(control, np.asarray(rows), np.asarray(columns), np.asarray(values), count, transport)
 
     def _make(self, control, rows, columns, values, count, transport):
         counts: list[int] = control.allgather(count)
-        problem = entries_problem(rows, columns, values, count, sum(counts) if all(
-            isinstance(one, (int, np.integer)) for one in counts) else 0)
+        problem = entries_problem(
+            rows,
+            columns,
+            values,
+            count,
+            sum(counts) if all(isinstance(one, (int, np.integer)) for one in counts) else 0,
+        )
         control.check("the entries of a matrix", problem, dtype=values.dtype.str, block=values.shape[1:])
-        first = sum(counts[:control.rank])
+        first = sum(counts[: control.rank])
         self.rows = slice(first, first + count)
         self.block = values.shape[1] if values.ndim == 3 else 1
         self.shape = (sum(counts) * self.block,) * 2
@@ -127,21 +143,31 @@ class Matrix(Freed):
             if not hasattr(local, "tocsr") or len(local.shape) != 2:
                 problem = f"expected a sparse array or matrix of scipy with two axes, received {type(local).__name__}"
             elif local.shape[1] != total:
-                problem = (f"expected the rows of this rank with {total} columns, as many as all ranks have rows, received "
-                           f"shape {local.shape}")
+                problem = (
+                    f"expected the rows of this rank with {total} columns, as many as all ranks have rows, received "
+                    f"shape {local.shape}"
+                )
             control.check("the shape of a matrix", problem)
             size = local.blocksize[0] if local.format == "bsr" and local.blocksize[0] == local.blocksize[1] else 1
             if size == 1:
                 local = local.tocsr()
             values = local.data if size > 1 else local.data.reshape(-1)
             count = local.shape[0] // size
-            first = sum(shape[0] for shape in counts[:control.rank]) // size
+            first = sum(shape[0] for shape in counts[: control.rank]) // size
             rows = first + np.repeat(np.arange(count), np.diff(local.indptr))
         return cls(control, rows, local.indices, values, count, **options)
 
     @classmethod
-    def from_stencil(cls, comm: MPI.Intracomm, shape: Sequence[int], offsets: Sequence[Sequence[int]],
-                     coefficients: Sequence[Any], *, weights: Sequence[Any] | str | None = None, **options: Any) -> Self:
+    def from_stencil(
+        cls,
+        comm: MPI.Intracomm,
+        shape: Sequence[int],
+        offsets: Sequence[Sequence[int]],
+        coefficients: Sequence[Any],
+        *,
+        weights: Sequence[Any] | str | None = None,
+        **options: Any,
+    ) -> Self:
         """Make a matrix of a stencil on a grid; what it reaches outside of the grid is left out.
 
         Every rank has a run of planes, and numbers its points in C order.
@@ -170,12 +196,18 @@ class Matrix(Freed):
             rows, columns, values = [], [], []
             for offset, coefficient in zip(offsets, coefficients, strict=True):
                 there = [axis + step for axis, step in zip(grid, offset)]
-                inside = np.logical_and.reduce([(0 <= axis) & (axis < length) for axis, length in zip(there, shape)])
+                inside = np.logical_and.reduce([(axis >= 0) & (axis < length) for axis, length in zip(there, shape)])
                 rows.append(here[inside])
                 columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
                 values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])
-        return cls(control, np.concatenate(rows), np.concatenate(columns), np.concatenate(values),
-                   length_of(mine) * int(np.prod(shape[1:])), **options)
+        return cls(
+            control,
+            np.concatenate(rows),
+            np.concatenate(columns),
+            np.concatenate(values),
+            length_of(mine) * int(np.prod(shape[1:])),
+            **options,
+        )
 
     # ---- products ----------------------------------------------------------------------------
 
@@ -206,6 +238,7 @@ class Matrix(Freed):
 
     def _run_and_test(self, pending):
         """`Team.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
+
         def run(function, first, last, least=2):
             if first == last:
                 return
@@ -259,7 +292,7 @@ class Matrix(Freed):
         Collective where it is `fresh`; otherwise the one that ``A @ x`` uses.
         """
         if fresh or self._extended is None:
-            extended, = self.halo.empty()
+            (extended,) = self.halo.empty()
             if fresh:
                 return extended, extended[self._own]
             self._extended = extended
@@ -321,7 +354,7 @@ class Matrix(Freed):
         """The Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective."""
         control = self.halo.control
         if ord == "fro":
-            return float(np.sqrt(control.sum(np.array([(np.abs(self._rows.values)**2).sum()], np.float64))[0]))
+            return float(np.sqrt(control.sum(np.array([(np.abs(self._rows.values) ** 2).sum()], np.float64))[0]))
         if ord == np.inf:
             return control.maximum(float(self.row_sums().max(initial=0.0)))
         raise InputError(f"expected ord to be 'fro' or inf, received {ord!r}")
@@ -329,6 +362,7 @@ class Matrix(Freed):
     def to_scipy(self) -> Any:
         """The whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones."""
         from scipy import sparse
+
         parts = self.halo.control.allgather((np.diff(self._rows.starts), self._rows.columns, self._rows.values))
         counts, columns, values = (np.concatenate(one) for one in zip(*parts))
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -338,8 +372,10 @@ class Matrix(Freed):
     def vector_problem(self, x: Any) -> str | None:
         """What is wrong with a vector for a product; None if nothing is."""
         if not isinstance(x, np.ndarray) or x.shape != self._vector_shape:
-            return (f"expected a vector of shape {self._vector_shape}, the rows of rank {self.halo.comm.rank}, received "
-                    f"{getattr(x, 'shape', type(x).__name__)}")
+            return (
+                f"expected a vector of shape {self._vector_shape}, the rows of rank {self.halo.comm.rank}, received "
+                f"{getattr(x, 'shape', type(x).__name__)}"
+            )
         if not np.can_cast(x.dtype, self.dtype, "same_kind"):
             return f"expected a vector of a type that fits {self.dtype}, received {x.dtype}"
         return None

@@ -16,7 +16,7 @@ from .polynomial import Chebyshev
 from .preconditioners import Preconditioner
 from .transfer import Transfer
 
-_MEASURED = 3   # cycles of a level
+_MEASURED = 3  # cycles of a level
 
 
 class Multigrid(Preconditioner):
@@ -57,12 +57,26 @@ class Multigrid(Preconditioner):
         that is not positive definite.
     """
 
-    def __init__(self, A: Matrix, blocks: Blocks, *, smoother: Callable[[Matrix], Preconditioner] = Chebyshev,
-                 switch: int | None = None, gather_to: int = 1) -> None:
+    def __init__(
+        self,
+        A: Matrix,
+        blocks: Blocks,
+        *,
+        smoother: Callable[[Matrix], Preconditioner] = Chebyshev,
+        switch: int | None = None,
+        gather_to: int = 1,
+    ) -> None:
         super().__init__(A)
         self._steps: list[_Level] = []
-        with A.halo.control.together("making a multigrid", self._undo, None, shape=blocks.shape, grid=blocks.grid,
-                                     switch=switch, gather_to=gather_to):
+        with A.halo.control.together(
+            "making a multigrid",
+            self._undo,
+            None,
+            shape=blocks.shape,
+            grid=blocks.grid,
+            switch=switch,
+            gather_to=gather_to,
+        ):
             A.halo.control.check("the blocks of a multigrid", _problem(A, blocks))
             first = _Level(A, smoother(A))
             self._steps.append(first)

@@ -54,8 +54,9 @@ class Jacobi(Preconditioner):
         diagonal = A.diagonal()
         if diagonal.ndim == 3:
             diagonal = np.ascontiguousarray(np.diagonal(diagonal, axis1=1, axis2=2))
-        A.halo.control.check("making a Jacobi", None if diagonal.all() else
-                             "expected a diagonal without zeros, received one with them")
+        A.halo.control.check(
+            "making a Jacobi", None if diagonal.all() else "expected a diagonal without zeros, received one with them"
+        )
         super().__init__(A)
         self.inverse = 1 / A.inward(diagonal)
 

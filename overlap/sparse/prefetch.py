@@ -23,6 +23,7 @@ def fetched(builder: Any, pointer: Any) -> None:
 @intrinsic
 def prefetch(typingctx, array, place):
     """Have the cache line of an item brought from memory, by its place in C order, which may be outside of the array."""
+
     def codegen(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         fetched(builder, builder.gep(data, [context.cast(builder, arguments[1], signature.args[1], types.int64)]))

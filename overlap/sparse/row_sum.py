@@ -27,7 +27,11 @@ def row_sum(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
 
 @overload(row_sum, jit_options={"fastmath": {"contract"}})
 def _compiled(values, columns, x, first, last):
-    if isinstance(values.dtype, types.Float) and values.dtype == x.dtype and values.layout == columns.layout == x.layout == "C":
+    if (
+        isinstance(values.dtype, types.Float)
+        and values.dtype == x.dtype
+        and values.layout == columns.layout == x.layout == "C"
+    ):
         return lambda values, columns, x, first, last: _by_vectors(values, columns, x, first, last)
 
     def by_fours(values, columns, x, first, last):
@@ -49,9 +53,11 @@ def _compiled(values, columns, x, first, last):
 @intrinsic
 def _by_vectors(typingctx, values, columns, x, first, last):
     """The sum, of real numbers: two vectors of sums for eight at a time, one for four of the rest, a number for the last ones."""
+
     def codegen(context, builder, signature, arguments):
-        factors, places, entries = (context.make_array(kind)(context, builder, array).data
-                                    for kind, array in zip(signature.args[:3], arguments))
+        factors, places, entries = (
+            context.make_array(kind)(context, builder, array).data for kind, array in zip(signature.args[:3], arguments)
+        )
         first, last = arguments[3:]
         number = factors.type.pointee
         vector = ir.VectorType(number, _LANES)

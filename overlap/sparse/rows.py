@@ -11,7 +11,7 @@ import numpy as np
 from ..runtime.control.own_control import OwnControl
 from . import kernels
 
-LEAST_ROWS = 1024   # of a part
+LEAST_ROWS = 1024  # of a part
 MOST_PARTS = 16
 
 
@@ -70,30 +70,36 @@ def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, c
         return f"expected a number of rows, received count={count!r}"
     if total < 1:
         return "expected a matrix of at least one row, received none on any rank"
-    if values.ndim not in (1, 3) or values.ndim == 3 and values.shape[1] != values.shape[2]:
+    if values.ndim not in (1, 3) or (values.ndim == 3 and values.shape[1] != values.shape[2]):
         return f"expected values of shape (entries,) or (entries, b, b), received {values.shape}"
     if values.dtype.kind not in "fc":
         return f"expected floating-point values, received {values.dtype}"
     if not rows.shape == columns.shape == values.shape[:1]:
-        return (f"expected a row and a column for each of {len(values)} values, received arrays of shapes "
-                f"{rows.shape} and {columns.shape}")
+        return (
+            f"expected a row and a column for each of {len(values)} values, received arrays of shapes "
+            f"{rows.shape} and {columns.shape}"
+        )
     for name, numbers in (("rows", rows), ("columns", columns)):
         if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= total):
-            return (f"expected {name} to be integers from 0 to {total - 1}, received {numbers.dtype} from {numbers.min()} "
-                    f"to {numbers.max()}")
+            return (
+                f"expected {name} to be integers from 0 to {total - 1}, received {numbers.dtype} from {numbers.min()} "
+                f"to {numbers.max()}"
+            )
     if not np.isfinite(values).all():
         return "expected finite values, received some that are not"
     return None
 
 
-def assembled(control: OwnControl, rows: np.ndarray, columns: np.ndarray, values: np.ndarray,
-              counts: Sequence[int]) -> Rows:
+def assembled(
+    control: OwnControl, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, counts: Sequence[int]
+) -> Rows:
     """This rank's rows, of all entries that any rank has of them."""
     limits = np.cumsum(counts)
     owner = np.searchsorted(limits, rows, side="right")
     if control.maximum(int((owner != control.rank).any())):
-        parts = control.alltoall([(rows[owner == rank], columns[owner == rank], values[owner == rank])
-                                  for rank in range(control.size)])
+        parts = control.alltoall(
+            [(rows[owner == rank], columns[owner == rank], values[owner == rank]) for rank in range(control.size)]
+        )
         rows, columns, values = (np.concatenate(one) for one in zip(*parts))
     first, count = int(limits[control.rank] - counts[control.rank]), counts[control.rank]
     key = (rows - first) * int(limits[-1]) + columns
@@ -115,7 +121,9 @@ def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
     starts = kernels.count_own(rows.starts, rows.columns, rows.first, order)
     columns = np.empty(starts[-1], np.uint32)
     values = np.empty((starts[-1], *rows.values.shape[1:]), rows.values.dtype)
-    kernels.copy_own(rows.starts, rows.columns, _flat(rows.values), rows.first, order, place_of, starts, columns, _flat(values))
+    kernels.copy_own(
+        rows.starts, rows.columns, _flat(rows.values), rows.first, order, place_of, starts, columns, _flat(values)
+    )
     return starts, columns, values
 
 

@@ -52,9 +52,13 @@ class AdditiveSchwarz(Preconditioner):
         given = [overlap] if corrections is None else [overlap, corrections]
         good = all(isinstance(number, (int, np.integer)) and number >= 0 for number in given)
         control = A.halo.control
-        with control.together("making an AdditiveSchwarz", self.free, None if good else
-                              f"expected overlap and corrections >= 0, received {overlap!r} and {corrections!r}",
-                              overlap=overlap, corrections=corrections):
+        with control.together(
+            "making an AdditiveSchwarz",
+            self.free,
+            None if good else f"expected overlap and corrections >= 0, received {overlap!r} and {corrections!r}",
+            overlap=overlap,
+            corrections=corrections,
+        ):
             if overlap and control.size > 1:
                 self._subdomain = _Subdomain(A, overlap)
                 if self._subdomain.matrix is not None:
@@ -113,14 +117,14 @@ class _Subdomain:
         self.matrix = Matrix(MPI.COMM_SELF, i, j, v[inside], length, deadline_s=control.deadline_s) if length else None
         if self.matrix is not None:
             place[self.matrix.order] = np.arange(length)
-        self._own = place[:A.count][A.order]
-        there = of_indices(control, mine[A.order], others, (self._own, place[A.count:], length))
+        self._own = place[: A.count][A.order]
+        there = of_indices(control, mine[A.order], others, (self._own, place[A.count :], length))
         back, self._added = _reversed(control, there)
         kind = (A.dtype, (A.block,)) if A.block > 1 else A.dtype
         self._there = Halo(OwnControl(control.comm, control.deadline_s), there, kind)
         self._back = Halo(OwnControl(control.comm, control.deadline_s), back, kind)
-        self._r, = self._there.empty()
-        self._z, = self._back.empty()
+        (self._r,) = self._there.empty()
+        (self._z,) = self._back.empty()
         self._weights = np.ones(1)
         self.solve: Callable[[np.ndarray, np.ndarray], object] = _copied
         one, many = np.ones_like(self._z[self._own]), np.empty_like(self._z[self._own])
@@ -131,7 +135,7 @@ class _Subdomain:
         """Compute z, the sum of W R_i^T B_i R_i W r over the ranks, in the order of storage."""
         self._r[self._own] = self._weights * r
         self._there.exchange(self._r)
-        self.solve(self._r, self._z[:len(self._r)])
+        self.solve(self._r, self._z[: len(self._r)])
         self._back.exchange(self._z)
         for own, sent in self._added:  # in the order of ranks
             self._z[own] += self._z[sent]
@@ -157,15 +161,16 @@ def _rows_of(control, A, numbers, limits):
     for wanted in asked:
         local = wanted - rows.first
         counts = rows.starts[local + 1] - rows.starts[local]
-        entries = np.repeat(rows.starts[local] - np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(local) else local,
-                            counts) + np.arange(counts.sum())
+        entries = np.repeat(
+            rows.starts[local] - np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(local) else local, counts
+        ) + np.arange(counts.sum())
         answers.append((np.repeat(wanted, counts), rows.columns[entries], rows.values[entries]))
     return [np.concatenate(one) for one in zip(*control.alltoall(answers))]
 
 
 def _reversed(control, entries):
     """Messages that bring back what others have of own entries, into places after the local array; pairs (own, place there)."""
-    length, = entries.local_shape
+    (length,) = entries.local_shape
     theirs: list[slice | None] = [None] * control.size
     pairs = []
     for one in entries.traffic:
@@ -176,6 +181,16 @@ def _reversed(control, entries):
             length += count
     fills = control.alltoall(theirs)
     lengths = control.allgather(length)
-    return Entries((length,), [Traffic(
-        one.rank, one.receives, [(fills[one.rank],)] if one.receives else [],
-        [(theirs[one.rank],)] if one.sends else [], (lengths[one.rank],)) for one in entries.traffic]), pairs
+    return Entries(
+        (length,),
+        [
+            Traffic(
+                one.rank,
+                one.receives,
+                [(fills[one.rank],)] if one.receives else [],
+                [(theirs[one.rank],)] if one.sends else [],
+                (lengths[one.rank],),
+            )
+            for one in entries.traffic
+        ],
+    ), pairs

@@ -34,8 +34,9 @@ class Solution(tuple[np.ndarray, int]):
     true_residual: float
     hidden: float
 
-    def __new__(cls, x: np.ndarray, residuals: list[float], limit: float, true_residual: float,
-                hidden: float = np.nan) -> Solution:
+    def __new__(
+        cls, x: np.ndarray, residuals: list[float], limit: float, true_residual: float, hidden: float = np.nan
+    ) -> Solution:
         iterations = len(residuals) - 1
         info = 0 if residuals[-1] <= limit else iterations
         found = super().__new__(cls, (x, info))

@@ -15,7 +15,7 @@ from .rows import Rows
 from .symmetric import BySymmetricBlocks, is_symmetric
 
 _MOST_DIAGONALS = 40
-_LEAST_FILLED = 0.5     # of all places of the diagonals
+_LEAST_FILLED = 0.5  # of all places of the diagonals
 
 Run = Callable[[Callable[[int, int], object], int, int], None]  # `Team.run`
 
@@ -64,12 +64,19 @@ class ByRows:
 
     def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rows that need no other rank's entries."""
-        run(lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last), 0, self.independent)
+        run(
+            lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last),
+            0,
+            self.independent,
+        )
 
     def finish(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rest."""
-        run(lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last),
-            self.independent, self.count)
+        run(
+            lambda first, last: self._kernel(self.starts, self.columns, self.values, x, y, first, last),
+            self.independent,
+            self.count,
+        )
 
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
         """Add the transposed rows' product with own entries to an extended vector."""
@@ -107,7 +114,7 @@ class ByDiagonals:
             upper = np.zeros((len(kept), low + rows.count), rows.values.dtype)
             for number, offset in enumerate(kept):
                 upper[number, low:] = table[np.searchsorted(offsets, offset)]
-                upper[number, low - offset:low] = table[np.searchsorted(offsets, -offset), :offset]
+                upper[number, low - offset : low] = table[np.searchsorted(offsets, -offset), :offset]
             table, self._kernel = upper, kernels.symmetric_diagonals
         self._offsets, self._values = kept.astype(np.int64), table
         self._rows = rows
@@ -117,9 +124,13 @@ class ByDiagonals:
         """Whether the matrix is, as far as this rank has both of two mirrored entries."""
         if not (0 in offsets and np.array_equal(offsets, -offsets[::-1]) and offsets[-1] <= table.shape[1]):
             return False
-        return all(np.array_equal(table[np.searchsorted(offsets, offset), :table.shape[1] - offset],
-                                  table[np.searchsorted(offsets, -offset), offset:])
-                   for offset in offsets[offsets > 0])
+        return all(
+            np.array_equal(
+                table[np.searchsorted(offsets, offset), : table.shape[1] - offset],
+                table[np.searchsorted(offsets, -offset), offset:],
+            )
+            for offset in offsets[offsets > 0]
+        )
 
     def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rows that need no other rank's entries."""
@@ -133,8 +144,9 @@ class ByDiagonals:
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
         """Add the transposed rows' product with own entries to an extended vector."""
         rows = self._rows
-        kernels.csr_transposed(rows.starts, (rows.columns - rows.first + self._low).astype(np.uint32), rows.values, x, y,
-                               rows.count)
+        kernels.csr_transposed(
+            rows.starts, (rows.columns - rows.first + self._low).astype(np.uint32), rows.values, x, y, rows.count
+        )
 
 
 def stored(rows: Rows) -> ByRows | ByDiagonals | BySymmetricBlocks:
@@ -143,7 +155,10 @@ def stored(rows: Rows) -> ByRows | ByDiagonals | BySymmetricBlocks:
         return BySymmetricBlocks(rows)
     if rows.values.ndim == 1 and len(rows.columns):
         offsets = np.unique(rows.columns - rows.first - rows.row_of)
-        if len(offsets) <= _MOST_DIAGONALS and len(rows.columns) >= _LEAST_FILLED * len(offsets) * rows.count and (
-                np.abs(offsets).max() <= rows.count):
+        if (
+            len(offsets) <= _MOST_DIAGONALS
+            and len(rows.columns) >= _LEAST_FILLED * len(offsets) * rows.count
+            and (np.abs(offsets).max() <= rows.count)
+        ):
             return ByDiagonals(rows, offsets)
     return ByRows(rows)

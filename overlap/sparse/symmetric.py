@@ -34,9 +34,12 @@ class BySymmetricBlocks:
         self.needed_at = np.arange(before, self.length)
         row_of = rows.row_of[outside]
         dependent, counts = np.unique(row_of, return_counts=True)
-        self._outside = (dependent.astype(np.uint32), np.concatenate([[0], np.cumsum(counts)]),
-                         (before + np.searchsorted(self.needed, rows.columns[outside])).astype(np.uint32),
-                         np.ascontiguousarray(rows.values[outside]))
+        self._outside = (
+            dependent.astype(np.uint32),
+            np.concatenate([[0], np.cumsum(counts)]),
+            (before + np.searchsorted(self.needed, rows.columns[outside])).astype(np.uint32),
+            np.ascontiguousarray(rows.values[outside]),
+        )
 
     def start(self, x: np.ndarray, y: np.ndarray, run: Callable[..., None]) -> None:
         """Compute what own entries add."""
@@ -49,10 +52,10 @@ class BySymmetricBlocks:
     def transposed(self, x: np.ndarray, y: np.ndarray) -> None:
         """Add the transposed rows' product with own entries to an extended vector."""
         extended = np.zeros(y.shape, self._outside[-1].dtype)
-        extended[:self.count] = x
-        product = np.empty_like(extended[:self.count])
+        extended[: self.count] = x
+        product = np.empty_like(extended[: self.count])
         self.start(extended, product, lambda function, first, last: function(first, last))
-        y[:self.count] += product
+        y[: self.count] += product
         kernels.blocks_transposed(*self._outside[1:], x[self._outside[0]], y, len(self._outside[0]))
 
 
@@ -84,8 +87,11 @@ class ScatteredBlocks:
 
 def is_symmetric(rows: Rows) -> bool:
     """Whether rows are real 3 x 3 blocks, and those in own columns a symmetric matrix, bit for bit."""
-    return (rows.values.shape[1:] == (3, 3) and rows.values.dtype.kind == "f" and
-            bool(_symmetric(rows.starts, rows.columns, rows.values, rows.first)))
+    return (
+        rows.values.shape[1:] == (3, 3)
+        and rows.values.dtype.kind == "f"
+        and bool(_symmetric(rows.starts, rows.columns, rows.values, rows.first))
+    )
 
 
 @njit
@@ -179,9 +185,11 @@ def _multiply(cuts, starts, far, columns, values, limits, later, x, y, sums, fir
     """Set the rows of some parts of y, and the sums of these parts for later ones."""
     one = np.uint64(1)
     for part in range(first, last):
-        y[cuts[part]:cuts[part + 1]] = 0
-        sums[limits[part]:limits[part + 1]] = 0
-        for row in range(np.uint64(cuts[part]), np.uint64(cuts[part + 1])):  # unsigned: no index is looked at for its sign
+        y[cuts[part] : cuts[part + 1]] = 0
+        sums[limits[part] : limits[part + 1]] = 0
+        for row in range(
+            np.uint64(cuts[part]), np.uint64(cuts[part + 1])
+        ):  # unsigned: no index is looked at for its sign
             u, v, w = x[row, 0], x[row, 1], x[row, 2]
             here, split, end = np.uint64(starts[row]), np.uint64(far[row]), np.uint64(starts[row + one])
             a, b, c = kernels.product_of_3(values, here, u, v, w)
@@ -211,9 +219,11 @@ def _multiply(cuts, starts, far, columns, values, limits, later, x, y, sums, fir
 @njit(fastmath={"contract"})
 def _mirrored(values, entry, u, v, w):
     """A transposed block times (u, v, w)."""
-    return (values[entry, 0, 0] * u + values[entry, 1, 0] * v + values[entry, 2, 0] * w,
-            values[entry, 0, 1] * u + values[entry, 1, 1] * v + values[entry, 2, 1] * w,
-            values[entry, 0, 2] * u + values[entry, 1, 2] * v + values[entry, 2, 2] * w)
+    return (
+        values[entry, 0, 0] * u + values[entry, 1, 0] * v + values[entry, 2, 0] * w,
+        values[entry, 0, 1] * u + values[entry, 1, 1] * v + values[entry, 2, 1] * w,
+        values[entry, 0, 2] * u + values[entry, 1, 2] * v + values[entry, 2, 2] * w,
+    )
 
 
 @njit

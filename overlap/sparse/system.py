@@ -53,8 +53,10 @@ class System:
         elif isinstance(comm, MPI.Intracomm):
             self.control = OwnControl(comm, 60.0)
         else:
-            raise InputError("expected a Matrix, or an operator with comm=, received an operator of type "
-                             f"{type(A).__name__} and comm={comm!r}")
+            raise InputError(
+                "expected a Matrix, or an operator with comm=, received an operator of type "
+                f"{type(A).__name__} and comm={comm!r}"
+            )
         problem, b = mask_problem(b=b), np.asarray(b)
         if problem is None and isinstance(A, Matrix):
             problem = A.vector_problem(b)
@@ -65,7 +67,9 @@ class System:
         except InputError:
             self.__exit__(None, None, None)
             raise
-        self.dtype = A.dtype if isinstance(A, Matrix) else np.result_type(b.dtype, np.float32, getattr(A, "dtype", "f4"))
+        self.dtype = (
+            A.dtype if isinstance(A, Matrix) else np.result_type(b.dtype, np.float32, getattr(A, "dtype", "f4"))
+        )
         self.b = self._inward(b).astype(self.dtype)
         self.real = self.dtype.kind == "f"
         diagonal = M.inverse if isinstance(M, Jacobi) else np.ones_like(self.b) if M is None else None
@@ -74,8 +78,9 @@ class System:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         # Only what all ranks raise, or nothing, may be followed by a collective call.
         if self._matrix is None and (error is None or isinstance(error, InputError)):
             self.control.close()
@@ -138,8 +143,12 @@ class System:
         if x0 is None:
             return np.zeros_like(self.b), self.b.copy()
         masked, x0 = mask_problem(x0=x0), np.asarray(x0)
-        self.control.check("the first x", masked if masked or x0.shape == self.b.shape and np.isfinite(x0).all() else
-              f"expected x0 to have shape {self.b.shape} and finite numbers, received shape {x0.shape}")
+        self.control.check(
+            "the first x",
+            masked
+            if masked or (x0.shape == self.b.shape and np.isfinite(x0).all())
+            else f"expected x0 to have shape {self.b.shape} and finite numbers, received shape {x0.shape}",
+        )
         x = self._inward(x0).astype(self.dtype)
         return x, self.residual(x)
 

@@ -78,8 +78,11 @@ class Transfer:
             self._own = np.zeros(coarse.count, coarse.dtype)
         else:
             between = Blocks(self._coarse.shape, self._fine.grid, width=0)
-            mine = [rank for rank in range(between.size)
-                    if merged_rank(rank, between.grid, self._coarse.grid) == coarse.halo.comm.rank]
+            mine = [
+                rank
+                for rank in range(between.size)
+                if merged_rank(rank, between.grid, self._coarse.grid) == coarse.halo.comm.rank
+            ]
             count = len(self._own)
             numbers = np.concatenate([rank * count + np.arange(count) for rank in mine])
             self._place = place[numbers_of(coordinates_of(numbers, between), self._coarse) - coarse.rows.start]
@@ -91,8 +94,9 @@ class Transfer:
         between = Blocks(self._coarse.shape, self._fine.grid, width=0)
         parents = numbers_of(coordinates_of(A.needed, self._fine) // 2, between)
         first = rows.first // 8
-        starts, columns, values = _halved(rows.starts, rows.columns, rows.values, rows.first, self._cells, self._parent_of,
-                                          A.needed, parents, first)
+        starts, columns, values = _halved(
+            rows.starts, rows.columns, rows.values, rows.first, self._cells, self._parent_of, A.needed, parents, first
+        )
         numbers = first + np.repeat(np.arange(len(self._own)), np.diff(starts))
         if between.grid != self._coarse.grid:
             numbers, columns = (numbers_of(coordinates_of(one, between), self._coarse) for one in (numbers, columns))

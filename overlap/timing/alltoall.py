@@ -58,8 +58,7 @@ def plain_counts(points: float, grid: Sequence[int], itemsize: int = 16) -> tupl
     return sum(axis - 1 for axis in grid), sum(share * (axis - 1) / axis for axis in grid)
 
 
-def alltoall_s(points: float, grid: Sequence[int], link: LatencyBandwidth,
-               itemsize: int = 16) -> float:
+def alltoall_s(points: float, grid: Sequence[int], link: LatencyBandwidth, itemsize: int = 16) -> float:
     """Give the time of the all-to-alls along the axes of a grid, in the plain model.
 
     Parameters
@@ -83,8 +82,9 @@ def alltoall_s(points: float, grid: Sequence[int], link: LatencyBandwidth,
     return messages * link.latency_s + nbytes / link.bandwidth_Bps
 
 
-def node_counts(points: float, grid: Sequence[int], itemsize: int = 16, cores: int = 16,
-                large_nbytes: int = 8192) -> tuple[float, float, float, float]:
+def node_counts(
+    points: float, grid: Sequence[int], itemsize: int = 16, cores: int = 16, large_nbytes: int = 8192
+) -> tuple[float, float, float, float]:
     """Count small and large messages to other nodes, bytes leaving a node, and bytes copied in a node.
 
     Parameters
@@ -117,8 +117,7 @@ def node_counts(points: float, grid: Sequence[int], itemsize: int = 16, cores: i
     return small, large, leaving, copied
 
 
-def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float],
-              rounds: int = 100) -> tuple[float, ...]:
+def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float], rounds: int = 100) -> tuple[float, ...]:
     """Fit the costs to measured times: least squares of log(model/measured), no cost below 0.
 
     Parameters
@@ -143,16 +142,16 @@ def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float],
     matrix, times = np.array(counts, float), np.array(seconds, float)
     rows, columns = matrix.shape
     if rows < columns or times.shape != (rows,):
-        raise ValueError(f"seconds: expected one time per row of counts, at least {columns}, "
-                         f"got {times.shape} for {matrix.shape}")
+        raise ValueError(
+            f"seconds: expected one time per row of counts, at least {columns}, got {times.shape} for {matrix.shape}"
+        )
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError("seconds: expected finite times > 0")
     costs = _positive_least_squares(matrix / times[:, None], np.ones(rows))
     for _ in range(rounds):
         # log(m/t) is about log(m0/t) + m/m0 - 1 near the model m0 so far.
         model_s = np.maximum(matrix @ costs, 1e-6 * times)
-        costs = (costs + _positive_least_squares(
-            matrix / model_s[:, None], 1 - np.log(model_s / times))) / 2
+        costs = (costs + _positive_least_squares(matrix / model_s[:, None], 1 - np.log(model_s / times))) / 2
     return tuple(costs.tolist())
 
 
@@ -163,8 +162,7 @@ def _positive_least_squares(matrix, right):
     """
     columns = matrix.shape[1]
     best, least = np.zeros(columns), np.inf
-    for used in (list(some) for number in range(1, columns + 1)
-                 for some in combinations(range(columns), number)):
+    for used in (list(some) for number in range(1, columns + 1) for some in combinations(range(columns), number)):
         scale = np.abs(matrix[:, used]).max(axis=0)
         scale[scale == 0] = 1.0
         found = np.linalg.lstsq(matrix[:, used] / scale, right, rcond=None)[0] / scale

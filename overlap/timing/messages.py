@@ -71,8 +71,7 @@ def fit_message_time(nbytes: Iterable[float], seconds: Iterable[float]) -> Laten
         if not (math.isfinite(t) and t > 0):
             raise ValueError(f"seconds: expected finite times > 0, got {t!r}")
     if len(set(nbytes)) < 2:
-        raise ValueError("nbytes: expected at least two different sizes, got "
-                         f"{sorted(set(nbytes))}")
+        raise ValueError(f"nbytes: expected at least two different sizes, got {sorted(set(nbytes))}")
     # In relative terms every measurement reads 1 = L a + (1/W) b with a = 1/t and b = n/t.
     a = [1 / t for t in seconds]
     b = [n / t for n, t in zip(nbytes, seconds)]

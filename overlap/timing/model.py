@@ -57,8 +57,7 @@ def no_overlap_s(compute_s: float, communication_s: float) -> float:
     return seconds("compute_s", compute_s) + seconds("communication_s", communication_s)
 
 
-def block_s(compute_s: float, communication_s: float, workers: int, *,
-            slices: int | None = None) -> float:
+def block_s(compute_s: float, communication_s: float, workers: int, *, slices: int | None = None) -> float:
     """Give the time when the communicator spends a core inside the blocking call: max(C + T/N, T).
 
     During T only N - 1 workers compute; what they leave is done by all N. Valid as C + T/N
@@ -97,8 +96,7 @@ def block_s(compute_s: float, communication_s: float, workers: int, *,
     return max(computing, communicating)
 
 
-def poll_s(compute_s: float, communication_s: float, *, slices: int | None = None,
-           workers: int = 1) -> float:
+def poll_s(compute_s: float, communication_s: float, *, slices: int | None = None, workers: int = 1) -> float:
     """Give the time when the communicator sleeps while the network works: max(C, T).
 
     Parameters
@@ -127,8 +125,7 @@ def poll_s(compute_s: float, communication_s: float, *, slices: int | None = Non
     if slices is None:
         return max(compute_s, communication_s)
     slices = count("slices", slices)
-    return max(compute_s + communication_s / slices,
-               communication_s + compute_s / math.ceil(slices / workers))
+    return max(compute_s + communication_s / slices, communication_s + compute_s / math.ceil(slices / workers))
 
 
 def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequence[float] | None = None) -> float:
@@ -237,9 +234,18 @@ def hidden(compute_s: float, communication_s: float, measured_s: float) -> float
     return saved / could if could > 0 else math.nan
 
 
-def pipeline_s(compute_s: float, nbytes: float, link: LatencyBandwidth, *, slices: int,
-               chunk: int = 1, workers: int = 1, wait: str = "poll",
-               message_overhead_s: float = 0.0, depth: int | None = None) -> float:
+def pipeline_s(
+    compute_s: float,
+    nbytes: float,
+    link: LatencyBandwidth,
+    *,
+    slices: int,
+    chunk: int = 1,
+    workers: int = 1,
+    wait: str = "poll",
+    message_overhead_s: float = 0.0,
+    depth: int | None = None,
+) -> float:
     """Predict the time of a pipeline that sends `chunk` slices per message.
 
     With M = ceil(slices/chunk) messages and o seconds of overhead each:

@@ -9,7 +9,6 @@ def cpu_model() -> str:
     """Look up the processor's name, as the system gives it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.split(":", 1)[1].strip() for line in file
-                        if line.startswith("model name"))
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

@@ -32,15 +32,21 @@ class ThreadScaling:
             That is none.
         """
         try:
-            found = {int(n): {int(threads): float(speedup) for threads, speedup in row.items()}
-                     for n, row in table.items()}  # type: ignore[attr-defined]
-            good = all(n > 0 and row and all(threads > 1 and 0 < speedup < math.inf for threads, speedup in row.items())
-                       for n, row in found.items())
+            found = {
+                int(n): {int(threads): float(speedup) for threads, speedup in row.items()}
+                for n, row in table.items()  # type: ignore[attr-defined]
+            }
+            good = all(
+                n > 0 and row and all(threads > 1 and 0 < speedup < math.inf for threads, speedup in row.items())
+                for n, row in found.items()
+            )
         except (AttributeError, TypeError, ValueError):
             good = False
         if not good:
-            raise InputError("threads: expected tables of speed-ups > 0 by numbers of threads > 1, one for each length of a "
-                             f"plane's axes, received {table!r}")
+            raise InputError(
+                "threads: expected tables of speed-ups > 0 by numbers of threads > 1, one for each length of a "
+                f"plane's axes, received {table!r}"
+            )
         return cls(tuple((n, tuple(sorted(row.items()))) for n, row in sorted(found.items())))
 
     def table(self) -> Mapping[int, Mapping[int, float]]:

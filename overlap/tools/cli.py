@@ -40,7 +40,8 @@ _FAILURES = (CommandError, InputError, LinksUnavailable, launch.LaunchError, OSE
 
 _THREAD_LEVEL_NOTE = (
     " (overlap needs serialized and asks for that; mpi4py's default, multiple, costs MPICH 6 to 10 times in "
-    "latency: set mpi4py.rc.thread_level = 'serialized' before your program imports mpi4py.MPI)")
+    "latency: set mpi4py.rc.thread_level = 'serialized' before your program imports mpi4py.MPI)"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,12 +81,12 @@ def _run(argv, rank=0):
         status = given.run(given, parser) or 0
         sys.stdout.flush()
         return status
-    except BrokenPipeError:     # as of `overlap cache show | head`
+    except BrokenPipeError:  # as of `overlap cache show | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # what Python writes at its end
         return UNREAD
     except _FAILURES as error:
         if launch.under_mpi() and isinstance(error, OSError):
-            raise       # of this rank alone
+            raise  # of this rank alone
         print(f"overlap: error: {error}", file=sys.stderr)
         return 1
 
@@ -93,13 +94,14 @@ def _run(argv, rank=0):
 def _as_rank(argv):
     """As one of mpiexec's ranks: only rank 0 says something, and a failure ends all of them."""
     from mpi4py import MPI
+
     rank = MPI.COMM_WORLD.rank
     if rank > 0:
         sys.stdout = sys.stderr = open(os.devnull, "w")
     try:
         return _run(argv, rank)
     except SystemExit:
-        raise           # arguments, alike on all ranks
+        raise  # arguments, alike on all ranks
     except BaseException as error:
         if isinstance(error, OSError):
             print(f"overlap: error: {error}", file=sys.__stderr__, flush=True)
@@ -114,7 +116,7 @@ def _split_command(argv):
     if "--" not in argv:
         return argv, None
     at = argv.index("--")
-    return argv[:at], argv[at + 1:]
+    return argv[:at], argv[at + 1 :]
 
 
 class _Version(argparse.Action):
@@ -122,77 +124,104 @@ class _Version(argparse.Action):
 
     def __call__(self, parser, namespace, values, option=None):
         from importlib import metadata
+
         print(f"overlap {metadata.version('overlap-mpi')}")
         parser.exit()
 
 
 # --- arguments ------------------------------------------------------------------------------------
 
+
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="overlap", description="Hides MPI communication behind computation.")
+    parser = argparse.ArgumentParser(prog="overlap", description="Hides MPI communication behind computation.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
 
     info = add("info", _info, "say what is installed here and what works")
     info.add_argument("--ranks", type=options.count, default=2, help="to start; default: 2")
-    info.add_argument("--measure", metavar="FILE.toml", type=options.output,
-                      help="measure the machine for `overlap predict`, and write what was found")
+    info.add_argument(
+        "--measure",
+        metavar="FILE.toml",
+        type=options.output,
+        help="measure the machine for `overlap predict`, and write what was found",
+    )
     info.add_argument("--link", type=options.rate, help="measure shaped links of that rate")
 
     on_links = add("links", _links, "run a command as MPI ranks on shaped links: ... -- COMMAND")
     on_links.add_argument("--hosts", type=options.count, default=2, help="network namespaces; default: 2")
     on_links.add_argument("--ranks", type=options.count, help="in all; default: one per host")
     on_links.add_argument("--rate", type=options.rate, default="2gbit", help="of each host's link")
-    on_links.add_argument("--burst", type=options.count, metavar="BYTES", default=links.BURST,
-                          help="that an idle link lets through at once")
-    on_links.add_argument("--slow", type=options.slow_rank, nargs="+", metavar="RANK:SHARE", default=[],
-                          help="ranks that keep only that share of their cores, 0.05 to 1")
-    on_links.add_argument("--speeds", type=options.speed, nargs="+", metavar="SPEED",
-                          help="of all ranks: the fastest keep their cores, others so much less")
-    on_links.add_argument("--deadline", type=options.seconds, metavar="S",
-                          help="default: as long as the command takes")
+    on_links.add_argument(
+        "--burst",
+        type=options.count,
+        metavar="BYTES",
+        default=links.BURST,
+        help="that an idle link lets through at once",
+    )
+    on_links.add_argument(
+        "--slow",
+        type=options.slow_rank,
+        nargs="+",
+        metavar="RANK:SHARE",
+        default=[],
+        help="ranks that keep only that share of their cores, 0.05 to 1",
+    )
+    on_links.add_argument(
+        "--speeds",
+        type=options.speed,
+        nargs="+",
+        metavar="SPEED",
+        help="of all ranks: the fastest keep their cores, others so much less",
+    )
+    on_links.add_argument("--deadline", type=options.seconds, metavar="S", help="default: as long as the command takes")
 
     bench.add_commands(add)
     cache.add_commands(add("cache", None, "what plans remember of earlier ones, in a folder of this user"))
-    scale.add_commands(add("scale", None,
-                           "strong scaling: measure it here or on a cluster, and draw it"))
+    scale.add_commands(add("scale", None, "strong scaling: measure it here or on a cluster, and draw it"))
 
     drawn = add("trace", _trace, "summarise and draw a timeline written before", one_rank=True)
     drawn.add_argument("file", metavar="FILE.json", help="written by `Trace.write_chrome`")
     drawn.add_argument("--png", metavar="OUT", type=options.output, help="picture; the suffix chooses the format")
     drawn.add_argument("--title", default="", help="of the picture")
 
-    guess = add("predict", _predict, "what the timing model says, of times given or measured",
-                one_rank=True)
+    guess = add("predict", _predict, "what the timing model says, of times given or measured", one_rank=True)
     guess.add_argument("report", nargs="?", metavar="REPORT.json", help="of bench, demo or scale")
     guess.add_argument("--compute-s", type=float, metavar="C", help="seconds of computing alone")
     guess.add_argument("--communication-s", type=float, metavar="T", help="seconds of communication alone")
-    guess.add_argument("--workers", type=options.count, default=1, metavar="N",
-                       help="worker threads per rank; default: 1")
-    guess.add_argument("--slices", type=options.count, metavar="S",
-                       help="count pipeline fill and drain; slices of the workload")
+    guess.add_argument(
+        "--workers", type=options.count, default=1, metavar="N", help="worker threads per rank; default: 1"
+    )
+    guess.add_argument(
+        "--slices", type=options.count, metavar="S", help="count pipeline fill and drain; slices of the workload"
+    )
     guess.add_argument("--workload", choices=WORKLOADS, help="simulate it on --machine")
-    guess.add_argument("--machine", metavar="FILE.toml",
-                       help="written by `overlap info --measure`, or by hand")
-    guess.add_argument("--shape", nargs=2, type=options.count, default=(512, 512),
-                       metavar=("NY", "NX"), help="of a plane; default: 512 512")
+    guess.add_argument("--machine", metavar="FILE.toml", help="written by `overlap info --measure`, or by hand")
+    guess.add_argument(
+        "--shape",
+        nargs=2,
+        type=options.count,
+        default=(512, 512),
+        metavar=("NY", "NX"),
+        help="of a plane; default: 512 512",
+    )
     guess.add_argument("--dtype", type=options.dtype, help="of real space; default: c16, and f8 for the operation")
-    guess.add_argument("--ranks", nargs="+", type=options.count, default=[2],
-                       help="one number, or several for strong scaling")
-    guess.add_argument("--wait", choices=("off", "block", "poll"), default="poll",
-                       help="what the communicator does; default: poll")
+    guess.add_argument(
+        "--ranks", nargs="+", type=options.count, default=[2], help="one number, or several for strong scaling"
+    )
+    guess.add_argument(
+        "--wait", choices=("off", "block", "poll"), default="poll", help="what the communicator does; default: poll"
+    )
     guess.add_argument("--depth", type=options.count, default=16, help="slices in flight; default: 16")
     guess.add_argument("--in-flight", type=options.count, help="exchanges under way at once")
-    guess.add_argument("--chunk", type=options.count,
-                       help="slices per message; default: the fastest")
+    guess.add_argument("--chunk", type=options.count, help="slices per message; default: the fastest")
     guess.add_argument("--json", metavar="FILE", type=options.output, help="write the table there")
     guess.add_argument("--png", metavar="FILE", type=options.output, help="draw it")
     return parser
 
 
 # --- the commands ---------------------------------------------------------------------------------
+
 
 def _info(given, parser):
     if given.measure:
@@ -207,14 +236,15 @@ def _info(given, parser):
         found, reason = None, str(error)
     rows = [(name, version) for name, version in packages().items()]
     rows.append(("python", f"{computer['python']}, {sys.executable}"))
-    rows.append(("machine", f"{computer['cpu']}, {computer['cores']} core(s), "
-                 f"{computer['system']}"))
+    rows.append(("machine", f"{computer['cpu']}, {computer['cores']} core(s), {computer['system']}"))
     if found is not None:
         rows.append(("FFTW", found["fftw"]))
         rows.append(("MPI", f"{found['library']} (standard {found['standard']})"))
         rows.append(("thread level", found["thread_level"] + _THREAD_LEVEL_NOTE))
-        rows += [(f"rank {rank}", f"host {place['host']}, cores {ranges(place['cores'])}")
-                 for rank, place in enumerate(found["ranks"])]
+        rows += [
+            (f"rank {rank}", f"host {place['host']}, cores {ranges(place['cores'])}")
+            for rank, place in enumerate(found["ranks"])
+        ]
     elif reason:
         rows.append(("MPI", f"ranks cannot be started: {reason}"))
     if not launch.under_mpi():
@@ -235,10 +265,19 @@ def _links(given, parser):
         ranks = given.ranks or given.hosts
         if given.slow or len(given.speeds) != ranks:
             parser.error(f"--speeds: expected {ranks} speeds, one per rank, and no --slow")
-        shares = {rank: speed / max(given.speeds) for rank, speed in enumerate(given.speeds) if speed < max(given.speeds)}
+        shares = {
+            rank: speed / max(given.speeds) for rank, speed in enumerate(given.speeds) if speed < max(given.speeds)
+        }
     try:
-        return links.run(given.after_dashes, hosts=given.hosts, ranks=given.ranks, rate=given.rate, burst=given.burst,
-                         shares=shares, deadline_s=given.deadline)
+        return links.run(
+            given.after_dashes,
+            hosts=given.hosts,
+            ranks=given.ranks,
+            rate=given.rate,
+            burst=given.burst,
+            shares=shares,
+            deadline_s=given.deadline,
+        )
     except ValueError as error:
         parser.error(str(error))
 
@@ -247,8 +286,10 @@ def _trace(given, parser):
     spans = timeline.read_chrome(given.file)
     print("milliseconds\nrank       wall  computing  communicating  both at once   waits")
     for row in timeline.summary(spans):
-        print(f"{row.rank:4}  {1e3 * row.wall_s:9.2f}  {1e3 * row.compute_s:9.2f}  "
-              f"{1e3 * row.communicate_s:13.2f}  {1e3 * row.both_s:12.2f}  {100 * row.waiting:4.0f} %")
+        print(
+            f"{row.rank:4}  {1e3 * row.wall_s:9.2f}  {1e3 * row.compute_s:9.2f}  "
+            f"{1e3 * row.communicate_s:13.2f}  {1e3 * row.both_s:12.2f}  {100 * row.waiting:4.0f} %"
+        )
     if given.png:
         need("matplotlib")
         try:
@@ -268,11 +309,16 @@ def _predict(given, parser):
     if times:
         cases = {"given": (given.compute_s, given.communication_s, given.workers, given.slices, None)}
     else:
-        cases = {f"{title(record)}; {place(record)}": (
-            record["C_s"], record["T_s"], record["workers"],
-            math.ceil(record["slices"] / record["auto_choice"]["chunk"]),
-            {mode: record[f"{mode}_s"] for mode in ("off", "block", "poll")})
-            for record in read(given.report)["cases"]}
+        cases = {
+            f"{title(record)}; {place(record)}": (
+                record["C_s"],
+                record["T_s"],
+                record["workers"],
+                math.ceil(record["slices"] / record["auto_choice"]["chunk"]),
+                {mode: record[f"{mode}_s"] for mode in ("off", "block", "poll")},
+            )
+            for record in read(given.report)["cases"]
+        }
     if given.png:
         need("matplotlib")
     try:
@@ -296,16 +342,28 @@ def _simulate(given, parser):
         need("matplotlib")
     need("greenlet")
     workload = Workload(
-        workload=given.workload, slices=given.slices or 64, shape=tuple(given.shape),
-        dtype=given.dtype or WORKLOADS[given.workload][-1])
+        workload=given.workload,
+        slices=given.slices or 64,
+        shape=tuple(given.shape),
+        dtype=given.dtype or WORKLOADS[given.workload][-1],
+    )
     machine = Machine.read(given.machine)
     rows = strong_scaling(
-        workload, machine, given.ranks, workers=given.workers, wait=given.wait,
-        depth=given.depth, in_flight=given.in_flight, chunk=given.chunk,
-        compute_s=given.compute_s)
+        workload,
+        machine,
+        given.ranks,
+        workers=given.workers,
+        wait=given.wait,
+        depth=given.depth,
+        in_flight=given.in_flight,
+        chunk=given.chunk,
+        compute_s=given.compute_s,
+    )
     ny, nx = workload.shape
-    title = (f"{workload.workload}, {workload.slices} x {ny} x {nx} {workload.dtype}, "
-             f"{given.workers} worker(s) per rank, {given.wait}; {machine.name}")
+    title = (
+        f"{workload.workload}, {workload.slices} x {ny} x {nx} {workload.dtype}, "
+        f"{given.workers} worker(s) per rank, {given.wait}; {machine.name}"
+    )
     print(f"{title}; milliseconds")
     print(table(rows))
     if given.json:

@@ -26,16 +26,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-if __name__ != "__main__":      # a rank has no package around it
+if __name__ != "__main__":  # a rank has no package around it
     from ..interrupts import held_signals
     from . import links, signals
 
-DEADLINE_PASSED = 124           # as timeout(1), and as links.run
+DEADLINE_PASSED = 124  # as timeout(1), and as links.run
 DEADLINE_S = 600.0
-_MARK = "@overlap "             # begins a line that holds an event
-_PR_SET_PDEATHSIG = 1           # linux/prctl.h
-_GRACE_S = 5.0                  # for the launcher to end its ranks
-_VANISH_S = 0.3                 # for ranks to vanish after their launcher
+_MARK = "@overlap "  # begins a line that holds an event
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_GRACE_S = 5.0  # for the launcher to end its ranks
+_VANISH_S = 0.3  # for ranks to vanish after their launcher
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _SHARED_MEMORY = "/dev/shm"
 _SEGMENTS = ("mpich_shm_", "sm_segment.", "vader_segment.", "ucx_shm_posix_")
@@ -79,8 +79,7 @@ def find_mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise LaunchError(f"no mpiexec beside {sys.executable} nor on PATH: "
-                          "pip install 'overlap-mpi[demo]'")
+        raise LaunchError(f"no mpiexec beside {sys.executable} nor on PATH: pip install 'overlap-mpi[demo]'")
     return found
 
 
@@ -100,12 +99,19 @@ def core_sets(ranks: int, workers: int, available: Iterable[int]) -> list[list[i
     """
     available = sorted(available)
     each = min(workers, len(available) // ranks)
-    return [available[rank * each:(rank + 1) * each] for rank in range(ranks if each else 0)]
+    return [available[rank * each : (rank + 1) * each] for rank in range(ranks if each else 0)]
 
 
-def run_ranks(command: Sequence[str], *, ranks: int, workers: int = 1, link: str | None = None,
-              burst: int | None = None, deadline_s: float | None = None,
-              on_line: Callable[[str], None] = print) -> int:
+def run_ranks(
+    command: Sequence[str],
+    *,
+    ranks: int,
+    workers: int = 1,
+    link: str | None = None,
+    burst: int | None = None,
+    deadline_s: float | None = None,
+    on_line: Callable[[str], None] = print,
+) -> int:
     """Run a command as MPI ranks on this machine, each pinned to cores of its own.
 
     Call it from the main thread. On an exception, KeyboardInterrupt included, everything has
@@ -142,22 +148,30 @@ def run_ranks(command: Sequence[str], *, ranks: int, workers: int = 1, link: str
     cores = core_sets(ranks, workers, os.sched_getaffinity(0))
     command = [sys.executable, "-IS", __file__, "enter", json.dumps(cores), *command]
     # Explicitly ours: an MPI library in this process may have added to the C environment.
-    environ = signals.UCX_SETTINGS | {"PYTHONPATH": os.pathsep.join(filter(None, (
-        str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))))}
+    environ = signals.UCX_SETTINGS | {
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")))
+        )
+    }
     environ.setdefault(THREAD_LEVEL[0], os.environ.get(*THREAD_LEVEL))
     with signals.ending_by_exception(), _reading(on_line) as stdout:
         if link is not None:
             options: Any = {} if burst is None else {"burst": burst}
-            return links.run(command, hosts=ranks, rate=link, cpus=(), deadline_s=deadline_s,
-                             env=environ, stdout=stdout, **options)
+            return links.run(
+                command, hosts=ranks, rate=link, cpus=(), deadline_s=deadline_s, env=environ, stdout=stdout, **options
+            )
         with removing_segments():
             process = None
             try:
-                with held_signals():    # Python drops what a handler raises in the functions of a fork
+                with held_signals():  # Python drops what a handler raises in the functions of a fork
                     process = subprocess.Popen(
-                        [*_launcher(), "-n", str(ranks), *command], env=os.environ | environ,
-                        stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True,
-                        preexec_fn=_die_with_parent)
+                        [*_launcher(), "-n", str(ranks), *command],
+                        env=os.environ | environ,
+                        stdin=subprocess.DEVNULL,
+                        stdout=stdout,
+                        start_new_session=True,
+                        preexec_fn=_die_with_parent,
+                    )
                 return process.wait(deadline_s)
             except subprocess.TimeoutExpired:
                 return DEADLINE_PASSED
@@ -168,6 +182,7 @@ def run_ranks(command: Sequence[str], *, ranks: int, workers: int = 1, link: str
 
 # ---- what ranks tell those who started them ----------------------------------------------------
 
+
 def tell(event: object) -> None:
     """Print an event, of what JSON can hold, for `listening` in the process that started the ranks."""
     print(_MARK + json.dumps(event), flush=True)
@@ -175,15 +190,18 @@ def tell(event: object) -> None:
 
 def listening(on_event: Callable[[Any], None]) -> Callable[[str], None]:
     """Make what `run_ranks` calls with each line: events go to `on_event`, the rest to standard error."""
+
     def on_line(line: str) -> None:
         if line.startswith(_MARK):
             on_event(json.loads(line.removeprefix(_MARK)))
         else:
             print(line, file=sys.stderr)
+
     return on_line
 
 
 # ---- what ranks leave behind -------------------------------------------------------------------
+
 
 def shared_segments() -> set[str]:
     """The segments of shared memory that MPI libraries made for this user and that have a name."""
@@ -216,7 +234,7 @@ def removing_segments() -> Iterator[None]:
                 left.discard(name)
             if not left or time.monotonic() > limit_s:
                 break
-            time.sleep(0.05)        # a process of the job may be about to end
+            time.sleep(0.05)  # a process of the job may be about to end
 
 
 def _in_use(names: set[str]) -> set[str]:
@@ -225,10 +243,9 @@ def _in_use(names: set[str]) -> set[str]:
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
-        with suppress(OSError):     # it ended, or is another user's
+        with suppress(OSError):  # it ended, or is another user's
             maps = (process / "maps").read_text(errors="replace")
-            used |= {line.rpartition("/")[2] for line in maps.splitlines()
-                     if f"{_SHARED_MEMORY}/" in line}
+            used |= {line.rpartition("/")[2] for line in maps.splitlines() if f"{_SHARED_MEMORY}/" in line}
         with suppress(OSError):
             for descriptor in (process / "fd").iterdir():
                 with suppress(OSError):
@@ -238,15 +255,22 @@ def _in_use(names: set[str]) -> set[str]:
 
 # ---- the launcher ------------------------------------------------------------------------------
 
+
 def _launcher() -> list[str]:
     """Find the launcher with the options that its make needs."""
     mpiexec = find_mpiexec()
     try:
-        version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=60,
-                                 env=dict(os.environ), stdin=subprocess.DEVNULL).stdout
+        version = subprocess.run(
+            [mpiexec, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=dict(os.environ),
+            stdin=subprocess.DEVNULL,
+        ).stdout
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{mpiexec} --version: expected an answer within 60 s") from None
-    if "HYDRA" in version:      # no job scheduler's hosts, no ssh: this machine
+    if "HYDRA" in version:  # no job scheduler's hosts, no ssh: this machine
         return [mpiexec, "-rmk", "user", "-launcher", "fork", "-localhost", "127.0.0.1"]
     if "open-mpi" in version.lower() or "open mpi" in version.lower():
         return [mpiexec, "--oversubscribe", "--bind-to", "none"]
@@ -264,7 +288,7 @@ def _reading(on_line: Callable[[str], None]) -> Iterator[int]:
             for line in lines:
                 try:
                     on_line(line.rstrip("\n"))
-                except Exception as error:      # keep reading, or the ranks block on the pipe
+                except Exception as error:  # keep reading, or the ranks block on the pipe
                     raised.append(error)
 
     reader = threading.Thread(target=read, daemon=True, name="reader of the ranks' output")
@@ -285,8 +309,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     limit_s = time.monotonic() + _GRACE_S
     # WNOWAIT keeps its number from being given to anyone else until the group is dealt with.
-    while (os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
-           and time.monotonic() < limit_s):
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < limit_s:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

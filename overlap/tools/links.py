@@ -54,25 +54,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-if __name__ != "__main__":      # the processes in the namespaces have no package around them
+if __name__ != "__main__":  # the processes in the namespaces have no package around them
     from ..errors import LinksUnavailable
     from . import signals, slow
 
 _NEWNS, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = (
-    0x00020000, 0x04000000, 0x10000000, 0x20000000, 0x40000000)    # linux/sched.h
-_MS_REC_PRIVATE, _MS_BIND = 0x4000 | 0x40000, 0x1000               # linux/mount.h
-_PR_SET_PDEATHSIG = 1                                              # linux/prctl.h
+    0x00020000,
+    0x04000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)  # linux/sched.h
+_MS_REC_PRIVATE, _MS_BIND = 0x4000 | 0x40000, 0x1000  # linux/mount.h
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-BURST = 66 * 1024               # bytes that an idle link lets through at once, by default: one packet
+BURST = 66 * 1024  # bytes that an idle link lets through at once, by default: one packet
 _UNITS = {"": 1, "b": 1, "k": 1e3, "m": 1e6, "g": 1e9}
-_DEADLINE_PASSED = 124          # as timeout(1)
-_MAX_RATE = 8 * (2**32 - 1)     # tbf counts bytes per second in 32 bits
-_QUEUE_BYTES = 4 << 20          # what a link holds before it drops packets
+_DEADLINE_PASSED = 124  # as timeout(1)
+_MAX_RATE = 8 * (2**32 - 1)  # tbf counts bytes per second in 32 bits
+_QUEUE_BYTES = 4 << 20  # what a link holds before it drops packets
 _FABRIC = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
-_LAUNCHER_VARIABLES = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL")   # of a job that we are part of
+_LAUNCHER_VARIABLES = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL")  # of a job that we are part of
 
 
 # ---- the public side: runs in the caller's process ------------------------------------------
+
 
 def parse_rate(text: object) -> float:
     """Read a link's rate.
@@ -88,15 +94,15 @@ def parse_rate(text: object) -> float:
     float
         Bits per second.
     """
-    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(|bit|kbit|mbit|gbit)",
-                         str(text).strip().lower())
+    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(|bit|kbit|mbit|gbit)", str(text).strip().lower())
     try:
         rate = float(match[1]) * _UNITS[match[2][:1]] if match else 0.0
     except ValueError:
         rate = 0.0
     if not 0 < rate < math.inf:
-        raise ValueError("expected a rate above 0 in bits per second, such as '2gbit', "
-                         f"'500mbit' or '2e9'; received {text!r}")
+        raise ValueError(
+            f"expected a rate above 0 in bits per second, such as '2gbit', '500mbit' or '2e9'; received {text!r}"
+        )
     return rate
 
 
@@ -113,10 +119,20 @@ def unavailable_reason() -> str | None:
     return None
 
 
-def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: int = BURST,
-        mtu: int = 9000, ranks: int | None = None, cpus: Sequence[int] | None = None,
-        shares: Mapping[int, float] | None = None, deadline_s: float | None = None,
-        env: Mapping[str, str] | None = None, stdout: IO[bytes] | int | None = None) -> int:
+def run(
+    command: Sequence[str],
+    *,
+    hosts: int = 2,
+    rate: str = "2gbit",
+    burst: int = BURST,
+    mtu: int = 9000,
+    ranks: int | None = None,
+    cpus: Sequence[int] | None = None,
+    shares: Mapping[int, float] | None = None,
+    deadline_s: float | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: IO[bytes] | int | None = None,
+) -> int:
     """Run a command as MPI ranks (MPICH, over TCP) on hosts joined by shaped links.
 
     The command reads no standard input. A signal that ends this process, SIGKILL included, ends
@@ -166,8 +182,12 @@ def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: i
     bits = parse_rate(rate)
     ranks = hosts if ranks is None else ranks
     cpus = sorted(os.sched_getaffinity(0)) if cpus is None else list(cpus)
-    for name, value, low, high in (("rate", bits, 8, _MAX_RATE), ("hosts", hosts, 1, 250),
-                                   ("mtu", mtu, 1280, 65535), ("burst", burst, mtu + 64, 2**30)):
+    for name, value, low, high in (
+        ("rate", bits, 8, _MAX_RATE),
+        ("hosts", hosts, 1, 250),
+        ("mtu", mtu, 1280, 65535),
+        ("burst", burst, mtu + 64, 2**30),
+    ):
         if not low <= value <= high:
             raise ValueError(f"expected {name} between {low} and {high}, received {value}")
     if ranks < 1 or ranks % hosts:
@@ -176,15 +196,27 @@ def run(command: Sequence[str], *, hosts: int = 2, rate: str = "2gbit", burst: i
         raise ValueError(problem)
     mpiexec = Path(sys.executable).with_name("mpiexec.hydra")
     if not mpiexec.exists():
-        raise LinksUnavailable(f"MPICH's launcher is missing: expected {mpiexec} "
-                               "(pip install mpich)")
-    environ = {name: value for name, value in os.environ.items()
-               if not name.startswith(_LAUNCHER_VARIABLES)}
+        raise LinksUnavailable(f"MPICH's launcher is missing: expected {mpiexec} (pip install mpich)")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHER_VARIABLES)}
     environ |= _FABRIC | signals.UCX_SETTINGS | {"OVERLAP_LINK": f"{bits / 1e9:g}gbit"} | dict(env or {})
     with signals.ending_by_exception():
-        return _run(dict(command=list(command), hosts=hosts, rate=bits, burst=burst, mtu=mtu,
-                         ranks=ranks, cpus=cpus, slow=slow.__file__,
-                         shares=sorted((shares or {}).items()), mpiexec=str(mpiexec)), environ, stdout, deadline_s)
+        return _run(
+            dict(
+                command=list(command),
+                hosts=hosts,
+                rate=bits,
+                burst=burst,
+                mtu=mtu,
+                ranks=ranks,
+                cpus=cpus,
+                slow=slow.__file__,
+                shares=sorted((shares or {}).items()),
+                mpiexec=str(mpiexec),
+            ),
+            environ,
+            stdout,
+            deadline_s,
+        )
 
 
 def _run(spec, environ, stdout, deadline_s):
@@ -192,15 +224,20 @@ def _run(spec, environ, stdout, deadline_s):
     status_r, status_w = os.pipe()
     spec |= dict(status_fd=status_w, parent=os.getpid(), uid=os.geteuid(), gid=os.getegid())
     try:
-        outer = subprocess.Popen(       # in a session of its own: Ctrl-C is for this process
-            [sys.executable, "-P", __file__, "make", json.dumps(spec)], env=environ,
-            stdin=subprocess.DEVNULL, stdout=stdout, pass_fds=[status_w], start_new_session=True)
+        outer = subprocess.Popen(  # in a session of its own: Ctrl-C is for this process
+            [sys.executable, "-P", __file__, "make", json.dumps(spec)],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            pass_fds=[status_w],
+            start_new_session=True,
+        )
     finally:
         os.close(status_w)
         status = open(status_r, encoding="utf-8", errors="replace")
     try:
         with status:
-            reason = status.read()      # ends when the links are made, or could not be
+            reason = status.read()  # ends when the links are made, or could not be
         if reason:
             raise LinksUnavailable(f"shaped links cannot be made here: {reason}")
         return outer.wait(deadline_s)
@@ -212,6 +249,7 @@ def _run(spec, environ, stdout, deadline_s):
 
 
 # ---- process `make`: leaves the namespaces, waits ---------------------------------------------
+
 
 def _call(name, *args):
     """Call a function of the C library; raise OSError, named after it, when it fails."""
@@ -225,7 +263,7 @@ def _make(spec):
     """Unshare, fork process 1 of the new namespaces, and wait for it."""
     everything = _NEWNS | _NEWPID | _NEWNET
     try:
-        _call("unshare", everything)        # root needs no other user, and keeps its files
+        _call("unshare", everything)  # root needs no other user, and keeps its files
     except PermissionError:
         _call("unshare", everything | _NEWUSER)
         Path("/proc/self/setgroups").write_text("deny")
@@ -234,14 +272,14 @@ def _make(spec):
     # After the change of user, which may clear it.
     _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != spec["parent"]:
-        return 1        # it died before that
+        return 1  # it died before that
     alive_r, alive_w = os.pipe()
     init = os.fork()
     if init == 0:
         os.close(alive_w)
         _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if select.select([alive_r], [], [], 0)[0]:
-            os._exit(1)     # likewise
+            os._exit(1)  # likewise
         os._exit(_reporting(_init, spec))
     os.close(spec["status_fd"])
     # Killing process 1 kills all the others, and it is gone only after them. WNOWAIT keeps its
@@ -269,11 +307,15 @@ def _reporting(step, spec):
 
 # ---- process 1 of the namespaces: makes the links, starts the ranks ---------------------------
 
+
 def _init(spec):
     _mount(spec["hosts"])
-    me = os.readlink("/proc/self")      # not 1 where /proc could not be mounted
-    inside = dict(cpus=spec["cpus"], ranks_per_host=spec["ranks"] // spec["hosts"],
-                  networks=[f"/proc/{me}/fd/{fd}" for fd in _make_links(spec)])
+    me = os.readlink("/proc/self")  # not 1 where /proc could not be mounted
+    inside = dict(
+        cpus=spec["cpus"],
+        ranks_per_host=spec["ranks"] // spec["hosts"],
+        networks=[f"/proc/{me}/fd/{fd}" for fd in _make_links(spec)],
+    )
     os.close(spec["status_fd"])
     if not spec["command"]:
         return 0
@@ -281,9 +323,28 @@ def _init(spec):
     per_host = str(inside["ranks_per_host"])
     hosts = ",".join(f"h{host}:{per_host}" for host in range(spec["hosts"]))
     status = subprocess.call(
-        [spec["mpiexec"], "-rmk", "user", "-launcher", "fork", "-localhost", "127.0.0.1",
-         "-hosts", hosts, "-ppn", per_host, "-n", str(spec["ranks"]),
-         sys.executable, "-IS", __file__, "enter", json.dumps(inside), *spec["command"]])
+        [
+            spec["mpiexec"],
+            "-rmk",
+            "user",
+            "-launcher",
+            "fork",
+            "-localhost",
+            "127.0.0.1",
+            "-hosts",
+            hosts,
+            "-ppn",
+            per_host,
+            "-n",
+            str(spec["ranks"]),
+            sys.executable,
+            "-IS",
+            __file__,
+            "enter",
+            json.dumps(inside),
+            *spec["command"],
+        ]
+    )
     return status if status >= 0 else 128 - status
 
 
@@ -292,7 +353,12 @@ def _slow_down(spec):
     if spec["shares"]:
         slow = runpy.run_path(spec["slow"])
         shares = dict(spec["shares"])
-        print(*slow["slow_down"]({rank: spec["cpus"][rank] for rank in shares}, shares), sep="\n", file=sys.stderr, flush=True)
+        print(
+            *slow["slow_down"]({rank: spec["cpus"][rank] for rank in shares}, shares),
+            sep="\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _address(host):
@@ -304,14 +370,12 @@ def _mount(hosts):
     _call("mount", None, b"/", None, _MS_REC_PRIVATE, None)
     _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
     names = Path("/dev/shm/hosts")
-    names.write_text("127.0.0.1 localhost\n" + "".join(
-        f"{_address(host)} h{host}\n" for host in range(hosts)))
-    for args in ((str(names).encode(), b"/etc/hosts", None, _MS_BIND, None),
-                 (b"proc", b"/proc", b"proc", 0, None)):
+    names.write_text("127.0.0.1 localhost\n" + "".join(f"{_address(host)} h{host}\n" for host in range(hosts)))
+    for args in ((str(names).encode(), b"/etc/hosts", None, _MS_BIND, None), (b"proc", b"/proc", b"proc", 0, None)):
         try:
             _call("mount", *args)
         except OSError:
-            pass    # a container may refuse it; then /proc shows the outer process numbers
+            pass  # a container may refuse it; then /proc shows the outer process numbers
     names.unlink()
 
 
@@ -336,8 +400,14 @@ def _make_links(spec):
 
     def shape(ip, index):
         try:
-            ip.tc("add", "tbf", index, rate=round(spec["rate"] / 8), burst=spec["burst"],
-                  limit=spec["burst"] + _QUEUE_BYTES)
+            ip.tc(
+                "add",
+                "tbf",
+                index,
+                rate=round(spec["rate"] / 8),
+                burst=spec["burst"],
+                limit=spec["burst"] + _QUEUE_BYTES,
+            )
         except Exception as error:
             raise OSError(f"the kernel refused a token bucket (tbf): {error}") from None
 
@@ -358,9 +428,13 @@ def _make_links(spec):
         with IPRoute() as ip:
             up(ip, "lo")
             _set_tcp()
-            ip.link("add", ifname="eth0", kind="veth", mtu=spec["mtu"],
-                    peer={"ifname": f"port{host}", "mtu": spec["mtu"],
-                          "net_ns_fd": bridge_network})
+            ip.link(
+                "add",
+                ifname="eth0",
+                kind="veth",
+                mtu=spec["mtu"],
+                peer={"ifname": f"port{host}", "mtu": spec["mtu"], "net_ns_fd": bridge_network},
+            )
             link = up(ip, "eth0")
             ip.addr("add", index=link, address=_address(host), prefixlen=24)
             shape(ip, link)
@@ -374,6 +448,7 @@ def _make_links(spec):
 
 # ---- one rank --------------------------------------------------------------------------------
 
+
 def _enter(inside, command):
     """Move into this rank's host and core, and become the command."""
     rank = int(os.environ["PMI_RANK"])
@@ -384,12 +459,12 @@ def _enter(inside, command):
     _call("sethostname", name, len(name))
     if inside["cpus"]:
         os.sched_setaffinity(0, [inside["cpus"][rank % len(inside["cpus"])]])
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)       # Python ignores it, and exec keeps that
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec keeps that
     try:
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)      # as a shell does
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as a shell does
 
 
 if __name__ == "__main__":

@@ -15,17 +15,20 @@ from . import launch, links
 class Add(Protocol):
     """Adds a command: its name, what runs it, its help, and further values of the parsed arguments."""
 
-    def __call__(self, name: str, run: Callable[..., int | None] | None, words: str,
-                 **defaults: Any) -> argparse.ArgumentParser:
+    def __call__(
+        self, name: str, run: Callable[..., int | None] | None, words: str, **defaults: Any
+    ) -> argparse.ArgumentParser:
         """Return the command's parser."""
 
 
 def adder(commands: Any) -> Add:
     """Make what adds commands to the subparsers of a parser."""
+
     def add(name, run, words, **defaults):
         command = commands.add_parser(name, help=words, description=words)
         command.set_defaults(run=run, **defaults)
         return command
+
     return add
 
 
@@ -89,17 +92,24 @@ def link(text: str) -> str | None:
 
 def add_workload(parser: argparse.ArgumentParser, jobs: Mapping[str, Any]) -> None:
     """Add ``workload`` and ``--dtype``."""
-    parser.add_argument("workload", choices=tuple(jobs), help="; ".join(
-        f"{name}: {job.title}{job.detail}" for name, job in jobs.items()))
+    parser.add_argument(
+        "workload",
+        choices=tuple(jobs),
+        help="; ".join(f"{name}: {job.title}{job.detail}" for name, job in jobs.items()),
+    )
     parser.add_argument("--dtype", help="of real space; default: c16 of transforms, else f8")
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:
     """Add ``--slices`` and ``--shape``."""
     parser.add_argument("--slices", type=count, help="planes, fields, or points in v; default: 64, 1, 32")
-    parser.add_argument("--shape", nargs="+", type=count, metavar="N",
-                        help="NY NX of a plane (default: 512 512), NZ NY NX of a field, or "
-                        "PLANES NKY NKX of the nonlinear term")
+    parser.add_argument(
+        "--shape",
+        nargs="+",
+        type=count,
+        metavar="N",
+        help="NY NX of a plane (default: 512 512), NZ NY NX of a field, or PLANES NKY NKX of the nonlinear term",
+    )
 
 
 def check_grid(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -111,21 +121,20 @@ def check_grid(given: argparse.Namespace, parser: argparse.ArgumentParser) -> No
 def add_layout(parser: argparse.ArgumentParser) -> None:
     """Add ``--order`` and ``--grid``."""
     parser.add_argument("--order", choices=ORDERS, default="natural", help="of the spectrum")
-    parser.add_argument("--grid", nargs=2, type=count, metavar=("P", "Q"),
-                        help="of the ranks, for fft3; default: chosen by the plan")
+    parser.add_argument(
+        "--grid", nargs=2, type=count, metavar=("P", "Q"), help="of the ranks, for fft3; default: chosen by the plan"
+    )
 
 
 def add_link(parser: argparse.ArgumentParser) -> None:
     """Add ``--link``."""
-    parser.add_argument("--link", type=link, default="shm",
-                        help="rate of shaped links, or shm (default)")
+    parser.add_argument("--link", type=link, default="shm", help="rate of shaped links, or shm (default)")
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add ``--burst`` and ``--deadline``, which hold for each case."""
     parser.add_argument("--burst", type=count, metavar="BYTES", help="as of `overlap links`")
-    parser.add_argument("--deadline", type=seconds, default=launch.DEADLINE_S, metavar="S",
-                        help="for each case")
+    parser.add_argument("--deadline", type=seconds, default=launch.DEADLINE_S, metavar="S", help="for each case")
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:

@@ -25,8 +25,15 @@ CHUNKS = tuple(2**k for k in range(11))  # tried where the slices per message ar
 
 # --- closed forms ---------------------------------------------------------------------------------
 
-def closed_forms(C: float, T: float, workers: int, slices: int | None,
-                 measured: Mapping[str, float | None] | None = None, width: int = 120) -> list[str]:
+
+def closed_forms(
+    C: float,
+    T: float,
+    workers: int,
+    slices: int | None,
+    measured: Mapping[str, float | None] | None = None,
+    width: int = 120,
+) -> list[str]:
     """Show the model's values, line by line.
 
     Parameters
@@ -41,13 +48,26 @@ def closed_forms(C: float, T: float, workers: int, slices: int | None,
     width : int
         Characters per line; what does not fit goes on below, indented.
     """
-    rows = [("off", "no overlap: C + T", model.no_overlap_s(C, T), model.no_overlap_s(C, T)),
-            ("block", "blocking calls: C + T/N, or T", model.block_s(C, T, workers),
-             model.block_s(C, T, workers, slices=slices)),
-            ("poll", "sleeping communicator: max(C, T)", model.poll_s(C, T),
-             model.poll_s(C, T, slices=slices, workers=workers))]
-    lines = textwrap.wrap(f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {workers}, "
-                          f"T/C = {T / C if C else math.inf:.3g}", width, subsequent_indent="    ")
+    rows = [
+        ("off", "no overlap: C + T", model.no_overlap_s(C, T), model.no_overlap_s(C, T)),
+        (
+            "block",
+            "blocking calls: C + T/N, or T",
+            model.block_s(C, T, workers),
+            model.block_s(C, T, workers, slices=slices),
+        ),
+        (
+            "poll",
+            "sleeping communicator: max(C, T)",
+            model.poll_s(C, T),
+            model.poll_s(C, T, slices=slices, workers=workers),
+        ),
+    ]
+    lines = textwrap.wrap(
+        f"C = {1e3 * C:.2f} ms, T = {1e3 * T:.2f} ms, N = {workers}, T/C = {T / C if C else math.inf:.3g}",
+        width,
+        subsequent_indent="    ",
+    )
     for name, words, wall_s, filled_s in rows:
         values = [f"{1e3 * wall_s:10.2f} ms"]
         if slices is not None:
@@ -60,8 +80,9 @@ def closed_forms(C: float, T: float, workers: int, slices: int | None,
     lines += _fitted("best speed-up, sleeping", [f"{bound:10.2f} x"], width)
     at_s = model.best_speedup_at(C, workers)
     where = "never more" if math.isinf(at_s) else f"at T = {1e3 * at_s:.2f} ms"
-    return lines + _fitted("best speed-up, blocking: 2 - 1/N",
-                           [f"{model.best_speedup(workers):10.2f} x, {where}"], width)
+    return lines + _fitted(
+        "best speed-up, blocking: 2 - 1/N", [f"{model.best_speedup(workers):10.2f} x, {where}"], width
+    )
 
 
 def _fitted(words: str, values: Sequence[str], width: int) -> list[str]:
@@ -70,16 +91,23 @@ def _fitted(words: str, values: Sequence[str], width: int) -> list[str]:
     return [line] if len(line) <= width else [words, *(f"  {' '.join(value.split())}" for value in values)]
 
 
-def form_values(C: float, T: float, workers: int, slices: int | None,
-                measured: Mapping[str, float | None] | None = None) -> dict[str, Any]:
+def form_values(
+    C: float, T: float, workers: int, slices: int | None, measured: Mapping[str, float | None] | None = None
+) -> dict[str, Any]:
     """The numbers that `closed_forms` shows, by name; times in seconds."""
     fill = {} if slices is None else {"slices": slices}
     return {
-        "compute_s": C, "communication_s": T, "workers": workers, "slices": slices,
-        "off_s": model.no_overlap_s(C, T), "block_s": model.block_s(C, T, workers, **fill),
+        "compute_s": C,
+        "communication_s": T,
+        "workers": workers,
+        "slices": slices,
+        "off_s": model.no_overlap_s(C, T),
+        "block_s": model.block_s(C, T, workers, **fill),
         "poll_s": model.poll_s(C, T, **fill, workers=workers) if fill else model.poll_s(C, T),
         "best_speedup": (C + T) / max(C, T) if max(C, T) else 1.0,
-        "best_speedup_blocking": model.best_speedup(workers), "measured_s": dict(measured or {})}
+        "best_speedup_blocking": model.best_speedup(workers),
+        "measured_s": dict(measured or {}),
+    }
 
 
 def write_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
@@ -90,6 +118,7 @@ def write_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike
 def draw_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
     """Draw several cases' `form_values` as bars, with what was measured beside them."""
     from matplotlib.figure import Figure
+
     figure = Figure(figsize=(8, 1.2 + 1.3 * len(values)), layout="constrained")
     for number, (name, case) in enumerate(values.items()):
         axes = figure.add_subplot(len(values), 1, number + 1)
@@ -105,6 +134,7 @@ def draw_forms(values: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[
 
 
 # --- simulation -----------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -141,9 +171,18 @@ class Row:
         return self.off_s / self.wall_s
 
 
-def strong_scaling(workload: Workload, machine: Machine, ranks: Sequence[int], *, workers: int = 1,
-                   wait: str = "poll", depth: int = 16, in_flight: int | None = None,
-                   chunk: int | None = None, compute_s: float | None = None) -> list[Row]:
+def strong_scaling(
+    workload: Workload,
+    machine: Machine,
+    ranks: Sequence[int],
+    *,
+    workers: int = 1,
+    wait: str = "poll",
+    depth: int = 16,
+    in_flight: int | None = None,
+    chunk: int | None = None,
+    compute_s: float | None = None,
+) -> list[Row]:
     """Simulate a job on several numbers of ranks.
 
     Parameters
@@ -168,26 +207,41 @@ def strong_scaling(workload: Workload, machine: Machine, ranks: Sequence[int], *
         A value is out of its range.
     """
     if compute_s is not None and len(ranks) > 1:
-        raise InputError("compute_s: expected with one number of ranks only, "
-                         f"received {len(ranks)} of them")
+        raise InputError(f"compute_s: expected with one number of ranks only, received {len(ranks)} of them")
     rows = []
     for count in ranks:
-        candidates = [_row(workload, machine, count, size, compute_s, Options(
-            ranks=count, workers=workers, wait=wait, depth=depth, in_flight=in_flight))
-            for size in ([chunk] if chunk else CHUNKS) if size <= workload.slices]
+        candidates = [
+            _row(
+                workload,
+                machine,
+                count,
+                size,
+                compute_s,
+                Options(ranks=count, workers=workers, wait=wait, depth=depth, in_flight=in_flight),
+            )
+            for size in ([chunk] if chunk else CHUNKS)
+            if size <= workload.slices
+        ]
         best = min(candidates, key=lambda row: (row.wall_s, row.chunk))
         rows.append(replace(best, off_s=min(row.off_s for row in candidates)))
     return rows
 
 
 def _row(workload, machine, ranks, chunk, compute_s, options):
-    program = workload.program(ranks, machine, chunk=chunk, compute_s=compute_s,
-                               workers=options.workers)
+    program = workload.program(ranks, machine, chunk=chunk, compute_s=compute_s, workers=options.workers)
     found = predict(program, machine, options)
-    return Row(ranks=ranks, workers=options.workers, chunk=chunk, compute_s=found.compute_s,
-               communication_s=found.communication_s, off_s=found.off_s, wall_s=found.wall_s,
-               block_s=model.block_s(found.compute_s, found.communication_s, options.workers),
-               bound_s=found.bound_s, limit=_limit(program, workload, machine, options, found))
+    return Row(
+        ranks=ranks,
+        workers=options.workers,
+        chunk=chunk,
+        compute_s=found.compute_s,
+        communication_s=found.communication_s,
+        off_s=found.off_s,
+        wall_s=found.wall_s,
+        block_s=model.block_s(found.compute_s, found.communication_s, options.workers),
+        bound_s=found.bound_s,
+        limit=_limit(program, workload, machine, options, found),
+    )
 
 
 def _limit(program, workload, machine, options, found):
@@ -197,11 +251,12 @@ def _limit(program, workload, machine, options, found):
         transfers = [transfer for slice_ in program.transfers for transfer in slice_]
         shares = {
             "bandwidth": sum(transfer.nbytes for transfer in transfers)
-            * min(machine.ranks_per_node, options.ranks) / machine.bandwidth_Bps,
+            * min(machine.ranks_per_node, options.ranks)
+            / machine.bandwidth_Bps,
             "latency": len(transfers) * machine.latency_s,
-            "core time per message": sum(transfer.messages for transfer in transfers)
-            * machine.message_s,
-            "core time per exchange": len(transfers) * machine.operation_s}
+            "core time per message": sum(transfer.messages for transfer in transfers) * machine.message_s,
+            "core time per exchange": len(transfers) * machine.operation_s,
+        }
         limit = max(shares, key=shares.get)
     if len(program.steps) < options.workers:
         limit += ", fewer messages than workers"
@@ -212,16 +267,35 @@ def _limit(program, workload, machine, options, found):
 
 def table(rows: Sequence[Row]) -> str:
     """Show the rows as a table in Markdown; milliseconds."""
-    head = ("ranks", "slices per message", "C", "T", "T/C", "no overlap", "max(C + T/N, T)",
-             "max(C, T)", "simulated", "gain", "limited by")
+    head = (
+        "ranks",
+        "slices per message",
+        "C",
+        "T",
+        "T/C",
+        "no overlap",
+        "max(C + T/N, T)",
+        "max(C, T)",
+        "simulated",
+        "gain",
+        "limited by",
+    )
     cells = []
     for row in rows:
         ratio = row.communication_s / row.compute_s if row.compute_s else math.inf
-        times = [f"{1e3 * seconds:.4g}" for seconds in (
-            row.off_s, row.block_s, row.bound_s, row.wall_s)]
-        cells.append((row.ranks, row.chunk, f"{1e3 * row.compute_s:.4g}",
-                      f"{1e3 * row.communication_s:.4g}", f"{ratio:.3g}", *times,
-                      f"{row.gain:.2f}x", row.limit))
+        times = [f"{1e3 * seconds:.4g}" for seconds in (row.off_s, row.block_s, row.bound_s, row.wall_s)]
+        cells.append(
+            (
+                row.ranks,
+                row.chunk,
+                f"{1e3 * row.compute_s:.4g}",
+                f"{1e3 * row.communication_s:.4g}",
+                f"{ratio:.3g}",
+                *times,
+                f"{row.gain:.2f}x",
+                row.limit,
+            )
+        )
     return markdown(head, cells)
 
 
@@ -242,6 +316,7 @@ def draw(series: Mapping[str, Sequence[Row]], path: str | os.PathLike[str], titl
     title : str
     """
     from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 4), layout="constrained")
     time, gain = figure.subplots(1, 2)
     first = next(iter(series.values()))

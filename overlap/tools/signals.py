@@ -18,16 +18,17 @@ from contextlib import contextmanager
 from typing import Any
 
 UCX_SETTINGS = {"UCX_DEBUG_SIGNO": "0"}
-_SAME_S = 5.0       # a closed terminal is told twice, by the kernel and by the shell
+_SAME_S = 5.0  # a closed terminal is told twice, by the kernel and by the shell
 
 
 def send_dropped_again() -> None:
     """Have signals whose exceptions Python drops come once more, in this process from now on."""
+
     def again(dropped: sys.UnraisableHookArgs, printed: Any = sys.unraisablehook) -> None:
         error = dropped.exc_value
         number: int
         if isinstance(error, KeyboardInterrupt):
-            number, delay_s = signal.SIGINT, 0.01   # not in this function, which may raise no more than those
+            number, delay_s = signal.SIGINT, 0.01  # not in this function, which may raise no more than those
         elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
             number, delay_s = error.code - 128, _SAME_S
         else:
@@ -64,8 +65,7 @@ def ending_by_exception() -> Iterator[None]:
             raise SystemExit(128 + number)
 
     # What Python knows: a handler that a library made is not among it, and is replaced.
-    ours = [number for number in (signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) == signal.SIG_DFL]
+    ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     for number in ours:
         signal.signal(number, end)
     try:

@@ -20,19 +20,21 @@ import sys
 import time
 from collections.abc import Mapping
 
-LEAST = 0.05            # share of a core that a rank keeps, at least
-_PERIOD_S = 0.0001      # of bursts and pauses
-_MOST_BEHIND_S = 0.05   # a competitor that did not run for longer does not make up for all of it
-_LOOK_S = 0.4           # how long a core is measured
-_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29   # linux/prctl.h
+LEAST = 0.05  # share of a core that a rank keeps, at least
+_PERIOD_S = 0.0001  # of bursts and pauses
+_MOST_BEHIND_S = 0.05  # a competitor that did not run for longer does not make up for all of it
+_LOOK_S = 0.4  # how long a core is measured
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
 
 
 def problem_of(shares: Mapping[int, float], ranks: int, cores: int) -> str | None:
     """What is wrong with the shares of their cores that some ranks shall keep, or None."""
     for rank, share in shares.items():
         if not 0 <= rank < ranks or not LEAST <= share <= 1:
-            return (f"expected ranks from 0 to {ranks - 1} with shares from {LEAST} to 1 of their cores, received rank {rank} "
-                    f"with {share:g}")
+            return (
+                f"expected ranks from 0 to {ranks - 1} with shares from {LEAST} to 1 of their cores, received rank {rank} "
+                f"with {share:g}"
+            )
     if shares and cores < ranks:
         return f"expected a core for each of {ranks} ranks where some are slow, received {cores} core(s)"
     return None
@@ -60,8 +62,10 @@ def slow_down(cores: Mapping[int, int], shares: Mapping[int, float]) -> list[str
     for competitor in competitors:
         competitor.stdout.readline()  # it has begun
     after = _measured(cores)
-    return [f"rank {rank} keeps {share:.3f} of core {cores[rank]}: measured {after[rank] / before[rank]:.3f}"
-            for rank, share in shares.items()]
+    return [
+        f"rank {rank} keeps {share:.3f} of core {cores[rank]}: measured {after[rank] / before[rank]:.3f}"
+        for rank, share in shares.items()
+    ]
 
 
 def _measured(cores):
@@ -71,8 +75,11 @@ def _measured(cores):
 
 
 def _started(what, core, number):
-    return subprocess.Popen([sys.executable, "-IS", __file__, what, str(core), repr(number), str(os.getpid())],
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-IS", __file__, what, str(core), repr(number), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
 
 
 # ---- the processes ----------------------------------------------------------------------------
@@ -108,8 +115,8 @@ def _look(seconds):
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)     # or each pause is up to 50 us longer
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # or each pause is up to 50 us longer
     if os.getppid() != int(sys.argv[4]):
-        sys.exit(1)     # who started it died before that
+        sys.exit(1)  # who started it died before that
     os.sched_setaffinity(0, [int(sys.argv[2])])
     {"compete": _compete, "look": _look}[sys.argv[1]](float(sys.argv[3]))

@@ -32,15 +32,17 @@ _FORMAT = "overlap-trace-2"
 
 # --- order, intervals, tracks ---------------------------------------------------------------------
 
+
 def _checked(spans):
     spans = sorted(spans, key=display_order)
     for span in spans:
         if span.kind not in KINDS:
             raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {span.kind!r}")
-        if not (math.isfinite(span.start_s) and math.isfinite(span.end_s)
-                and span.end_s >= span.start_s):
-            raise ValueError(f"span {span.label!r} of rank {span.rank}: expected finite times with "
-                             f"start <= end, got {span.start_s!r} to {span.end_s!r}")
+        if not (math.isfinite(span.start_s) and math.isfinite(span.end_s) and span.end_s >= span.start_s):
+            raise ValueError(
+                f"span {span.label!r} of rank {span.rank}: expected finite times with "
+                f"start <= end, got {span.start_s!r} to {span.end_s!r}"
+            )
     return spans
 
 
@@ -97,6 +99,7 @@ def _common(a, b):
 
 # --- numbers ------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True, slots=True)
 class RankSummary:
     """How one rank spent its time; every time in seconds and a union over the rank's threads.
@@ -152,16 +155,22 @@ def summary(spans: Iterable[Span]) -> list[RankSummary]:
     records = []
     for rank, own in ranks.items():
         compute, communicate = (
-            _union((span.start_s, span.end_s) for span in own if span.kind == kind)
-            for kind in KINDS)
-        records.append(RankSummary(
-            rank,
-            max(span.end_s for span in own) - min(span.start_s for span in own),
-            _length(compute), _length(communicate), _common(compute, communicate)))
+            _union((span.start_s, span.end_s) for span in own if span.kind == kind) for kind in KINDS
+        )
+        records.append(
+            RankSummary(
+                rank,
+                max(span.end_s for span in own) - min(span.start_s for span in own),
+                _length(compute),
+                _length(communicate),
+                _common(compute, communicate),
+            )
+        )
     return records
 
 
 # --- Chrome trace file ----------------------------------------------------------------------------
+
 
 def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     """Write spans as a Chrome trace, which https://ui.perfetto.dev opens.
@@ -190,20 +199,29 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     tid = 0
     for (rank, thread), row in _rows(spans).items():
         for track, members in enumerate(_tracks(row), start=1):
-            tid += 1        # unique in the file: some viewers forget the process
+            tid += 1  # unique in the file: some viewers forget the process
             name = thread if track == 1 else f"{thread}, in flight {track}"
             events.append(_metadata("thread_name", rank, tid, name=name, thread=thread))
             events.append(_metadata("thread_sort_index", rank, tid, sort_index=tid))
             for span in members:
-                events.append({
-                    "ph": "X", "name": span.label, "cat": span.kind, "pid": rank, "tid": tid,
-                    "ts": round((span.start_s - origin_s) * 1e6, 3),
-                    "dur": round((span.end_s - span.start_s) * 1e6, 3),
-                    "cname": _CHROME_COLOURS[span.kind]})
+                events.append(
+                    {
+                        "ph": "X",
+                        "name": span.label,
+                        "cat": span.kind,
+                        "pid": rank,
+                        "tid": tid,
+                        "ts": round((span.start_s - origin_s) * 1e6, 3),
+                        "dur": round((span.end_s - span.start_s) * 1e6, 3),
+                        "cname": _CHROME_COLOURS[span.kind],
+                    }
+                )
     # One event per line, so that two files can be compared.
     lines = ",\n".join(json.dumps(event) for event in events)
-    text = (f'{{"displayTimeUnit": "ms", "otherData": {{"format": "{_FORMAT}", "digest": ""}},\n'
-            f'"traceEvents": [\n{lines}\n]}}\n')
+    text = (
+        f'{{"displayTimeUnit": "ms", "otherData": {{"format": "{_FORMAT}", "digest": ""}},\n'
+        f'"traceEvents": [\n{lines}\n]}}\n'
+    )
     files.write(path, files.sealed(text))
 
 
@@ -248,22 +266,39 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
         raise InputError(
             f"cannot read the trace {os.fspath(path)!r}: expected JSON written by "
             f"overlap.tools.timeline.write_chrome (format {_FORMAT!r}), got "
-            + ("other JSON" if found is None else f"format {found!r}"))
+            + ("other JSON" if found is None else f"format {found!r}")
+        )
     if not files.is_sealed(content, document["otherData"].get("digest")):
-        raise InputError(f"cannot read the trace {os.fspath(path)!r}: the file is damaged: its content does not have its digest")
+        raise InputError(
+            f"cannot read the trace {os.fspath(path)!r}: the file is damaged: its content does not have its digest"
+        )
     try:
-        threads = {event["tid"]: event["args"]["thread"] for event in document["traceEvents"]
-                   if event["ph"] == "M" and event["name"] == "thread_name"}
-        spans = [Span(int(event["pid"]), threads[event["tid"]], event["cat"], event["name"],
-                      event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6)
-                 for event in document["traceEvents"] if event["ph"] == "X"]
+        threads = {
+            event["tid"]: event["args"]["thread"]
+            for event in document["traceEvents"]
+            if event["ph"] == "M" and event["name"] == "thread_name"
+        }
+        spans = [
+            Span(
+                int(event["pid"]),
+                threads[event["tid"]],
+                event["cat"],
+                event["name"],
+                event["ts"] / 1e6,
+                (event["ts"] + event["dur"]) / 1e6,
+            )
+            for event in document["traceEvents"]
+            if event["ph"] == "X"
+        ]
         return _checked(spans)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise InputError(f"cannot read the trace {os.fspath(path)!r}: the file is damaged "
-                         f"({type(error).__name__}: {error})") from None
+        raise InputError(
+            f"cannot read the trace {os.fspath(path)!r}: the file is damaged ({type(error).__name__}: {error})"
+        ) from None
 
 
 # --- picture --------------------------------------------------------------------------------------
+
 
 def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -> None:
     """Draw a timeline: one row per thread, grouped by rank, computing against communicating.
@@ -289,8 +324,7 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise ImportError("drawing a timeline needs matplotlib: "
-                          "pip install 'overlap-mpi[demo]'") from error
+        raise ImportError("drawing a timeline needs matplotlib: pip install 'overlap-mpi[demo]'") from error
     spans = _checked(spans)
     if not spans:
         raise ValueError("spans: expected at least one span to draw, got none")
@@ -300,9 +334,9 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
     rows = {key: (row, _tracks(row)) for key, row in _rows(spans).items()}
     heights = [1.0 if len(tracks) < 3 else min(2.0, 0.28 * len(tracks)) for _, tracks in rows.values()]
     ranks = sorted({rank for rank, _ in rows})
-    gap = 0.45                                            # between ranks, in row heights
+    gap = 0.45  # between ranks, in row heights
     total = sum(heights) + gap * (len(ranks) - 1)
-    inch = min(0.36, 60 / total)                          # of one row
+    inch = min(0.36, 60 / total)  # of one row
     font = min(9.0, 0.8 * 72 * inch)
 
     longest = max(len(f"rank {rank} {thread}") for rank, thread in rows)
@@ -310,8 +344,14 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
     left_in = 0.3 + 0.6 * longest * font / 72
     height_in = total * inch + top_in + bottom_in
     figure = Figure(figsize=(width_in, height_in), facecolor="white")
-    axes = figure.add_axes((left_in / width_in, bottom_in / height_in,
-                            (width_in - left_in - right_in) / width_in, total * inch / height_in))
+    axes = figure.add_axes(
+        (
+            left_in / width_in,
+            bottom_in / height_in,
+            (width_in - left_in - right_in) / width_in,
+            total * inch / height_in,
+        )
+    )
 
     centres, names, top, previous = [], [], 0.0, None
     for ((rank, thread), (row, tracks)), height in zip(rows.items(), heights):
@@ -330,16 +370,26 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
                 if not wide:
                     own = _union(own, gap_s=8e-5 * wall_s)
                 axes.broken_barh(
-                    [((start_s - first_s) * 1e3, (end_s - start_s) * 1e3)
-                     for start_s, end_s in own],
-                    (top + 0.12 + track * track_height,
-                     track_height * (0.88 if len(tracks) > 1 else 1)),
-                    facecolors=_COLOURS[kind], edgecolors="white" if wide else "none",
-                    linewidth=0.5 if wide else 0, snap=False, zorder=2)
+                    [((start_s - first_s) * 1e3, (end_s - start_s) * 1e3) for start_s, end_s in own],
+                    (top + 0.12 + track * track_height, track_height * (0.88 if len(tracks) > 1 else 1)),
+                    facecolors=_COLOURS[kind],
+                    edgecolors="white" if wide else "none",
+                    linewidth=0.5 if wide else 0,
+                    snap=False,
+                    zorder=2,
+                )
         busy = _length(_union((span.start_s, span.end_s) for span in row)) / wall_s
         centre = top + height / 2
-        axes.text(1.008, centre, f"{busy:.0%}", transform=axes.get_yaxis_transform(),
-                  va="center", ha="left", fontsize=font, color="#343A40")
+        axes.text(
+            1.008,
+            centre,
+            f"{busy:.0%}",
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            ha="left",
+            fontsize=font,
+            color="#343A40",
+        )
         centres.append(centre)
         names.append(f"rank {rank} {thread}")
         top += height
@@ -355,11 +405,34 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#868E96")
     axes.set_xlabel("time (ms)", fontsize=9)
-    axes.text(1.008, 1 + 0.12 / (total * inch), "busy", transform=axes.transAxes, ha="left",
-              va="center", fontsize=font, color="#868E96")
-    figure.text(0.12 / width_in, 1 - 0.24 / height_in, title, ha="left", va="center", fontsize=11,
-                fontweight="bold", parse_math=False)
-    figure.legend(handles=[Patch(facecolor=_COLOURS[kind], label=_WORDS[kind]) for kind in KINDS],
-                  loc="upper right", bbox_to_anchor=(1 - right_in / width_in, 1 - 0.1 / height_in),
-                  ncols=2, frameon=False, fontsize=9, borderpad=0.2, handlelength=1.2)
+    axes.text(
+        1.008,
+        1 + 0.12 / (total * inch),
+        "busy",
+        transform=axes.transAxes,
+        ha="left",
+        va="center",
+        fontsize=font,
+        color="#868E96",
+    )
+    figure.text(
+        0.12 / width_in,
+        1 - 0.24 / height_in,
+        title,
+        ha="left",
+        va="center",
+        fontsize=11,
+        fontweight="bold",
+        parse_math=False,
+    )
+    figure.legend(
+        handles=[Patch(facecolor=_COLOURS[kind], label=_WORDS[kind]) for kind in KINDS],
+        loc="upper right",
+        bbox_to_anchor=(1 - right_in / width_in, 1 - 0.1 / height_in),
+        ncols=2,
+        frameon=False,
+        fontsize=9,
+        borderpad=0.2,
+        handlelength=1.2,
+    )
     picture.save(figure, path, dpi=150)

@@ -8,11 +8,11 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "mpi")]  # as pytest has them
 
-import conftest  # noqa: F401, E402  # the environment of the tests' jobs
-import launchers  # noqa: E402
+import conftest  # noqa: F401  # the environment of the tests' jobs
+import launchers
 
-from .harness import Campaign  # noqa: E402
-from .parts import PARTS  # noqa: E402
+from .harness import Campaign
+from .parts import PARTS
 
 REPORT = TESTS.parent / "bench" / "results" / "reliability.json"
 
@@ -27,19 +27,28 @@ def main(argv=None):
     parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together")
     parser.add_argument("--part", nargs="+", choices=names, default=(), metavar="NAME", help=", ".join(names))
     parser.add_argument("--seed", type=int, help="run this seed of one part again, and record nothing")
-    parser.add_argument("--again", type=int, nargs="?", const=3, metavar="TIMES", help="run the seeds that have failed again, "
-                        "so many times each on this commit (default: 3)")
+    parser.add_argument(
+        "--again",
+        type=int,
+        nargs="?",
+        const=3,
+        metavar="TIMES",
+        help="run the seeds that have failed again, so many times each on this commit (default: 3)",
+    )
     parser.add_argument("--report", type=Path, default=REPORT, help="the JSON file, with a table beside it")
     arguments = parser.parse_args(argv)
     try:
         if arguments.seed is None:
             campaign = Campaign(PARTS, arguments.report)
-            good = (campaign.run(arguments.part, arguments.minutes) if arguments.again is None else
-                    campaign.run_again(arguments.part, arguments.minutes, arguments.again))
+            good = (
+                campaign.run(arguments.part, arguments.minutes)
+                if arguments.again is None
+                else campaign.run_again(arguments.part, arguments.minutes, arguments.again)
+            )
             return 0 if good else 1
         if len(arguments.part) != 1:
             parser.error("expected one --part for --seed")
-        part, = (part for part in PARTS if part.name == arguments.part[0])
+        (part,) = (part for part in PARTS if part.name == arguments.part[0])
         part.run(arguments.seed)
         print(f"{part.name}: seed {arguments.seed}: passed")
         return 0

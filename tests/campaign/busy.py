@@ -12,7 +12,7 @@ import commands
 
 from .harness import Part
 
-FACTOR = 4      # of the time without other work
+FACTOR = 4  # of the time without other work
 DEMO = ("demo", "--quick")
 
 
@@ -47,7 +47,9 @@ def compare(loops, *arguments, factor=FACTOR):
     """A demo beside some busy processes, against one without."""
     with busy(loops):
         loaded_s = timed(*arguments)
-    print(f"demo {' '.join(map(str, arguments))} beside {loops} busy processes: {loaded_s:.1f} s, without {quiet_s():.1f} s")
+    print(
+        f"demo {' '.join(map(str, arguments))} beside {loops} busy processes: {loaded_s:.1f} s, without {quiet_s():.1f} s"
+    )
     assert loaded_s <= factor * quiet_s(), f"took {loaded_s:.1f} s, and {quiet_s():.1f} s without other work"
 
 
@@ -65,6 +67,12 @@ def defect():
     compare(0, factor=0.01)
 
 
-PART = Part("busy", f"`overlap demo --quick` beside one busy process per core, or with two ranks per core: it ends well, no "
-            f"deadline is hit, and it takes no more than {FACTOR} times as long as without", 10, run, defect,
-            "without other work")
+PART = Part(
+    "busy",
+    f"`overlap demo --quick` beside one busy process per core, or with two ranks per core: it ends well, no "
+    f"deadline is hit, and it takes no more than {FACTOR} times as long as without",
+    10,
+    run,
+    defect,
+    "without other work",
+)

@@ -6,18 +6,18 @@ import time
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
-from campaign.fault_cases import KINDS
-from campaign.soak_cases import threads
 from edge_cases import handling
 from fft2_cases import random, same_bits
 from leftovers import descriptors, duplicates
 from mpi4py import MPI
 
 import overlap
+from campaign.fault_cases import KINDS
+from campaign.soak_cases import threads
 from overlap.fft.transform import Transform
 from overlap.runtime.control.control import Control
-from overlap.runtime.threads.threads import Threads
 from overlap.runtime.control.watchdog import Watchdog
+from overlap.runtime.threads.threads import Threads
 
 LONGEST_S = 5.0
 STEPS = ((Transform, "release"), (overlap.FFT2, "_forget"), (Threads, "close"), (Control, "free"), (Watchdog, "close"))
@@ -27,6 +27,7 @@ HOWS = ("body", "slice", "step", "signal")
 @contextmanager
 def spoilt(make, how, owner, name):
     """One step of closing raises when it is done (`how` "step"), or a signal's handler just before it."""
+
     def raising(*_):
         raise make()
 
@@ -52,29 +53,31 @@ def closings(comm, seed, count, wait, depth, workers):
     drawn = np.random.default_rng(seed)
     shape = (4, 2 * comm.size + 1, 2 * comm.size + 2)
     u, right, before, slowest = random(drawn, shape, "f8"), None, None, 0.0
-    duplicates()    # are counted from here on
+    duplicates()  # are counted from here on
     for _ in range(count):
         name, how = list(KINDS)[drawn.integers(len(KINDS))], HOWS[drawn.integers(len(HOWS))]
         owner, method = STEPS[drawn.integers(len(STEPS))]
         owned, z = bool(drawn.integers(2)), int(drawn.integers(4))
         origin = set(map(int, drawn.choice(comm.size, drawn.integers(1, comm.size + 1), replace=False)))
         mine, make = comm.rank in origin, KINDS[name]
-        label = f"{name}, {how}, {owner.__name__}.{method}, {'own' if owned else 'shared'} runtime, ranks {sorted(origin)}"
+        label = (
+            f"{name}, {how}, {owner.__name__}.{method}, {'own' if owned else 'shared'} runtime, ranks {sorted(origin)}"
+        )
         shared = None if owned else overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=30)
         plan = overlap.FFT2(shared or comm, shape, "f8", settings={"wait": wait, "depth": depth, "chunk": 1})
         rt = plan.runtime
 
         async def program(number):
-            await rt.comm.Barrier()  # noqa: B023  # called here only
-            if mine and number == z and how == "slice":  # noqa: B023
-                rt.close()  # noqa: B023
+            await rt.comm.Barrier()  # called here only
+            if mine and number == z and how == "slice":
+                rt.close()
 
         def body():
-            with shared or nullcontext(), plan:  # noqa: B023
-                spectrum = np.array(plan.forward(u[plan.real.local_slice]))  # noqa: B023
-                rt.pipelined(program)(range(4))  # noqa: B023
-                if mine and how == "body":  # noqa: B023
-                    raise make()  # noqa: B023
+            with shared or nullcontext(), plan:
+                spectrum = np.array(plan.forward(u[plan.real.local_slice]))
+                rt.pipelined(program)(range(4))
+                if mine and how == "body":
+                    raise make()
             return spectrum
 
         with spoilt(make, how, owner, method) if mine and how in ("step", "signal") else nullcontext():
@@ -104,6 +107,7 @@ def closings(comm, seed, count, wait, depth, workers):
 
 def skeleton_fails(comm, kind, rank, point, wait, depth, workers):
     """A slice fails on one rank, and then its skeleton does: the other ranks' operations cannot be met any more."""
+
     async def program(z):
         await rt.comm.Barrier()
         if comm.rank == rank and z == 3:

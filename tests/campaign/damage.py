@@ -17,8 +17,8 @@ from .harness import Part
 from .kinds_of_files import KINDS, Code, Trace, Tuning, reworded
 from .spoil import spoilt
 
-DAMAGES = 50        # of a seed
-AT_THE_PLACE = ("folder", "pipe", "loop")   # of NO_FILES: what can be there instead of the file
+DAMAGES = 50  # of a seed
+AT_THE_PLACE = ("folder", "pipe", "loop")  # of NO_FILES: what can be there instead of the file
 CASES = ("campaign.damage_cases:damaged", "gkv_file_cases:nonsense", "gkv_file_cases:full_disk")
 
 
@@ -33,7 +33,7 @@ def damage(kind, drawn):
             path.write_bytes(spoilt(drawn, content))
             _used_or_refused(one, path)
         for name in AT_THE_PLACE:
-            if (kind, name) != (Trace, "pipe"):     # through which a trace may come: the command waits for it
+            if (kind, name) != (Trace, "pipe"):  # through which a trace may come: the command waits for it
                 path.unlink()
                 NO_FILES[name](path)
                 _used_or_refused(one, path)
@@ -41,7 +41,7 @@ def damage(kind, drawn):
                 path.write_bytes(b"")
         path.unlink()
         Path(folder, "elsewhere").write_bytes(content)
-        path.symlink_to("elsewhere")                # a link is followed, and stays
+        path.symlink_to("elsewhere")  # a link is followed, and stays
         assert one.read(path) == 0
         one.write(path, 1)
         assert path.is_symlink() and one.read(path) == 1
@@ -52,12 +52,12 @@ def _used_or_refused(one, path):
         version = one.read(path)
     except InputError as error:
         assert path.name in str(error), f"the error does not name the file: {error}"
-    except OSError:     # of the reader below them, which its callers name
+    except OSError:  # of the reader below them, which its callers name
         pass
     except ValueError:  # `index`
         raise AssertionError(f"damaged, and used all the same: {path.read_bytes()!r}") from None
     else:
-        assert version == 0 or isinstance(one, Code) and version is None, version
+        assert version == 0 or (isinstance(one, Code) and version is None), version
 
 
 def other_content(drawn):
@@ -71,7 +71,7 @@ def other_content(drawn):
             path.write_bytes(data)
             try:
                 assert tuning_file.read(str(path)) == entries
-                for entry in entries:               # whoever uses it finds settings that can be used
+                for entry in entries:  # whoever uses it finds settings that can be used
                     for values in entry["transforms"].values():
                         tuning_file.settings_of(values)
             except InputError as error:
@@ -80,8 +80,13 @@ def other_content(drawn):
 
 def take_no_more(seed):
     """A disk that is full or read-only, in a mount namespace of its own."""
-    done = subprocess.run(["unshare", "--map-root-user", "--mount", sys.executable, full_disk.__file__, str(seed), str(DAMAGES)],
-                          capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", sys.executable, full_disk.__file__, str(seed), str(DAMAGES)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -99,7 +104,9 @@ def run(seed):
     if number < len(KINDS):
         damage(KINDS[number], Drawn(seed))
     else:
-        (lambda: other_content(Drawn(seed)), lambda: take_no_more(seed), lambda: checkpoints(seed))[number - len(KINDS)]()
+        (lambda: other_content(Drawn(seed)), lambda: take_no_more(seed), lambda: checkpoints(seed))[
+            number - len(KINDS)
+        ]()
 
 
 def defect():
@@ -113,7 +120,14 @@ def defect():
         files.is_sealed = is_sealed
 
 
-PART = Part("files", "tuning files (the cache's, too), traces, reports, compiled code, checkpoints: flipped, cut off, overwritten, "
-            "a folder, a pipe (traces: none), links; tuning files and checkpoints with other content and a right digest; a disk "
-            "that is full or read-only: used whole, or refused by name, the version before stays, and the disk is given back",
-            10_000, run, defect, "used all the same", DAMAGES)
+PART = Part(
+    "files",
+    "tuning files (the cache's, too), traces, reports, compiled code, checkpoints: flipped, cut off, overwritten, "
+    "a folder, a pipe (traces: none), links; tuning files and checkpoints with other content and a right digest; a disk "
+    "that is full or read-only: used whole, or refused by name, the version before stays, and the disk is given back",
+    10_000,
+    run,
+    defect,
+    "used all the same",
+    DAMAGES,
+)

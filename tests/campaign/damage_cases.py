@@ -1,11 +1,12 @@
 """What `damage` runs on every rank."""
 
 import numpy as np
-from campaign.spoil import spoilt
 from gkv_cases import BOX, configured
 from gkv_file_cases import checkpoints, write_two
 
-from fluxtube.solver import Solver  # found by `gkv_file_cases`
+from campaign.spoil import spoilt
+
+from fluxtube.solver import Solver  # isort: skip (found by `gkv_file_cases`)
 
 
 def damaged(comm, folder, seed, count):

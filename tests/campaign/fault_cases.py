@@ -12,8 +12,8 @@ from input_cases import NoPickle, RaisingNotes, RaisingText, RaisingTruth, Unatt
 from local_call_cases import in_pipelines
 
 import overlap
-from overlap.fft.planning.settings import Settings
 from overlap.fft.planning.search import choose
+from overlap.fft.planning.settings import Settings
 
 
 class Unlike(BaseException):
@@ -28,15 +28,29 @@ def _chained():
 
 # Exceptions by name: the usual ones, those that Python treats specially, and those that cannot be shown or sent.
 KINDS = {
-    "plain": Boom, "unattributable": Unattributable, "notes": RaisingNotes, "no text": RaisingText,
-    "no truth": RaisingTruth, "no pickle": NoPickle, "odd syntax": _odd_syntax_error, "chained": _chained,
-    "group": lambda: ExceptionGroup("several", [Boom(), ValueError()]), "base": Unlike,
-    "stop": lambda: StopIteration(7), "stop async": StopAsyncIteration, "generator exit": GeneratorExit,
-    "cancelled": asyncio.CancelledError, "system exit": lambda: SystemExit(3), "interrupt": KeyboardInterrupt,
-    "memory": MemoryError, "recursion": RecursionError, "os": lambda: OSError(28, os.strerror(28)),
+    "plain": Boom,
+    "unattributable": Unattributable,
+    "notes": RaisingNotes,
+    "no text": RaisingText,
+    "no truth": RaisingTruth,
+    "no pickle": NoPickle,
+    "odd syntax": _odd_syntax_error,
+    "chained": _chained,
+    "group": lambda: ExceptionGroup("several", [Boom(), ValueError()]),
+    "base": Unlike,
+    "stop": lambda: StopIteration(7),
+    "stop async": StopAsyncIteration,
+    "generator exit": GeneratorExit,
+    "cancelled": asyncio.CancelledError,
+    "system exit": lambda: SystemExit(3),
+    "interrupt": KeyboardInterrupt,
+    "memory": MemoryError,
+    "recursion": RecursionError,
+    "os": lambda: OSError(28, os.strerror(28)),
     "unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "\ud800"),
     "slice error": lambda: overlap.SliceError(0, "0", "not this call's", ""),
-    "assertion": lambda: AssertionError("x" * 10**6)}
+    "assertion": lambda: AssertionError("x" * 10**6),
+}
 PROGRAM_SITES = ("before", "between", "after", "part")
 PLAN_SITES = ("trial_arrays", "configure", "run_planes", "nbytes_per_slice")
 
@@ -61,14 +75,16 @@ class Told(Program):
         return False
 
 
-@in_pipelines()     # known calls do not come to the sites: see `known_call_cases`
+@in_pipelines()  # known calls do not come to the sites: see `known_call_cases`
 def faults(comm, seed, count, wait, depth, workers, mute=False):
     """Draw kind, site, slice and ranks, the same on all; with `mute` one rank keeps its error to itself."""
     drawn = np.random.default_rng(seed)
     shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
     u = random(drawn, shape, "f8")
-    with overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=30) as rt, \
-            overlap.FFT2(rt, shape, "f8", settings={"wait": wait, "depth": depth, "chunk": 1}) as plan:
+    with (
+        overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=30) as rt,
+        overlap.FFT2(rt, shape, "f8", settings={"wait": wait, "depth": depth, "chunk": 1}) as plan,
+    ):
         program = Told(rt)
         pipeline = rt.pipelined(program.run, skeleton=program.skeleton if drawn.random() < 0.5 else None)
         program.check(pipeline)
@@ -90,11 +106,16 @@ def faults(comm, seed, count, wait, depth, workers, mute=False):
                     call = pipeline, range(SLICES)
                 elif where == "transform":
                     sites = list(_sites(plan.forward, z))
-                    stack.enter_context(_failing_as(KINDS[name], sites[site % len(sites)][1]) if mine else nothing_fails())
+                    stack.enter_context(
+                        _failing_as(KINDS[name], sites[site % len(sites)][1]) if mine else nothing_fails()
+                    )
                     call = plan.forward, real
                 else:
-                    stack.enter_context(_failing_as(KINDS[name], lambda: failing(
-                        type(plan.forward), PLAN_SITES[site], lambda *_: True)) if mine else nothing_fails())
+                    stack.enter_context(
+                        _failing_as(KINDS[name], lambda: failing(type(plan.forward), PLAN_SITES[site], lambda *_: True))
+                        if mine
+                        else nothing_fails()
+                    )
                     call = choose, plan.forward, Settings(effort="measure")
                 error = _outcome(*call)
             error = None if mute and comm.rank == comm.size - 1 else error
@@ -115,6 +136,7 @@ class _failing_as:
 
     def __enter__(self):
         import fft2_error_cases
+
         self._module, self._before = fft2_error_cases, fft2_error_cases.Boom
         self._context = self._inject()
         fft2_error_cases.Boom = lambda text: self._make()

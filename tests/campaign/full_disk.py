@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from campaign.draw import Drawn  # noqa: E402
-from campaign.kinds_of_files import KINDS  # noqa: E402
+from campaign.draw import Drawn
+from campaign.kinds_of_files import KINDS
 
 SIZE = 256 << 10
 
@@ -45,7 +45,7 @@ def fill(kind, drawn, folder):
     left = free(folder)
     done = replace(one, path)
     assert one.read(path) == int(done), "neither the old version nor the new one"
-    assert done or path.read_bytes() == before and free(folder) == left, "the disk is not given back"
+    assert done or (path.read_bytes() == before and free(folder) == left), "the disk is not given back"
     assert sorted(entry.name for entry in folder.iterdir()) == ["filler", "kept.json"], list(folder.iterdir())
     filler.unlink()
     assert replace(one, path) and one.read(path) == 1

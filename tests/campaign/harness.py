@@ -17,8 +17,8 @@ import processes
 from overlap import files
 from overlap.tools.bench import report
 
-MOST_FAILURES = 5       # of a part in one run: whoever reads them has enough
-STILL_S = 5.0           # without running: the process was stopped or the machine asleep, but deadlines went on
+MOST_FAILURES = 5  # of a part in one run: whoever reads them has enough
+STILL_S = 5.0  # without running: the process was stopped or the machine asleep, but deadlines went on
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,11 @@ class Campaign:
     def __init__(self, parts: Sequence[Part], path: str | Path, say: Callable[[str], object] = print) -> None:
         self.parts, self.path, self.say = parts, Path(path), say
         known = json.loads(self.path.read_text())["parts"] if self.path.exists() else {}
-        self._about = {"machine": report.machine(), "packages": report.packages(), "commit": report.commit() or "no checkout"}
+        self._about = {
+            "machine": report.machine(),
+            "packages": report.packages(),
+            "commit": report.commit() or "no checkout",
+        }
         self.records = {part.name: Record(**known.get(part.name, {})) for part in parts}
 
     def run(self, names: Sequence[str] = (), minutes: float = 1.0) -> bool:
@@ -143,7 +147,9 @@ class Campaign:
                     problem = self._trial(part, failure["seed"])
                     self._note_again(failure, problem)
                     self.keep()
-        return not any(self._on_this_commit(failure)[1] for part in chosen for failure in self.records[part.name].failures)
+        return not any(
+            self._on_this_commit(failure)[1] for part in chosen for failure in self.records[part.name].failures
+        )
 
     def _on_this_commit(self, failure):
         """How many runs of a failed seed have passed and failed on this commit."""
@@ -178,12 +184,15 @@ class Campaign:
         found = problem_of(part.defect)
         record.defect = part.finds if found and part.finds in found else ""
         self.say(f"{part.name}: its defect is {'found' if record.defect else f'NOT FOUND: {found}'}")
-        if not record.defect:   # nothing that it tries proves anything
+        if not record.defect:  # nothing that it tries proves anything
             self.keep()
             return False
         failed, longest_s = 0, 0.0
-        while (record.seed * part.trials < part.target and time.monotonic() - start + longest_s < budget_s
-               and failed < MOST_FAILURES):
+        while (
+            record.seed * part.trials < part.target
+            and time.monotonic() - start + longest_s < budget_s
+            and failed < MOST_FAILURES
+        ):
             began = time.monotonic()
             try:
                 problem = self._trial(part, record.seed)
@@ -214,36 +223,64 @@ class Campaign:
         about = self._about
         rows = [self._row(part, self.records[part.name]) for part in self.parts]
         whole = all(self.records[part.name].seed * part.trials >= part.target for part in self.parts)
-        failures = [f"* {name}, seed {one['seed']}: {one['problem'].splitlines()[0]} (commit {_short(one['commit'])})"
-                    + "".join(map(_once_more, one.get("again", ()))) for name, record in self.records.items()
-                    for one in record.failures]
-        cut = [f"* {name}, seed {one['seed']}: after {one['s']:.0f} s (commit {_short(one['commit'])})"
-               for name, record in self.records.items() for one in record.cut]
+        failures = [
+            f"* {name}, seed {one['seed']}: {one['problem'].splitlines()[0]} (commit {_short(one['commit'])})"
+            + "".join(map(_once_more, one.get("again", ())))
+            for name, record in self.records.items()
+            for one in record.failures
+        ]
+        cut = [
+            f"* {name}, seed {one['seed']}: after {one['s']:.0f} s (commit {_short(one['commit'])})"
+            for name, record in self.records.items()
+            for one in record.cut
+        ]
         versions = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
-        return "\n".join([
-            "# Reliability: how much of the campaign has been run", "",
-            "`python -m tests.campaign`: " + ("every part has reached its number." if whole else
-                                              "**the full campaign has not been run yet.** Trials made so far, beside "
-                                              "those that it asks for:"), "",
-            "| part | what is tried, and must hold | asked for | made | failed | of them pass now | its defect is found | s | commits |",
-            "|---|---|---|---|---|---|---|---|---|", *rows, "",
-            f"Machine: {about['machine']['cpu']}, {about['machine']['cores']} cores, {about['machine']['system']}, "
-            f"Python {about['machine']['python']}; {versions}. Ranks, mode and MPI library are "
-            "drawn from the seed; one worker per rank unless drawn.", "",
-            "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again). A failure stays in this "
-            "list; of its seed's later runs (`python -m tests.campaign --again`) the commit and the number that passed stand behind "
-            "it, and it counts as passing now if the last commit that ran it passed every time:" if failures
-            else "No trial has failed.", *failures, "",
-            *["Seeds that the end of the time given has cut off; each was run again from its beginning, or is the next one:", *cut,
-              ""] * bool(cut)])
+        return "\n".join(
+            [
+                "# Reliability: how much of the campaign has been run",
+                "",
+                "`python -m tests.campaign`: "
+                + (
+                    "every part has reached its number."
+                    if whole
+                    else "**the full campaign has not been run yet.** Trials made so far, beside "
+                    "those that it asks for:"
+                ),
+                "",
+                "| part | what is tried, and must hold | asked for | made | failed | of them pass now | its defect is found | s | commits |",
+                "|---|---|---|---|---|---|---|---|---|",
+                *rows,
+                "",
+                f"Machine: {about['machine']['cpu']}, {about['machine']['cores']} cores, {about['machine']['system']}, "
+                f"Python {about['machine']['python']}; {versions}. Ranks, mode and MPI library are "
+                "drawn from the seed; one worker per rank unless drawn.",
+                "",
+                "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again). A failure stays in this "
+                "list; of its seed's later runs (`python -m tests.campaign --again`) the commit and the number that passed stand behind "
+                "it, and it counts as passing now if the last commit that ran it passed every time:"
+                if failures
+                else "No trial has failed.",
+                *failures,
+                "",
+                *[
+                    "Seeds that the end of the time given has cut off; each was run again from its beginning, or is the next one:",
+                    *cut,
+                    "",
+                ]
+                * bool(cut),
+            ]
+        )
 
     def _row(self, part, record):
         made = part.trials * record.seed
-        defect = record.skipped and f"not run: {record.skipped}" or (
-            "not tried yet" if record.defect is None else "yes" if record.defect else "**no**")
-        return (f"| {part.name} | {part.what} | {part.target:,} | {made:,} | {len(record.failures)} | "
-                f"{sum(map(_passes_now, record.failures))} | {defect} | "
-                f"{record.seconds:.0f} | {', '.join(map(_short, record.commits))} |")
+        defect = (record.skipped and f"not run: {record.skipped}") or (
+            "not tried yet" if record.defect is None else "yes" if record.defect else "**no**"
+        )
+        return (
+            f"| {part.name} | {part.what} | {part.target:,} | {made:,} | {len(record.failures)} | "
+            f"{sum(map(_passes_now, record.failures))} | {defect} | "
+            f"{record.seconds:.0f} | {', '.join(map(_short, record.commits))} |"
+        )
 
 
 def _passes_now(failure):
@@ -255,7 +292,8 @@ def _once_more(again):
     """One commit's runs of a seed that had failed, in words."""
     count = again["passed"] + again["failed"]
     return f"; on {_short(again['commit'])} {again['passed']} of {count} passed" + (
-        f" ({again['problem'].splitlines()[0]})" if again["failed"] else "")
+        f" ({again['problem'].splitlines()[0]})" if again["failed"] else ""
+    )
 
 
 def _short(commit):

@@ -17,9 +17,22 @@ class Tuning:
 
     def __init__(self, drawn):
         text = drawn.bytes(3000).hex()
-        self.versions = [[{"plan": {"shape": [n, 4]}, "machine": {"mpi": "any"}, "wisdom": text[:1000 * version], "transforms": {
-            "forward": tuning_file.record(Settings("poll", 4, 2, 4, polls=2, late=0.5, effort="estimate"),
-                                          Tuned("", 1.5, 7))}} for n in range(1, 4)] for version in (1, 3)]
+        self.versions = [
+            [
+                {
+                    "plan": {"shape": [n, 4]},
+                    "machine": {"mpi": "any"},
+                    "wisdom": text[: 1000 * version],
+                    "transforms": {
+                        "forward": tuning_file.record(
+                            Settings("poll", 4, 2, 4, polls=2, late=0.5, effort="estimate"), Tuned("", 1.5, 7)
+                        )
+                    },
+                }
+                for n in range(1, 4)
+            ]
+            for version in (1, 3)
+        ]
 
     def write(self, path, version):
         files.write(path, tuning_file.text_of(self.versions[version]))
@@ -32,8 +45,10 @@ class Trace:
     """A trace of a run."""
 
     def __init__(self, drawn):
-        self.versions = [[Span(rank, "worker 0", "compute", f"step {rank}", 0.5 * rank, 1.0 + rank) for rank in range(count)]
-                         for count in (4, 40)]
+        self.versions = [
+            [Span(rank, "worker 0", "compute", f"step {rank}", 0.5 * rank, 1.0 + rank) for rank in range(count)]
+            for count in (4, 40)
+        ]
 
     def write(self, path, version):
         timeline.write_chrome(self.versions[version], path)
@@ -46,8 +61,10 @@ class Report:
     """A report of measurements."""
 
     def __init__(self, drawn):
-        self.versions = [report.new_report(["overlap", "bench"]) | {"notes": [drawn.bytes(20).hex()] * count, "complete": True}
-                         for count in (1, 100)]
+        self.versions = [
+            report.new_report(["overlap", "bench"]) | {"notes": [drawn.bytes(20).hex()] * count, "complete": True}
+            for count in (1, 100)
+        ]
 
     def write(self, path, version):
         report.write(dict(self.versions[version]), path)

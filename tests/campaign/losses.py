@@ -24,11 +24,11 @@ from .harness import Part
 
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP", "SIGSEGV")
 HOWS = (*SIGNALS, "_exit", "sys.exit")
-SILENT = ("SIGSTOP", "sys.exit")      # no launcher notices: the other ranks' deadline ends the job
+SILENT = ("SIGSTOP", "sys.exit")  # no launcher notices: the other ranks' deadline ends the job
 SHARED = Path("/dev/shm")
-START_S = 120.0     # for the ranks to begin, on a machine that has other work
-OVER_S = 5.0        # beyond the deadline
-FIRST = 600         # seeds of jobs that plan, run and close; the following ones also tune, and write a tuning file
+START_S = 120.0  # for the ranks to begin, on a machine that has other work
+OVER_S = 5.0  # beyond the deadline
+FIRST = 600  # seeds of jobs that plan, run and close; the following ones also tune, and write a tuning file
 
 
 def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=True, tunes=False):
@@ -53,7 +53,7 @@ def lose(how, ranks, mpi, delay_s, patience_s=victim.DEADLINE_S + OVER_S, sent=T
             if how in SILENT:
                 _check_stacks(how, [Path(folder, f"said{rank}").read_text() for rank in range(ranks - 1)])
             if tuning and Path(tuning).exists():
-                tuning_file.read(tuning)    # whole
+                tuning_file.read(tuning)  # whole
         assert job.returncode != 0, f"{how}: exit status 0 after {wall_s:.1f} s"
     left = set(os.listdir(SHARED)) - before
     mine = [name for name in left if any(str(pid) in name for pid in pids)]
@@ -64,15 +64,26 @@ def _job(folder, ranks, mpi, rank, own, delay_s, tuning, rounds=None):
     """The job of `victim`, a ``with`` block."""
     launcher, environ = processes.launcher_command(mpi, folder)
     given = {"folder": folder, "rank": rank, "own": own, "delay_s": delay_s, "tuning": tuning, "rounds": rounds}
-    return commands.process(*launcher, "-n", ranks, sys.executable, "-X", "faulthandler", victim.__file__, json.dumps(given),
-                            env=environ | dict([launch.THREAD_LEVEL]) | signals.UCX_SETTINGS)
+    return commands.process(
+        *launcher,
+        "-n",
+        ranks,
+        sys.executable,
+        "-X",
+        "faulthandler",
+        victim.__file__,
+        json.dumps(given),
+        env=environ | dict([launch.THREAD_LEVEL]) | signals.UCX_SETTINGS,
+    )
 
 
 @functools.cache
 def _compile(mpi):
     """Have numba compile what the jobs call: no rank waits for another one meanwhile, so no deadline runs, for seconds."""
-    with tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder, _job(
-            folder, 2, mpi, 0, None, 0.0, f"{folder}/tuning.json", rounds=1) as job:
+    with (
+        tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder,
+        _job(folder, 2, mpi, 0, None, 0.0, f"{folder}/tuning.json", rounds=1) as job,
+    ):
         _, said = job.communicate(timeout=START_S)
         assert job.returncode == 0, said
 
@@ -111,14 +122,14 @@ def _check_stacks(how, said):
     assert reports, f"{how}: no rank has shown its stacks: {said}"
     for text in reports:
         assert re.search(rf'{re.escape(victim.__file__)}", line \d+ in <module>', text), (
-            f"{how}: stacks that are not complete: {text}")
+            f"{how}: stacks that are not complete: {text}"
+        )
 
 
 def run(seed):
     """One rank lost in one way, at a random moment of planning, running or closing."""
     drawn = Drawn(seed)
-    lose(HOWS[seed % len(HOWS)], drawn.ranks(2, 3), drawn.library(), float(drawn.uniform(0, 3)),
-         tunes=seed >= FIRST)
+    lose(HOWS[seed % len(HOWS)], drawn.ranks(2, 3), drawn.library(), float(drawn.uniform(0, 3)), tunes=seed >= FIRST)
 
 
 def defect():
@@ -126,7 +137,14 @@ def defect():
     lose("SIGTERM", 2, "mpich", 0.1, patience_s=2, sent=False)
 
 
-PART = Part("losses", f"a rank lost by {', '.join(HOWS)} while it plans, runs or closes: the job has ended {OVER_S:.0f} s after "
-            f"its deadline of {victim.DEADLINE_S:.0f} s, with a status other than 0, no process and nothing in /dev/shm left; "
-            "with complete stacks where no launcher notices; the last 100 also while it tunes and writes, and the tuning file is "
-            "whole", 700, run, defect, "still running after")
+PART = Part(
+    "losses",
+    f"a rank lost by {', '.join(HOWS)} while it plans, runs or closes: the job has ended {OVER_S:.0f} s after "
+    f"its deadline of {victim.DEADLINE_S:.0f} s, with a status other than 0, no process and nothing in /dev/shm left; "
+    "with complete stacks where no launcher notices; the last 100 also while it tunes and writes, and the tuning file is "
+    "whole",
+    700,
+    run,
+    defect,
+    "still running after",
+)

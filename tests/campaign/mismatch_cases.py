@@ -43,8 +43,9 @@ def program(comm, name, wait, depth, first, mute=False):
         usual = rt.pipelined(_program(rt, ALIKE, peers))
         if not first:
             usual(range(SLICES))
-        found = raised((overlap.InputError, overlap.SliceError), rt.pipelined(_program(rt, given, peers)),
-                       range(given["slices"]))
+        found = raised(
+            (overlap.InputError, overlap.SliceError), rt.pipelined(_program(rt, given, peers)), range(given["slices"])
+        )
         same_message(comm, str(found) + "mute" * (mute and last))
         usual(range(SLICES))
 
@@ -53,8 +54,9 @@ def arguments(comm, number):
     """Ranks that differ in an argument of a plan."""
     change = OTHER_ARGUMENTS[number % len(OTHER_ARGUMENTS)]
     good = {"shape": (2, 4, 4), "dtype": "c16", "wait": "off", "effort": "measure"}
-    error = raised(overlap.InputError, overlap.FFT2, comm,
-                   **grouped(good | (change if comm.rank == comm.size - 1 else {})))
+    error = raised(
+        overlap.InputError, overlap.FFT2, comm, **grouped(good | (change if comm.rank == comm.size - 1 else {}))
+    )
     same_message(comm, error)
 
 

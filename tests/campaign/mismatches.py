@@ -9,7 +9,7 @@ from .harness import Part
 
 AWAITED = ("call", "op", "root", "tag", "dtype", "count", "slices")
 KINDS = (*AWAITED, "arguments", "tuning", "environment")
-OWN = {"tag"}   # of a message between two ranks: MPI alone knows that nobody matches it
+OWN = {"tag"}  # of a message between two ranks: MPI alone knows that nobody matches it
 
 
 def run(seed):
@@ -20,8 +20,12 @@ def run(seed):
         jobs.run_job("campaign.mismatch_cases:arguments", ranks, mpi=mpi, args={"number": seed // len(KINDS)})
     elif kind not in AWAITED:
         with tempfile.TemporaryDirectory() as folder:
-            jobs.run_job("campaign.mismatch_cases:tuning", ranks, mpi=mpi,
-                         args={"folder": folder, "by_environment": kind == "environment"})
+            jobs.run_job(
+                "campaign.mismatch_cases:tuning",
+                ranks,
+                mpi=mpi,
+                args={"folder": folder, "by_environment": kind == "environment"},
+            )
     else:
         args = {"name": kind, "wait": drawn.mode(), "depth": drawn.pick([1, 3, 8]), "first": bool(drawn.integers(2))}
         if kind in OWN:
@@ -33,9 +37,20 @@ def run(seed):
 
 def defect():
     """A rank that words its error otherwise is found."""
-    jobs.run_job("campaign.mismatch_cases:program", 2, fresh=True, args={
-        "name": "count", "wait": "poll", "depth": 3, "first": True, "mute": True})
+    jobs.run_job(
+        "campaign.mismatch_cases:program",
+        2,
+        fresh=True,
+        args={"name": "count", "wait": "poll", "depth": 3, "first": True, "mute": True},
+    )
 
 
-PART = Part("mismatches", f"ranks that differ in {', '.join(KINDS)}: one identical InputError or SliceError, and the "
-            "runtime goes on; for another tag the deadline, with stacks", 200, run, defect, "mute")
+PART = Part(
+    "mismatches",
+    f"ranks that differ in {', '.join(KINDS)}: one identical InputError or SliceError, and the "
+    "runtime goes on; for another tag the deadline, with stacks",
+    200,
+    run,
+    defect,
+    "mute",
+)

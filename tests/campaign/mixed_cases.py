@@ -21,10 +21,28 @@ from .soak_cases import threads
 
 # Each compares with numpy or scipy, or its bits with those of the mode `off`.
 WORK = (
-    (fft2_cases.modes_agree, {"shape": (7, 6, 9), "dtype": "f8", "order": "natural", "settings": [(3, 2, None)],
-                              "workers": (1, 2), "effort": "estimate"}),
-    (fft3_cases.modes_agree, {"shape": (2, 6, 8, 5), "dtype": "c16", "grid": None, "settings": [(3, 1, None)],
-                              "workers": (1,), "effort": "estimate"}),
+    (
+        fft2_cases.modes_agree,
+        {
+            "shape": (7, 6, 9),
+            "dtype": "f8",
+            "order": "natural",
+            "settings": [(3, 2, None)],
+            "workers": (1, 2),
+            "effort": "estimate",
+        },
+    ),
+    (
+        fft3_cases.modes_agree,
+        {
+            "shape": (2, 6, 8, 5),
+            "dtype": "c16",
+            "grid": None,
+            "settings": [(3, 1, None)],
+            "workers": (1,),
+            "effort": "estimate",
+        },
+    ),
     (pointwise_cases.parameters, {"mode": "poll"}),
     (bracket_cases.direct_sum, {"mode": "block", "shape": (2, 2, 5, 9)}),
     (functional_cases.like_scipy, {}),
@@ -42,7 +60,7 @@ WORK = (
 def mixed(comm, minutes, most_nbytes, rounds=2, leak=0):
     """Rounds of all the work, at least so many, until the time is up; threads, descriptors, communicators and memory stay."""
     sizes, found, kept, slowest = [], [], [], {}
-    duplicates()    # are counted from here on
+    duplicates()  # are counted from here on
     end = time.monotonic() + 60 * minutes
     while len(sizes) < rounds or comm.bcast(time.monotonic() < end):
         for function, args in WORK:
@@ -55,8 +73,10 @@ def mixed(comm, minutes, most_nbytes, rounds=2, leak=0):
         sizes.append(resident())
         found.append((threads(), len(descriptors()), duplicates()[0]))
     grown = sizes[-1] - sizes[len(sizes) // 2]
-    print(f"rank {comm.rank}: {len(sizes)} rounds of {len(WORK)} kinds of work; resident set grew by {grown} bytes in the "
-          f"second half, of rounds by {np.diff(sizes).tolist()}; slowest, s: "
-          + ", ".join(f"{name} {s:.1f}" for name, s in slowest.items()))
+    print(
+        f"rank {comm.rank}: {len(sizes)} rounds of {len(WORK)} kinds of work; resident set grew by {grown} bytes in the "
+        f"second half, of rounds by {np.diff(sizes).tolist()}; slowest, s: "
+        + ", ".join(f"{name} {s:.1f}" for name, s in slowest.items())
+    )
     assert all(one == found[1] for one in found[1:]), f"threads, descriptors and communicators: {found}"
     assert grown < most_nbytes, f"resident set grew by {grown} bytes"

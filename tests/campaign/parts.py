@@ -2,5 +2,17 @@
 
 from . import busy, damage, failures, faults, linked, losses, mismatches, mixed, restarts, schedules, shapes, soak
 
-PARTS = (shapes.PART, faults.PART, failures.PART, mismatches.PART, losses.PART, damage.PART, restarts.PART, schedules.PART,
-         soak.PART, mixed.PART, linked.PART, busy.PART)
+PARTS = (
+    shapes.PART,
+    faults.PART,
+    failures.PART,
+    mismatches.PART,
+    losses.PART,
+    damage.PART,
+    restarts.PART,
+    schedules.PART,
+    soak.PART,
+    mixed.PART,
+    linked.PART,
+    busy.PART,
+)

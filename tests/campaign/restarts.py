@@ -54,8 +54,20 @@ class Run:
         self._notes.write_text("")
         launcher, environ = processes.launcher_command(self.mpi, self.folder)
         return commands.process(
-            *launcher, "-n", self.ranks, sys.executable, stepping.__file__, self._notes, "turbulence", "--config", self.config,
-            "--out", self.out, *["--restart"] * bool(self.checkpoints()), env=environ | dict([launch.THREAD_LEVEL]))
+            *launcher,
+            "-n",
+            self.ranks,
+            sys.executable,
+            stepping.__file__,
+            self._notes,
+            "turbulence",
+            "--config",
+            self.config,
+            "--out",
+            self.out,
+            *["--restart"] * bool(self.checkpoints()),
+            env=environ | dict([launch.THREAD_LEVEL]),
+        )
 
     @property
     def notes(self):
@@ -97,8 +109,13 @@ class Run:
         found = {}
         for path in (self._paths()[-1], self.out / "output.h5"):
             with h5py.File(path) as file:
-                file.visititems(lambda name, data: found.update({f"{path.name}: {name}": np.array(data)})
-                                if isinstance(data, h5py.Dataset) else None)
+                file.visititems(
+                    lambda name, data: (
+                        found.update({f"{path.name}: {name}": np.array(data)})
+                        if isinstance(data, h5py.Dataset)
+                        else None
+                    )
+                )
         return found
 
 
@@ -121,8 +138,13 @@ def undisturbed(ranks, mpi):
         with run.start() as job:
             run.end(job)
         moments = [moment for _, moment in run.notes]
-        return Undisturbed(run.result(), len(moments), moments[0] - start, (moments[-1] - moments[0]) / (len(moments) - 1),
-                           time.monotonic() - moments[-1])
+        return Undisturbed(
+            run.result(),
+            len(moments),
+            moments[0] - start,
+            (moments[-1] - moments[0]) / (len(moments) - 1),
+            time.monotonic() - moments[-1],
+        )
 
 
 def kill(drawn, ranks, mpi, kills=KILLS, other=0.0):
@@ -133,8 +155,13 @@ def kill(drawn, ranks, mpi, kills=KILLS, other=0.0):
         while kills:
             kept = run.kept()
             steps = int(drawn.integers(0, expected.steps - kept + 1))
-            longest_s = (expected.before_s if steps == 0 else expected.after_s if steps == expected.steps - kept
-                         else 2 * expected.step_s)
+            longest_s = (
+                expected.before_s
+                if steps == 0
+                else expected.after_s
+                if steps == expected.steps - kept
+                else 2 * expected.step_s
+            )
             with run.start() as job:
                 kills -= run.kill(job, steps, float(drawn.uniform(0, longest_s)))
             _check(run, kept)
@@ -148,7 +175,9 @@ def kill(drawn, ranks, mpi, kills=KILLS, other=0.0):
         result = run.result()
         assert result.keys() == expected.result.keys()
         for name, values in result.items():
-            assert np.array_equal(values + other, expected.result[name]), f"{name} differs from that of a run without a kill"
+            assert np.array_equal(values + other, expected.result[name]), (
+                f"{name} differs from that of a run without a kill"
+            )
 
 
 def _check(run, kept):
@@ -156,7 +185,9 @@ def _check(run, kept):
     made = [step for step, _ in run.notes]
     assert made == list(range(kept + 1, kept + 1 + len(made))), f"after step {kept}: {made}"
     reached = kept + len(made)
-    assert 0 <= reached - run.kept() <= EVERY, f"step {run.kept()} was kept, and {reached} reached: an interval was lost"
+    assert 0 <= reached - run.kept() <= EVERY, (
+        f"step {run.kept()} was kept, and {reached} reached: an interval was lost"
+    )
 
 
 def run(seed):
@@ -170,7 +201,15 @@ def defect():
     kill(Drawn(0), 1, "mpich", kills=1, other=1e-12)
 
 
-PART = Part("restarts", f"the flux tube on 1 to 3 ranks, killed (SIGKILL, all ranks) {KILLS} times one after the other, at random "
-            "moments of its start, its steps, its checkpoints and its end: each time it goes on from the newest checkpoint, which "
-            f"is no more than one interval ({EVERY} steps) behind the last step made; and the end is bit-equal to that of a run "
-            "without a kill", 100, run, defect, "differs from that of a run without a kill", KILLS)
+PART = Part(
+    "restarts",
+    f"the flux tube on 1 to 3 ranks, killed (SIGKILL, all ranks) {KILLS} times one after the other, at random "
+    "moments of its start, its steps, its checkpoints and its end: each time it goes on from the newest checkpoint, which "
+    f"is no more than one interval ({EVERY} steps) behind the last step made; and the end is bit-equal to that of a run "
+    "without a kill",
+    100,
+    run,
+    defect,
+    "differs from that of a run without a kill",
+    KILLS,
+)

@@ -21,5 +21,13 @@ def defect():
     assert finding is None, str(finding)
 
 
-PART = Part("schedules", "drawn programs under drawn schedules of all ranks' threads: no deadlock, the order of issue, one "
-            "error on all ranks", 100_000, run, defect, "for ever", BATCH)
+PART = Part(
+    "schedules",
+    "drawn programs under drawn schedules of all ranks' threads: no deadlock, the order of issue, one "
+    "error on all ranks",
+    100_000,
+    run,
+    defect,
+    "for ever",
+    BATCH,
+)

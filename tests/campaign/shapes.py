@@ -9,8 +9,8 @@ from test_fft3 import CASE as FFT3_CASE
 from .draw import Drawn
 from .harness import Part
 
-EXAMPLES = 20       # of a seed, drawn and shrunk by hypothesis
-FIRST = 150         # seeds on 1 to 4 ranks; the following ones are on 5 and 6
+EXAMPLES = 20  # of a seed, drawn and shrunk by hypothesis
+FIRST = 150  # seeds on 1 to 4 ranks; the following ones are on 5 and 6
 
 
 def _fft2(drawn, ranks, mpi):
@@ -24,14 +24,22 @@ def _fft3(drawn, ranks, mpi):
 def _bracket(drawn, ranks, mpi):
     for _ in range(EXAMPLES):  # a single row or column of modes has no bracket but 0
         slices, planes, nky, half = (int(drawn.integers(low, high)) for low, high in ((1, 4), (1, 4), (2, 7), (1, 7)))
-        jobs.run_job("bracket_cases:direct_sum", ranks, mpi=mpi, args={
-            "mode": drawn.mode(), "shape": [slices, planes, nky, 2 * half + 1]})
+        jobs.run_job(
+            "bracket_cases:direct_sum",
+            ranks,
+            mpi=mpi,
+            args={"mode": drawn.mode(), "shape": [slices, planes, nky, 2 * half + 1]},
+        )
 
 
 def _halo(drawn, ranks, mpi):
     seeds = [int(one) for one in drawn.integers(2**31, size=EXAMPLES // 2)]
-    jobs.run_job("halo_cases:blocks", ranks, mpi=mpi,
-                 args={"transport": drawn.pick(["window", "messages", "auto"]), "seeds": seeds})
+    jobs.run_job(
+        "halo_cases:blocks",
+        ranks,
+        mpi=mpi,
+        args={"transport": drawn.pick(["window", "messages", "auto"]), "seeds": seeds},
+    )
     drawing.check("drawn_sparse_cases:graph", GRAPH, EXAMPLES // 2, ranks, mpi=mpi, seed=drawn.seed)
 
 
@@ -54,5 +62,13 @@ def defect():
     jobs.run_job("campaign.shape_cases:spoilt", 2)
 
 
-PART = Part("shapes", "FFT2, FFT3, Bracket, Halo and the drop-in in any shape, type, layout, mode, on 1 to 4 ranks, the last 500 on 5 "
-            "and 6: numpy's values within 5 eps sqrt(log2 N)", 3500, run, defect, "in assert_close", EXAMPLES)
+PART = Part(
+    "shapes",
+    "FFT2, FFT3, Bracket, Halo and the drop-in in any shape, type, layout, mode, on 1 to 4 ranks, the last 500 on 5 "
+    "and 6: numpy's values within 5 eps sqrt(log2 N)",
+    3500,
+    run,
+    defect,
+    "in assert_close",
+    EXAMPLES,
+)

@@ -3,16 +3,16 @@
 import time
 
 import numpy as np
-from campaign.fault_cases import KINDS, _failing_as, _outcome
 from fft2_cases import random, same_bits
 from fft2_error_cases import failing, nothing_fails
 from mpi4py import MPI
 
 import overlap
+from campaign.fault_cases import KINDS, _failing_as, _outcome
 from overlap.runtime import barrier, parallel, take_turn
 
 SLICES = 6
-LONGEST_S = 5.0     # from a call until it has raised, on every rank
+LONGEST_S = 5.0  # from a call until it has raised, on every rank
 
 
 class Fault:
@@ -38,15 +38,19 @@ def everything(rt, fault, sums, alike):
         root, tag = (0, 3) if alike else (z % size, z)
         pending = await overlap.start(comm.Allreduce(mine, np.empty(2)))
         for awaited, found in (
-                (lambda: comm.Barrier(), mine), (lambda: comm.Allreduce(mine, one), one), (lambda: comm.Bcast(one, root), one),
-                (lambda: comm.Allgather(mine, all_of_them), all_of_them),
-                (lambda: comm.Alltoall(np.repeat(mine[:1], size), all_of_them[:, 0].copy()), mine),
-                (lambda: comm.Gather(mine, all_of_them if rank == root else None, root), all_of_them),
-                (lambda: comm.Scatter(all_of_them if rank == root else None, one, root), one),
-                (lambda: comm.Reduce(mine, one if rank == root else None, MPI.SUM, root), one),
-                (lambda: comm.Sendrecv(mine, right, tag, one, left, tag), one),
-                (lambda: parallel(lambda part: fault.at(z, "part", part), range(3)), one), (lambda: barrier(), one),
-                (lambda: take_turn(), one)):
+            (lambda: comm.Barrier(), mine),
+            (lambda: comm.Allreduce(mine, one), one),
+            (lambda: comm.Bcast(one, root), one),
+            (lambda: comm.Allgather(mine, all_of_them), all_of_them),
+            (lambda: comm.Alltoall(np.repeat(mine[:1], size), all_of_them[:, 0].copy()), mine),
+            (lambda: comm.Gather(mine, all_of_them if rank == root else None, root), all_of_them),
+            (lambda: comm.Scatter(all_of_them if rank == root else None, one, root), one),
+            (lambda: comm.Reduce(mine, one if rank == root else None, MPI.SUM, root), one),
+            (lambda: comm.Sendrecv(mine, right, tag, one, left, tag), one),
+            (lambda: parallel(lambda part: fault.at(z, "part", part), range(3)), one),
+            (lambda: barrier(), one),
+            (lambda: take_turn(), one),
+        ):
             fault.at(z, "before", point)
             await awaited()
             total, point = total + found.sum(), point + 1
@@ -57,7 +61,7 @@ def everything(rt, fault, sums, alike):
     return program
 
 
-POINTS = 12     # awaits of `everything`, before each of which it can fail
+POINTS = 12  # awaits of `everything`, before each of which it can fail
 PLACES = ("before", "part", "after", "function", "buffers", "tuning")
 
 
@@ -68,11 +72,15 @@ def sites(comm, seed, count, wait, depth, workers):
     u = random(drawn, shape, "f8")
     fault, sums, slowest = Fault(), np.zeros(SLICES), 0.0
     settings = {"wait": wait, "depth": depth, "chunk": 1}
-    with overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=30) as rt, \
-            overlap.FFT2(rt, shape, "f8", settings=settings) as plan:
-        how = drawn.integers(3)     # learned from the first slice, agreed upon each time, told
+    with (
+        overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=30) as rt,
+        overlap.FFT2(rt, shape, "f8", settings=settings) as plan,
+    ):
+        how = drawn.integers(3)  # learned from the first slice, agreed upon each time, told
         program = everything(rt, fault, sums, alike=how == 0)
-        pipeline = rt.pipelined(program, skeleton=(None, "agree", everything(rt, Fault(), np.zeros(SLICES), False))[how])
+        pipeline = rt.pipelined(
+            program, skeleton=(None, "agree", everything(rt, Fault(), np.zeros(SLICES), False))[how]
+        )
 
         @plan.pointwise
         def square(a, index):
@@ -86,19 +94,32 @@ def sites(comm, seed, count, wait, depth, workers):
         right, spectrum = sums.copy(), plan.forward(u[plan.real.local_slice])
         squared = np.array(square(spectrum))
         for _ in range(count):
-            name, place = list(KINDS)[drawn.integers(len(KINDS))], PLACES[drawn.integers(len(PLACES) - (comm.size == 1))]
+            name, place = (
+                list(KINDS)[drawn.integers(len(KINDS))],
+                PLACES[drawn.integers(len(PLACES) - (comm.size == 1))],
+            )
             origin = set(map(int, drawn.choice(comm.size, drawn.integers(1, comm.size + 1), replace=False)))
             origin = origin if drawn.random() < 0.3 else {min(origin)}
             z, point, mine = int(drawn.integers(SLICES)), int(drawn.integers(POINTS)), comm.rank in origin
             label = f"{name}, {place}, slice {z}, await {point}, ranks {sorted(origin)}"
-            if name == "interrupt" and place == "buffers":  # a Ctrl-C there ends what this rank does, and is told to none
+            if (
+                name == "interrupt" and place == "buffers"
+            ):  # a Ctrl-C there ends what this rank does, and is told to none
                 place = "before"
             fault.make = KINDS[name]
             if mine:
-                fault.where = {"before": (z, "before", point), "part": (z, "part", point % 3), "after": (z, "after"),
-                               "function": ("function", z), "buffers": ("buffers",)}.get(place)
-            call = {"function": (square, spectrum), "tuning": (plan.forward.tune, 0.1), "buffers": (
-                lambda: rt.pipelined(program, buffers=buffers, skeleton="agree")(range(SLICES)),)}.get(place, (pipeline, range(SLICES)))
+                fault.where = {
+                    "before": (z, "before", point),
+                    "part": (z, "part", point % 3),
+                    "after": (z, "after"),
+                    "function": ("function", z),
+                    "buffers": ("buffers",),
+                }.get(place)
+            call = {
+                "function": (square, spectrum),
+                "tuning": (plan.forward.tune, 0.1),
+                "buffers": (lambda: rt.pipelined(program, buffers=buffers, skeleton="agree")(range(SLICES)),),
+            }.get(place, (pipeline, range(SLICES)))
             planning = lambda: failing(type(plan.forward), "run_planes", lambda number, *_: number == point % 4)  # noqa: E731
             with _failing_as(KINDS[name], planning) if mine and place == "tuning" else nothing_fails():
                 start = time.monotonic()

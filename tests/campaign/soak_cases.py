@@ -12,9 +12,11 @@ from mpi4py import MPI
 
 import overlap
 
-MOST_NBYTES = 100 * 2**10   # that the second half of the work may keep: 100,000 slices, 7,000 plans and 2,000 dropped ones
-MOST_BLOCKS = 1000          # of Python's, likewise: fewer than one for seven plans
-MOST_AT_ONCE = 2**20        # by which the second half may raise malloc's heaps, which never shrink, to what was needed once
+MOST_NBYTES = (
+    100 * 2**10
+)  # that the second half of the work may keep: 100,000 slices, 7,000 plans and 2,000 dropped ones
+MOST_BLOCKS = 1000  # of Python's, likewise: fewer than one for seven plans
+MOST_AT_ONCE = 2**20  # by which the second half may raise malloc's heaps, which never shrink, to what was needed once
 
 
 def _plans(comm, rt, count):
@@ -48,14 +50,15 @@ def threads():
 def soak(comm, rounds, slices, plans, dropped, leak=0):
     """The same work over and over: its second half leaves the process as the first one has left it."""
     sizes, used, found, kept = [], [], [], []
-    duplicates()    # are counted from here on
+    duplicates()  # are counted from here on
     with overlap.Runtime(comm, wait="off") as rt:
         _plans(comm, rt, 1)
     _dropped(comm, 1)
     gc.collect()
-    gc.freeze()     # or each look for what was dropped takes 50 ms, for what modules hold
+    gc.freeze()  # or each look for what was dropped takes 50 ms, for what modules hold
     for _ in range(rounds):
         with overlap.Runtime(comm, workers=1, depth=4, wait="poll") as rt:
+
             @rt.pipelined
             async def program(z):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
@@ -65,16 +68,22 @@ def soak(comm, rounds, slices, plans, dropped, leak=0):
         _dropped(comm, dropped)
         kept.append(np.ones(leak, np.uint8))
         gc.collect()
-        with overlap.Runtime(comm, wait="off"):     # frees what all ranks have dropped
+        with overlap.Runtime(comm, wait="off"):  # frees what all ranks have dropped
             pass
         found.append((threads(), len(descriptors()), duplicates()[0]))
         used.append(in_use())
         sizes.append(resident())
     half = rounds // 2
-    each = np.diff(sizes[half - 1:])
+    each = np.diff(sizes[half - 1 :])
     steadily, nbytes, blocks = len(each) * np.median(each), *(used[-1] - used[half - 1])
-    print(f"rank {comm.rank}: second half keeps {nbytes} bytes and {blocks} blocks; resident set grew by {sizes[-1] - sizes[0]} "
-          f"bytes, by rounds {np.diff(sizes).tolist()}")
+    print(
+        f"rank {comm.rank}: second half keeps {nbytes} bytes and {blocks} blocks; resident set grew by {sizes[-1] - sizes[0]} "
+        f"bytes, by rounds {np.diff(sizes).tolist()}"
+    )
     assert all(one == found[0] for one in found), f"threads, descriptors and communicators: {found}"
-    assert steadily < MOST_NBYTES and sum(each) < MOST_AT_ONCE, f"resident set grew by {each.tolist()} bytes in the second half"
-    assert nbytes < MOST_NBYTES and blocks < MOST_BLOCKS, f"{nbytes} bytes and {blocks} blocks are kept of the second half"
+    assert steadily < MOST_NBYTES and sum(each) < MOST_AT_ONCE, (
+        f"resident set grew by {each.tolist()} bytes in the second half"
+    )
+    assert nbytes < MOST_NBYTES and blocks < MOST_BLOCKS, (
+        f"{nbytes} bytes and {blocks} blocks are kept of the second half"
+    )

@@ -12,7 +12,7 @@ def spoilt(drawn, content):
     elif how == 2:
         data[at:at] = drawn.bytes(int(drawn.integers(1, 30)))
     elif how == 3:
-        data[at:at + 64] = drawn.bytes(64)
+        data[at : at + 64] = drawn.bytes(64)
     else:
-        del data[at:at + int(drawn.integers(1, 30))]
+        del data[at : at + int(drawn.integers(1, 30))]
     return bytes(data)

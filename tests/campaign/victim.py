@@ -36,8 +36,10 @@ def work(comm, folder, own, delay_s, tuning, rounds):
         timer.start()
     Path(folder, f"rank{comm.rank}").write_text(str(os.getpid()))
     for _ in itertools.count() if rounds is None else range(rounds):
-        with overlap.Runtime(comm, workers=2, deadline_s=DEADLINE_S, entry_deadline_s=DEADLINE_S) as rt, \
-                overlap.FFT2(rt, shape, settings={"effort": "estimate", "wait": "auto"}, tuning=tuning) as plan:
+        with (
+            overlap.Runtime(comm, workers=2, deadline_s=DEADLINE_S, entry_deadline_s=DEADLINE_S) as rt,
+            overlap.FFT2(rt, shape, settings={"effort": "estimate", "wait": "auto"}, tuning=tuning) as plan,
+        ):
             if tuning:
                 plan.tune(0.2)
             field = plan.real.empty()
@@ -50,9 +52,15 @@ def work(comm, folder, own, delay_s, tuning, rounds):
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    with open(f"{given['folder']}/said{MPI.COMM_WORLD.rank}", "w") as file:     # of each rank alone, whatever ends the job
+    with open(f"{given['folder']}/said{MPI.COMM_WORLD.rank}", "w") as file:  # of each rank alone, whatever ends the job
         os.dup2(file.fileno(), 2)
     faulthandler.register(SHOW_STACKS)
     mine = MPI.COMM_WORLD.rank == given["rank"]
-    work(MPI.COMM_WORLD, given["folder"], given["own"] if mine else None, given["delay_s"], given["tuning"],
-         given["rounds"])
+    work(
+        MPI.COMM_WORLD,
+        given["folder"],
+        given["own"] if mine else None,
+        given["delay_s"],
+        given["tuning"],
+        given["rounds"],
+    )

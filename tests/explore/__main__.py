@@ -17,8 +17,11 @@ def put_back(limit):
     for name, edits in DEFECTS.items():
         schedules, finding = schedules_until_found(edits, limit)
         found.append(schedules is not None)
-        print(f"{schedules or f'not in {limit}':>10}  {name}"
-              + (f": {finding.text.splitlines()[0][:80]}" if finding else ""), flush=True)
+        print(
+            f"{schedules or f'not in {limit}':>10}  {name}"
+            + (f": {finding.text.splitlines()[0][:80]}" if finding else ""),
+            flush=True,
+        )
     return 0 if all(found) else 1
 
 
@@ -28,8 +31,11 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--replay", type=int, metavar="SEED", help="show one seed")
-    parser.add_argument("--defects", action="store_true",
-                        help="put one defect after the other back instead, and count until it is found")
+    parser.add_argument(
+        "--defects",
+        action="store_true",
+        help="put one defect after the other back instead, and count until it is found",
+    )
     arguments = parser.parse_args(argv)
     if arguments.defects:
         return put_back(arguments.schedules)
@@ -38,11 +44,12 @@ def main(argv=None):
         findings = [found] if (found := explore(arguments.replay)) else []
     else:
         started = time.perf_counter()
-        findings = campaign(range(arguments.seed, arguments.seed + arguments.schedules),
-                            arguments.jobs)
+        findings = campaign(range(arguments.seed, arguments.seed + arguments.schedules), arguments.jobs)
         wall_s = time.perf_counter() - started
-        print(f"{arguments.schedules} schedules in {wall_s:.1f} s "
-              f"({arguments.schedules / wall_s:.0f} per second), {len(findings)} failed")
+        print(
+            f"{arguments.schedules} schedules in {wall_s:.1f} s "
+            f"({arguments.schedules / wall_s:.0f} per second), {len(findings)} failed"
+        )
     for finding in findings:
         print(f"--- {finding}")
     return 1 if findings else 0

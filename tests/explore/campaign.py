@@ -12,8 +12,11 @@ BATCH = 250  # schedules that a process takes at a time
 
 def batch(schedules, edits, first):
     """Explore the seeds of one batch; their findings."""
-    return [finding for seed in range(first, min(first + BATCH, schedules.stop))
-            if (finding := explore(seed, edits)) is not None]
+    return [
+        finding
+        for seed in range(first, min(first + BATCH, schedules.stop))
+        if (finding := explore(seed, edits)) is not None
+    ]
 
 
 def campaign(schedules, jobs=1, edits=()):

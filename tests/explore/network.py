@@ -14,12 +14,14 @@ from mpi4py import MPI as real
 from . import threads
 from .tickets import Failed, Interrupted, Request, Ticket, Violation
 
-EARLY = {"Bcast": lambda rank, root: rank == root, "Gather": lambda rank, root: rank != root,
-         "Reduce": lambda rank, root: rank != root}
+EARLY = {
+    "Bcast": lambda rank, root: rank == root,
+    "Gather": lambda rank, root: rank != root,
+    "Reduce": lambda rank, root: rank != root,
+}
 
 
-REDUCED = {real.MIN.handle: min, real.MAX.handle: max,
-           real.SUM.handle: lambda values: sum(values) % 2**64}
+REDUCED = {real.MIN.handle: min, real.MAX.handle: max, real.SUM.handle: lambda values: sum(values) % 2**64}
 
 
 def _raise():
@@ -29,7 +31,7 @@ def _raise():
 class Meeting:
     """A collective, until all ranks have come."""
 
-    __slots__ = ("signature", "identity", "tickets", "result", "values")
+    __slots__ = ("identity", "result", "signature", "tickets", "values")
 
     def __init__(self, signature):
         self.signature = signature
@@ -89,8 +91,9 @@ class Network:
     def occupy(self, rank):
         self.busy[rank] += 1
         if self.busy[rank] > self.cores[rank]:
-            self.violated(f"rank {rank}: {self.busy[rank]} threads compute or spin, expected at "
-                          f"most {self.cores[rank]}")
+            self.violated(
+                f"rank {rank}: {self.busy[rank]} threads compute or spin, expected at most {self.cores[rank]}"
+            )
 
     def vacate(self, rank):
         self.busy[rank] -= 1
@@ -110,12 +113,16 @@ class Network:
                 continue
             for number, meeting in group.meetings.items():
                 ranks = sorted(ticket.rank for ticket in meeting.tickets)
-                lines.append(f"communicator {group.number}, operation {number}: "
-                             f"{meeting.signature} {meeting.identity}: only ranks {ranks} came")
+                lines.append(
+                    f"communicator {group.number}, operation {number}: "
+                    f"{meeting.signature} {meeting.identity}: only ranks {ranks} came"
+                )
             for (source, target, tag), queue in group.messages.items():
                 if queue:
-                    lines.append(f"communicator {group.number}: {len(queue)} halves of messages "
-                                 f"from {source} to {target}, tag {tag}")
+                    lines.append(
+                        f"communicator {group.number}: {len(queue)} halves of messages "
+                        f"from {source} to {target}, tag {tag}"
+                    )
         return lines
 
 
@@ -162,13 +169,17 @@ class Comm:
         if meeting is None:
             meeting = group.meetings[number] = Meeting(signature)
         elif meeting.signature != signature:
-            network.violated(f"communicator {group.number}, operation {number}: rank {self.rank} "
-                             f"issues {signature} {identity}, others {meeting.signature} "
-                             f"{meeting.identity}")
+            network.violated(
+                f"communicator {group.number}, operation {number}: rank {self.rank} "
+                f"issues {signature} {identity}, others {meeting.signature} "
+                f"{meeting.identity}"
+            )
         if identity is not None:
             if meeting.identity not in (None, identity):
-                network.violated(f"communicator {group.number}, operation {number}: rank "
-                                 f"{self.rank} issues {identity}, others {meeting.identity}")
+                network.violated(
+                    f"communicator {group.number}, operation {number}: rank "
+                    f"{self.rank} issues {identity}, others {meeting.identity}"
+                )
             meeting.identity = identity
         ticket = Ticket(network, self.rank, error, counted)
         meeting.tickets.append(ticket)
@@ -210,15 +221,22 @@ class Comm:
         network.issued[self.rank].append((name, identity))
         network.in_flight[self.rank] += 1
         if network.in_flight[self.rank] > network.limits[self.rank]:
-            network.violated(f"rank {self.rank}: {network.in_flight[self.rank]} in flight, "
-                             f"expected at most {network.limits[self.rank]}")
+            network.violated(
+                f"rank {self.rank}: {network.in_flight[self.rank]} in flight, "
+                f"expected at most {network.limits[self.rank]}"
+            )
         if name == "Sendrecv":
             return self._sendrecv(args, kwargs, error)
         root = kwargs.get("root")
         early = EARLY.get(name)
-        return self._join((name, root), identity, None, error, counted=True,
-                          early=early is not None and early(self.rank, root)
-                          and threads.schedule.random() < 0.5)[0]
+        return self._join(
+            (name, root),
+            identity,
+            None,
+            error,
+            counted=True,
+            early=early is not None and early(self.rank, root) and threads.schedule.random() < 0.5,
+        )[0]
 
     def _sendrecv(self, args, kwargs, error):
         ticket = Ticket(self.network, self.rank, error, counted=True)
@@ -294,17 +312,16 @@ def _methods(name):
 
     def start(self, *args, **kwargs):
         return self._start(name, args, kwargs)
+
     return call, start
 
 
-for _name in ("Barrier", "Bcast", "Gather", "Reduce", "Allgather", "Alltoall", "Allreduce",
-              "Sendrecv"):
+for _name in ("Barrier", "Bcast", "Gather", "Reduce", "Allgather", "Alltoall", "Allreduce", "Sendrecv"):
     for _known_as, _method in zip((_name, "I" + _name.lower()), _methods(_name)):
         if not hasattr(Comm, _known_as):
             setattr(Comm, _known_as, _method)
 
-MPI = SimpleNamespace(**{name: getattr(real, name) for name in dir(real) if name.isupper()
-                         or name == "Comm"})
+MPI = SimpleNamespace(**{name: getattr(real, name) for name in dir(real) if name.isupper() or name == "Comm"})
 MPI.Exception = Failed
 MPI.Request = Request
 MPI.REQUEST_NULL = Request.NULL

@@ -52,8 +52,7 @@ class Plan:
 # What may go wrong: an exception of the program, one that cannot be shown, one of its parallel parts, of
 # MPI before anything was sent, of mpi4py for a bad argument, of the network, of Testsome; of the skeleton;
 # Ctrl-C; and, with "off", what a signal handler raises right after an operation.
-FAULTS = ("compute", "unspeakable", "parallel", "argument", "type", "network", "testsome", "signal",
-          "after")
+FAULTS = ("compute", "unspeakable", "parallel", "argument", "type", "network", "testsome", "signal", "after")
 
 
 def draw(seed):
@@ -132,14 +131,16 @@ def draw_fault(random, call, ranks):
     number = random.randrange(len(call.steps))
     kind = random.choice(FAULTS)
     places = range(len(call.steps[number]) + 1)
-    if kind == "testsome" and call.wait != "poll" or kind == "after" and call.wait != "off":
+    if (kind == "testsome" and call.wait != "poll") or (kind == "after" and call.wait != "off"):
         kind = "compute"
     if kind in ("argument", "type", "network", "after"):
-        places = [place for place, step in enumerate(call.steps[number])
-                  if step[0] in ("op", "start") and step[1] != "Barrier"]
+        places = [
+            place
+            for place, step in enumerate(call.steps[number])
+            if step[0] in ("op", "start") and step[1] != "Barrier"
+        ]
     elif kind == "parallel":
-        places = [place for place, step in enumerate(call.steps[number])
-                  if step[0] == "parallel" and step[1]]
+        places = [place for place, step in enumerate(call.steps[number]) if step[0] == "parallel" and step[1]]
     if not places:
         kind, places = "compute", range(len(call.steps[number]) + 1)
     return kind, random.randrange(ranks), number, random.choice(places)
@@ -169,8 +170,10 @@ class Expected:
         self._steps = call.steps
         self._ended = set()
         count = len(call.steps)
-        self._slots = [_Slot(deque((number, 0) for number in range(count)[first::call.depth]))
-                       for first in range(min(call.depth, count))]
+        self._slots = [
+            _Slot(deque((number, 0) for number in range(count)[first :: call.depth]))
+            for first in range(min(call.depth, count))
+        ]
         self._rotate()
 
     def _rotate(self):
@@ -222,8 +225,7 @@ class Expected:
             if kind == "barrier":
                 slot.parked.append((number, step + 1))
                 slot.at = None
-            elif kind == "wait" and not self.stuck and not self._ended.issuperset(
-                    range(request[1], request[2])):
+            elif kind == "wait" and not self.stuck and not self._ended.issuperset(range(request[1], request[2])):
                 return moved
             else:
                 slot.at = number, step + 1

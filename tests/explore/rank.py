@@ -102,8 +102,7 @@ class Rank:
         self.source = world.sources[self.number]
         self.comm = runtime.requests.AsyncComm(self.source, 0, None, False)
         wrapped.append(self.comm)
-        self.scheduler = runtime.scheduler.Scheduler(
-            world.control[self.number], wrapped, {}, plan.agree_every)
+        self.scheduler = runtime.scheduler.Scheduler(world.control[self.number], wrapped, {}, plan.agree_every)
         self.pools = {}  # crew -> its workers
         for index, call in enumerate(plan.calls):
             self.doing = f"call {index}"
@@ -144,8 +143,9 @@ class Rank:
         network.cores[number] = self.world.plan.workers if call.wait == "block" else NO_LIMIT
         starts = max((sum(step[0] == "start" for step in steps) for steps in call.steps), default=0)
         parked = any(("barrier",) in steps for steps in call.steps)  # slices of all slots come to wait there
-        network.limits[number] = (starts * (len(call.steps) if parked else call.depth)
-                                  + (call.in_flight if call.wait == "poll" else 1))
+        network.limits[number] = starts * (len(call.steps) if parked else call.depth) + (
+            call.in_flight if call.wait == "poll" else 1
+        )
         self.log, self.ended, self.arrived, self.living = [], set(), {}, [0]
         self.logs.append(self.log)
         self.kept.append([0])
@@ -156,19 +156,35 @@ class Rank:
 
         def make_job():
             job = runtime.job.Job(
-                keys, program,
+                keys,
+                program,
                 self._skeleton(index, call) if call.skeleton is True else call.skeleton or None,
-                resources, call.depth, pool, None)
+                resources,
+                call.depth,
+                pool,
+                None,
+            )
             return job, self.scheduler.waiting(call.wait, job, pool, call.in_flight, 8, crew != "threads")
 
         before = len(network.issued[number])
         one = len(call.steps) == 1
-        if one or crew == "alone" and call.skeleton is True:
-            kind = (runtime.straight.StraightPath if call.skeleton is True else runtime.agreed_path.AgreedPath
-                    if call.skeleton else runtime.agreed_path.LearningPath)
+        if one or (crew == "alone" and call.skeleton is True):
+            kind = (
+                runtime.straight.StraightPath
+                if call.skeleton is True
+                else runtime.agreed_path.AgreedPath
+                if call.skeleton
+                else runtime.agreed_path.LearningPath
+            )
             self.job = kind(
-                self.scheduler, keys, program, resources, call.in_flight if call.wait == "poll" else 0,
-                pool is not None, make_job)
+                self.scheduler,
+                keys,
+                program,
+                resources,
+                call.in_flight if call.wait == "poll" else 0,
+                pool is not None,
+                make_job,
+            )
             self._arm(index, call)
             error = self.job.run()
         else:
@@ -176,10 +192,8 @@ class Rank:
             self._arm(index, call)
             error = self.scheduler.run(self.job, waiting)
             del waiting
-        self.issued.append([identity[1:] if identity else None
-                            for _, identity in network.issued[number][before:]])
-        self.outcomes.append(error and (
-            error.rank, error.slice, error.summary, error.traceback_text))
+        self.issued.append([identity[1:] if identity else None for _, identity in network.issued[number][before:]])
+        self.outcomes.append(error and (error.rank, error.slice, error.summary, error.traceback_text))
         if not isinstance(error, SliceError | None):
             network.violated(f"rank {number}: the outcome is {error!r}")
         self._check_call(index, call, error, handle)
@@ -239,6 +253,7 @@ class Rank:
 
         def coroutine(key, occupants, held=held):
             return program(key.number, occupants)
+
         return coroutine
 
     def _compute(self, number, step):
@@ -268,8 +283,7 @@ class Rank:
             await requests.wait_for_slices(request[2], request[1])
             missing = set(range(request[1], request[2])) - self.ended
             if missing and not self._stopping():
-                self.network.violated(f"rank {self.number}: slice {number} did not wait for "
-                                      f"slices {missing}")
+                self.network.violated(f"rank {self.number}: slice {number} did not wait for slices {missing}")
 
     def _stopping(self):
         job = getattr(self.job, "job", self.job)  # of a `StraightPath`, if it was left
@@ -281,8 +295,7 @@ class Rank:
         await self.world.runtime.requests.barrier()
         missing = set(range(len(call.steps))) - self.arrived[place] - self.ended
         if missing and not self._stopping():
-            self.network.violated(f"rank {self.number}: slice {number} passed a barrier before "
-                                  f"slices {missing} came")
+            self.network.violated(f"rank {self.number}: slice {number} passed a barrier before slices {missing} came")
 
     async def _parallel(self, number, step, count):
         done = []
@@ -299,8 +312,7 @@ class Rank:
 
         await self.world.runtime.requests.parallel(part, range(count))
         if sorted(done) != list(range(count)) and not self._stopping():
-            self.network.violated(f"rank {self.number}: slice {number} went on with parts {done} "
-                                  f"of {count}")
+            self.network.violated(f"rank {self.number}: slice {number} went on with parts {done} of {count}")
 
     async def _issued(self, identity, request, started, genuine):
         """A step that takes its turn in the issue order, of a program or of its skeleton."""
@@ -327,9 +339,13 @@ class Rank:
             return comm.Gather(buffer, np.empty(size, np.int64), root=argument)
         if name == "Sendrecv":
             return comm.Sendrecv(
-                buffer, dest=(self.number + argument) % size, sendtag=argument,
-                recvbuf=np.empty(1, np.int64), source=(self.number - argument) % size,
-                recvtag=argument)
+                buffer,
+                dest=(self.number + argument) % size,
+                sendtag=argument,
+                recvbuf=np.empty(1, np.int64),
+                source=(self.number - argument) % size,
+                recvtag=argument,
+            )
         return getattr(comm, name)(buffer, np.empty(size, np.int64))
 
     def _skeleton(self, index, call):
@@ -345,6 +361,7 @@ class Rank:
                     await requests.barrier()
                 elif kind == "wait":
                     await requests.wait_for_slices(request[2], request[1])
+
         return skeleton
 
     # ---- what must hold ----
@@ -356,8 +373,9 @@ class Rank:
         if renewed:
             network.forget(number)
         if network.in_flight[number]:
-            network.violated(f"rank {number}: {network.in_flight[number]} operations are still "
-                             "under way at the end of a call")
+            network.violated(
+                f"rank {number}: {network.in_flight[number]} operations are still under way at the end of a call"
+            )
         if error is None and self.living[0]:
             network.violated(f"rank {number}: {self.living[0]} slices that have ended still live")
         begun = set()
@@ -368,22 +386,21 @@ class Rank:
 
     def check_steps(self, index, call):
         """A call without failures has taken every step."""
-        every = {(number, step) for number, steps in enumerate(call.steps)
-                 for step in range(len(steps) + 1)}
+        every = {(number, step) for number, steps in enumerate(call.steps) for step in range(len(steps) + 1)}
         if set(self.logs[index]) != every:
-            raise Violation(f"rank {self.number}: call {index} left out "
-                            f"{sorted(every - set(self.logs[index]))}")
+            raise Violation(f"rank {self.number}: call {index} left out {sorted(every - set(self.logs[index]))}")
 
     def check_end(self):
         """All threads of the schedule have ended."""
         network = self.network
         for index, kept in enumerate(self.kept):
             if kept[0] and self.outcomes[index] is None:
-                raise Violation(f"rank {self.number}: call {index} is over, but what it was given "
-                                "still lives")
+                raise Violation(f"rank {self.number}: call {index} is over, but what it was given still lives")
         if self.tokens._free.qsize() != self.world.plan.workers:
-            raise Violation(f"rank {self.number}: {self.tokens._free.qsize()} core tokens at the "
-                            f"end, expected {self.world.plan.workers}")
+            raise Violation(
+                f"rank {self.number}: {self.tokens._free.qsize()} core tokens at the "
+                f"end, expected {self.world.plan.workers}"
+            )
         if network.open:
             raise Violation(f"{len(network.open)} requests were never collected")
         current = {rank.source.latest.group.number for rank in self.world.ranks}

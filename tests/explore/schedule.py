@@ -58,8 +58,9 @@ class World:
             order = rank.issued[index]
             if outcomes[0] is not None:
                 if not expected.irregular and not _within(order, expected.issued):
-                    raise Violation(f"call {index}: issued {order}, expected some of "
-                                    f"{expected.issued}, in this order {fired}")
+                    raise Violation(
+                        f"call {index}: issued {order}, expected some of {expected.issued}, in this order {fired}"
+                    )
                 continue
             if not _same(order, expected.issued, call):
                 raise Violation(f"call {index}: issued {order}, expected {expected.issued}")
@@ -71,10 +72,11 @@ class World:
         """The error is that of a failure that has happened."""
         rank, name = outcome[:2]
         anywhere = ("signal", "network", "testsome")  # MPI does not say which one, nor does a signal
-        if not any(rank == fault[1] and (name in (str(fault[2]), "?") or name.startswith("<")
-                                         or fault[0] in anywhere) for fault in fired):
-            raise Violation(f"call {index}: slice {name} failed on rank {rank}, expected one of "
-                            f"{fired}\n{outcome[3]}")
+        if not any(
+            rank == fault[1] and (name in (str(fault[2]), "?") or name.startswith("<") or fault[0] in anywhere)
+            for fault in fired
+        ):
+            raise Violation(f"call {index}: slice {name} failed on rank {rank}, expected one of {fired}\n{outcome[3]}")
 
     def expected(self, index):
         return Expected(self.plan.calls[index])
@@ -84,7 +86,8 @@ def _same(issued, expected, call):
     """Whether these operations were issued; a barrier does not know whose it is."""
     return len(issued) == len(expected) and all(
         found == due or (found is None and call.steps[due[0]][due[1]][1] == "Barrier")
-        for found, due in zip(issued, expected))
+        for found, due in zip(issued, expected)
+    )
 
 
 def _within(issued, expected):

@@ -20,7 +20,9 @@ from overlap import abort, errors
 from . import network, threads
 
 PACKAGE = Path(overlap.__file__).parent
-MODULES = {path.stem: path.relative_to(PACKAGE) for path in (PACKAGE / "runtime").rglob("*.py")}  # by their names, which are unique
+MODULES = {
+    path.stem: path.relative_to(PACKAGE) for path in (PACKAGE / "runtime").rglob("*.py")
+}  # by their names, which are unique
 REPLACED = {"threading": threads, "queue": threads, "time": threads, "mpi4py": network}
 TAKEN_FROM = REPLACED | {"os": threads}  # where names are imported, not the module
 _versions = 0
@@ -51,13 +53,23 @@ def load(edits=()):
     sys.meta_path.insert(0, finder)
     try:
         sys.modules[f"{root}.errors"], sys.modules[f"{root}.abort"] = errors, abort
-        names = {name: importlib.import_module(".".join((root, *MODULES[name].with_suffix("").parts)))
-                 for name in ("operations", "requests", "slots", "job", "waiting", "workers", "scheduler",
-                              "straight", "agreed_path")}
+        names = {
+            name: importlib.import_module(".".join((root, *MODULES[name].with_suffix("").parts)))
+            for name in (
+                "operations",
+                "requests",
+                "slots",
+                "job",
+                "waiting",
+                "workers",
+                "scheduler",
+                "straight",
+                "agreed_path",
+            )
+        }
     finally:
         sys.meta_path.remove(finder)
-    everything = [module for name, module in sys.modules.items()
-                  if name.startswith(f"{root}.runtime.")]
+    everything = [module for name, module in sys.modules.items() if name.startswith(f"{root}.runtime.")]
     return SimpleNamespace(**names, modules=everything)
 
 
@@ -85,8 +97,7 @@ class _Finder:
         for target, old, new in self._edits:
             if target == name:
                 if source.count(old) != 1:
-                    raise Outdated(f"{MODULES[name]}: expected once, found {source.count(old)} "
-                                   f"times:\n{old}")
+                    raise Outdated(f"{MODULES[name]}: expected once, found {source.count(old)} times:\n{old}")
                 source = source.replace(old, new)
         tree = ast.fix_missing_locations(_Points().visit(ast.parse(source)))
         vars(module)["__explore_point__"] = bool  # false, until a schedule begins
@@ -96,8 +107,7 @@ class _Finder:
 
 
 def _point():
-    point, preempt = (ast.Call(ast.Name(f"__explore_{name}__", ast.Load()), [], [])
-                      for name in ("point", "preempt"))
+    point, preempt = (ast.Call(ast.Name(f"__explore_{name}__", ast.Load()), [], []) for name in ("point", "preempt"))
     return ast.BoolOp(ast.And(), [point, preempt])  # false, or None
 
 
@@ -129,25 +139,26 @@ class _Points(ast.NodeTransformer):
     def visit_BoolOp(self, node):
         self.generic_visit(node)
         if self._inside:
-            node.values[1:] = [ast.BoolOp(ast.Or(), [_point(), value])
-                               for value in node.values[1:]]
+            node.values[1:] = [ast.BoolOp(ast.Or(), [_point(), value]) for value in node.values[1:]]
         return node
 
     def visit_Import(self, node):
-        return [self._replaced(alias.name, alias.asname or alias.name) or ast.Import([alias])
-                for alias in node.names]
+        return [self._replaced(alias.name, alias.asname or alias.name) or ast.Import([alias]) for alias in node.names]
 
     def visit_ImportFrom(self, node):
         if node.module not in TAKEN_FROM or node.level:
             return node
-        return [ast.Assign([ast.Name(alias.asname or alias.name, ast.Store())], ast.Attribute(
-            ast.Name(f"__explore_{node.module}__", ast.Load()), alias.name, ast.Load()))
-            for alias in node.names]
+        return [
+            ast.Assign(
+                [ast.Name(alias.asname or alias.name, ast.Store())],
+                ast.Attribute(ast.Name(f"__explore_{node.module}__", ast.Load()), alias.name, ast.Load()),
+            )
+            for alias in node.names
+        ]
 
     def _replaced(self, name, known_as):
         if name in REPLACED:
-            return ast.Assign([ast.Name(known_as, ast.Store())],
-                              ast.Name(f"__explore_{name}__", ast.Load()))
+            return ast.Assign([ast.Name(known_as, ast.Store())], ast.Name(f"__explore_{name}__", ast.Load()))
         return None
 
 
@@ -155,8 +166,7 @@ def _between(statements):
     """The statements with a point before each, and at the end."""
     result = []
     for place, statement in enumerate(statements):
-        docstring = place == 0 and isinstance(statement, ast.Expr) and isinstance(
-            statement.value, ast.Constant)
+        docstring = place == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not docstring:
             result.append(ast.Expr(_point()))
         result.append(statement)

@@ -214,8 +214,7 @@ class Schedule:
         for thread in self.threads:
             if thread.dead or thread.gr_frame is None:
                 continue
-            frames = [frame for frame in extract_stack(thread.gr_frame)
-                      if "explore/threads" not in frame.filename]
+            frames = [frame for frame in extract_stack(thread.gr_frame) if "explore/threads" not in frame.filename]
             lines.append(f"{thread.name}:\n" + "".join(format_list(frames[-6:])).rstrip())
         return "\n".join(lines)
 
@@ -231,10 +230,11 @@ def preempt():
 
 # ---- in the place of `threading`, `queue` and `time` ----
 
+
 class _Sleeper:
     """A thread that waits for a release, perhaps until a timer."""
 
-    __slots__ = ("thread", "state")
+    __slots__ = ("state", "thread")
     WAITING, WOKEN, LATE = range(3)
 
     def __init__(self):

@@ -27,7 +27,7 @@ class Interrupted(Exception):
 class Ticket:
     """One rank's part in an operation: the request of MPI."""
 
-    __slots__ = ("network", "rank", "done", "null", "error", "counted", "priority", "_sleeper")
+    __slots__ = ("_sleeper", "counted", "done", "error", "network", "null", "priority", "rank")
 
     def __init__(self, network, rank, error=None, counted=False):
         self.network = network

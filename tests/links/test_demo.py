@@ -16,15 +16,15 @@ from packaging.requirements import Requirement
 from overlap.runtime.trace import KINDS
 from overlap.tools import links, timeline
 
-DEADLINE_S = 300    # generous: it only turns a hang into a failure
+DEADLINE_S = 300  # generous: it only turns a hang into a failure
 
-pytestmark = pytest.mark.skipif(links.unavailable_reason() is not None,
-                                reason=str(links.unavailable_reason()))
+pytestmark = pytest.mark.skipif(links.unavailable_reason() is not None, reason=str(links.unavailable_reason()))
 
 
 def run(*command, **options):
-    return subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=DEADLINE_S, **options)
+    return subprocess.run(
+        list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S, **options
+    )
 
 
 def overlap(*arguments):
@@ -42,7 +42,7 @@ def link_requirements(distribution, extras, site):
             continue
         found = metadata.distribution(required.name)
         for file in found.files:
-            if file.parts[0] == "..":   # commands and libraries, beside the packages
+            if file.parts[0] == "..":  # commands and libraries, beside the packages
                 link(Path(os.path.normpath(site / file)), found.locate_file(file))
             elif file.parts[0] != "__pycache__":
                 link(site / file.parts[0], found.locate_file(file.parts[0]))
@@ -61,17 +61,26 @@ def installed(tmp_path_factory):
     source, built, environment = map(tmp_path_factory.mktemp, ("source", "built", "environment"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(processes.REPOSITORY / name, source)
-    shutil.copytree(processes.REPOSITORY / "overlap", source / "overlap",
-                    ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(processes.REPOSITORY / "overlap", source / "overlap", ignore=shutil.ignore_patterns("__pycache__"))
     python = [sys.executable, "-m"]
     done = run(*python, "build", "--wheel", "--no-isolation", "--outdir", built, source)
     assert done.returncode == 0, done.stdout + done.stderr
-    wheel, = built.iterdir()
+    (wheel,) = built.iterdir()
     venv.create(environment, symlinks=True)
-    done = run(*python, "pip", "--python", environment / "bin" / "python", "install", "--quiet", "--no-index", "--no-deps", wheel)
+    done = run(
+        *python,
+        "pip",
+        "--python",
+        environment / "bin" / "python",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        wheel,
+    )
     assert done.returncode == 0, done.stderr
-    site, = environment.glob("lib/python*/site-packages")
-    wheel, = metadata.distributions(name="overlap-mpi", path=[str(site)])
+    (site,) = environment.glob("lib/python*/site-packages")
+    (wheel,) = metadata.distributions(name="overlap-mpi", path=[str(site)])
     link_requirements(wheel, ["demo"], site)
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
@@ -79,7 +88,7 @@ def installed(tmp_path_factory):
         return run(environment / "bin" / "overlap", *arguments, cwd=source.parent, env=own)
 
     shutil.rmtree(source)
-    scripts = command("scale", "template", "slurm")     # is a file of the package that is no module
+    scripts = command("scale", "template", "slurm")  # is a file of the package that is no module
     assert scripts.returncode == 0 and scripts.stdout.startswith("#!"), scripts.stderr
     return command
 
@@ -87,15 +96,14 @@ def installed(tmp_path_factory):
 def test_demo_shows_links_and_writes_three_files(tmp_path, installed):
     done = installed("demo", "--quick", "--slices", 6, "--shape", 256, 256, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "report.json", "timeline.json", "timeline.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "timeline.json", "timeline.png"]
     report = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
     shared, linked = report["cases"]
     assert (shared["link"], shared["hosts"], shared["control_hidden"]) == ("shm", 1, None)
     assert (linked["link"], linked["hosts"]) == ("2gbit", 2)
     assert isinstance(linked["control_hidden"], float)
-    assert linked["T_s"] > shared["T_s"]            # the links are real
-    nbytes = 6 * 5 * 64 * 129 * 16                  # leave each rank
+    assert linked["T_s"] > shared["T_s"]  # the links are real
+    nbytes = 6 * 5 * 64 * 129 * 16  # leave each rank
     assert linked["T_s"] > 0.9 * 8 * nbytes / 2e9
     assert max(record["max_rel_error"] for record in report["cases"]) < 1e-11
     assert "shared memory" in done.stdout and "links of 2gbit" in done.stdout
@@ -105,8 +113,19 @@ def test_demo_shows_links_and_writes_three_files(tmp_path, installed):
 
 
 def test_links_runs_a_command_on_hosts_of_their_own():
-    done = overlap("links", "--hosts", 2, "--rate", "1gbit", "--deadline", 60, "--",
-                   sys.executable, "-c", "import os, socket; os.write(1, f'{socket.gethostname()}\\n'.encode())")
+    done = overlap(
+        "links",
+        "--hosts",
+        2,
+        "--rate",
+        "1gbit",
+        "--deadline",
+        60,
+        "--",
+        sys.executable,
+        "-c",
+        "import os, socket; os.write(1, f'{socket.gethostname()}\\n'.encode())",
+    )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == ["h0", "h1"]
 
@@ -117,8 +136,26 @@ def test_links_status_is_the_commands():
 
 def test_bench_inside_of_links_measures_its_control(tmp_path):
     path = tmp_path / "report.json"
-    done = overlap("links", "--rate", "2gbit", "--", sys.executable, "-m", "overlap", "bench",
-                   "fft2", "--slices", 8, "--shape", 64, 64, "--rounds", 2, "--json", path)
+    done = overlap(
+        "links",
+        "--rate",
+        "2gbit",
+        "--",
+        sys.executable,
+        "-m",
+        "overlap",
+        "bench",
+        "fft2",
+        "--slices",
+        8,
+        "--shape",
+        64,
+        64,
+        "--rounds",
+        2,
+        "--json",
+        path,
+    )
     assert done.returncode == 0, done.stderr
-    record, = json.loads(path.read_text())["cases"]
+    (record,) = json.loads(path.read_text())["cases"]
     assert record["hosts"] == 2 and record["control_ok"] is not None

@@ -15,10 +15,9 @@ import pytest
 from overlap.errors import LinksUnavailable
 from overlap.tools import links
 
-DEADLINE_S = 300    # generous: it only turns a hang into a failure
+DEADLINE_S = 300  # generous: it only turns a hang into a failure
 
-needs_links = pytest.mark.skipif(links.unavailable_reason() is not None,
-                                 reason=str(links.unavailable_reason()))
+needs_links = pytest.mark.skipif(links.unavailable_reason() is not None, reason=str(links.unavailable_reason()))
 
 
 class Job:
@@ -27,17 +26,24 @@ class Job:
     def __init__(self, program, **environ):
         path = os.pathsep.join([*environ.pop("first", []), str(Path(links.__file__).parents[2])])
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from overlap import errors\nfrom overlap.tools import links\n"
-             "import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"  # as in the command
-             + program],
-            env=os.environ | {"PYTHONPATH": path} | environ, start_new_session=True,
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            [
+                sys.executable,
+                "-c",
+                "from overlap import errors\nfrom overlap.tools import links\n"
+                "import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n" + program,  # as in the command
+            ],
+            env=os.environ | {"PYTHONPATH": path} | environ,
+            start_new_session=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.process.kill()     # and so everything below it, which the tests below prove
+        self.process.kill()  # and so everything below it, which the tests below prove
         self.process.communicate(timeout=DEADLINE_S)
 
     def finish(self):
@@ -58,9 +64,8 @@ def processes():
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                found[int(entry.name)] = ((entry / "cmdline").read_bytes(),
-                                          os.readlink(entry / "ns" / "pid"))
-            except OSError:     # gone, or another user's
+                found[int(entry.name)] = ((entry / "cmdline").read_bytes(), os.readlink(entry / "ns" / "pid"))
+            except OSError:  # gone, or another user's
                 pass
     return found
 
@@ -74,24 +79,37 @@ def until(condition):
 
 # ---- rates and arguments ---------------------------------------------------------------------
 
-@pytest.mark.parametrize("text, rate", [
-    ("2gbit", 2e9), ("500mbit", 5e8), ("1.5gbit", 1.5e9), ("2e9", 2e9), (" 10 Gbit ", 1e10),
-    ("64kbit", 64e3), ("9600bit", 9600), ("9600", 9600), (1e9, 1e9)])
+
+@pytest.mark.parametrize(
+    "text, rate",
+    [
+        ("2gbit", 2e9),
+        ("500mbit", 5e8),
+        ("1.5gbit", 1.5e9),
+        ("2e9", 2e9),
+        (" 10 Gbit ", 1e10),
+        ("64kbit", 64e3),
+        ("9600bit", 9600),
+        ("9600", 9600),
+        (1e9, 1e9),
+    ],
+)
 def test_parse_rate(text, rate):
     assert links.parse_rate(text) == pytest.approx(rate, rel=1e-12)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "gbit", "-1gbit", "0", "2gbyte", "1..5gbit", "nan",
-                                  "inf", "1e999", "2 g bit", None])
+@pytest.mark.parametrize(
+    "text", ["", "fast", "gbit", "-1gbit", "0", "2gbyte", "1..5gbit", "nan", "inf", "1e999", "2 g bit", None]
+)
 def test_parse_rate_says_what_it_expected_and_received(text):
     with pytest.raises(ValueError, match="expected a rate.*received") as caught:
         links.parse_rate(text)
     assert repr(text) in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [
-    {"hosts": 0}, {"hosts": 2, "ranks": 3}, {"ranks": 0}, {"burst": 1000}, {"mtu": 10},
-    {"rate": "100gbit"}])
+@pytest.mark.parametrize(
+    "options", [{"hosts": 0}, {"hosts": 2, "ranks": 3}, {"ranks": 0}, {"burst": 1000}, {"mtu": 10}, {"rate": "100gbit"}]
+)
 def test_bad_arguments_are_refused(options):
     with pytest.raises(ValueError, match="expected .* received"):
         links.run(["true"], **options)
@@ -136,17 +154,19 @@ def test_each_rank_has_its_host_and_core(hosts, ranks):
     assert sorted(out.splitlines()) == [
         f"{rank} of {ranks} on h{rank // per_host} 10.77.0.{rank // per_host + 1} "
         f"with {per_host} cores {[cpus[rank % len(cpus)]]} links ['eth0', 'lo']"
-        for rank in range(ranks)]
+        for rank in range(ranks)
+    ]
 
 
 @needs_links
 def test_cores_and_environment_can_be_chosen():
     cpus = sorted(os.sched_getaffinity(0))
-    program = ("import os, sys; sys.stdout.write("      # in one piece, or two ranks' would mix
-               "f\"{sorted(os.sched_getaffinity(0))} {os.environ['COLOUR']}\\n\")")
+    program = (
+        "import os, sys; sys.stdout.write("  # in one piece, or two ranks' would mix
+        "f\"{sorted(os.sched_getaffinity(0))} {os.environ['COLOUR']}\\n\")"
+    )
     for chosen, seen in ((cpus[-1:], cpus[-1:]), ([], cpus)):
-        status, out, err = launch([sys.executable, "-c", program], cpus=chosen,
-                                  env={"COLOUR": "red"})
+        status, out, err = launch([sys.executable, "-c", program], cpus=chosen, env={"COLOUR": "red"})
         assert status == 0, err
         assert out.splitlines() == [f"{seen} red"] * 2
 
@@ -177,17 +197,17 @@ receive_from_all(1_000_000)
 
 
 @needs_links
-@pytest.mark.parametrize("hosts", [2, 3])     # 3: two senders share the receiver's link
+@pytest.mark.parametrize("hosts", [2, 3])  # 3: two senders share the receiver's link
 def test_no_message_is_faster_than_its_link(hosts):
     burst = 96 * 1024
-    status, out, err = launch([sys.executable, "-c", FUNNEL], hosts=hosts, rate="100mbit",
-                              burst=burst)
+    status, out, err = launch([sys.executable, "-c", FUNNEL], hosts=hosts, rate="100mbit", burst=burst)
     assert status == 0, err
     for nbytes, wall_s in zip((10e6, 1e6), map(float, out.split()), strict=True):
         assert wall_s >= 8 * (nbytes - burst) / 100e6
 
 
 # ---- every way to end ------------------------------------------------------------------------
+
 
 @needs_links
 def test_exit_status_is_the_commands():
@@ -201,31 +221,35 @@ def test_exit_status_is_the_commands():
 def sleeper(tmp_path):
     """A command that says it is there and sleeps; afterwards nothing of it may be left."""
     interfaces = socket.if_nameindex()
-    mark = str(tmp_path)        # in the command line of every process that we name
-    yield ["sh", "-c", 'touch "$0/$PMI_RANK"; if [ -e "$0/crash" ] && [ $PMI_RANK = 1 ]; '
-           "then kill -KILL $$; fi; sleep 1000", mark]
+    mark = str(tmp_path)  # in the command line of every process that we name
+    yield [
+        "sh",
+        "-c",
+        'touch "$0/$PMI_RANK"; if [ -e "$0/crash" ] && [ $PMI_RANK = 1 ]; then kill -KILL $$; fi; sleep 1000',
+        mark,
+    ]
     until(lambda: not any(mark.encode() in line for line, _ in processes().values()))
     assert socket.if_nameindex() == interfaces
 
 
 @needs_links
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP,
-                                  signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_to_the_caller_ends_everything(sleeper, tmp_path, sent):
-    shares = {1: 0.5} if len(os.sched_getaffinity(0)) > 1 else {}       # with competitors: they end, too
+    shares = {1: 0.5} if len(os.sched_getaffinity(0)) > 1 else {}  # with competitors: they end, too
     with Job(f"links.run({sleeper!r}, shares={shares})") as job:
         until(lambda: {"0", "1"} <= {path.name for path in tmp_path.iterdir()})
         here = os.readlink("/proc/self/ns/pid")
-        inside = {namespace for line, namespace in processes().values()
-                  if str(tmp_path).encode() in line} - {here}
+        inside = {namespace for line, namespace in processes().values() if str(tmp_path).encode() in line} - {here}
         before = [pid for pid, (_, namespace) in processes().items() if namespace in inside]
         assert len(inside) == 1
-        assert len(before) >= 6 + 2 * len(shares)   # process 1, launcher, two proxies, two commands, competitors
-        competitors = [line for line, namespace in processes().values() if namespace in inside and b"\0compete\0" in line]
+        assert len(before) >= 6 + 2 * len(shares)  # process 1, launcher, two proxies, two commands, competitors
+        competitors = [
+            line for line, namespace in processes().values() if namespace in inside and b"\0compete\0" in line
+        ]
         assert len(competitors) == 2 * len(shares)
         job.process.send_signal(sent)
         job.finish()
-        if sent != signal.SIGKILL:      # an exception: everything is gone before it arrives
+        if sent != signal.SIGKILL:  # an exception: everything is gone before it arrives
             assert not any(namespace in inside for _, namespace in processes().values())
     until(lambda: not any(namespace in inside for _, namespace in processes().values()))
 
@@ -237,11 +261,19 @@ def test_a_user_without_privileges_has_them_and_the_host_sees_nothing():
     except OSError as error:
         pytest.skip(str(error))
     before = socket.if_nameindex()
-    program = ("import os, sys; from overlap.tools import links\nassert os.getuid() != 0\n"
-               "raise SystemExit(links.run([sys.executable, '-c', 'import socket; print(socket.if_nameindex()[-1][1])'],"
-               " deadline_s=100))")
-    done = subprocess.run([*python, "-c", program], env=os.environ | environ, capture_output=True, text=True,
-                          timeout=DEADLINE_S, stdin=subprocess.DEVNULL)
+    program = (
+        "import os, sys; from overlap.tools import links\nassert os.getuid() != 0\n"
+        "raise SystemExit(links.run([sys.executable, '-c', 'import socket; print(socket.if_nameindex()[-1][1])'],"
+        " deadline_s=100))"
+    )
+    done = subprocess.run(
+        [*python, "-c", program],
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 0 and done.stdout.split() == ["eth0", "eth0"], done
     assert socket.if_nameindex() == before
 
@@ -252,7 +284,7 @@ def test_what_a_slow_rank_keeps_is_measured_and_told():
     status, out, err = launch(["true"], shares={1: 0.75})
     assert (status, out) == (0, "")
     found = re.search(r"^rank 1 keeps 0.750 of core \d+: measured (\S+)$", err, re.MULTILINE)
-    assert 0 < float(found[1])      # what it is depends on who else is there
+    assert float(found[1]) > 0  # what it is depends on who else is there
 
 
 @needs_links

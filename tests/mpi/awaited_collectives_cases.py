@@ -41,7 +41,7 @@ def all_seven(comm):
                 got.append(await fast.allreduce(rank + z, MPI.MIN))
                 got.append(await fast.allreduce(0.25))
 
-            skeletons = [program] + ["agree"] + [None] * (size == 1)    # roots differ from slice to slice
+            skeletons = [program] + ["agree"] + [None] * (size == 1)  # roots differ from slice to slice
             for skeleton in skeletons:
                 found.clear()
                 rt.pipelined(program, skeleton=skeleton)(range(SLICES))
@@ -49,8 +49,16 @@ def all_seven(comm):
                 for z, got in found.items():
                     everyones = np.array([values(other, z) for other in range(size)])
                     at_root = rank == z % size
-                    expected = [everyones.sum(0), everyones.max(0) if at_root else -np.ones(5), everyones[z % size],
-                                everyones[rank], everyones if at_root else -np.ones((size, 5)), everyones, z, 0.25 * size]
+                    expected = [
+                        everyones.sum(0),
+                        everyones.max(0) if at_root else -np.ones(5),
+                        everyones[z % size],
+                        everyones[rank],
+                        everyones if at_root else -np.ones((size, 5)),
+                        everyones,
+                        z,
+                        0.25 * size,
+                    ]
                     for one, other in zip(got, expected, strict=True):
                         np.testing.assert_array_equal(one, other)
 
@@ -102,8 +110,12 @@ def failures(comm):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
             known, learning = rt.pipelined(program, skeleton=skeleton), rt.pipelined(program)
-            faults = ((learning, "boom", "boom"), (known, "strided", "contiguous"), (known, "operation", "SUM, PROD"),
-                      (known, "longer", ""))
+            faults = (
+                (learning, "boom", "boom"),
+                (known, "strided", "contiguous"),
+                (known, "operation", "SUM, PROD"),
+                (known, "longer", ""),
+            )
             for pipeline, fault, text in faults if wait == "off" else faults[::3]:
                 if comm.size > 1 or fault != "longer":
                     assert text in str(raised(overlap.SliceError, pipeline, range(FEW), fault)), fault
@@ -127,13 +139,14 @@ def some_of_the_ranks(comm):
 
 def never_comes(comm, wait):
     """The deadline of the runtime watches."""
+
     async def program(z, fast, last):
         await fast.allreduce(1.0)
         if z == last and comm.rank == 0:
             time.sleep(1000)
         await fast.Barrier()
 
-    for deadline_s, last in ((60, None), (3, 3)):    # the first one compiles
+    for deadline_s, last in ((60, None), (3, 3)):  # the first one compiles
         with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=deadline_s) as rt:
             fast = rt.collectives()
             rt.pipelined(program, skeleton=program)(range(SLICES), fast, last)

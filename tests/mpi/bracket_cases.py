@@ -33,16 +33,18 @@ def direct(a, f):
     for i in range(2 * nky - 1):
         for j in range(nkx):
             cross = kx[j] * ky[:, None] - ky[i] * kx
-            total[i:i + 2 * nky - 1, j:j + nkx] -= cross * a[i, j] * f
+            total[i : i + 2 * nky - 1, j : j + nkx] -= cross * a[i, j] * f
     middle, most = 2 * nky - 2, nkx // 2
-    return total[middle:middle + nky, nkx - 1 - most:nkx + most]
+    return total[middle : middle + nky, nkx - 1 - most : nkx + most]
 
 
 def run(comm, a, f, **options):
     """The global brackets, as the ranks of `comm` find them together; None elsewhere."""
     points, workers = options.pop("points", None), options.pop("workers", 1)
-    with overlap.Runtime(comm, workers=workers) as runtime, \
-            overlap.Bracket(runtime, f.shape, SPACING, points=points, settings=options) as bracket:
+    with (
+        overlap.Runtime(comm, workers=workers) as runtime,
+        overlap.Bracket(runtime, f.shape, SPACING, points=points, settings=options) as bracket,
+    ):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         parts = comm.gather(bracket(mine))
@@ -55,8 +57,7 @@ def direct_sum(comm, mode, shape=(2, 3, 9, 17), points=None):
     a, f = modes(shape[1:], 1), modes(shape, 2)
     found = run(comm, a, f, wait=mode, points=points)
     if comm.rank == 0:
-        truth = np.array([[direct(a[p], f[z, p]) for p in range(shape[1])]
-                          for z in range(shape[0])])
+        truth = np.array([[direct(a[p], f[z, p]) for p in range(shape[1])] for z in range(shape[0])])
         assert abs(found - truth).max() <= 1e-13 * abs(truth).max()
 
 
@@ -87,8 +88,13 @@ def same_bits(comm):
         for ranks in range(1, comm.size + 1):
             part = comm.Split(int(comm.rank < ranks))
             if comm.rank < ranks:
-                for mode, workers, depth in (("off", 1, 1), ("poll", 1, 2), ("poll", 3, 4),
-                                             ("block", 2, 3), ("auto", 1, 4)):
+                for mode, workers, depth in (
+                    ("off", 1, 1),
+                    ("poll", 1, 2),
+                    ("poll", 3, 4),
+                    ("block", 2, 3),
+                    ("auto", 1, 4),
+                ):
                     found = run(part, a, f, wait=mode, workers=workers, depth=depth)
                     if comm.rank == 0:
                         assert np.array_equal(found, truth), (shape, ranks, mode, workers)
@@ -111,8 +117,7 @@ def own_program(comm):
     """`apply` inside a slice program with other awaits."""
     shape = (6, 4, 5, 7)
     a, f = modes(shape[1:], 7), modes(shape, 8)
-    with overlap.Runtime(comm, workers=2) as runtime, \
-            overlap.Bracket(runtime, shape, SPACING) as bracket:
+    with overlap.Runtime(comm, workers=2) as runtime, overlap.Bracket(runtime, shape, SPACING) as bracket:
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected, found = bracket(mine), bracket.spectrum.empty()
@@ -132,19 +137,20 @@ def bad_input(comm):
     """One clear error on every rank, and the plan goes on."""
     last = comm.rank == comm.size - 1
     for arguments, words in (
-            ({"shape": (2, 3, 4)}, "expected shape (slices, planes, nky, nkx)"),
-            ({"shape": (2, 3, 4, 6 if last else 5)}, "with an odd nkx"),
-            ({"shape": (10**12, 3, 4, 5)}, "expected arrays that fit into memory"),
-            ({"shape": (2, 3, [4, 5], 5)}, "expected shape (slices, planes, nky, nkx)"),
-            ({"shape": (2, 3, 4, 5 + 2 * comm.rank)}, "shape: expected the same on all ranks"),
-            ({"spacing": (1.0, 0.0)}, "expected spacing (dky, dkx) of two positive numbers"),
-            ({"spacing": 1.0}, "expected spacing (dky, dkx)"),
-            ({"points": (9, 7)}, "at least 3 K + 1 for modes up to K, (10, 7)"),
-            ({"wait": "maybe"}, "expected wait to be one of"),
-            ({"effort": "none"}, "expected effort to be one of"),
-            ({"chunk": 2}, "expected a chunk of 1 or None"),
-            ({"depth": 0}, "expected depth to be a positive integer"),
-            ({"depth": 1 + comm.rank}, "depth: expected the same on all ranks")):
+        ({"shape": (2, 3, 4)}, "expected shape (slices, planes, nky, nkx)"),
+        ({"shape": (2, 3, 4, 6 if last else 5)}, "with an odd nkx"),
+        ({"shape": (10**12, 3, 4, 5)}, "expected arrays that fit into memory"),
+        ({"shape": (2, 3, [4, 5], 5)}, "expected shape (slices, planes, nky, nkx)"),
+        ({"shape": (2, 3, 4, 5 + 2 * comm.rank)}, "shape: expected the same on all ranks"),
+        ({"spacing": (1.0, 0.0)}, "expected spacing (dky, dkx) of two positive numbers"),
+        ({"spacing": 1.0}, "expected spacing (dky, dkx)"),
+        ({"points": (9, 7)}, "at least 3 K + 1 for modes up to K, (10, 7)"),
+        ({"wait": "maybe"}, "expected wait to be one of"),
+        ({"effort": "none"}, "expected effort to be one of"),
+        ({"chunk": 2}, "expected a chunk of 1 or None"),
+        ({"depth": 0}, "expected depth to be a positive integer"),
+        ({"depth": 1 + comm.rank}, "depth: expected the same on all ranks"),
+    ):
         if comm.size == 1 and words.endswith("the same on all ranks"):
             continue
         arguments = {"shape": (2, 3, 4, 5), "wait": "poll"} | arguments
@@ -178,8 +184,9 @@ def failure(comm, mode):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected = bracket(mine)
-        with failing(PlaneBrackets, "apply", lambda number, *_: number == 1) if (
-                comm.rank == last) else nothing_fails():
+        with (
+            failing(PlaneBrackets, "apply", lambda number, *_: number == 1) if (comm.rank == last) else nothing_fails()
+        ):
             with pytest.raises(overlap.SliceError, match="Boom"):
                 bracket(mine)
         assert np.array_equal(bracket(mine), expected)
@@ -189,8 +196,7 @@ def planned(comm):
     """What is left open is chosen in the first call, or by `tune`; the bits stay the same."""
     shape = (24, 4, 5, 7)
     a, f = modes(shape[1:], 11), modes(shape, 12)
-    with overlap.Runtime(comm, workers=2) as runtime, \
-            overlap.Bracket(runtime, shape, SPACING) as bracket:
+    with overlap.Runtime(comm, workers=2) as runtime, overlap.Bracket(runtime, shape, SPACING) as bracket:
         assert bracket.real is None and bracket.spectrum.global_shape == shape
         assert bracket.spectrum.shape == (*shape[:2], len(range(shape[2])[bracket.rows]), shape[3])
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
@@ -210,8 +216,10 @@ def planned(comm):
         assert np.array_equal(bracket.transform(mine), expected)
     with pytest.raises(overlap.ClosedError):
         bracket.tune(0.1)
-    with overlap.Runtime(comm) as runtime, overlap.Bracket(
-            runtime, shape, SPACING, settings=overlap.Settings("poll", depth=3)) as bracket:
+    with (
+        overlap.Runtime(comm) as runtime,
+        overlap.Bracket(runtime, shape, SPACING, settings=overlap.Settings("poll", depth=3)) as bracket,
+    ):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         assert np.array_equal(bracket(mine), expected)
         assert (bracket.transform.settings.wait, bracket.transform.settings.depth) == ("poll", 3)

@@ -12,6 +12,7 @@ from overlap.runtime.requests.requests import CALLS, AsyncComm
 
 # ---- results ---------------------------------------------------------------------------------
 
+
 def bit_for_bit(comm):
     """Distributed FFTs in all modes: the same bits as without overlap, and numpy's values."""
     size, n, slices = comm.size, 6 * comm.size, 9
@@ -21,8 +22,7 @@ def bit_for_bit(comm):
     reference = None
     for wait in WAITS:
         for workers, depth, in_flight in ((1, 1, 1), (1, 4, None), (2, 4, 2), (3, 16, None)):
-            with overlap.Runtime(comm, workers=workers, depth=depth, wait=wait,
-                                 in_flight=in_flight) as rt:
+            with overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, in_flight=in_flight) as rt:
                 out = np.empty((slices, n, rows), complex)
 
                 @rt.pipelined(buffers=lambda: np.empty((2, size, rows, rows), complex))
@@ -41,7 +41,7 @@ def bit_for_bit(comm):
 
 
 def _array(comm, z, length, rank=None):
-    return (np.arange(length) + 1000.0 * (comm.rank if rank is None else rank) + 7 * z)
+    return np.arange(length) + 1000.0 * (comm.rank if rank is None else rank) + 7 * z
 
 
 def calls_against_numpy(comm, topology=False):
@@ -61,8 +61,7 @@ def calls_against_numpy(comm, topology=False):
         return operation, lambda: [equal(got, want) for got, want in pairs]
 
     def blocks(z, shape=2):  # what this rank receives when all send `shape` to each
-        return np.concatenate([parts[r](z, size * shape)[rank * shape:][:shape]
-                               for r in range(size)])
+        return np.concatenate([parts[r](z, size * shape)[rank * shape :][:shape] for r in range(size)])
 
     def bcast(z):
         data = _array(comm, z, 5)
@@ -70,37 +69,41 @@ def calls_against_numpy(comm, topology=False):
 
     def gather(z, name="Gather"):
         out = np.empty((size, 3)) if rank == root else None
-        return expect(comm.Gather(_array(comm, z, 3), out, root=root),
-                      [(out, [p(z, 3) for p in parts])] if rank == root else [])
+        return expect(
+            comm.Gather(_array(comm, z, 3), out, root=root), [(out, [p(z, 3) for p in parts])] if rank == root else []
+        )
 
     def gatherv(z):
         out = np.empty(counts.sum())
         return expect(
             comm.Gatherv(_array(comm, z, rank + 1), [out, counts, displs, MPI.DOUBLE], root=root),
-            [(out, np.concatenate([parts[r](z, r + 1) for r in range(size)]))]
-            if rank == root else [])
+            [(out, np.concatenate([parts[r](z, r + 1) for r in range(size)]))] if rank == root else [],
+        )
 
     def scatter(z):
         out = np.empty(2)
-        return expect(comm.Scatter(_array(comm, z, 2 * size), out, root=root),
-                      [(out, parts[root](z, 2 * size)[2 * rank:][:2])])
+        return expect(
+            comm.Scatter(_array(comm, z, 2 * size), out, root=root), [(out, parts[root](z, 2 * size)[2 * rank :][:2])]
+        )
 
     def scatterv(z):
         out = np.empty(rank + 1)
         send = _array(comm, z, counts.sum())
-        return expect(comm.Scatterv([send, counts, displs, MPI.DOUBLE], out, root=root),
-                      [(out, parts[root](z, counts.sum())[displs[rank]:][:rank + 1])])
+        return expect(
+            comm.Scatterv([send, counts, displs, MPI.DOUBLE], out, root=root),
+            [(out, parts[root](z, counts.sum())[displs[rank] :][: rank + 1])],
+        )
 
     def allgather(z):
         out = np.empty((size, 3))
-        return expect(comm.Allgather(_array(comm, z, 3), out),
-                      [(out, [p(z, 3) for p in parts])])
+        return expect(comm.Allgather(_array(comm, z, 3), out), [(out, [p(z, 3) for p in parts])])
 
     def allgatherv(z):
         out = np.empty(counts.sum())
         return expect(
             comm.Allgatherv(_array(comm, z, rank + 1), [out, counts, displs, MPI.DOUBLE]),
-            [(out, np.concatenate([parts[r](z, r + 1) for r in range(size)]))])
+            [(out, np.concatenate([parts[r](z, r + 1) for r in range(size)]))],
+        )
 
     def alltoall(z):
         out = np.empty(2 * size)
@@ -109,76 +112,74 @@ def calls_against_numpy(comm, topology=False):
     def vector(z, name):  # rank r sends c + 1 numbers to rank c
         out = np.empty(size * (rank + 1))
         send = _array(comm, z, counts.sum())
-        want = np.concatenate([parts[r](z, counts.sum())[displs[rank]:][:rank + 1]
-                               for r in range(size)])
+        want = np.concatenate([parts[r](z, counts.sum())[displs[rank] :][: rank + 1] for r in range(size)])
         received = np.full(size, rank + 1)
         starts = np.arange(size) * (rank + 1)
         if name == "Alltoallw":
             types = [MPI.DOUBLE] * size
-            operation = comm.Alltoallw([send, counts, 8 * displs, types],
-                                       [out, received, 8 * starts, types])
+            operation = comm.Alltoallw([send, counts, 8 * displs, types], [out, received, 8 * starts, types])
         else:
-            operation = comm.Alltoallv([send, counts, displs, MPI.DOUBLE],
-                                       [out, received, starts, MPI.DOUBLE])
+            operation = comm.Alltoallv([send, counts, displs, MPI.DOUBLE], [out, received, starts, MPI.DOUBLE])
         return expect(operation, [(out, want)])
 
     def reduce(z):
         out = np.zeros(4)
-        return expect(comm.Reduce(_array(comm, z, 4), out, op=MPI.SUM, root=root),
-                      [(out, sum(p(z, 4) for p in parts))] if rank == root else [])
+        return expect(
+            comm.Reduce(_array(comm, z, 4), out, op=MPI.SUM, root=root),
+            [(out, sum(p(z, 4) for p in parts))] if rank == root else [],
+        )
 
     def allreduce(z):
         out = np.empty(4)
-        return expect(comm.Allreduce(_array(comm, z, 4), out, op=MPI.MAX),
-                      [(out, np.max([p(z, 4) for p in parts], axis=0))])
+        return expect(
+            comm.Allreduce(_array(comm, z, 4), out, op=MPI.MAX), [(out, np.max([p(z, 4) for p in parts], axis=0))]
+        )
 
     def reduce_scatter(z):
         out = np.empty(rank + 1)
-        want = sum(p(z, counts.sum()) for p in parts)[displs[rank]:][:rank + 1]
-        return expect(comm.Reduce_scatter(_array(comm, z, counts.sum()), out, list(counts)),
-                      [(out, want)])
+        want = sum(p(z, counts.sum()) for p in parts)[displs[rank] :][: rank + 1]
+        return expect(comm.Reduce_scatter(_array(comm, z, counts.sum()), out, list(counts)), [(out, want)])
 
     def reduce_scatter_block(z):
         out = np.empty(2)
-        want = sum(p(z, 2 * size) for p in parts)[2 * rank:][:2]
+        want = sum(p(z, 2 * size) for p in parts)[2 * rank :][:2]
         return expect(comm.Reduce_scatter_block(_array(comm, z, 2 * size), out), [(out, want)])
 
     def scan(z):
         out = np.empty(3)
-        return expect(comm.Scan(_array(comm, z, 3), out),
-                      [(out, sum(p(z, 3) for p in parts[:rank + 1]))])
+        return expect(comm.Scan(_array(comm, z, 3), out), [(out, sum(p(z, 3) for p in parts[: rank + 1]))])
 
     def exscan(z):
         out = np.zeros(3)
-        return expect(comm.Exscan(_array(comm, z, 3), out),
-                      [(out, sum((p(z, 3) for p in parts[:rank]), np.zeros(3)))] if rank else [])
+        return expect(
+            comm.Exscan(_array(comm, z, 3), out),
+            [(out, sum((p(z, 3) for p in parts[:rank]), np.zeros(3)))] if rank else [],
+        )
 
     def sendrecv(z):
         out = np.empty(3)
-        return expect(comm.Sendrecv(_array(comm, z, 3), right, 7, out, left, 7),
-                      [(out, parts[left](z, 3))])
+        return expect(comm.Sendrecv(_array(comm, z, 3), right, 7, out, left, 7), [(out, parts[left](z, 3))])
 
     def sendrecv_replace(z):
         data = _array(comm, z, 3)
-        return expect(comm.Sendrecv_replace(data, left, 5, source=right, recvtag=5),
-                      [(data, parts[right](z, 3))])
+        return expect(comm.Sendrecv_replace(data, left, 5, source=right, recvtag=5), [(data, parts[right](z, 3))])
 
     def neighbor_allgather(z, name):  # a ring: the neighbours are left, then right
         out = np.empty((2, 3))
         buffer = out if name == "Neighbor_allgather" else [out, [3, 3], [0, 3], MPI.DOUBLE]
-        return expect(getattr(comm, name)(_array(comm, z, 3), buffer),
-                      [(out, [parts[left](z, 3), parts[right](z, 3)])])
+        return expect(getattr(comm, name)(_array(comm, z, 3), buffer), [(out, [parts[left](z, 3), parts[right](z, 3)])])
 
     def neighbor_alltoall(z, name):
         send, out = _array(comm, z, 4), np.empty(4)
-        layout = {"Neighbor_alltoall": (),
-                  "Neighbor_alltoallv": ([2, 2], [0, 2], MPI.DOUBLE),
-                  "Neighbor_alltoallw": ([2, 2], [0, 16], [MPI.DOUBLE] * 2)}[name]
+        layout = {
+            "Neighbor_alltoall": (),
+            "Neighbor_alltoallv": ([2, 2], [0, 2], MPI.DOUBLE),
+            "Neighbor_alltoallw": ([2, 2], [0, 16], [MPI.DOUBLE] * 2),
+        }[name]
         want = np.concatenate([parts[left](z, 4)[2:], parts[right](z, 4)[:2]])
         if size <= 2:  # left and right are the same rank: MPI leaves the pairing open
             want = None
-        operation = getattr(comm, name)([send, *layout] if layout else send,
-                                        [out, *layout] if layout else out)
+        operation = getattr(comm, name)([send, *layout] if layout else send, [out, *layout] if layout else out)
         return expect(operation, [] if want is None else [(out, want)])
 
     if topology:
@@ -190,9 +191,24 @@ def calls_against_numpy(comm, topology=False):
     yield "Barrier", lambda z: (comm.Barrier(), lambda: None)
     for name in ("Alltoallv", "Alltoallw"):
         yield name, partial(vector, name=name)
-    for function in (bcast, gather, gatherv, scatter, scatterv, allgather, allgatherv, alltoall,
-                     reduce, allreduce, reduce_scatter, reduce_scatter_block, scan, exscan,
-                     sendrecv, sendrecv_replace):
+    for function in (
+        bcast,
+        gather,
+        gatherv,
+        scatter,
+        scatterv,
+        allgather,
+        allgatherv,
+        alltoall,
+        reduce,
+        allreduce,
+        reduce_scatter,
+        reduce_scatter_block,
+        scan,
+        exscan,
+        sendrecv,
+        sendrecv_replace,
+    ):
         yield function.__name__.capitalize(), function
 
 
@@ -203,13 +219,13 @@ def awaitable_calls(comm):
             half = rt.comm.Split(comm.rank % 2, -comm.rank)
             assert (half.size, half.rank) == (
                 len(range(comm.rank % 2, comm.size, 2)),
-                len(range(comm.rank + 2, comm.size, 2)))
+                len(range(comm.rank + 2, comm.size, 2)),
+            )
             own = comm.Split(comm.rank // 2)
             ring = comm.Create_cart([comm.size], periods=True)
             wrapped, cart = rt.wrap(own), rt.wrap(ring)
             covered = {"Send", "Ssend", "Recv"}  # in point_to_point
-            for target, topology in ((rt.comm, False), (half, False), (wrapped, False),
-                                     (cart, True)):
+            for target, topology in ((rt.comm, False), (half, False), (wrapped, False), (cart, True)):
                 calls = list(calls_against_numpy(target, topology))
                 covered |= {name for name, _ in calls}
                 names = []
@@ -246,7 +262,7 @@ def point_to_point(comm):
                     return
                 ping = getattr(rt.comm, call)(send, pair, z)
                 pong = rt.comm.Recv(received, pair, z)
-                for operation in ((ping, pong) if comm.rank < pair else (pong, ping)):
+                for operation in (ping, pong) if comm.rank < pair else (pong, ping):
                     await operation
                 got[z] = received[0]
 

@@ -13,9 +13,18 @@ from overlap.collectives import Collectives, Op
 from overlap.collectives.combine import DTYPES, operations_of
 from overlap.errors import ClosedError
 
-NUMPY = {Op.SUM: np.add, Op.PROD: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum, Op.LAND: np.logical_and,
-         Op.LOR: np.logical_or, Op.LXOR: np.logical_xor, Op.BAND: np.bitwise_and, Op.BOR: np.bitwise_or,
-         Op.BXOR: np.bitwise_xor}
+NUMPY = {
+    Op.SUM: np.add,
+    Op.PROD: np.multiply,
+    Op.MIN: np.minimum,
+    Op.MAX: np.maximum,
+    Op.LAND: np.logical_and,
+    Op.LOR: np.logical_or,
+    Op.LXOR: np.logical_xor,
+    Op.BAND: np.bitwise_and,
+    Op.BOR: np.bitwise_or,
+    Op.BXOR: np.bitwise_xor,
+}
 
 
 def values(dtype, count, seed):
@@ -72,6 +81,7 @@ def fewer_ranks(comm, sizes, counts):
 
 def _use_trees(fast, flat):
     from overlap.collectives import protocol
+
     fast._window.state[protocol.FLAT] = flat
 
 
@@ -114,8 +124,12 @@ def _pairs(fast, comm, dtype, op):
 def scalars(comm):
     rank, size = comm.rank, comm.size
     with Collectives(comm) as fast:
-        for value, expected in ((1.5, 1.5 * size), (rank, size * (size - 1) // 2), (1j, 1j * size),
-                                (np.float32(0.5), np.float32(0.5 * size))):
+        for value, expected in (
+            (1.5, 1.5 * size),
+            (rank, size * (size - 1) // 2),
+            (1j, 1j * size),
+            (np.float32(0.5), np.float32(0.5 * size)),
+        ):
             found = fast.allreduce(value)
             assert found == expected, (found, expected)
         assert fast.allreduce(rank == 0, Op.LOR) is True
@@ -233,7 +247,7 @@ def other_arguments(comm):
         data = bytearray([rank] * 3)
         fast.Bcast(data, root=np.int64(size - 1))
         assert data == bytearray([size - 1] * 3)
-        for dtype in ("e", "g", "G", "m8[s]"):    # moved as they are, though there are no reductions of them
+        for dtype in ("e", "g", "G", "m8[s]"):  # moved as they are, though there are no reductions of them
             block = np.arange(3).astype(dtype) * (rank == 0)
             pieces = np.zeros((size, 3), block.dtype)
             fast.Bcast(block)

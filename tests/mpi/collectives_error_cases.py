@@ -40,7 +40,7 @@ def overlapping(comm):
                         send[:] = rank + 1.0
                         expected = np.full(8, size * (size + 1) / 2)
                     else:
-                        whole, piece = room[:8 * size], room[8 * size:] if apart else room[own]
+                        whole, piece = room[: 8 * size], room[8 * size :] if apart else room[own]
                         send, target = (whole, piece) if which == 2 else (piece, whole)
                         send[:] = np.arange(8 * size) if which == 2 else rank
                         expected = np.arange(8 * size)[own] if which == 2 else np.repeat(np.arange(size), 8)
@@ -49,8 +49,10 @@ def overlapping(comm):
                         assert (target == expected).all(), (name, apart, target)
             fast = Collectives(comm)
             room = np.zeros(8 * size + 8)
-            for_one, for_all = room[own.start + 1:own.stop + 1], room[:8 * size]
-            two = {0: (room[1:8], room[:7]), 1: (room[:7], room[1:8]), 2: (for_all, for_one)}.get(which, (for_one, for_all))
+            for_one, for_all = room[own.start + 1 : own.stop + 1], room[: 8 * size]
+            two = {0: (room[1:8], room[:7]), 1: (room[:7], room[1:8]), 2: (for_all, for_one)}.get(
+                which, (for_one, for_all)
+            )
             with pytest.raises(InputError, match="do not overlap"):
                 do(fast, *two)
                 fast.Barrier()
@@ -72,8 +74,7 @@ def bad_input(comm, case):
         "read-only": (lambda: fast.Allreduce(a, _read_only() if last else b), "read-only"),
         "no such operation": (lambda: fast.Allreduce(a, b, Op.BAND if last else Op.SUM), "received BAND"),
         "an object": (lambda: fast.Allreduce(np.array([None]) if last else a, b), "numeric"),
-        "root": (lambda: fast.Gather(a, np.zeros(4 * comm.size), 9 if last else 0) or fast.Barrier(),
-                 "root from 0"),
+        "root": (lambda: fast.Gather(a, np.zeros(4 * comm.size), 9 if last else 0) or fast.Barrier(), "root from 0"),
         "no such type": (lambda: fast.Allreduce(a.astype("e") if last else a, b.astype("e") if last else b), "numeric"),
         "scalar": (lambda: fast.allreduce("1" if last else 1), "numeric"),
     }

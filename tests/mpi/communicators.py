@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 from mpi4py import MPI
 
-MOST = 5000     # more than MPICH has, which is about two thousand
+MOST = 5000  # more than MPICH has, which is about two thousand
 
 
 @contextmanager

@@ -17,13 +17,13 @@ from overlap.compat.mpi4py_fft.pencil import Pencil
 from overlap.runtime.control import control
 
 FAST = dict(wait="poll", planner_effort="FFTW_ESTIMATE")
-OPTIONS = [{}, {"collapse": True}, {"slab": True}, {"grid": (-1,)}, {"grid": (0, 0)},
-           {"padding": 1.5}]
-AXES = {2: [None, 0, (-1, 0), ((0,), (1,)), (1,)],
-        3: [None, (1, 2), ((0,), (1, 2)), (2, 0), (1,), (2, 0, 1)],
-        4: [None, ((0,), (1,), (2, 3)), (1, 3), ((0,), (1, 2, 3)), (2, 0, 1)]}
-SHAPES = {2: [(12, 13), (3, 14)], 3: [(8, 9, 10), (6, 2, 15), (5, 4, 1)],
-          4: [(6, 7, 4, 9), (2, 5, 1, 14)]}
+OPTIONS = [{}, {"collapse": True}, {"slab": True}, {"grid": (-1,)}, {"grid": (0, 0)}, {"padding": 1.5}]
+AXES = {
+    2: [None, 0, (-1, 0), ((0,), (1,)), (1,)],
+    3: [None, (1, 2), ((0,), (1, 2)), (2, 0), (1,), (2, 0, 1)],
+    4: [None, ((0,), (1,), (2, 3)), (1, 3), ((0,), (1, 2, 3)), (2, 0, 1)],
+}
+SHAPES = {2: [(12, 13), (3, 14)], 3: [(8, 9, 10), (6, 2, 15), (5, 4, 1)], 4: [(6, 7, 4, 9), (2, 5, 1, 14)]}
 TOLERANCE = {"f": 2e-5, "d": 1e-12}
 
 
@@ -37,6 +37,7 @@ def refusal(function, *args, **kwargs):
 
 
 # ---- truth -----------------------------------------------------------------------------------
+
 
 def _spread(values, axis, length, real):
     """Modes along an axis on a finer grid; a shared mode's halves go to both of its twins."""
@@ -91,29 +92,30 @@ def backward_truth(spectrum, axes, shape, fine, real):
         half = real and axis == flat[-1]
         if fine[axis] > shape[axis]:
             spectrum = _spread(spectrum, axis, fine[axis], half)
-        spectrum = (np.fft.irfft(spectrum, n=fine[axis], axis=axis, norm="forward") if half else
-                    np.fft.ifft(spectrum, axis=axis, norm="forward"))
+        spectrum = (
+            np.fft.irfft(spectrum, n=fine[axis], axis=axis, norm="forward")
+            if half
+            else np.fft.ifft(spectrum, axis=axis, norm="forward")
+        )
     return spectrum
 
 
 def assert_close(comm, found, truth, tolerance):
     largest = comm.allreduce(np.abs(truth).max(initial=0), MPI.MAX)
-    error = comm.allreduce(np.abs(found - truth).max(initial=0), MPI.MAX) if (
-        found.shape == truth.shape) else np.inf
+    error = comm.allreduce(np.abs(found - truth).max(initial=0), MPI.MAX) if (found.shape == truth.shape) else np.inf
     assert error <= tolerance * max(largest, 1), (error, largest)
 
 
 def cases(dimensions, sparse):
-    every = [case for count in dimensions for case in product(
-        SHAPES[count], AXES[count], "fdFD", OPTIONS)]
+    every = [case for count in dimensions for case in product(SHAPES[count], AXES[count], "fdFD", OPTIONS)]
     for number, (shape, axes, kind, options) in enumerate(every):
-        grouped = isinstance(axes, tuple) and any(
-            isinstance(group, tuple) and len(group) > 1 for group in axes)
+        grouped = isinstance(axes, tuple) and any(isinstance(group, tuple) and len(group) > 1 for group in axes)
         if number % sparse == 0 and not ("padding" in options and grouped):
             yield shape, axes, kind, options
 
 
 # ---- transforms ------------------------------------------------------------------------------
+
 
 def against_numpy(comm, dimensions, sparse=1):
     """Forward and backward, scaled and not, given arrays and the plan's own."""
@@ -162,6 +164,7 @@ def _against_numpy(comm, plan, shape, kind):
 def against_peer(comm, dimensions, sparse=1):
     """Distributions and values are those of mpi4py-fft, where that can be asked for."""
     import mpi4py_fft
+
     count = 0
     for shape, axes, kind, options in cases(dimensions, sparse):
         given = dict(options)
@@ -181,8 +184,7 @@ def against_peer(comm, dimensions, sparse=1):
             continue  # real data stay real there when two points become two modes
         for side in (False, True):
             for name in ("shape", "local_slice", "global_shape", "dtype"):
-                assert getattr(plan, name)(side) == getattr(peer, name)(side), (
-                    name, side, shape, axes, kind, options)
+                assert getattr(plan, name)(side) == getattr(peer, name)(side), (name, side, shape, axes, kind, options)
         assert plan.axes == peer.axes and plan.dimensions == peer.dimensions
         assert [one.axis for one in plan.pencil] == [one.axis for one in peer.pencil]
         rng = np.random.default_rng(comm.rank)
@@ -194,8 +196,12 @@ def against_peer(comm, dimensions, sparse=1):
         tolerance = TOLERANCE[kind.lower()]
         assert_close(comm, plan.forward(b), truth, tolerance)
         spectrum = random(rng, truth.shape, truth.dtype.name)
-        assert_close(comm, plan.backward(spectrum), np.array(peer.backward(spectrum)),
-                     10 * tolerance * np.prod(plan.global_shape()))
+        assert_close(
+            comm,
+            plan.backward(spectrum),
+            np.array(peer.backward(spectrum)),
+            10 * tolerance * np.prod(plan.global_shape()),
+        )
         peer.destroy()
         plan.destroy()
         count += 1
@@ -214,8 +220,7 @@ def calls(comm):
     assert plan.forward(local, single) is single
     assert_close(comm, single, truth[there], 1e-6)
     assert_close(comm, plan.forward(local.real), np.fft.fftn(u.real, norm="forward")[there], 1e-12)
-    assert_close(comm, plan.forward(2), np.fft.fftn(np.full(u.shape, 2), norm="forward")[there],
-                 1e-12)
+    assert_close(comm, plan.forward(2), np.fft.fftn(np.full(u.shape, 2), norm="forward")[there], 1e-12)
     if comm.size == 1:
         assert plan.forward(local, local) is local
         assert_close(comm, local, truth, 1e-12)
@@ -232,11 +237,11 @@ def two_plans_and_none_destroyed(comm):
     spectrum = newDistArray(plain, rank=1)
     for component in range(3):
         spectrum[component] = padded.forward(u[component], spectrum[component])
-        assert_close(comm, plain.backward(spectrum[component]), np.full(plain.shape(False), 3.0),
-                     1e-12)
+        assert_close(comm, plain.backward(spectrum[component]), np.full(plain.shape(False), 3.0), 1e-12)
 
 
 # ---- arrays ----------------------------------------------------------------------------------
+
 
 def arrays(comm):
     """Alignment changes, tensors, and parts of the global array on rank 0."""
@@ -254,8 +259,11 @@ def arrays(comm):
             c = DistArray(whole.shape, subcomm=b.pencil.subcomm, alignment=b.alignment, rank=rank)
             assert a.redistribute(out=c) is c and np.array_equal(b, c)
             a = b
-        for index in ((*[0] * rank, 2, slice(None), 3), (*[slice(None)] * rank, -1, 0, slice(None)),
-                      (*[1] * rank, slice(1, 4), slice(None, None, 2), 0)):
+        for index in (
+            (*[0] * rank, 2, slice(None), 3),
+            (*[slice(None)] * rank, -1, 0, slice(None)),
+            (*[1] * rank, slice(1, 4), slice(None, None, 2), 0),
+        ):
             found = a.get(index)
             assert (found is None) == (comm.rank > 0)
             assert comm.rank or np.array_equal(found, whole[index])
@@ -285,8 +293,7 @@ def plans_of_arrays(comm):
     for subcomm in (Subcomm(comm, (0, 0, 1)), Subcomm(cart)):
         plan = PFFT(subcomm, whole.shape, **FAST)
         truth = forward_truth(whole, plan.axes)
-        assert_close(comm, plan.forward(whole[plan.local_slice(False)]),
-                     truth[plan.local_slice()], 1e-12)
+        assert_close(comm, plan.forward(whole[plan.local_slice(False)]), truth[plan.local_slice()], 1e-12)
         plan.destroy()
     cart.Free()
 
@@ -311,8 +318,10 @@ def transfers(comm):
 
 # ---- what is refused -------------------------------------------------------------------------
 
+
 def refusals(comm):
     """One clear `InputError`, the same on all ranks, also where one rank alone is wrong."""
+
     def refused(*words, shape=(6, 7, 8), **options):
         text = refusal(PFFT, comm, shape, **options)
         same_everywhere(comm, text)
@@ -346,10 +355,11 @@ def refusals(comm):
 
     plan = PFFT(comm, (6, 7, 8), **FAST)
     for words, call in (
-            ("normalise", lambda: plan.forward(normalise=True)),
-            ("input_array", lambda: plan.forward(np.zeros(3))),
-            ("input_array", lambda: plan.forward(np.zeros(3) if comm.rank == 0 else None)),
-            ("output_array", lambda: plan.backward(None, np.zeros((1, 1, 1))))):
+        ("normalise", lambda: plan.forward(normalise=True)),
+        ("input_array", lambda: plan.forward(np.zeros(3))),
+        ("input_array", lambda: plan.forward(np.zeros(3) if comm.rank == 0 else None)),
+        ("output_array", lambda: plan.backward(None, np.zeros((1, 1, 1)))),
+    ):
         text = refusal(call)
         same_everywhere(comm, text)
         assert words in text, text
@@ -379,6 +389,7 @@ def few_agreements(comm):
 
 def runtimes_are_kept(comm):
     """Without plans a runtime does not hold the thread pools; it goes with its communicator."""
+
     def threads():
         return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
 

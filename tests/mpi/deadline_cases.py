@@ -13,6 +13,7 @@ import overlap
 
 # ---- a rank that is lost ---------------------------------------------------------------------
 
+
 def lost(comm, wait, how, deadline_s):
     """The last rank stops taking part in some way; nobody may wait for it for ever."""
     last = comm.rank == comm.size - 1
@@ -31,8 +32,9 @@ def lost(comm, wait, how, deadline_s):
     if how == "never opens" and last:
         time.sleep(1000)
     try:
-        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s,
-                             entry_deadline_s=deadline_s) as rt:
+        with overlap.Runtime(
+            comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s, entry_deadline_s=deadline_s
+        ) as rt:
             pipeline = rt.pipelined(program)
             pipeline(range(10), rt.comm, -1)
             if how == "absent" and last:
@@ -46,6 +48,7 @@ def lost(comm, wait, how, deadline_s):
 
 
 # ---- entering --------------------------------------------------------------------------------
+
 
 def late_entry(comm, wait):
     """A rank that computes for longer than the deadline between calls is no fault."""

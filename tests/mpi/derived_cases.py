@@ -49,8 +49,9 @@ class Space(PFFT):
             pencil = Pencil(pencil.subcomm, lengths, axis)
         self.pencil = [first, pencil]
         self.forward = Forward([one.forward for one in self.xfftn], [one.forward for one in self.transfer], self.pencil)
-        self.backward = Transform([one.backward for one in self.xfftn[::-1]],
-                                  [one.backward for one in self.transfer[::-1]], self.pencil[::-1])
+        self.backward = Transform(
+            [one.backward for one in self.xfftn[::-1]], [one.backward for one in self.transfer[::-1]], self.pencil[::-1]
+        )
 
     def dtype(self, forward_output=False):
         return PFFT.dtype(self, forward_output)
@@ -77,8 +78,12 @@ def derived_plans(comm):
     """Shapes, types and numbers of a plan that makes its transforms itself are those of one that does not."""
     for shape, dtype in ((8, 9, 10), "d"), ((8, 9, 10), "F"), ((9, 12), "D"):
         whole = random(np.random.default_rng(2), shape, np.dtype(dtype).name)
-        space, plan = Space(comm, shape, dtype), PFFT(comm, shape, axes=tuple((axis,) for axis in range(len(shape))),
-                                                      dtype=dtype, grid=[0] * (len(shape) - 1))
+        space, plan = (
+            Space(comm, shape, dtype),
+            PFFT(
+                comm, shape, axes=tuple((axis,) for axis in range(len(shape))), dtype=dtype, grid=[0] * (len(shape) - 1)
+            ),
+        )
         for side in (True, False):
             for name in ("shape", "local_slice", "global_shape", "dtype"):
                 assert getattr(space, name)(side) == getattr(plan, name)(side), (name, side)
@@ -116,6 +121,7 @@ def derived_arrays(comm):
 
 def standing_in(comm):
     """``import mpi4py_fft`` finds the drop-in, with all submodules; not where mpi4py-fft itself has been imported."""
+
     def imported():
         return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "mpi4py_fft"}
 
@@ -131,6 +137,7 @@ def standing_in(comm):
         from mpi4py_fft.fftw.xfftn import dct_type
         from mpi4py_fft.io import HDF5File as File
         from mpi4py_fft.mpifft import PFFT as plan
+
         assert plan is PFFT is mpi4py_fft.PFFT and File is HDF5File
         assert FFTW_MEASURE == 0 and dct_type[1] == 3 and callable(aligned) and callable(get_planned_FFT)
         for name in imported():

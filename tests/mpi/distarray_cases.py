@@ -17,9 +17,27 @@ from overlap.arrays import Distribution
 
 SHAPE = (4, 6, 6)
 INDICES = [
-    0, -1, (Ellipsis, 2), np.s_[::-1], np.s_[1:], np.s_[:, ::-1], np.s_[:, :, ::-1], np.s_[:, :, 1:5:2],
-    np.s_[2, :, ::-1], np.s_[:, None], np.s_[None, ..., None], np.s_[..., :0], np.s_[:, 0], np.s_[:, 0:2],
-    np.s_[3, :, 4], np.s_[0, 0, 0], (), Ellipsis, np.int64(1), np.s_[1, ..., np.newaxis, 2]]
+    0,
+    -1,
+    (Ellipsis, 2),
+    np.s_[::-1],
+    np.s_[1:],
+    np.s_[:, ::-1],
+    np.s_[:, :, ::-1],
+    np.s_[:, :, 1:5:2],
+    np.s_[2, :, ::-1],
+    np.s_[:, None],
+    np.s_[None, ..., None],
+    np.s_[..., :0],
+    np.s_[:, 0],
+    np.s_[:, 0:2],
+    np.s_[3, :, 4],
+    np.s_[0, 0, 0],
+    (),
+    Ellipsis,
+    np.int64(1),
+    np.s_[1, ..., np.newaxis, 2],
+]
 
 
 def splits(comm):
@@ -35,8 +53,7 @@ def made(comm, whole, axes, grid):
 
 
 def values(dtype="f8"):
-    return (np.arange(np.prod(SHAPE)).reshape(SHAPE) * (1 + 1j if np.dtype(dtype).kind == "c" else 1)
-            ).astype(dtype)
+    return (np.arange(np.prod(SHAPE)).reshape(SHAPE) * (1 + 1j if np.dtype(dtype).kind == "c" else 1)).astype(dtype)
 
 
 def assert_is(found, whole):
@@ -78,8 +95,7 @@ def views(comm):
                 items = (*items, Ellipsis)
             at = items.index(Ellipsis)
             missing = 3 - sum(item is not None and item is not Ellipsis for item in items)
-            items = [item for item in (*items[:at], *[slice(None)] * missing, *items[at + 1:])
-                     if item is not None]
+            items = [item for item in (*items[:at], *[slice(None)] * missing, *items[at + 1 :]) if item is not None]
             whole_along = all(items[axis] == slice(None) for axis in axes)
             if not whole_along and 0 in u.shape:
                 continue
@@ -91,22 +107,49 @@ def views(comm):
                 assert not isinstance(found, DistArray), index
             else:
                 assert_is(found, whole[index])
-        for function in (np.flip, np.fliplr, np.flipud, np.rot90, np.squeeze, np.ravel, np.sort,
-                         lambda a: np.roll(a, 1, 0), lambda a: np.take(a, [0], 0),
-                         lambda a: a.reshape(-1), lambda a: a.flatten(), lambda a: a.squeeze(),
-                         lambda a: a.sum(axis=0), lambda a: a.cumsum(axis=0), lambda a: a.argsort(0),
-                         lambda a: a.take([3, 2, 1, 0], axis=0) if len(a) > 3 else a.ravel(),
-                         lambda a: a[[3, 2, 1, 0]] if len(a) > 3 else a.ravel(),
-                         lambda a: a @ np.ones((a.shape[-1],) * 2), lambda a: a.diagonal(0, 1, 2),
-                         lambda a: np.dot(a, np.ones((a.shape[-1],) * 2)),
-                         lambda a: np.concatenate([a, a]), lambda a: a[a > 3], lambda a: a.view("i4")):
+        for function in (
+            np.flip,
+            np.fliplr,
+            np.flipud,
+            np.rot90,
+            np.squeeze,
+            np.ravel,
+            np.sort,
+            lambda a: np.roll(a, 1, 0),
+            lambda a: np.take(a, [0], 0),
+            lambda a: a.reshape(-1),
+            lambda a: a.flatten(),
+            lambda a: a.squeeze(),
+            lambda a: a.sum(axis=0),
+            lambda a: a.cumsum(axis=0),
+            lambda a: a.argsort(0),
+            lambda a: a.take([3, 2, 1, 0], axis=0) if len(a) > 3 else a.ravel(),
+            lambda a: a[[3, 2, 1, 0]] if len(a) > 3 else a.ravel(),
+            lambda a: a @ np.ones((a.shape[-1],) * 2),
+            lambda a: a.diagonal(0, 1, 2),
+            lambda a: np.dot(a, np.ones((a.shape[-1],) * 2)),
+            lambda a: np.concatenate([a, a]),
+            lambda a: a[a > 3],
+            lambda a: a.view("i4"),
+        ):
             found = function(u)
             if isinstance(found, DistArray):
                 assert_is(found, function(whole))
             else:
                 assert type(found) is np.ndarray
-        for array in (u.real, u.imag, u.astype("c16"), u.view(), copy.deepcopy(u), np.abs(u), u.round(),
-                      np.zeros_like(u), np.clip(u, 0, 3), u.conj(), np.add(u, 1, out=np.empty_like(u))):
+        for array in (
+            u.real,
+            u.imag,
+            u.astype("c16"),
+            u.view(),
+            copy.deepcopy(u),
+            np.abs(u),
+            u.round(),
+            np.zeros_like(u),
+            np.clip(u, 0, 3),
+            u.conj(),
+            np.add(u, 1, out=np.empty_like(u)),
+        ):
             assert type(array) is DistArray and array.local_slice == u.local_slice
         z = made(comm, values("c16"), axes, grid)
         assert_is(z.real, values("c16").real)
@@ -198,8 +241,13 @@ def redistributed(comm):
                 assert_is(uneven, whole)
                 assert_is(uneven.redistribute(found), whole)
             assert_is(u.redistribute(-1), whole)
-            for arguments in ((3,), ((0, 1),), ((0, 1), (comm.size, 2)), ((0, 0), (comm.size, 1)),
-                              (u[0],) if 0 not in axes else (3,)):
+            for arguments in (
+                (3,),
+                ((0, 1),),
+                ((0, 1), (comm.size, 2)),
+                ((0, 0), (comm.size, 1)),
+                (u[0],) if 0 not in axes else (3,),
+            ):
                 assert "received" in refusal(comm, u.redistribute, *arguments)
             bad = [1.0] * comm.size
             if comm.rank == comm.size - 1:
@@ -244,6 +292,7 @@ def shown(comm):
 
 # ---- files -----------------------------------------------------------------------------------
 
+
 class folder:
     """A folder that all ranks see while a block runs."""
 
@@ -265,6 +314,7 @@ def files(comm):
     """What was saved is loaded, by other splits too, and has named axes for h5py and xarray."""
     import h5py
     import xarray
+
     dims, coords = ("z", "y", "x"), {"x": np.linspace(0, 1, 6)}
     for dtype in ("f8", "c16", "f4"):
         whole = values(dtype)
@@ -298,16 +348,17 @@ def bad_files(comm):
         u.save(place / "u.h5")
         before = (place / "u.h5").read_bytes()
         for error, words, function, args in (
-                (InputError, "names of axes", u.save, (place / "u.h5", "data", ("z", "y"))),
-                (InputError, "names of axes", u.save, (place / "u.h5", "data", ("z", "y", "data"))),
-                (InputError, "coordinates", u.save, (place / "u.h5", "data", None, {"axis_0": [1]})),
-                (InputError, "coordinates", u.save, (place / "u.h5", "data", None, {"x": [1]})),
-                (RankError, "failed on rank 0", u.save, (place / "no" / "u.h5",)),
-                (RankError, "failed on rank 0", u.save, ("/dev/full",)),
-                (RankError, "no.h5", u.load, (place / "no.h5",)),
-                (RankError, "v", u.load, (place / "u.h5", "v")),
-                (InputError, "(6, 6, 4)", u.T.load, (place / "u.h5",)),
-                (InputError, "int8", u.astype("i1").load, (place / "u.h5",))):
+            (InputError, "names of axes", u.save, (place / "u.h5", "data", ("z", "y"))),
+            (InputError, "names of axes", u.save, (place / "u.h5", "data", ("z", "y", "data"))),
+            (InputError, "coordinates", u.save, (place / "u.h5", "data", None, {"axis_0": [1]})),
+            (InputError, "coordinates", u.save, (place / "u.h5", "data", None, {"x": [1]})),
+            (RankError, "failed on rank 0", u.save, (place / "no" / "u.h5",)),
+            (RankError, "failed on rank 0", u.save, ("/dev/full",)),
+            (RankError, "no.h5", u.load, (place / "no.h5",)),
+            (RankError, "v", u.load, (place / "u.h5", "v")),
+            (InputError, "(6, 6, 4)", u.T.load, (place / "u.h5",)),
+            (InputError, "int8", u.astype("i1").load, (place / "u.h5",)),
+        ):
             assert words in refusal(comm, function, *args, kind=error)
         comm.Barrier()
         assert (place / "u.h5").read_bytes() == before and os.listdir(place) == ["u.h5"]

@@ -16,10 +16,10 @@ PRECONDITIONERS = {"jacobi": Jacobi, "blocks": BlockJacobi, "ic0": IC0, "schwarz
 
 def parts(comm, counts):
     """How many rows each rank has, of numbers drawn for eight; one rank has some."""
-    counts = counts[:comm.size]
+    counts = counts[: comm.size]
     counts[0] += not any(counts)
     limits = np.concatenate([[0], np.cumsum(counts)])
-    return int(limits[-1]), slice(*limits[comm.rank:comm.rank + 2].tolist())
+    return int(limits[-1]), slice(*limits[comm.rank : comm.rank + 2].tolist())
 
 
 def triplets(case, rows):
@@ -52,8 +52,10 @@ def matrix(comm, case):
     i, j, v = triplets(case, rows)
     block, count = case["block"], here.stop - here.start
     size = rows * block
-    numbers = [(np.repeat(one * block, block * block) + np.tile(within, len(one))) for one, within in zip(
-        (i, j), np.indices((block, block)).reshape(2, -1))]
+    numbers = [
+        (np.repeat(one * block, block * block) + np.tile(within, len(one)))
+        for one, within in zip((i, j), np.indices((block, block)).reshape(2, -1))
+    ]
     right = sparse.coo_array((v.reshape(-1), numbers), shape=(size, size)).tocsr()
     mine = np.random.default_rng(case["seed"]).integers(0, comm.size, len(i)) == comm.rank
     chance = np.random.default_rng(case["seed"] + 1)
@@ -81,7 +83,9 @@ def matrix(comm, case):
             np.testing.assert_allclose(A.norm(), linalg.norm(right), rtol=1e3 * fine)
             np.testing.assert_allclose(A.norm(np.inf), abs(right).sum(axis=1).max(), rtol=1e3 * fine)
             if case["symmetric"]:
-                np.testing.assert_allclose(solution.x, own(linalg.spsolve(right.tocsc(), x)), rtol=1e6 * fine, atol=1e6 * fine)
+                np.testing.assert_allclose(
+                    solution.x, own(linalg.spsolve(right.tocsc(), x)), rtol=1e6 * fine, atol=1e6 * fine
+                )
     np.testing.assert_allclose(found[0], own(right @ x), **close)
     for product in found:
         np.testing.assert_array_equal(product, found[0])
@@ -91,7 +95,7 @@ def matrix(comm, case):
 def graph(comm, case):
     """A halo of drawn needs of drawn owners: each rank gets what it needs, over both transports."""
     owners = np.array(case["owners"], int) % comm.size
-    owned = np.flatnonzero(owners == comm.rank)[::-1 if case["reversed"] else 1]
+    owned = np.flatnonzero(owners == comm.rank)[:: -1 if case["reversed"] else 1]
     needed = np.array(case["needs"][comm.rank], int)
     needed = needed[needed < len(owners)]
     kind = ("f8", tuple(case["components"])) if case["components"] else "f8"
@@ -99,10 +103,11 @@ def graph(comm, case):
         with Halo.from_indices(comm, owned, needed, [kind, "i4"], transport=transport) as halo:
             x, numbers = halo.empty()
             for turn in range(3):
-                x[:len(owned)] = (owned + 0.5 + turn).reshape(-1, *(1 for _ in case["components"]))
-                numbers[:len(owned)] = owned - turn
+                x[: len(owned)] = (owned + 0.5 + turn).reshape(-1, *(1 for _ in case["components"]))
+                numbers[: len(owned)] = owned - turn
                 halo.exchange(x, numbers)
                 everything = np.concatenate([owned, needed])
                 np.testing.assert_array_equal(numbers, everything - turn)
-                np.testing.assert_array_equal(x, np.broadcast_to((everything + 0.5 + turn).reshape(
-                    -1, *(1 for _ in case["components"])), x.shape))
+                np.testing.assert_array_equal(
+                    x, np.broadcast_to((everything + 0.5 + turn).reshape(-1, *(1 for _ in case["components"])), x.shape)
+                )

@@ -29,6 +29,7 @@ from overlap.compat.mpi4py_fft.mpifft import Transform
 
 # ---- the plan's own arrays -------------------------------------------------------------------
 
+
 def own_arrays(comm):
     """The plan's own arrays hold what went in and came out last, though the user's have changed since."""
     whole = random(np.random.default_rng(1), (6, 7, 8), "float64")
@@ -76,8 +77,9 @@ def own_arrays_in_any_order(comm, steps=20):
                 if not forward and kind == "d":  # a spectrum that some real field has
                     own[source] = forward_truth(random(rng, own[target].shape, own[target].dtype.name), axes)
                 given[source][...] = own[source][plan.local_slice(bool(source))]
-            own[target] = (forward_truth(own[0], axes) if forward else
-                           backward_truth(own[1], axes, shape, shape, kind == "d"))
+            own[target] = (
+                forward_truth(own[0], axes) if forward else backward_truth(own[1], axes, shape, shape, kind == "d")
+            )
             here = own[target][plan.local_slice(bool(target))]
             found = transform(given[source] if has_input else None, given[target] if has_output else None)
             assert not has_output or found is given[target]
@@ -121,30 +123,37 @@ def masks(comm):
     masked = np.ma.zeros(plan.shape(), complex)
     alone = fftw.aligned((4, 4), dtype=complex)
     serial = fftw.fftn(alone)
-    for call in (lambda: plan.forward(u), lambda: plan.forward(None, masked), lambda: plan.xfftn[0].backward(masked),
-                 lambda: fftw.fftn(np.ma.array(alone)), lambda: serial(np.ma.array(alone)),
-                 lambda: serial(alone, np.ma.array(alone))):
+    for call in (
+        lambda: plan.forward(u),
+        lambda: plan.forward(None, masked),
+        lambda: plan.xfftn[0].backward(masked),
+        lambda: fftw.fftn(np.ma.array(alone)),
+        lambda: serial(np.ma.array(alone)),
+        lambda: serial(alone, np.ma.array(alone)),
+    ):
         assert "mask" in refusal(call)
     plan.destroy()
 
 
 # ---- other local transforms ------------------------------------------------------------------
 
+
 def cosines_and_sines(comm):
     """Every type along one group of axes or two, with a Fourier transform before them."""
     from scipy import fft
+
     shape = (5, 6, 7, 8)
     whole = random(np.random.default_rng(2), shape, "float64")
     for one, other in ((1, 2), (2, 3), (3, 4), (4, 1)):
+
         def part(name, kind):
             return functools.partial(getattr(fftw, name), type=kind)
+
         cosines = part("dctn", one), part("idctn", one)
         sines = part("dstn", other), part("idstn", other)
-        plan = PFFT(comm, shape, axes=((0,), (1,), (2, 3)), grid=(-1,),
-                    transforms={(2, 3): cosines, (1,): sines})
+        plan = PFFT(comm, shape, axes=((0,), (1,), (2, 3)), grid=(-1,), transforms={(2, 3): cosines, (1,): sines})
         truth = fft.dctn(whole, axes=(2, 3), type=one)
-        lengths = [2 * (n - 1 if one == 1 else n) for n in shape[2:]] + [
-            2 * (shape[1] + (other == 1)), shape[0]]
+        lengths = [2 * (n - 1 if one == 1 else n) for n in shape[2:]] + [2 * (shape[1] + (other == 1)), shape[0]]
         truth = np.fft.rfft(fft.dst(truth, axis=1, type=other), axis=0)
         local = whole[plan.local_slice(False)]
         assert plan.dtype() == float and plan.dtype(True) == complex and plan.global_shape(True) == truth.shape
@@ -195,15 +204,21 @@ def parts_of_a_plan(comm):
     plan = PFFT(comm, whole.shape, **FAST)
     local = whole[plan.local_slice(False)]
     forward = Transform([one.forward for one in plan.xfftn], [one.forward for one in plan.transfer], plan.pencil)
-    backward = Transform([one.backward for one in plan.xfftn[::-1]],
-                         [one.backward for one in plan.transfer[::-1]], plan.pencil[::-1])
+    backward = Transform(
+        [one.backward for one in plan.xfftn[::-1]], [one.backward for one in plan.transfer[::-1]], plan.pencil[::-1]
+    )
     assert_close(comm, forward(local), np.array(plan.forward(local)), 1e-13)
     assert forward.output_array is backward.input_array
     assert_close(comm, backward(), local, 1e-13)
     assert isinstance(plan.forward, Transform)
-    assert repr(plan) == f"<PFFT (6, 7, 8) float64 to (6, 7, 5) complex128 over {' x '.join(str(one.size) for one in plan.subcomm)} ranks>"
+    assert (
+        repr(plan)
+        == f"<PFFT (6, 7, 8) float64 to (6, 7, 5) complex128 over {' x '.join(str(one.size) for one in plan.subcomm)} ranks>"
+    )
     assert repr(plan.backward).startswith("<PipelinedTransform of (6, 7, 5) complex128, here (")
-    assert repr(forward).startswith("<Transform of (6, 7, 8) float64, here (") and "whole along axis 2" in repr(plan.pencil[0])
+    assert repr(forward).startswith("<Transform of (6, 7, 8) float64, here (") and "whole along axis 2" in repr(
+        plan.pencil[0]
+    )
     assert "received 2, 0" in refusal(Transform, [None] * 2, [], plan.pencil)
     plan.destroy()
     assert "freed" in repr(plan) and "freed" in repr(plan.pencil[0])
@@ -212,6 +227,7 @@ def parts_of_a_plan(comm):
 def serial(comm):
     """Plans of FFTW's against scipy: given arrays, own ones, all ways to call."""
     from scipy import fft
+
     rng = np.random.default_rng(6)
     for char, axes in itertools.product("fdg", ((0,), (1,), (1, 0))):
         a = fftw.aligned((6, 9), dtype=char)
@@ -244,9 +260,11 @@ def serial(comm):
 
 # ---- files -----------------------------------------------------------------------------------
 
+
 def files(comm):
     """Arrays, tensors and slices come back; XDMF files name what is there."""
     import h5py
+
     plan = PFFT(comm, (5, 6, 7), **FAST)
     for rank in (0, 1, 2):
         whole = random(np.random.default_rng(rank), (3,) * rank + (5, 6, 7), "float64")
@@ -290,6 +308,7 @@ def files(comm):
 def _check_xdmf(place, name):
     """Every array that is referred to is there, and as large as it is said to be."""
     import h5py
+
     count = 0
     with h5py.File(name) as file:
         for path in Path(place).glob("*.xdmf"):
@@ -307,10 +326,26 @@ def _check_xdmf(place, name):
 
 # ---- names -----------------------------------------------------------------------------------
 
+
 def names_of_the_library(comm):
     """What mpi4py-fft exports is there; what cannot be had says so when it is called, never when imported."""
-    for name in ("PFFT", "DistArray", "newDistArray", "Function", "fftw", "fftlib", "HDF5File", "NCFile",
-                 "generate_xdmf", "__version__", "io", "libfft", "mpifft", "pencil", "distarray"):
+    for name in (
+        "PFFT",
+        "DistArray",
+        "newDistArray",
+        "Function",
+        "fftw",
+        "fftlib",
+        "HDF5File",
+        "NCFile",
+        "generate_xdmf",
+        "__version__",
+        "io",
+        "libfft",
+        "mpifft",
+        "pencil",
+        "distarray",
+    ):
         assert hasattr(compat, name), name
     assert not hasattr(compat, "nothing_of_this_name")
     assert compat.__version__.split(".")[0] == "2" and "D" in compat.fftlib

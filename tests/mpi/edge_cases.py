@@ -77,6 +77,7 @@ SLICES = 9
 
 # ---- user threads ----------------------------------------------------------------------------
 
+
 def user_threads(comm):
     """A second thread is refused at once, or let in where MPI allows it and the runtime is another.
 
@@ -85,8 +86,10 @@ def user_threads(comm):
     """
     several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     for wait in WAITS:
-        with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as first, \
-                overlap.Runtime(MPI.COMM_SELF, depth=2, wait=wait, deadline_s=20) as second:
+        with (
+            overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as first,
+            overlap.Runtime(MPI.COMM_SELF, depth=2, wait=wait, deadline_s=20) as second,
+        ):
             here, others = Sums(first), Sums(second)
             inside, leave = threading.Event(), threading.Event()
 
@@ -96,18 +99,20 @@ def user_threads(comm):
 
             here.hook = hold
             found = []
-            thread = threading.Thread(
-                target=lambda: found.append(outcome(here.pipeline, range(SLICES))), name="mine")
+            thread = threading.Thread(target=lambda: found.append(outcome(here.pipeline, range(SLICES))), name="mine")
             thread.start()
             assert inside.wait(20)
-            refused = [outcome(here.pipeline, range(3)), outcome(first.preflight),
-                       outcome(first.wrap, comm), outcome(first.control.barrier),
-                       outcome(first.close)]
+            refused = [
+                outcome(here.pipeline, range(3)),
+                outcome(first.preflight),
+                outcome(first.wrap, comm),
+                outcome(first.control.barrier),
+                outcome(first.close),
+            ]
             if several:
                 others.check()
             else:
-                refused += [outcome(others.pipeline, range(3)), outcome(second.preflight),
-                            outcome(second.close)]
+                refused += [outcome(others.pipeline, range(3)), outcome(second.preflight), outcome(second.close)]
             leave.set()
             thread.join()
             assert found == [None], found
@@ -120,6 +125,7 @@ def user_threads(comm):
 
 
 # ---- what all ranks do together --------------------------------------------------------------
+
 
 def together(comm):
     """An exception on some rank is one exception on all, wherever the others are by then."""
@@ -145,10 +151,12 @@ def together(comm):
                         rt.preflight(None)
 
         for step in (0, 1, 2, 2.5, 3, 4):
-            for raised, kind in ((MemoryError("none left"), overlap.RankError),
-                                 (overlap.InputError("my file is bad"), overlap.InputError),
-                                 (Boom("mine"), overlap.RankError),
-                                 (SystemExit(4), overlap.RankError)):
+            for raised, kind in (
+                (MemoryError("none left"), overlap.RankError),
+                (overlap.InputError("my file is bad"), overlap.InputError),
+                (Boom("mine"), overlap.RankError),
+                (SystemExit(4), overlap.RankError),
+            ):
                 freed = []
                 error = outcome(plan, raised, step, freed)
                 assert "outer" in freed and (not bad or freed.count("inner") == (step == 2.5))
@@ -181,11 +189,18 @@ def different_calls(comm):
     """Ranks that are about to do different things are told what each of them is about to do."""
     with overlap.Runtime(comm, depth=2, wait="poll", deadline_s=20) as rt:
         sums, control = Sums(rt), rt.control
-        calls = (lambda: control.allgather(1), control.barrier, lambda: control.maximum(1.0),
-                 lambda: control.maximum(np.ones(3)), lambda: control.bcast(1),
-                 lambda: control.bcast(1, comm.size - 1), lambda: control.gather(3),
-                 lambda: sums.pipeline(range(3)), lambda: rt.preflight(shape=3),
-                 lambda: rt.together("planning").__enter__())
+        calls = (
+            lambda: control.allgather(1),
+            control.barrier,
+            lambda: control.maximum(1.0),
+            lambda: control.maximum(np.ones(3)),
+            lambda: control.bcast(1),
+            lambda: control.bcast(1, comm.size - 1),
+            lambda: control.gather(3),
+            lambda: sums.pipeline(range(3)),
+            lambda: rt.preflight(shape=3),
+            lambda: rt.together("planning").__enter__(),
+        )
         for one in calls:
             for other in calls:
                 if one is not other:
@@ -222,13 +237,14 @@ def collectives(comm):
 
 # ---- runtimes that are dropped ---------------------------------------------------------------
 
+
 def _ours():
-    return [thread.name for thread in threading.enumerate()
-            if thread is not threading.main_thread()]
+    return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
 
 
 def dropped(comm, count):
     """A runtime dropped without close ends its threads at once; the next one frees its communicators."""
+
     async def program(z):
         await target.Allreduce(MPI.IN_PLACE, np.ones(1))
 
@@ -244,8 +260,11 @@ def dropped(comm, count):
     while _ours() and time.monotonic() < end:
         time.sleep(0.01)
     assert not _ours(), _ours()
-    said = [str(warning.message) for warning in said
-            if warning.category is ResourceWarning and "Runtime" in str(warning.message)]
+    said = [
+        str(warning.message)
+        for warning in said
+        if warning.category is ResourceWarning and "Runtime" in str(warning.message)
+    ]
     assert len(said) == count and "without close" in said[0], (len(said), said[:1])
     overlap.Runtime(comm, wait="off").close()  # what is left behind now is told by `leftovers`
 
@@ -269,7 +288,7 @@ def too_many_runtimes(comm):
     """Before MPI runs out of communicators there is one clear error; here at a tenth of the limit."""
     limits = control.MANY, control.MOST
     with few_left(comm, control.MOST):
-        pass    # MPI has more than the limit
+        pass  # MPI has more than the limit
     held = []
     error = None
     control.MANY, control.MOST = (limit // 10 for limit in limits)
@@ -286,6 +305,7 @@ def too_many_runtimes(comm):
 
 
 # ---- plans -----------------------------------------------------------------------------------
+
 
 @contextmanager
 def out_of_memory(number):
@@ -320,9 +340,9 @@ def plans(comm):
         "FFT2": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: None),
         "FFT3": lambda: remade(lambda: overlap.FFT3(comm, field), lambda plan: None),
         "Bracket": lambda: remade(lambda: overlap.Bracket(comm, (4, 2, 5, 9)), lambda plan: None),
-        "pointwise": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.pointwise(
-            lambda a, b: a * b)),
-        "tune": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.tune(0.2))}
+        "pointwise": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.pointwise(lambda a, b: a * b)),
+        "tune": lambda: remade(lambda: overlap.FFT2(comm, field), lambda plan: plan.tune(0.2)),
+    }
     for name, make in makers.items():
         failures = 0
         for number in (1, 2, 4, 7, 12, 20, 33, 50):

@@ -9,6 +9,7 @@ ITERATIONS = {2: 19, 4: 40, 8: 80}  # with the inverse diagonal blocks, to 1e-8;
 def cubes(comm):
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "elasticity"))
     import run
+
     planes = run.block(5, comm.size)[comm.rank]
     rows, columns, values, b = run.system(4, planes)
     with run.Matrix(comm, rows, columns, values, len(b)) as A:
@@ -19,5 +20,8 @@ def cubes(comm):
         assert error <= 1e-8 * n, (n, error)
         fewer, error, _ = run.solve(comm, n, preconditioner="ic0")
         assert error <= 1e-8 * n, (n, error)
-        assert n == 2 or fewer.iterations <= 0.8 * iterations, (n, fewer.iterations)  # n = 2: a plane for each of three ranks
+        assert n == 2 or fewer.iterations <= 0.8 * iterations, (
+            n,
+            fewer.iterations,
+        )  # n = 2: a plane for each of three ranks
         assert found.true_residual <= 1.01 * found.residuals[-1] + 1e-12

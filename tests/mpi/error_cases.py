@@ -113,6 +113,7 @@ def check_slice_error(comm, error, rank, z, cause=Boom):
 
 # ---- a slice that fails ----------------------------------------------------------------------
 
+
 def fail_and_recover(rt, program, pipeline, fault):
     """One failing run, whose error all ranks agree on, and a right one after it."""
     comm, (rank, z, site) = rt.comm._handle, fault
@@ -130,8 +131,9 @@ def fail_and_recover(rt, program, pipeline, fault):
 def injected(comm, wait, hit=(0, 1, 6, SLICES - 1), agree_every=64):
     """Every site, slice and rank, with and without a skeleton."""
     for workers, depth in ((2, 4), (1, 1)):
-        with overlap.Runtime(comm, workers=workers, depth=depth, wait=wait, deadline_s=10,
-                             agree_every=agree_every) as rt:
+        with overlap.Runtime(
+            comm, workers=workers, depth=depth, wait=wait, deadline_s=10, agree_every=agree_every
+        ) as rt:
             program = Program(rt)
             for skeleton in (None, program.skeleton):
                 pipeline = rt.pipelined(program.run, skeleton=skeleton)
@@ -156,6 +158,7 @@ def several_ranks_at_once(comm):
     """When all ranks fail, each on a slice of its own, they still agree on one error."""
     for wait in WAITS:
         with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10) as rt:
+
             @rt.pipelined
             async def program(z, bad):
                 buffer = np.ones(2)
@@ -188,8 +191,7 @@ def every_rank_is_told_once(comm):
 def results_survive(comm):
     """Draining moves no user's data: what other slices hold is theirs or untouched."""
     for wait, agree_every in product(WAITS, (1, 64)):
-        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10,
-                             agree_every=agree_every) as rt:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10, agree_every=agree_every) as rt:
             recv = np.full((20, comm.size), -1.0)
 
             @rt.pipelined
@@ -225,10 +227,10 @@ def different_programs(comm):
                         await rt.comm.Bcast(data)
                     else:
                         await rt.comm.Barrier()
+
                 return run
 
-            for kind, odd in product(("short", "barrier", "sub", "Bcast"),
-                                     {0, comm.size - 1}):
+            for kind, odd in product(("short", "barrier", "sub", "Bcast"), {0, comm.size - 1}):
                 if comm.size > 1:
                     pipeline = rt.pipelined(program(kind if comm.rank == odd else "usual"))
                     error = raised(overlap.SliceError, pipeline, range(6))
@@ -241,6 +243,7 @@ def truncated(comm):
     """A receive that is too short on one rank is an error on all, never a silent wrong answer."""
     for wait, bad in product(WAITS, (0, 7)):
         with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10) as rt:
+
             @rt.pipelined
             async def program(z, bad):
                 short = z == bad and comm.rank == 1
@@ -286,6 +289,7 @@ def program_that_cannot_be_called(comm):
     """Wrong arguments of the program itself are an error like any other."""
     for wait in WAITS:
         with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=5) as rt:
+
             async def program(z):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
@@ -301,8 +305,7 @@ def program_that_cannot_be_called(comm):
 def programs_that_clean_up(comm):
     """`try: ... finally:` around awaits, also such that do not end when told to."""
     for wait, agree_every in product(WAITS, (1, 64)):
-        with overlap.Runtime(comm, workers=2, depth=4, wait=wait, deadline_s=5,
-                             agree_every=agree_every) as rt:
+        with overlap.Runtime(comm, workers=2, depth=4, wait=wait, deadline_s=5, agree_every=agree_every) as rt:
             cleaned = []
 
             async def polite(z, bad):
@@ -334,8 +337,7 @@ def programs_that_clean_up(comm):
 
             for function in (polite, awaits_again, raises_again):
                 pipeline = rt.pipelined(function)
-                error = raised(overlap.SliceError, pipeline, range(12),
-                               5 if comm.rank == 0 else -1)
+                error = raised(overlap.SliceError, pipeline, range(12), 5 if comm.rank == 0 else -1)
                 same_message(comm, error)
                 assert error.slice == "5" and error.rank == 0, error
                 pipeline(range(12), -1)
@@ -346,6 +348,7 @@ def skeletons(comm):
     """A skeleton awaits the same requests: with `parallel` in it or without, barriers too."""
     for wait, split in product(WAITS, (False, True)):
         with overlap.Runtime(comm, workers=2, depth=8, wait=wait, deadline_s=5) as rt:
+
             async def program(z, bad):
                 await parallel(abs, range(3))
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(3))
@@ -367,7 +370,8 @@ def skeletons(comm):
             for slices in (8, 20):
                 pipeline = rt.pipelined(program, skeleton=skeleton)
                 for bad in (0, 3):
-                    error = raised(overlap.SliceError, pipeline, range(slices),
-                                   bad if comm.rank == comm.size - 1 else -1)
+                    error = raised(
+                        overlap.SliceError, pipeline, range(slices), bad if comm.rank == comm.size - 1 else -1
+                    )
                     check_slice_error(comm, error, comm.size - 1, bad)
                 pipeline(range(slices), -1)

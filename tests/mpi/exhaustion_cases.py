@@ -11,6 +11,7 @@ from overlap.errors import CommunicatorsExhausted
 def more_failures_than_communicators(comm):
     """A call that no rank can start needs no communicator; one that some can ends in time, named."""
     with overlap.Runtime(comm, workers=1, depth=2, wait="off", deadline_s=10) as rt:
+
         async def program(z, data, received):
             await rt.comm.Allreduce(data, received)
 

@@ -16,6 +16,7 @@ COMPLEX = {"f4": "c8", "f8": "c16", "c8": "c8", "c16": "c16"}
 
 # ---- data and truth --------------------------------------------------------------------------
 
+
 def random(rng, shape, dtype):
     """The same random array on every rank."""
     values = rng.standard_normal(shape)
@@ -51,13 +52,15 @@ def assert_close(found, truth, local_slice, comm=None):
     if comm is not None:
         squared = comm.allreduce(squared)
     error = np.sqrt(squared)
-    assert error <= tolerance * np.linalg.norm(np.ravel(truth)), (
-        error / np.linalg.norm(np.ravel(truth)), tolerance)
+    assert error <= tolerance * np.linalg.norm(np.ravel(truth)), (error / np.linalg.norm(np.ravel(truth)), tolerance)
 
 
 def same_bits(found, truth):
-    return found.shape == truth.shape and found.dtype == truth.dtype and (
-        np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(truth).tobytes())
+    return (
+        found.shape == truth.shape
+        and found.dtype == truth.dtype
+        and (np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(truth).tobytes())
+    )
 
 
 def laid_out(values, layout):
@@ -111,28 +114,33 @@ def same_everywhere(comm, value):
 
 # ---- against numpy ---------------------------------------------------------------------------
 
+
 def drawn(comm, case, workers=1):
     """A drawn case forward and backward, from and to arrays of any layout."""
     with overlap.Runtime(comm, workers=workers) as rt:
         _drawn(comm, rt, **case)
 
 
-def _drawn(comm, rt, shape, dtype, norm, order, weights, wait, depth, chunk, seed, source, target,
-           read_only, effort):
+def _drawn(comm, rt, shape, dtype, norm, order, weights, wait, depth, chunk, seed, source, target, read_only, effort):
     rng = np.random.default_rng(seed)
     u = random(rng, shape, dtype)
     half = (*shape[:-1], shape[-1] // 2 + 1 if dtype.startswith("f") else shape[-1])
     if order == "transposed":
         half = (*half[:-2], *half[:-3:-1])
     spectrum = random(rng, half, COMPLEX[dtype])
-    with overlap.FFT2(rt, shape, dtype, norm=norm, layout={"order": order, "weights": weights and weights[:comm.size]},
-                      settings={"wait": wait, "depth": depth, "chunk": chunk,
-                                "effort": effort}) as plan:
+    with overlap.FFT2(
+        rt,
+        shape,
+        dtype,
+        norm=norm,
+        layout={"order": order, "weights": weights and weights[: comm.size]},
+        settings={"wait": wait, "depth": depth, "chunk": chunk, "effort": effort},
+    ) as plan:
         specs = plan.real, plan.spectrum
         for transform, given, truth, side in (
-                (plan.forward, u, forward_truth(u, norm, order), False),
-                (plan.backward, spectrum, backward_truth(spectrum, shape, dtype, norm, order),
-                 True)):
+            (plan.forward, u, forward_truth(u, norm, order), False),
+            (plan.backward, spectrum, backward_truth(spectrum, shape, dtype, norm, order), True),
+        ):
             assert specs[side].global_shape == given.shape
             assert specs[not side].global_shape == truth.shape
             array, memory = laid_out(given[specs[side].local_slice], source)
@@ -168,11 +176,11 @@ def broadcast_input(comm):
 
 def outputs_that_look_contiguous(comm):
     """Along an axis of length one any stride is contiguous, for numpy but not for FFTW."""
-    for dtype, order, shape in product(("c16", "f8"), ("natural", "transposed"),
-                                       ((3, 1, 8), (3, 8, comm.size), (1, 8, 8), (3, 8, 1))):
+    for dtype, order, shape in product(
+        ("c16", "f8"), ("natural", "transposed"), ((3, 1, 8), (3, 8, comm.size), (1, 8, 8), (3, 8, 1))
+    ):
         u = random(np.random.default_rng(2), shape, dtype)
-        with overlap.FFT2(comm, shape, dtype, layout={"order": order},
-                          settings={"wait": "poll", "chunk": 1}) as plan:
+        with overlap.FFT2(comm, shape, dtype, layout={"order": order}, settings={"wait": "poll", "chunk": 1}) as plan:
             for flip in product((1, -1), repeat=3):
                 flips = tuple(slice(None, None, step) for step in flip)
                 out = plan.spectrum.empty()[flips]
@@ -197,31 +205,33 @@ def round_trips_of_other_plans(comm):
     part = comm.Split(comm.rank % 2)
     with overlap.FFT2(part, (3, 5, 4), "c16", settings={"wait": "block"}) as plan:
         u = random(rng, (3, 5, 4), "c16") * (1 + comm.rank % 2)
-        assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice,
-                     part)
+        assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice, part)
     part.Free()
 
 
 # ---- every mode gives the same bits ----------------------------------------------------------
 
+
 def modes_agree(comm, shape, dtype, order, settings, workers=(1, 2, 3), effort="measure"):
     """Each mode, depth, chunk and number of workers: the bits of `off`."""
     rng = np.random.default_rng(4)
     u = random(rng, shape, dtype)
-    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
-                      settings={"wait": "off", "effort": effort}) as plan:
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order}, settings={"wait": "off", "effort": effort}) as plan:
         real, spectrum = plan.real.empty(), plan.spectrum.empty()
         real[...] = u[plan.real.local_slice]
-        assert_close(plan.forward(real, out=spectrum), forward_truth(u, order=order),
-                     plan.spectrum.local_slice, comm)
+        assert_close(plan.forward(real, out=spectrum), forward_truth(u, order=order), plan.spectrum.local_slice, comm)
         back = plan.backward(spectrum)
         assert_close(back, u, plan.real.local_slice, comm)
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
             for mode, (depth, chunk, in_flight) in product(MODES, settings):
-                with overlap.FFT2(rt, shape, dtype, layout={"order": order},
-                                  settings={"wait": mode, "depth": depth, "chunk": chunk,
-                                            "in_flight": in_flight, "effort": effort}) as plan:
+                with overlap.FFT2(
+                    rt,
+                    shape,
+                    dtype,
+                    layout={"order": order},
+                    settings={"wait": mode, "depth": depth, "chunk": chunk, "in_flight": in_flight, "effort": effort},
+                ) as plan:
                     chosen = plan.forward.settings
                     label = f"{count} worker(s), {mode}: {chosen}"
                     assert chosen == plan.backward.settings
@@ -238,8 +248,10 @@ def compute_and_communicate(comm):
     """Measuring C and T works in all modes, and leaves the plan right."""
     u = random(np.random.default_rng(5), (9, 8, 6), "f8")
     for mode, workers in product(MODES, (1, 2)):
-        with overlap.Runtime(comm, workers=workers) as rt, \
-                overlap.FFT2(rt, u.shape, "f8", settings={"wait": mode}) as plan:
+        with (
+            overlap.Runtime(comm, workers=workers) as rt,
+            overlap.FFT2(rt, u.shape, "f8", settings={"wait": mode}) as plan,
+        ):
             real = np.array(u[plan.real.local_slice])
             spectrum = plan.forward(real)
             assert_close(spectrum, forward_truth(u), plan.spectrum.local_slice, comm)
@@ -258,11 +270,12 @@ def compute_and_communicate(comm):
 
 # ---- distributed arrays ----------------------------------------------------------------------
 
+
 def distributed_arrays(comm):
-    for shape, dtype, order in product(((3, 5, 7), (2, 2, 4, 4), (1, 1), (0, 4, 4), (2, 3, 16)),
-                                       ("f8", "c8"), ("natural", "transposed")):
-        with overlap.FFT2(comm, shape, dtype, layout={"order": order},
-                          settings={"wait": "off"}) as plan:
+    for shape, dtype, order in product(
+        ((3, 5, 7), (2, 2, 4, 4), (1, 1), (0, 4, 4), (2, 3, 16)), ("f8", "c8"), ("natural", "transposed")
+    ):
+        with overlap.FFT2(comm, shape, dtype, layout={"order": order}, settings={"wait": "off"}) as plan:
             _tiles(comm, plan.real)
             _tiles(comm, plan.spectrum)
             _attributes(comm, plan.real, -2)
@@ -292,14 +305,25 @@ def _attributes(comm, spec, split):
 
     def check(array, known=True):
         expected = (comm, spec.global_shape, axes, spec.local_slice)
-        assert tuple(getattr(array, name) for name in names) == (
-            expected if known else (None,) * 4), names
+        assert tuple(getattr(array, name) for name in names) == (expected if known else (None,) * 4), names
 
     check(array)
     array[...] = whole[spec.local_slice]
-    for same in (array + 1, 2 * array, np.sqrt(np.abs(array)), array == array, array.copy(), -array,
-                 array.astype("c16"), np.add(array, array, out=spec.empty()), array[...],
-                 copy.copy(array), np.empty_like(array), array.reshape(array.shape), array * array):
+    for same in (
+        array + 1,
+        2 * array,
+        np.sqrt(np.abs(array)),
+        array == array,
+        array.copy(),
+        -array,
+        array.astype("c16"),
+        np.add(array, array, out=spec.empty()),
+        array[...],
+        copy.copy(array),
+        np.empty_like(array),
+        array.reshape(array.shape),
+        array * array,
+    ):
         check(same)
     array += 1
     check(array)
@@ -314,7 +338,7 @@ def _attributes(comm, spec, split):
         assert not isinstance(np.max(np.abs(array)), np.ndarray)
         assert float(array.sum().real) == whole[spec.local_slice].sum()
     view = np.asarray(array)
-    assert type(view) is np.ndarray and view.base is not None or array.size == 0
+    assert (type(view) is np.ndarray and view.base is not None) or array.size == 0
     for root in {0, comm.size - 1}:
         gathered = array.gather(root)
         assert (gathered is None) == (comm.rank != root)
@@ -348,18 +372,15 @@ def _wavenumbers(comm, plan, shape, dtype, order):
 
 def fewer_slices_than_lanes(comm):
     """Slots are made for what can be in flight only."""
-    for slices, depth, chunk, slots in ((3, 16, 1, 3), (0, 16, 1, 1), (10, 4, 5, 2), (10, 4, 1, 4),
-                                        (7, 16, 100, 1)):
-        with overlap.FFT2(comm, (slices, 4, 4),
-                          settings={"wait": "poll", "depth": depth, "chunk": chunk}) as plan:
+    for slices, depth, chunk, slots in ((3, 16, 1, 3), (0, 16, 1, 1), (10, 4, 5, 2), (10, 4, 1, 4), (7, 16, 100, 1)):
+        with overlap.FFT2(comm, (slices, 4, 4), settings={"wait": "poll", "depth": depth, "chunk": chunk}) as plan:
             for transform in (plan.forward, plan.backward):
                 all_slots = transform.nbytes_in_flight
                 transform.configure(replace(transform.settings, depth=1))
                 assert all_slots == slots * transform.nbytes_in_flight
                 transform.configure(replace(transform.settings, depth=depth))
             u = random(np.random.default_rng(11), (slices, 4, 4), "c16")
-            assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u),
-                         plan.spectrum.local_slice, comm)
+            assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice, comm)
 
 
 def on_links(comm):
@@ -367,8 +388,15 @@ def on_links(comm):
     assert comm.size == MPI.COMM_WORLD.size > 1
     assert comm.Split_type(MPI.COMM_TYPE_SHARED).size == 1
     for shape, dtype in (((12, 64, 96), "f8"), ((6, 31, 8), "c8"), ((3, 256, 256), "c16")):
-        modes_agree(comm, shape, dtype, "natural", [(None, None, None), (2, 1, None), (3, 2, 1)],
-                    workers=(1, 2), effort="estimate")
+        modes_agree(
+            comm,
+            shape,
+            dtype,
+            "natural",
+            [(None, None, None), (2, 1, None), (3, 2, 1)],
+            workers=(1, 2),
+            effort="estimate",
+        )
 
 
 def large_boxes(comm):
@@ -387,6 +415,10 @@ def large_boxes(comm):
                 moved[...] = part
                 gaps = np.repeat(part, 2, axis=-1)[..., ::2]
                 for given in (part, moved, gaps, np.asfortranarray(part)):
-                    assert_close(plan.backward(given), backward_truth(mine, shape, dtype, order=order),
-                                 plan.real.local_slice, comm)
+                    assert_close(
+                        plan.backward(given),
+                        backward_truth(mine, shape, dtype, order=order),
+                        plan.real.local_slice,
+                        comm,
+                    )
                     np.testing.assert_array_equal(given, part)

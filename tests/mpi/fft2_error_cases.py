@@ -26,6 +26,7 @@ from overlap.runtime.requests.requests import Operation
 
 # ---- bad input -------------------------------------------------------------------------------
 
+
 def _bad_calls(given, out):
     """Ways to call a transform of one input and one output that must be refused."""
     read_only = out.copy()
@@ -48,9 +49,9 @@ def _bad_calls(given, out):
     yield "tuple as out", (given,), (out,), "out"
     yield "read-only out", (given,), read_only, "writeable"
     memory = np.empty(given.nbytes + out.nbytes, "u1")
-    aliased = memory[:given.nbytes].view(given.dtype).reshape(given.shape)
+    aliased = memory[: given.nbytes].view(given.dtype).reshape(given.shape)
     for offset in (0, given.nbytes - 16):
-        over = memory[offset:offset + out.nbytes].view(out.dtype).reshape(out.shape)
+        over = memory[offset : offset + out.nbytes].view(out.dtype).reshape(out.shape)
         yield f"out {offset} bytes into the input", (aliased,), over, "memory"
 
 
@@ -61,8 +62,7 @@ def bad_input(comm, dtype, mode):
     with overlap.FFT2(comm, shape, dtype, settings={"wait": mode, "depth": 2}) as plan:
         real = np.array(u[plan.real.local_slice])
         spectrum = np.array(forward_truth(u)[plan.spectrum.local_slice]).astype(COMPLEX[dtype])
-        for transform, given, truth in ((plan.forward, real, spectrum),
-                                        (plan.backward, spectrum, real)):
+        for transform, given, truth in ((plan.forward, real, spectrum), (plan.backward, spectrum, real)):
             labels = [label for label, *_ in _bad_calls(given, np.empty_like(truth))]
             for bad, (number, label) in product(range(comm.size), enumerate(labels)):
                 out = np.full_like(truth, 5)
@@ -81,33 +81,78 @@ def bad_input(comm, dtype, mode):
             error = raised(overlap.InputError, transform, given[:1])  # bad on all
             names = re.findall(r"(?:^|; )(all ranks|ranks? [0-9, ]+):", str(error))
             assert names == ["all ranks"] or {number for name in names for number in re.findall("[0-9]+", name)} == set(
-                map(str, range(comm.size))), error
+                map(str, range(comm.size))
+            ), error
             np.testing.assert_allclose(transform(given), truth, atol=1e-10)
 
 
 BAD_ARGUMENTS = (
-    {"shape": (4,)}, {"shape": ()}, {"shape": 4}, {"shape": None}, {"shape": "44"},
-    {"shape": (4, 0)}, {"shape": (-1, 4, 4)}, {"shape": (4, 4.5)}, {"shape": (4, "x")},
-    {"shape": (4, float("nan"))}, {"shape": (4, float("inf"))}, {"dtype": "i4"}, {"dtype": "g"},
-    {"dtype": "no type"}, {"dtype": ">f8"}, {"dtype": [1]}, {"dtype": "f8,("},
-    {"shape": (10**30, 4, 4)}, {"shape": (10**12, 16, 16)}, {"shape": (0, 10**12, 16)},
-    {"shape": (np.array([4, 4]), 4)}, {"shape": ([4], [4, 4])}, {"shape": np.ones((2, 2), int)},
-    {"shape": (True, 4, 4)}, {"shape": np.float64(4)}, {"settings": {"waits": "off"}},
-    {"settings": 3}, {"layout": "transposed"}, {"grid": (1, 1)}, {"restore": 1},
+    {"shape": (4,)},
+    {"shape": ()},
+    {"shape": 4},
+    {"shape": None},
+    {"shape": "44"},
+    {"shape": (4, 0)},
+    {"shape": (-1, 4, 4)},
+    {"shape": (4, 4.5)},
+    {"shape": (4, "x")},
+    {"shape": (4, float("nan"))},
+    {"shape": (4, float("inf"))},
+    {"dtype": "i4"},
+    {"dtype": "g"},
+    {"dtype": "no type"},
+    {"dtype": ">f8"},
+    {"dtype": [1]},
+    {"dtype": "f8,("},
+    {"shape": (10**30, 4, 4)},
+    {"shape": (10**12, 16, 16)},
+    {"shape": (0, 10**12, 16)},
+    {"shape": (np.array([4, 4]), 4)},
+    {"shape": ([4], [4, 4])},
+    {"shape": np.ones((2, 2), int)},
+    {"shape": (True, 4, 4)},
+    {"shape": np.float64(4)},
+    {"settings": {"waits": "off"}},
+    {"settings": 3},
+    {"layout": "transposed"},
+    {"grid": (1, 1)},
+    {"restore": 1},
     {"dealias": "2/3"},
-    {"wait": "on"}, {"wait": None}, {"norm": "forwards"}, {"norm": 1},
-    {"norm": np.array([1, 2])}, {"order": "xy"}, {"effort": "none"}, {"depth": 0}, {"depth": 1.5},
-    {"chunk": -1}, {"chunk": "2"}, {"in_flight": 0})
+    {"wait": "on"},
+    {"wait": None},
+    {"norm": "forwards"},
+    {"norm": 1},
+    {"norm": np.array([1, 2])},
+    {"order": "xy"},
+    {"effort": "none"},
+    {"depth": 0},
+    {"depth": 1.5},
+    {"chunk": -1},
+    {"chunk": "2"},
+    {"in_flight": 0},
+)
 OTHER_ARGUMENTS = (
-    {"shape": (2, 4, 5)}, {"shape": (4, 4)}, {"shape": (3, 4, 4)}, {"shape": (1, 2, 4, 4)},
-    {"dtype": "c8"}, {"norm": "ortho"}, {"order": "transposed"}, {"wait": "poll"}, {"depth": 3},
-    {"chunk": 2}, {"in_flight": 2}, {"effort": "estimate"})
+    {"shape": (2, 4, 5)},
+    {"shape": (4, 4)},
+    {"shape": (3, 4, 4)},
+    {"shape": (1, 2, 4, 4)},
+    {"dtype": "c8"},
+    {"norm": "ortho"},
+    {"order": "transposed"},
+    {"wait": "poll"},
+    {"depth": 3},
+    {"chunk": 2},
+    {"in_flight": 2},
+    {"effort": "estimate"},
+)
 
 
 def grouped(options):
     """A plan's keyword arguments, of options by their own names."""
-    groups = {"layout": ("order", "grid", "restore", "dealias"),
-              "settings": ("wait", "depth", "chunk", "in_flight", "effort", "late")}
+    groups = {
+        "layout": ("order", "grid", "restore", "dealias"),
+        "settings": ("wait", "depth", "chunk", "in_flight", "effort", "late"),
+    }
     found = {name: value for name, value in options.items() if name not in sum(groups.values(), ())}
     for group, names in groups.items():
         given = {name: options[name] for name in names if name in options}
@@ -126,7 +171,7 @@ def bad_arguments(comm, shared, others):
         error = raised(overlap.InputError, overlap.FFT2, rt or comm, **grouped(arguments))
         same_everywhere(comm, str(error))
         assert "expected" in str(error) and "received" in str(error), str(error)
-        (name, _), = change.items()
+        ((name, _),) = change.items()
         assert name in str(error), (name, str(error))
         assert f"rank {bad}" in str(error), str(error)
     u = random(np.random.default_rng(7), (2, 4, 4), "c16")
@@ -135,8 +180,7 @@ def bad_arguments(comm, shared, others):
     else:
         good |= {"depth": 2}
     with overlap.FFT2(rt or comm, **grouped(good)) as plan:
-        assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice,
-                     comm)
+        assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice, comm)
     if shared:
         rt.close()
     assert threading.active_count() == threads
@@ -153,8 +197,7 @@ def other_communicator(comm):
         u = random(np.random.default_rng(8), (3, 4, 4), "c16")
         for shared in (rt, rt.comm, rt.wrap(comm)):
             with overlap.FFT2(shared, u.shape, settings={"wait": "off"}) as plan:
-                assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u),
-                             plan.spectrum.local_slice, comm)
+                assert_close(plan.forward(u[plan.real.local_slice]), forward_truth(u), plan.spectrum.local_slice, comm)
 
 
 def closed(comm):
@@ -185,6 +228,7 @@ def closed(comm):
 
 
 # ---- errors at every site --------------------------------------------------------------------
+
 
 class Boom(Exception):
     """Injected."""
@@ -218,6 +262,7 @@ def nothing_fails():
 
 def _sites(transform, z):
     """Places in which a transform can fail at slice `z`, as context managers by name."""
+
     def at(number, staged, task, *_):
         return task.part.start <= z < task.part.stop
 
@@ -243,21 +288,24 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
     shape = (7, 2 * comm.size + 1, 2 * comm.size + 2)
     u = random(np.random.default_rng(9), shape, dtype)
     truth = forward_truth(u, order=order)
-    with in_pipelines(), overlap.FFT2(comm, shape, dtype, layout={"order": order},
-                                      settings={"wait": mode, "depth": depth, "chunk": 1}) as plan:
+    with (
+        in_pipelines(),
+        overlap.FFT2(
+            comm, shape, dtype, layout={"order": order}, settings={"wait": mode, "depth": depth, "chunk": 1}
+        ) as plan,
+    ):
         real = np.array(u[plan.real.local_slice])
         spectrum = plan.forward(real)
         assert_close(spectrum, truth, plan.spectrum.local_slice, comm)
         back = plan.backward(spectrum)
         reached = set()
-        for transform, given, expected in ((plan.forward, real, spectrum),
-                                           (plan.backward, spectrum, back)):
+        for transform, given, expected in ((plan.forward, real, spectrum), (plan.backward, spectrum, back)):
             names = [site[0] for site in _sites(transform, 0)]
             for number, z, origin in product(range(len(names)), (0, 3, 6), range(comm.size)):
                 out = np.empty_like(np.asarray(expected))
                 name, inject, exact = list(_sites(transform, z))[number]
                 label = f"{name} of {type(transform).__name__}, slice {z}, rank {origin}"
-                with (inject() if comm.rank == origin else nothing_fails()) as state:
+                with inject() if comm.rank == origin else nothing_fails() as state:
                     error = raised(overlap.SliceError, transform, given, out=out)
                 assert state["raised"] == (comm.rank == origin), label
                 same_everywhere(comm, (error.rank, error.slice, str(error), error.traceback_text))
@@ -273,14 +321,18 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
 def injected_in_chunks(comm, mode, workers=2):
     """Several slices per message and several workers."""
     u = random(np.random.default_rng(10), (11, 6, 8), "c8")
-    with overlap.Runtime(comm, workers=workers) as rt, \
-            overlap.FFT2(rt, u.shape, "c8",
-                         settings={"wait": mode, "depth": 2, "chunk": 3}) as plan:
+    with (
+        overlap.Runtime(comm, workers=workers) as rt,
+        overlap.FFT2(rt, u.shape, "c8", settings={"wait": mode, "depth": 2, "chunk": 3}) as plan,
+    ):
         real = np.array(u[plan.real.local_slice])
         spectrum = np.array(plan.forward(real))
         for z, origin in product((0, 5, 10), range(comm.size)):
-            with (failing(StagedTransform, "pack", lambda number, staged, task, *_: (
-                    task.part.start <= z < task.part.stop)) if comm.rank == origin else nothing_fails()):
+            with (
+                failing(StagedTransform, "pack", lambda number, staged, task, *_: task.part.start <= z < task.part.stop)
+                if comm.rank == origin
+                else nothing_fails()
+            ):
                 error = raised(overlap.SliceError, plan.forward, real)
             same_everywhere(comm, str(error))
             first, _, last = error.slice.partition("-")

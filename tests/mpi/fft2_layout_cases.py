@@ -50,16 +50,25 @@ def layouts(comm, workers=1):
         back = (lambda one: np.fft.irfft2(one, fine)) if dtype.startswith("f") else np.fft.ifft2
         scale = fine[0] * fine[1] / (ny * nx)
         u = (scale * back(embedded(modes, shape, fine))).astype(dtype)
-        squared = (np.fft.rfft2 if dtype.startswith("f") else np.fft.fft2)(u.astype("f8" if dtype == "f4" else dtype)**2) / scale
+        squared = (np.fft.rfft2 if dtype.startswith("f") else np.fft.fft2)(
+            u.astype("f8" if dtype == "f4" else dtype) ** 2
+        ) / scale
         expected = [modes, squared]
         if order == "transposed":
             expected = [one.swapaxes(-1, -2) for one in expected]
         first = None
         with mock.patch.object(fft2, "LARGE_NBYTES", 0 if large else 2**40), in_pipelines():
             for wait, late in (("off", 0.0), (("poll", "block")[number % 2], 0.5)):
-                with overlap.Runtime(comm, workers=workers) as runtime, overlap.FFT2(
-                        runtime, shape, dtype, layout={"restore": restore, "dealias": dealias, "order": order},
-                        settings={"wait": wait, "late": late, "effort": "estimate", "chunk": 1, "depth": 3}) as plan:
+                with (
+                    overlap.Runtime(comm, workers=workers) as runtime,
+                    overlap.FFT2(
+                        runtime,
+                        shape,
+                        dtype,
+                        layout={"restore": restore, "dealias": dealias, "order": order},
+                        settings={"wait": wait, "late": late, "effort": "estimate", "chunk": 1, "depth": 3},
+                    ) as plan,
+                ):
                     mine = u[plan.real.local_slice]
                     spectrum = plan.forward(mine)
                     assert plan.real.global_shape == (*shape[:-2], *fine)
@@ -75,8 +84,15 @@ def layouts(comm, workers=1):
                         assert_close(found[2], expected[1], plan.spectrum.local_slice, comm)
                     first = first or [np.array(one) for one in found]
                     assert all(map(same_bits, found, first)), (shape, dtype, restore, dealias, order, large, wait)
-                    if large and late and comm.size > 1 and not (dealias or restore) and order == "natural" and ny > 30 and (
-                            dtype != "f4"):
+                    if (
+                        large
+                        and late
+                        and comm.size > 1
+                        and not (dealias or restore)
+                        and order == "natural"
+                        and ny > 30
+                        and (dtype != "f4")
+                    ):
                         assert any(task.kind == "late" for task in plan.forward._parts)
 
 

@@ -14,17 +14,22 @@ from overlap.fft.engine.fftw import HUGE_PAGE_NBYTES
 
 # ---- memory, and what is left ----------------------------------------------------------------
 
+
 def memory(comm, mode, dtype="c16", order="natural"):
     """Nothing is allocated by a call with `out`; the slots are what the plan prints."""
     shape = (24, 128, 96)
     slices, slack = shape[0], 64 * 1024
-    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
-                      settings={"wait": mode, "depth": 4, "chunk": 2, "effort": "measure"}) as plan:
+    with overlap.FFT2(
+        comm,
+        shape,
+        dtype,
+        layout={"order": order},
+        settings={"wait": mode, "depth": 4, "chunk": 2, "effort": "measure"},
+    ) as plan:
         real, spectrum = plan.real.empty(), plan.spectrum.empty()
         real[...] = 1
         assert min(real.nbytes, spectrum.nbytes) > 2**20 / comm.size
-        for transform, given, out in ((plan.forward, real, spectrum),
-                                      (plan.backward, spectrum, real)):
+        for transform, given, out in ((plan.forward, real, spectrum), (plan.backward, spectrum, real)):
             transform(given, out=out)
             gc.collect()
             tracemalloc.start()
@@ -37,14 +42,15 @@ def memory(comm, mode, dtype="c16", order="natural"):
             assert grown < slack + 2048 * slices, (type(transform), grown)
             assert f"{transform.nbytes_in_flight / 2**20:.1f} MiB in flight" in plan.describe()
             rows = plan.real.shape[-2]
-            columns, mine = (spec[-1 if order == "natural" else -2] for spec in (
-                plan.spectrum.global_shape, plan.spectrum.shape))
+            columns, mine = (
+                spec[-1 if order == "natural" else -2] for spec in (plan.spectrum.global_shape, plan.spectrum.shape)
+            )
             own, by_columns, by_rows = rows * mine, rows * columns, shape[-2] * mine
             # What stays goes straight to where it can be transformed in place.
-            kept = own if (order == "natural" if transform is plan.forward else
-                           plan.real.dtype.kind == "c") else 0
-            lengths = ((by_columns - own, by_rows - kept) if transform is plan.forward else
-                       (by_rows - own, by_columns - kept))
+            kept = own if (order == "natural" if transform is plan.forward else plan.real.dtype.kind == "c") else 0
+            lengths = (
+                (by_columns - own, by_rows - kept) if transform is plan.forward else (by_rows - own, by_columns - kept)
+            )
             lines = (max(1, -(-2 * length * plan.spectrum.dtype.itemsize // 64)) for length in lengths)
             slot = 64 * sum(lines)  # each buffer begins with a cache line
             assert transform.settings.depth <= 4
@@ -82,12 +88,11 @@ def memory_is_given_back(comm):
     with overlap.Runtime(comm) as rt:
         for _ in range(2):  # the first time fills caches
             before = tracemalloc.get_traced_memory()[0]
-            plan = overlap.FFT2(rt, (8, 96, 96),
-                                settings={"wait": "poll", "depth": 8, "chunk": 1,
-                                          "effort": "estimate"})
+            plan = overlap.FFT2(
+                rt, (8, 96, 96), settings={"wait": "poll", "depth": 8, "chunk": 1, "effort": "estimate"}
+            )
             square = plan.pointwise(lambda a: a * a, dealias="3/2")
-            held = (plan.forward.nbytes_in_flight + plan.backward.nbytes_in_flight
-                    + square.nbytes_in_flight)
+            held = plan.forward.nbytes_in_flight + plan.backward.nbytes_in_flight + square.nbytes_in_flight
             grown = tracemalloc.get_traced_memory()[0] - before
             assert grown >= held > 2**20 / comm.size, (grown, held)
             plan.close()

@@ -40,6 +40,7 @@ def small_units(nbytes=2**16):
 
 # ---- truth -----------------------------------------------------------------------------------
 
+
 def grids(size):
     return [(P, size // P) for P in range(1, size + 1) if size % P == 0]
 
@@ -49,8 +50,7 @@ def fine_lengths(shape, dealias):
 
 
 def _segments(shape, fine, real):
-    return [mode_segments(n, m, half=real and axis == 2)
-            for axis, (n, m) in enumerate(zip(shape[-3:], fine))]
+    return [mode_segments(n, m, half=real and axis == 2) for axis, (n, m) in enumerate(zip(shape[-3:], fine))]
 
 
 def forward_truth(u, shape, norm=None, order="natural", dealias=None):
@@ -62,7 +62,7 @@ def forward_truth(u, shape, norm=None, order="natural", dealias=None):
     for pairs in product(*_segments(shape, u.shape[-3:], real)):
         spectrum[(..., *(one for one, _ in pairs))] = full[(..., *(other for _, other in pairs))]
     n, m = np.prod(shape[-3:]), np.prod(u.shape[-3:])
-    spectrum *= n / m * {None: 1, "backward": 1, "ortho": n ** -0.5, "forward": 1 / n}[norm]
+    spectrum *= n / m * {None: 1, "backward": 1, "ortho": n**-0.5, "forward": 1 / n}[norm]
     return np.moveaxis(spectrum, -3, -1) if order == "transposed" else spectrum
 
 
@@ -79,7 +79,7 @@ def backward_truth(spectrum, shape, dtype, norm=None, order="natural", dealias=N
     full = np.fft.ifftn(full, axes=AXES[:2])
     u = np.fft.irfft(full, n=fine[-1]) if real else np.fft.ifft(full)
     n, m = np.prod(shape[-3:]), np.prod(fine)
-    return u * (m / n * {None: 1, "backward": 1, "ortho": n ** 0.5, "forward": n}[norm])
+    return u * (m / n * {None: 1, "backward": 1, "ortho": n**0.5, "forward": n}[norm])
 
 
 def assert_close(comm, found, truth, local_slice, kept=1.0):
@@ -93,10 +93,13 @@ def assert_close(comm, found, truth, local_slice, kept=1.0):
     tolerance = 5 * np.finfo(found.dtype).eps * np.sqrt(np.log2(max(points, 2)))
     error = np.sqrt(comm.allreduce(float(np.sum(np.abs(wide(found) - local) ** 2))))
     assert error * kept <= tolerance * np.linalg.norm(np.ravel(truth)), (
-        error * kept / np.linalg.norm(np.ravel(truth)), tolerance)
+        error * kept / np.linalg.norm(np.ravel(truth)),
+        tolerance,
+    )
 
 
 # ---- against numpy ---------------------------------------------------------------------------
+
 
 @small_units()
 def drawn(comm, case, workers=1):
@@ -105,23 +108,51 @@ def drawn(comm, case, workers=1):
         _drawn(comm, rt, **case)
 
 
-def _drawn(comm, rt, shape, dtype, norm, order, restore, weights, dealias, grid, wait, depth, chunk,
-           late, seed, source, target, read_only, effort):
+def _drawn(
+    comm,
+    rt,
+    shape,
+    dtype,
+    norm,
+    order,
+    restore,
+    weights,
+    dealias,
+    grid,
+    wait,
+    depth,
+    chunk,
+    late,
+    seed,
+    source,
+    target,
+    read_only,
+    effort,
+):
     rng = np.random.default_rng(seed)
     grid = None if grid is None else grids(comm.size)[grid % len(grids(comm.size))]
     u = random(rng, [*shape[:-3], *fine_lengths(shape, dealias)], dtype)
-    with overlap.FFT3(rt, shape, dtype, norm=norm,
-                      layout={"grid": grid, "order": order, "restore": restore, "dealias": dealias,
-                              "weights": weights and weights[:comm.size]},
-                      settings={"wait": wait, "depth": depth, "chunk": chunk, "late": late,
-                                "effort": effort}) as plan:
+    with overlap.FFT3(
+        rt,
+        shape,
+        dtype,
+        norm=norm,
+        layout={
+            "grid": grid,
+            "order": order,
+            "restore": restore,
+            "dealias": dealias,
+            "weights": weights and weights[: comm.size],
+        },
+        settings={"wait": wait, "depth": depth, "chunk": chunk, "late": late, "effort": effort},
+    ) as plan:
         assert grid in (None, plan.grid)
         specs = plan.real, plan.spectrum
         spectrum = random(rng, plan.spectrum.global_shape, COMPLEX[dtype])
         for transform, given, truth, side in (
-                (plan.forward, u, forward_truth(u, shape, norm, order, dealias), False),
-                (plan.backward, spectrum,
-                 backward_truth(spectrum, shape, dtype, norm, order, dealias), True)):
+            (plan.forward, u, forward_truth(u, shape, norm, order, dealias), False),
+            (plan.backward, spectrum, backward_truth(spectrum, shape, dtype, norm, order, dealias), True),
+        ):
             assert specs[side].global_shape == given.shape
             assert specs[not side].global_shape == truth.shape
             array, memory = laid_out(given[specs[side].local_slice], source)
@@ -143,8 +174,7 @@ def _drawn(comm, rt, shape, dtype, norm, order, restore, weights, dealias, grid,
             kept = 1.0
             if dealias and not side:
                 full = np.linalg.norm(np.fft.fftn(wide(u), axes=AXES))
-                back = np.fft.fftn(backward_truth(truth, shape, dtype, norm, order, dealias),
-                                   axes=AXES)
+                back = np.fft.fftn(backward_truth(truth, shape, dtype, norm, order, dealias), axes=AXES)
                 kept = np.linalg.norm(back) / full if full else 1.0
             assert_close(comm, result, truth, specs[not side].local_slice, kept)
             if out is not None:
@@ -158,16 +188,17 @@ def every_step(comm, shape, dtype, grid):
     """What each stage leaves in its target, against the whole."""
     u = random(np.random.default_rng(1), shape, dtype)
     spectrum = random(np.random.default_rng(2), forward_truth(u, shape).shape, COMPLEX[dtype])
-    with overlap.FFT3(comm, shape, dtype, layout={"grid": grid},
-                      settings={"wait": "poll", "chunk": 1, "depth": 3}) as plan:
+    with overlap.FFT3(
+        comm, shape, dtype, layout={"grid": grid}, settings={"wait": "poll", "chunk": 1, "depth": 3}
+    ) as plan:
         for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
-            way, = transform.staged_transforms()
+            (way,) = transform.staged_transforms()
             seen = []
             original = way.complete
 
             async def complete(source, target, way=way, original=original, seen=seen):
                 # Before the rest is made, which may be in the same memory.
-                seen.extend(np.array(array.array) for array, in arrays[1:-1])
+                seen.extend(np.array(array.array) for (array,) in arrays[1:-1])
                 await original(source, target)
 
             arrays_of = way.arrays
@@ -181,7 +212,7 @@ def every_step(comm, shape, dtype, grid):
             transform(np.array(given[transform.inputs[0].local_slice]))
             del way.arrays, way.complete
             if not seen:  # nothing had to wait
-                seen.extend(np.array(array.array) for array, in arrays[1:-1])
+                seen.extend(np.array(array.array) for (array,) in arrays[1:-1])
             whole = wide(given)[None]
             assert len(seen) == len(way.stages)
             for one, found in zip(way.stages, seen):
@@ -191,8 +222,7 @@ def every_step(comm, shape, dtype, grid):
                 where = one.layout.local_slice(whole.shape, way.coordinates)
                 whole_scale = transform.scale if one is way.stages[0] else 1.0
                 whole = whole * whole_scale
-                np.testing.assert_allclose(found, whole[where], rtol=0,
-                                           atol=1e-12 * np.abs(whole).max())
+                np.testing.assert_allclose(found, whole[where], rtol=0, atol=1e-12 * np.abs(whole).max())
 
 
 def _along(whole, axis, dtype, backward, shape):
@@ -209,11 +239,16 @@ def plane_waves(comm):
     """A plane wave's spectrum is nothing but its mode, where `wavenumbers` says."""
     nz, ny, nx = shape = 6, 7, 9
     z, y, x = np.mgrid[:nz, :ny, :nx]
-    for grid, order, restore, dtype in product(grids(comm.size), ("natural", "transposed"),
-                                               (False, True), ("c16", "f8")):
-        with overlap.FFT3(comm, shape, dtype,
-                          layout={"grid": grid, "order": order, "restore": restore},
-                          settings={"wait": "off", "effort": "estimate"}) as plan:
+    for grid, order, restore, dtype in product(
+        grids(comm.size), ("natural", "transposed"), (False, True), ("c16", "f8")
+    ):
+        with overlap.FFT3(
+            comm,
+            shape,
+            dtype,
+            layout={"grid": grid, "order": order, "restore": restore},
+            settings={"wait": "off", "effort": "estimate"},
+        ) as plan:
             kz, ky, kx = plan.wavenumbers()
             assert np.broadcast_shapes(kz.shape, ky.shape, kx.shape) == plan.spectrum.shape
             for a, b, c in ((0, 0, 0), (1, -2, 3), (-2, 3, -4), (2, 0, 1)):
@@ -230,11 +265,18 @@ def plane_waves(comm):
 def distributed_arrays(comm):
     """Every element belongs to one rank; the attributes say where it is."""
     for shape, grid, order, restore in product(
-            ((5, 3, 7), (2, 2, 4, 4, 2), (1, 1, 1), (0, 3, 3, 3)), grids(comm.size),
-            ("natural", "transposed"), (False, True)):
-        with overlap.FFT3(comm, shape, "f4",
-                          layout={"grid": grid, "order": order, "restore": restore},
-                          settings={"wait": "off", "effort": "estimate"}) as plan:
+        ((5, 3, 7), (2, 2, 4, 4, 2), (1, 1, 1), (0, 3, 3, 3)),
+        grids(comm.size),
+        ("natural", "transposed"),
+        (False, True),
+    ):
+        with overlap.FFT3(
+            comm,
+            shape,
+            "f4",
+            layout={"grid": grid, "order": order, "restore": restore},
+            settings={"wait": "off", "effort": "estimate"},
+        ) as plan:
             for spec in (plan.real, plan.spectrum):
                 array = spec.empty()
                 whole = np.arange(np.prod(spec.global_shape)).reshape(spec.global_shape)
@@ -254,26 +296,35 @@ def distributed_arrays(comm):
 
 # ---- every mode gives the same bits ----------------------------------------------------------
 
+
 @small_units()
 def modes_agree(comm, shape, dtype, grid, settings, workers=(1, 2), effort="measure", **options):
     """Each mode, depth, chunk and number of workers: the bits of `off`."""
     rng = np.random.default_rng(4)
     u = random(rng, [*shape[:-3], *fine_lengths(shape, options.get("dealias"))], dtype)
-    with overlap.FFT3(comm, shape, dtype, layout={"grid": grid} | options,
-                      settings={"wait": "off", "effort": effort}) as plan:
+    with overlap.FFT3(
+        comm, shape, dtype, layout={"grid": grid} | options, settings={"wait": "off", "effort": effort}
+    ) as plan:
         real, spectrum = plan.real.empty(), plan.spectrum.empty()
         real[...] = u[plan.real.local_slice]
         grid = plan.grid
-        assert_close(comm, plan.forward(real, out=spectrum),
-                     forward_truth(u, shape, **{name: options[name] for name in (
-                         "order", "dealias") if name in options}), plan.spectrum.local_slice)
+        assert_close(
+            comm,
+            plan.forward(real, out=spectrum),
+            forward_truth(u, shape, **{name: options[name] for name in ("order", "dealias") if name in options}),
+            plan.spectrum.local_slice,
+        )
         back = plan.backward(spectrum)
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
             for mode, (depth, chunk, late) in product(MODES, settings):
-                with overlap.FFT3(rt, shape, dtype, layout={"grid": grid} | options,
-                                  settings={"wait": mode, "depth": depth, "chunk": chunk,
-                                            "late": late, "effort": effort}) as plan:
+                with overlap.FFT3(
+                    rt,
+                    shape,
+                    dtype,
+                    layout={"grid": grid} | options,
+                    settings={"wait": mode, "depth": depth, "chunk": chunk, "late": late, "effort": effort},
+                ) as plan:
                     label = f"{count} worker(s), {mode}: {plan.forward.settings}"
                     same_everywhere(comm, (plan.forward.settings, plan.backward.settings))
                     for _ in range(2):
@@ -287,13 +338,16 @@ def compute_and_communicate(comm):
     shape = (2, 9, 8, 6)
     u = random(np.random.default_rng(5), shape, "f8")
     for mode, workers, grid in product(MODES, (1, 2), grids(comm.size)):
-        with overlap.Runtime(comm, workers=workers) as rt, \
-                overlap.FFT3(rt, shape, "f8", layout={"grid": grid},
-                             settings={"wait": mode, "effort": "estimate"}) as plan:
+        with (
+            overlap.Runtime(comm, workers=workers) as rt,
+            overlap.FFT3(rt, shape, "f8", layout={"grid": grid}, settings={"wait": mode, "effort": "estimate"}) as plan,
+        ):
             real = np.array(u[plan.real.local_slice])
             spectrum = plan.forward(real)
-            for transform, given, out in ((plan.forward, real, plan.spectrum.empty()),
-                                          (plan.backward, spectrum, plan.real.empty())):
+            for transform, given, out in (
+                (plan.forward, real, plan.spectrum.empty()),
+                (plan.backward, spectrum, plan.real.empty()),
+            ):
                 transform.compute(given, out=out)
                 transform.communicate(given, out=out)
                 assert str(transform.settings) in plan.describe()
@@ -308,8 +362,9 @@ def delays(comm, shape, dtype, grid, mode, late):
     rng = np.random.default_rng(comm.rank)
     u = random(np.random.default_rng(6), shape, dtype)
     original = staged.execute
-    with overlap.FFT3(comm, shape, dtype, layout={"grid": grid},
-                      settings={"wait": "off", "effort": "estimate"}) as plan:
+    with overlap.FFT3(
+        comm, shape, dtype, layout={"grid": grid}, settings={"wait": "off", "effort": "estimate"}
+    ) as plan:
         real = np.array(u[plan.real.local_slice])
         truth = plan.forward(real)
         back = plan.backward(truth)
@@ -321,18 +376,20 @@ def delays(comm, shape, dtype, grid, mode, late):
 
     with overlap.Runtime(comm, workers=2) as rt:
         for depth, chunk in ((1, 1), (2, 1), (5, 1), (7, 2)):
-            with overlap.FFT3(rt, shape, dtype, layout={"grid": grid},
-                              settings={"wait": mode, "depth": depth, "chunk": chunk, "late": late,
-                                        "effort": "estimate"}) as plan:
+            with overlap.FFT3(
+                rt,
+                shape,
+                dtype,
+                layout={"grid": grid},
+                settings={"wait": mode, "depth": depth, "chunk": chunk, "late": late, "effort": "estimate"},
+            ) as plan:
                 for transform in (plan.forward, plan.backward):
                     assert any(task.kind == "late" for task in transform._parts) == bool(late)
-                for transform, given, expected in ((plan.forward, real, truth),
-                                                   (plan.backward, truth, back)):
+                for transform, given, expected in ((plan.forward, real, truth), (plan.backward, truth, back)):
                     issued = []
                     staged.execute = slow
                     make = Operation.make
-                    Operation.make = lambda self, blocking: (
-                        issued.append(self.comm), make(self, blocking))
+                    Operation.make = lambda self, blocking: (issued.append(self.comm), make(self, blocking))
                     try:
                         result = transform(given)
                     finally:
@@ -340,10 +397,11 @@ def delays(comm, shape, dtype, grid, mode, late):
                         Operation.make = make
                     assert same_bits(result, expected)
                     comms, stages = transform._comms, transform.staged_transforms()[0].stages
-                    assert issued == [comms[stages[task.stage].dimension]
-                                      for task in transform._parts
-                                      if stages[task.stage].dimension is not None
-                                      and task.kind != "turn"]
+                    assert issued == [
+                        comms[stages[task.stage].dimension]
+                        for task in transform._parts
+                        if stages[task.stage].dimension is not None and task.kind != "turn"
+                    ]
 
 
 @small_units()
@@ -351,6 +409,7 @@ def chosen_grid(comm):
     """Without a grid: one that equation (7) prefers; slabs here, as a lone message is slow."""
     from overlap.fft.planning import grids as module
     from overlap.timing.messages import LatencyBandwidth
+
     with overlap.FFT3(comm, (8, 8, 8), settings={"wait": "off", "effort": "estimate"}) as plan:
         same_everywhere(comm, plan.grid)
         assert plan.grid[0] * plan.grid[1] == comm.size
@@ -370,8 +429,7 @@ def chosen_grid(comm):
         with overlap.Runtime(comm) as rt:
             found = []
             for mode in ("off", "poll"):
-                with overlap.FFT3(rt, (8, 12, 10),
-                                  settings={"wait": mode, "effort": "estimate"}) as plan:
+                with overlap.FFT3(rt, (8, 12, 10), settings={"wait": mode, "effort": "estimate"}) as plan:
                     found.append(plan.grid)
                     same_everywhere(comm, plan.grid)
                     assert plan.grid in grids(comm.size)[:2]

@@ -15,22 +15,27 @@ from overlap.runtime.requests.requests import Operation
 
 # ---- errors ----------------------------------------------------------------------------------
 
+
 @small_units()
 @in_pipelines()  # known calls do not come to these sites: see `known_call_cases`
 def injected(comm, mode, grid, dtype, shape, late, workers=1):
     """A failure at each site, stage and rank is told on all; then all is right again."""
     u = random(np.random.default_rng(9), shape, dtype)
-    with overlap.Runtime(comm, workers=workers) as rt, \
-            overlap.FFT3(rt, shape, dtype,
-                         layout={"grid": grid},
-                         settings={"wait": mode, "depth": 3, "chunk": 1, "late": late,
-                                   "effort": "estimate"}) as plan:
+    with (
+        overlap.Runtime(comm, workers=workers) as rt,
+        overlap.FFT3(
+            rt,
+            shape,
+            dtype,
+            layout={"grid": grid},
+            settings={"wait": mode, "depth": 3, "chunk": 1, "late": late, "effort": "estimate"},
+        ) as plan,
+    ):
         real = np.array(u[plan.real.local_slice])
         spectrum = plan.forward(real)
         assert_close(comm, spectrum, forward_truth(u, shape), plan.spectrum.local_slice)
         back = plan.backward(spectrum)
-        for transform, given, expected in ((plan.forward, real, spectrum),
-                                           (plan.backward, spectrum, back)):
+        for transform, given, expected in ((plan.forward, real, spectrum), (plan.backward, spectrum, back)):
             stages = len(transform.staged_transforms()[0].stages)
             reached = set()
             sites = "pack", "unpack", "exchanged", "MPI", "complete", "set_aside", "late"
@@ -68,8 +73,11 @@ def _failing(transform, site, stage):
         return task is tasks[len(tasks) // 2]
 
     if site == "MPI":
-        comms = {id(transform._comms[one.dimension])
-                 for one in transform.staged_transforms()[0].stages if one.dimension is not None}
+        comms = {
+            id(transform._comms[one.dimension])
+            for one in transform.staged_transforms()[0].stages
+            if one.dimension is not None
+        }
         state = {"seen": set()}
 
         def when(number, operation, *_):
@@ -80,24 +88,53 @@ def _failing(transform, site, stage):
     if site == "complete":
         return failing(StagedTransform, "complete", lambda number, *_: True)
     if site == "set_aside":
-        return failing(StagedTransform, "pack",
-                       lambda number, staged, task, *_: task.set_aside is not None)
+        return failing(StagedTransform, "pack", lambda number, staged, task, *_: task.set_aside is not None)
     if site == "late":
-        return failing(StagedTransform, "unpack",
-                       lambda number, staged, task, *_: task.kind == "late")
+        return failing(StagedTransform, "unpack", lambda number, staged, task, *_: task.kind == "late")
     return failing(StagedTransform, site, middle)
 
 
 BAD_ARGUMENTS = (
-    {"shape": (4, 4)}, {"shape": 4}, {"shape": (4, 4, 0)}, {"shape": (-1, 4, 4, 4)},
-    {"shape": (4, 4, 4.5)}, {"shape": (10**30, 4, 4)}, {"shape": (10**10, 16, 16, 16)},
-    {"shape": ([4], [4, 4], 4)}, {"layout": {"grids": (1, 1)}}, {"dtype": "i4"}, {"grid": 2}, {"grid": (1,)}, {"grid": (0, 1)},
-    {"grid": (7, 7)}, {"grid": (1, 1.5)}, {"grid": "ab"}, {"wait": "on"}, {"norm": 1},
-    {"order": "zyx"}, {"restore": 1}, {"dealias": "2/3"}, {"dealias": 1.5}, {"effort": "none"},
-    {"depth": 0}, {"chunk": -1}, {"in_flight": 0}, {"late": 1.5}, {"late": "half"})
-OTHER_ARGUMENTS = ({"shape": (4, 4, 5)}, {"dtype": "c8"}, {"norm": "ortho"}, {"restore": True},
-                   {"order": "transposed"}, {"dealias": "3/2"}, {"chunk": 2}, {"depth": 3},
-                   {"late": 0.5})
+    {"shape": (4, 4)},
+    {"shape": 4},
+    {"shape": (4, 4, 0)},
+    {"shape": (-1, 4, 4, 4)},
+    {"shape": (4, 4, 4.5)},
+    {"shape": (10**30, 4, 4)},
+    {"shape": (10**10, 16, 16, 16)},
+    {"shape": ([4], [4, 4], 4)},
+    {"layout": {"grids": (1, 1)}},
+    {"dtype": "i4"},
+    {"grid": 2},
+    {"grid": (1,)},
+    {"grid": (0, 1)},
+    {"grid": (7, 7)},
+    {"grid": (1, 1.5)},
+    {"grid": "ab"},
+    {"wait": "on"},
+    {"norm": 1},
+    {"order": "zyx"},
+    {"restore": 1},
+    {"dealias": "2/3"},
+    {"dealias": 1.5},
+    {"effort": "none"},
+    {"depth": 0},
+    {"chunk": -1},
+    {"in_flight": 0},
+    {"late": 1.5},
+    {"late": "half"},
+)
+OTHER_ARGUMENTS = (
+    {"shape": (4, 4, 5)},
+    {"dtype": "c8"},
+    {"norm": "ortho"},
+    {"restore": True},
+    {"order": "transposed"},
+    {"dealias": "3/2"},
+    {"chunk": 2},
+    {"depth": 3},
+    {"late": 0.5},
+)
 
 
 @small_units()
@@ -109,7 +146,7 @@ def bad_arguments(comm):
         arguments = good | (change if comm.rank == bad else {})
         error = raised(overlap.InputError, overlap.FFT3, comm, **grouped(arguments))
         same_everywhere(comm, str(error))
-        (name, _), = change.items()
+        ((name, _),) = change.items()
         assert "expected" in str(error) and "received" in str(error), str(error)
         assert name in str(error) and f"rank {bad}" in str(error), str(error)
 
@@ -120,10 +157,17 @@ def bad_calls(comm):
     u = random(np.random.default_rng(6), (6, 8, 8), "f8")
     with overlap.FFT3(comm, u.shape, "f8", settings={"wait": "poll"}) as plan:
         real = np.array(u[plan.real.local_slice])
-        for bad, change in product(range(comm.size), (
-                lambda: ((real[:1, :1],), None), lambda: ((real.astype("f4"),), None),
-                lambda: ((real, real), None), lambda: ((real.tolist(),), None),
-                lambda: ((real,), plan.real.empty()), lambda: ((real,), real))):
+        for bad, change in product(
+            range(comm.size),
+            (
+                lambda: ((real[:1, :1],), None),
+                lambda: ((real.astype("f4"),), None),
+                lambda: ((real, real), None),
+                lambda: ((real.tolist(),), None),
+                lambda: ((real,), plan.real.empty()),
+                lambda: ((real,), real),
+            ),
+        ):
             call, out = change() if comm.rank == bad else ((real,), None)
             error = raised(overlap.InputError, plan.forward, *call, out=out)
             same_everywhere(comm, str(error))
@@ -135,8 +179,7 @@ def bad_calls(comm):
 def closed(comm):
     for shared in (False, True):
         rt = overlap.Runtime(comm) if shared else None
-        plan = overlap.FFT3(rt or comm, (4, 4, 4),
-                            settings={"wait": "poll", "effort": "estimate"})
+        plan = overlap.FFT3(rt or comm, (4, 4, 4), settings={"wait": "poll", "effort": "estimate"})
         forward, u = plan.forward, plan.real.empty()
         u[...] = 0
         forward(u)

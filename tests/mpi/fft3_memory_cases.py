@@ -10,14 +10,19 @@ import overlap
 
 # ---- memory, and what is left ----------------------------------------------------------------
 
+
 @small_units()
 def memory(comm, dtype, grid, restore=False):
     """Work memory is at most one array, and two of its fields if they are large; all is told."""
     for batch in ((), (4,)):
         shape = (*batch, 32, 48, 32)
-        with overlap.FFT3(comm, shape, dtype, layout={"grid": grid, "restore": restore},
-                          settings={"wait": "poll", "depth": 2, "chunk": 1,
-                                    "effort": "estimate"}) as plan:
+        with overlap.FFT3(
+            comm,
+            shape,
+            dtype,
+            layout={"grid": grid, "restore": restore},
+            settings={"wait": "poll", "depth": 2, "chunk": 1, "effort": "estimate"},
+        ) as plan:
             # The largest array on the way: real data has 17 modes along x for 32 points.
             largest = plan.real.empty().nbytes * (18 / 16 if dtype.startswith("f") else 1)
             for transform in (plan.forward, plan.backward):
@@ -37,8 +42,7 @@ def many_plans(comm, own, shared, left=None):
     u = random(np.random.default_rng(11), (4, 4, 4), "c16")
 
     def check(plan):
-        assert_close(comm, plan.forward(u[plan.real.local_slice]), forward_truth(u, u.shape),
-                     plan.spectrum.local_slice)
+        assert_close(comm, plan.forward(u[plan.real.local_slice]), forward_truth(u, u.shape), plan.spectrum.local_slice)
 
     with few_left(comm, left):
         for number in range(own):

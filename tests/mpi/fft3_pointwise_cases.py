@@ -11,6 +11,7 @@ import overlap
 
 # ---- pointwise -------------------------------------------------------------------------------
 
+
 @small_units()
 def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, use_out, modes):
     """A function of fields against the same with numpy, for the whole; every mode the same bits."""
@@ -19,7 +20,7 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
     indices = []
 
     def product_of(u, v, w):
-        return tuple((u * v + number * w for number in range(outputs)))
+        return tuple(u * v + number * w for number in range(outputs))
 
     def returned(u, v, w, index):
         indices.append(index)
@@ -32,23 +33,32 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
 
     off = None
     for mode, workers, depth, chunk in modes:
-        with overlap.Runtime(comm, workers=workers) as rt, \
-                overlap.FFT3(rt, plan_shape, dtype, layout={"grid": grid, "order": order},
-                             settings={"wait": mode, "depth": depth, "chunk": chunk,
-                                       "effort": "estimate"}) as plan:
-            acting = plan.pointwise(filled if use_out else returned, inputs=3, outputs=outputs,
-                                    shared=shared, dealias=dealias)
+        with (
+            overlap.Runtime(comm, workers=workers) as rt,
+            overlap.FFT3(
+                rt,
+                plan_shape,
+                dtype,
+                layout={"grid": grid, "order": order},
+                settings={"wait": mode, "depth": depth, "chunk": chunk, "effort": "estimate"},
+            ) as plan,
+        ):
+            acting = plan.pointwise(
+                filled if use_out else returned, inputs=3, outputs=outputs, shared=shared, dealias=dealias
+            )
             if off is None:
                 whole = plan.spectrum.global_shape
                 spectra = [random(rng, whole, COMPLEX[dtype]) for _ in range(3 - shared)]
                 spectra += [random(rng, whole[-3:], COMPLEX[dtype]) for _ in range(shared)]
-            given = [np.array(field[plan.spectrum.local_slice[-field.ndim:]]) for field in spectra]
+            given = [np.array(field[plan.spectrum.local_slice[-field.ndim :]]) for field in spectra]
             for _ in range(2):
                 results = acting(*given)
                 results = results if outputs > 1 else (results,)
                 if off is None:
-                    real = [backward_truth(field, (*field.shape[:-3], *shape), dtype, None, order,
-                                           dealias) for field in spectra]
+                    real = [
+                        backward_truth(field, (*field.shape[:-3], *shape), dtype, None, order, dealias)
+                        for field in spectra
+                    ]
                     for found, result in zip(results, product_of(*real)):
                         truth = forward_truth(result, plan_shape, None, order, dealias)
                         assert_close(comm, found, truth, plan.spectrum.local_slice, kept=0.2)
@@ -63,9 +73,13 @@ def pointwise(comm, grid, dtype, order, batch, shape, dealias, outputs, shared, 
 def pointwise_failures(comm, mode, grid):
     """A function that raises, on one rank, for one entry: told on all, then all is right."""
     spectrum = random(np.random.default_rng(13), (3, 6, 8, 20), "c16")
-    with overlap.FFT3(comm, spectrum.shape, "c16", layout={"grid": grid},
-                      settings={"wait": mode, "depth": 3, "chunk": 1,
-                                "effort": "estimate"}) as plan:
+    with overlap.FFT3(
+        comm,
+        spectrum.shape,
+        "c16",
+        layout={"grid": grid},
+        settings={"wait": mode, "depth": 3, "chunk": 1, "effort": "estimate"},
+    ) as plan:
         given = np.array(spectrum[plan.spectrum.local_slice])
         armed = []
 

@@ -15,8 +15,13 @@ def like_scipy(comm):
     """All functions, on distributed and on plain arrays, against scipy on the whole array."""
     rng = np.random.default_rng(3)
     whole = rng.standard_normal((4, 8, 6)) + 1j * rng.standard_normal((4, 8, 6))
-    for name, axes, norm in (("fft2", (-2, -1), None), ("fftn", None, "ortho"), ("rfft2", (1, 2), "forward"),
-                             ("rfftn", (-3, -2, -1), None), ("fftn", (-2, -1), None)):
+    for name, axes, norm in (
+        ("fft2", (-2, -1), None),
+        ("fftn", None, "ortho"),
+        ("rfft2", (1, 2), "forward"),
+        ("rfftn", (-3, -2, -1), None),
+        ("fftn", (-2, -1), None),
+    ):
         data = whole.real if name.startswith("r") else whole
         count = 3 if axes is None else len(axes)
         part = block(data.shape[-count], comm.size)[comm.rank]
@@ -39,8 +44,12 @@ def like_scipy(comm):
 def refused(comm):
     """What cannot be served is said, on all ranks."""
     u = np.ones((3, 4, 6))
-    for options, said in (({"s": (4, 8)}, "neither cut nor padded"), ({"axes": (0, 1)}, "the last two"),
-                          ({"axes": (-1,)}, "the last two"), ({"norm": "other"}, "norm")):
+    for options, said in (
+        ({"s": (4, 8)}, "neither cut nor padded"),
+        ({"axes": (0, 1)}, "the last two"),
+        ({"axes": (-1,)}, "the last two"),
+        ({"norm": "other"}, "norm"),
+    ):
         error = raised(overlap.InputError, fft.fft2, u, comm, **options)
         assert said in str(error)
         same_everywhere(comm, str(error).split("received")[0])
@@ -66,16 +75,24 @@ def plans_are_kept_and_bounded(comm):
     mine = comm.Dup()
     fft.fft2(np.ones((1, 2, 3)), mine)
     held = functional._plans_of(mine)
-    last, = held._plans.values()
+    (last,) = held._plans.values()
     mine.Free()
     assert last.closed and last.runtime.closed and held not in functional._all
 
 
 def numpy_counts(comm):
     """Counts and times may be numpy's numbers; a deadline may be None."""
-    with overlap.Runtime(comm, workers=np.int64(2), depth=np.int32(4), in_flight=np.int8(2),
-                         agree_every=np.int64(3), deadline_s=np.float64(30)) as runtime, \
-            overlap.FFT2(runtime, (6, 8, 8), "f8") as plan:
+    with (
+        overlap.Runtime(
+            comm,
+            workers=np.int64(2),
+            depth=np.int32(4),
+            in_flight=np.int8(2),
+            agree_every=np.int64(3),
+            deadline_s=np.float64(30),
+        ) as runtime,
+        overlap.FFT2(runtime, (6, 8, 8), "f8") as plan,
+    ):
         assert type(runtime.workers) is int and type(runtime.depth) is int
         np.testing.assert_allclose(plan.backward(plan.forward(np.ones(plan.real.shape))), 1)
     with overlap.Runtime(comm, deadline_s=None) as runtime:
@@ -109,8 +126,14 @@ def scipy_backend(comm):
         assert len(served) == 5 * 8 * 4 - 5 * 2 * 2 - (2 * 4 + 2 + 4) - 2 * 4
         served.clear()
         x = rng.standard_normal((4, 6, 8))
-        for options in ({"norm": "ortho"}, {"norm": "forward", "workers": 2}, {"axes": (1, 2)}, {"s": (6, 8)},
-                        {"overwrite_x": True}, {"workers": -1}):
+        for options in (
+            {"norm": "ortho"},
+            {"norm": "forward", "workers": 2},
+            {"axes": (1, 2)},
+            {"s": (6, 8)},
+            {"overwrite_x": True},
+            {"workers": -1},
+        ):
             agree(*with_and_without("fft2", x, **options), 1e-13, options)
         assert len(served) == 6
         agree(*with_and_without("fft2", x[::-1, :, ::2]), 1e-13)
@@ -118,18 +141,40 @@ def scipy_backend(comm):
         with scipy.fft.set_workers(2):
             agree(*with_and_without("rfftn", x), 1e-13)
         assert len(served) == 9
-        for name, options in (("fft2", {"axes": (0, 1)}), ("fft2", {"axes": (2, 1)}), ("fft2", {"s": (4, 9)}),
-                              ("irfft2", {"s": (6, 3)}), ("fftn", {"axes": (-1,)}), ("fft", {}), ("dctn", {}),
-                              ("fft2", {"axes": (1, 1)}), ("fft2", {"axes": (0, 7)}), ("fft2", {"norm": "none"}),
-                              ("fft2", {"workers": 0}), ("fft2", {"workers": 1.5}), ("rfft2", {"workers": -10**6}),
-                              ("fft2", {"colour": "red"}), ("fftn", {"plan": 3})):
+        for name, options in (
+            ("fft2", {"axes": (0, 1)}),
+            ("fft2", {"axes": (2, 1)}),
+            ("fft2", {"s": (4, 9)}),
+            ("irfft2", {"s": (6, 3)}),
+            ("fftn", {"axes": (-1,)}),
+            ("fft", {}),
+            ("dctn", {}),
+            ("fft2", {"axes": (1, 1)}),
+            ("fft2", {"axes": (0, 7)}),
+            ("fft2", {"norm": "none"}),
+            ("fft2", {"workers": 0}),
+            ("fft2", {"workers": 1.5}),
+            ("rfft2", {"workers": -(10**6)}),
+            ("fft2", {"colour": "red"}),
+            ("fftn", {"plan": 3}),
+        ):
             agree(*with_and_without(name, x, **options), 0, name, options)
-        for other in (x.astype("g"), x.astype(">f8"), x.astype("i4"), x.astype("f2"), x[:, :0], x.tolist(),
-                      np.float64(1), np.ma.masked_array(x, x > 0), None,
-                      overlap.DistArray(x, comm, x.shape, (0, 1, 2), [slice(0, length) for length in x.shape])):
+        for other in (
+            x.astype("g"),
+            x.astype(">f8"),
+            x.astype("i4"),
+            x.astype("f2"),
+            x[:, :0],
+            x.tolist(),
+            np.float64(1),
+            np.ma.masked_array(x, x > 0),
+            None,
+            overlap.DistArray(x, comm, x.shape, (0, 1, 2), [slice(0, length) for length in x.shape]),
+        ):
             agree(*with_and_without("fft2", other), 0, type(other))
         assert len(served) == 9
         with overlap.Runtime(comm, workers=2) as runtime:
+
             @runtime.pipelined
             async def program(z):
                 with scipy.fft.set_backend(fft):
@@ -148,6 +193,7 @@ def scipy_backend(comm):
 
 def with_and_without(name, x, **options):
     """What a function of scipy.fft returns or raises without and with overlap as its backend."""
+
     def called():
         try:
             return getattr(scipy.fft, name)(x, **options)
@@ -170,5 +216,6 @@ def agree(expected, received, tolerance, *what):
         assert str(expected) == str(received), what
     else:
         assert expected.dtype == received.dtype and expected.shape == received.shape, what
-        np.testing.assert_allclose(received, expected, rtol=0, atol=tolerance * np.abs(expected).max(initial=1),
-                                   err_msg=str(what))
+        np.testing.assert_allclose(
+            received, expected, rtol=0, atol=tolerance * np.abs(expected).max(initial=1), err_msg=str(what)
+        )

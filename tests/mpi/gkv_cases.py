@@ -10,14 +10,13 @@ from scipy.special import i0e, j0
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gkv"))
 
-from fluxtube.config import CASES, ConfigError  # noqa: E402
-from fluxtube.decomposition import AXES  # noqa: E402
-from fluxtube.diagnostics import Diagnostics, growth  # noqa: E402
-from fluxtube.solver import Solver  # noqa: E402
+from fluxtube.config import CASES, ConfigError
+from fluxtube.decomposition import AXES
+from fluxtube.diagnostics import Diagnostics, growth
+from fluxtube.solver import Solver
 
 SMALL = {"nx": 0, "ny": 1, "nz": 16, "nv": 12, "nmu": 4, "turns": 1, "ky_min": 0.3}
-BOX = {"nx": 4, "ny": 3, "nz": 8, "nv": 12, "nmu": 8, "turns": 1, "ky_min": 0.2, "m_j": 1,
-       "kx_min": 0.0}
+BOX = {"nx": 4, "ny": 3, "nz": 8, "nv": 12, "nmu": 8, "turns": 1, "ky_min": 0.2, "m_j": 1, "kx_min": 0.0}
 
 
 def configured(case="turbulence", **sections):
@@ -36,7 +35,7 @@ def random_modes(shape, seed):
 def set_random(solver, seed=1):
     """A rough f, of the size of F: the same on any ranks."""
     v, mu, z = (solver.state.local(axis) for axis in ("v", "mu", "z"))
-    maxwellian = (np.exp(-v[:, None, None]**2 / 2) * np.exp(-mu[:, None]))[..., None, None]
+    maxwellian = (np.exp(-(v[:, None, None] ** 2) / 2) * np.exp(-mu[:, None]))[..., None, None]
     f = random_modes(solver.state.global_shape, seed)
     solver.state.f[...] = maxwellian * f[solver.state.where]
 
@@ -54,6 +53,7 @@ def gathered(solver, part):
 
 # ---- the discrete operator, written anew ---------------------------------------------------------
 
+
 def dense(config, ky):
     """The linear operator of one ky at kx = 0 as a matrix on ``(v, mu, z)``, loop by loop.
 
@@ -64,7 +64,7 @@ def dense(config, ky):
     dz, dv, dw = 2 * np.pi * g.turns / nz, 2 * g.vmax / (nv - 1), g.vmax / g.nmu
     z, v, w = -np.pi * g.turns + dz * np.arange(nz), -g.vmax + dv * np.arange(nv), dw * np.arange(nm)
     B = 1 - p.eps * np.cos(z)
-    kperp2 = ky**2 * (1 + (p.shear * z)**2)
+    kperp2 = ky**2 * (1 + (p.shear * z) ** 2)
     b = kperp2 / B**2
     first = {-2: 1 / 12, -1: -8 / 12, 1: 8 / 12, 2: -1 / 12}
     second = {-2: -1 / 12, -1: 16 / 12, 0: -30 / 12, 1: 16 / 12, 2: -1 / 12}
@@ -72,10 +72,16 @@ def dense(config, ky):
     def index(i, m, j):
         return (i * nm + m) * nz + j
 
-    F = np.array([[[(2 * np.pi)**-1.5 * np.exp(-v[i]**2 / 2 - w[m]**2 / 2 * B[j])
-                    for j in range(nz)] for m in range(nm)] for i in range(nv)])
-    J = np.array([[j0(w[m] * np.sqrt(B[j]) * np.sqrt(kperp2[j]) / B[j]) for j in range(nz)]
-                  for m in range(nm)])
+    F = np.array(
+        [
+            [
+                [(2 * np.pi) ** -1.5 * np.exp(-(v[i] ** 2) / 2 - w[m] ** 2 / 2 * B[j]) for j in range(nz)]
+                for m in range(nm)
+            ]
+            for i in range(nv)
+        ]
+    )
+    J = np.array([[j0(w[m] * np.sqrt(B[j]) * np.sqrt(kperp2[j]) / B[j]) for j in range(nz)] for m in range(nm)])
     size = nv * nm * nz
     # phi_j = sum over (i, m) of solve[j, (i, m, j)] f
     solve = np.zeros((nz, size))
@@ -84,23 +90,24 @@ def dense(config, ky):
         weight *= {1: 1 + 1 / 12 + 22 / 720, 2: 1 - 11 / 720}.get(m, 1)
         for i in range(nv):
             for j in range(nz):
-                solve[j, index(i, m, j)] = (weight * B[j] * J[m, j]
-                                            / (1 - i0e(b[j]) + p.tau))
+                solve[j, index(i, m, j)] = weight * B[j] * J[m, j] / (1 - i0e(b[j]) + p.tau)
     on_f = np.zeros((size, size), complex)
     on_phi = np.zeros((size, nz), complex)
     for i in range(nv):
         for m in range(nm):
             for j in range(nz):
                 here = index(i, m, j)
-                muB = w[m]**2 / 2 * B[j]
+                muB = w[m] ** 2 / 2 * B[j]
                 # Streaming and dissipation; at open ends f is extrapolated where it flows out.
                 for steps in range(-2, 3):
-                    factor = -v[i] / p.q / dz * first.get(steps, 0) - config.time.dissipation * {
-                        -2: 1, -1: -4, 0: 6, 1: -4, 2: 1}[steps]
+                    factor = (
+                        -v[i] / p.q / dz * first.get(steps, 0)
+                        - config.time.dissipation * {-2: 1, -1: -4, 0: 6, 1: -4, 2: 1}[steps]
+                    )
                     there = j + steps
                     if 0 <= there < nz:
                         on_f[here, index(i, m, there)] += factor
-                    elif there < 0 and v[i] < 0 or there >= nz and v[i] > 0:
+                    elif (there < 0 and v[i] < 0) or (there >= nz and v[i] > 0):
                         end, inner = (0, 1) if there < 0 else (nz - 1, nz - 2)
                         if there in (-1, nz):
                             on_f[here, index(i, m, end)] += factor
@@ -108,14 +115,12 @@ def dense(config, ky):
                             on_f[here, index(i, m, end)] += 2 * factor
                             on_f[here, index(i, m, inner)] -= factor
                     if 0 <= there < nz:
-                        on_phi[here, there] -= (v[i] / p.q / dz * first.get(steps, 0)
-                                                * F[i, m, j] * J[m, there])
+                        on_phi[here, there] -= v[i] / p.q / dz * first.get(steps, 0) * F[i, m, j] * J[m, there]
                 for steps, factor in first.items():
                     if 0 <= i + steps < nv:
-                        on_f[here, index(i + steps, m, j)] += (
-                            w[m]**2 / 2 * p.eps * np.sin(z[j]) / p.q * factor / dv)
-                drift = -(v[i]**2 + muB) * ky * (np.cos(z[j]) + p.shear * z[j] * np.sin(z[j]))
-                star = -ky * (p.R_Ln + (v[i]**2 / 2 + muB - 1.5) * p.R_LT)
+                        on_f[here, index(i + steps, m, j)] += w[m] ** 2 / 2 * p.eps * np.sin(z[j]) / p.q * factor / dv
+                drift = -(v[i] ** 2 + muB) * ky * (np.cos(z[j]) + p.shear * z[j] * np.sin(z[j]))
+                star = -ky * (p.R_Ln + (v[i] ** 2 / 2 + muB - 1.5) * p.R_LT)
                 on_f[here, here] -= 1j * drift
                 on_phi[here, j] += 1j * (star - drift) * F[i, m, j] * J[m, j]
                 # Collisions on g = f + F J0 phi.
@@ -124,13 +129,12 @@ def dense(config, ky):
                     rate = second[steps] / dv**2 + v[i] * first.get(steps, 0) / dv
                     stencil[i + steps, m] = stencil.get((i + steps, m), 0) + rate
                     root = np.sqrt(B[j])
-                    rate = second[steps] / (dw * root)**2
+                    rate = second[steps] / (dw * root) ** 2
                     if m == 0:
                         rate *= 2
                     else:
                         perpendicular = w[m] * root
-                        rate += ((1 / perpendicular + perpendicular)
-                                 * first.get(steps, 0) / (dw * root))
+                        rate += (1 / perpendicular + perpendicular) * first.get(steps, 0) / (dw * root)
                     there = i, abs(m + steps)
                     stencil[there] = stencil.get(there, 0) + rate
                 for (k, n), rate in stencil.items():
@@ -141,8 +145,7 @@ def dense(config, ky):
 
 
 def dense_config(**plasma):
-    return configured("cyclone", grid=SMALL, plasma={"nu": 0.02, **plasma},
-                      time={"dt_max": 0.1})
+    return configured("cyclone", grid=SMALL, plasma={"nu": 0.02, **plasma}, time={"dt_max": 0.1})
 
 
 def operator(comm, ranks):
@@ -174,11 +177,11 @@ def eigenvalue(comm):
         values = np.linalg.eigvals(dense(config, 0.3))
         fastest = values[np.argmax(values.real)]
         assert fastest.real > 0.1
-        assert abs(gamma[1] + 1j * -omega[1] - fastest) <= 2e-4 * abs(fastest), (
-            gamma[1], omega[1], fastest)
+        assert abs(gamma[1] + 1j * -omega[1] - fastest) <= 2e-4 * abs(fastest), (gamma[1], omega[1], fastest)
 
 
 # ---- ranks ---------------------------------------------------------------------------------------
+
 
 def any_ranks(comm, layouts):
     """All ways to share the work: equal bits of the nonlinear term, all else within 1e-12."""
@@ -188,8 +191,9 @@ def any_ranks(comm, layouts):
         part = comm.Split(int(comm.rank < ranks))
         if comm.rank < ranks:
             parallel = dict(zip((*AXES, "workers", "depth", "wait"), layout))
-            results.append(_both(part, configured(
-                grid=BOX, plasma={"nu": 0.01}, parallel=parallel | {"nonlinear": "planes"})))
+            results.append(
+                _both(part, configured(grid=BOX, plasma={"nu": 0.01}, parallel=parallel | {"nonlinear": "planes"}))
+            )
         part.Free()
     if comm.rank == 0:
         bracket, state, sample = results[0]
@@ -228,20 +232,19 @@ def slab(comm):
         with Solver(comm, config) as solver:
             set_random(solver)
             solver.rhs(solver.state.f, solver.slope)
-            found.append((solver.slope.copy(), solver.dt,
-                          comm.allreduce(solver.nonlinear.speed, MPI.MAX)))
+            found.append((solver.slope.copy(), solver.dt, comm.allreduce(solver.nonlinear.speed, MPI.MAX)))
     (planes, _, speed), (slabs, _, other_speed) = found
-    assert abs(planes - slabs).max(initial=0) <= 1e-12 * comm.allreduce(
-        abs(planes).max(initial=0), MPI.MAX)
+    assert abs(planes - slabs).max(initial=0) <= 1e-12 * comm.allreduce(abs(planes).max(initial=0), MPI.MAX)
     assert abs(speed - other_speed) <= 1e-12 * speed
 
 
 def bad_ranks(comm):
     """One error, on all ranks."""
     for parallel, words in (
-            ({"v": 5}, "parallel.v: expected one of 1, 2, 3, 4, 6 ranks for this grid, received 5"),
-            ({"ky": 9}, "parallel.ky: expected one of 1 to 4 ranks for this grid, received 9"),
-            ({"ky": 1, "z": 1, "v": 1, "mu": 1}, f"received {comm.size}")):
+        ({"v": 5}, "parallel.v: expected one of 1, 2, 3, 4, 6 ranks for this grid, received 5"),
+        ({"ky": 9}, "parallel.ky: expected one of 1 to 4 ranks for this grid, received 9"),
+        ({"ky": 1, "z": 1, "v": 1, "mu": 1}, f"received {comm.size}"),
+    ):
         with pytest.raises(ConfigError) as caught:
             Solver(comm, configured(grid=BOX, parallel=parallel))
         assert words in str(caught.value)

@@ -9,12 +9,13 @@ from scipy.special import i0e, j0
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gkv"))
 
-from fluxtube import cases  # noqa: E402
-from fluxtube.diagnostics import Diagnostics, growth  # noqa: E402
-from fluxtube.linear import Linear  # noqa: E402
-from fluxtube.solver import Solver  # noqa: E402
+from fluxtube import cases
+from fluxtube.diagnostics import Diagnostics, growth
+from fluxtube.linear import Linear
+from fluxtube.solver import Solver
 
 # ---- boundary, fields, entropy -------------------------------------------------------------------
+
 
 def boundary(comm):
     """phi beyond the ends is its continuation along the field line, or 0.
@@ -30,7 +31,7 @@ def boundary(comm):
 
         def wave(z):
             radial = geometry.kx + shear * z[:, None, None] * geometry.ky[:, None]
-            return np.exp(-radial**2) * (1 + 2j * geometry.ky[:, None])
+            return np.exp(-(radial**2)) * (1 + 2j * geometry.ky[:, None])
 
         @solver.runtime.pipelined(wait="off")
         async def solve(_):
@@ -46,8 +47,7 @@ def boundary(comm):
         assert steps[1] == 1
         number = np.arange(len(geometry.kx))
         for plane, at in enumerate(z):
-            outside = -1 if at < geometry.z[0] - 1e-9 else (
-                1 if at > geometry.z[-1] + 1e-9 else 0)
+            outside = -1 if at < geometry.z[0] - 1e-9 else (1 if at > geometry.z[-1] + 1e-9 else 0)
             for ky, step in enumerate(steps):
                 source = number + outside * step
                 open_end = (source < 0) | (source >= len(number))
@@ -72,10 +72,9 @@ def _quasi_neutrality(comm, nmu):
         geometry, state, fields = solver.geometry, solver.state, solver.fields
         v, mu, z, ky, kx = (state.local(axis) for axis in state.dims)
         B = (1 - config.plasma.eps * np.cos(z))[:, None, None]
-        kperp2 = (kx + config.plasma.shear * z[:, None, None] * ky[:, None])**2 + ky[:, None]**2
+        kperp2 = (kx + config.plasma.shear * z[:, None, None] * ky[:, None]) ** 2 + ky[:, None] ** 2
         J = j0(np.sqrt(2 * mu[:, None, None, None] * kperp2 / B))
-        F = (2 * np.pi)**-1.5 * np.exp(
-            -v[:, None, None, None, None]**2 / 2 - mu[:, None, None, None] * B)
+        F = (2 * np.pi) ** -1.5 * np.exp(-(v[:, None, None, None, None] ** 2) / 2 - mu[:, None, None, None] * B)
         a = (1 + 0.5 * np.cos(z))[:, None, None]
         state.f[...] = F * J * a
         state.f[..., ky == 0, len(kx) // 2] = 0
@@ -85,8 +84,7 @@ def _quasi_neutrality(comm, nmu):
         density[:, ky == 0, len(kx) // 2] = 0
         truth = density / (1 - gamma + 0.7)
         rows = ky > 0
-        errors = [abs(fields.density - density).max(initial=0),
-                  abs(fields.inner - truth)[:, rows].max(initial=0)]
+        errors = [abs(fields.density - density).max(initial=0), abs(fields.inner - truth)[:, rows].max(initial=0)]
         # At ky = 0: the equation itself, with the average of the solution.
         whole = comm.gather((state.where[2], state.where[3], fields.inner, fields.density))
         if comm.rank == 0:
@@ -96,7 +94,7 @@ def _quasi_neutrality(comm, nmu):
             z = geometry.z
             B = 1 - config.plasma.eps * np.cos(z)
             average = (phi[:, 0] / B[:, None]).sum(0) / (1 / B).sum()
-            gamma = i0e(geometry.kx**2 / B[:, None]**2)
+            gamma = i0e(geometry.kx**2 / B[:, None] ** 2)
             left = (1 - gamma + 0.7) * phi[:, 0] - 0.7 * average
             other = geometry.kx != 0
             assert abs(left - n[:, 0])[:, other].max() <= 1e-13 * abs(n[:, 0]).max()

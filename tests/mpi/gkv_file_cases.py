@@ -14,12 +14,13 @@ from gkv_field_cases import sample
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gkv"))
 
-from fluxtube import checkpoints, files, output  # noqa: E402
-from fluxtube.config import ConfigError  # noqa: E402
-from fluxtube.diagnostics import Diagnostics  # noqa: E402
-from fluxtube.solver import Solver  # noqa: E402
+from fluxtube import checkpoints, files, output
+from fluxtube.config import ConfigError
+from fluxtube.diagnostics import Diagnostics
+from fluxtube.solver import Solver
 
 # ---- files ---------------------------------------------------------------------------------------
+
 
 def write_two(comm, config, folder):
     """Checkpoints of steps 1 to 3, of which two are kept; f and the time after step 4."""
@@ -43,8 +44,13 @@ def restart(comm, folder, parallel):
     for spoil in (None, "flip", "cut", "empty"):
         if comm.rank == 0 and spoil:
             data = paths[0].read_bytes()
-            paths[0].write_bytes({"flip": data[:1000] + bytes([data[1000] ^ 1]) + data[1001:],
-                                  "cut": data[:len(data) // 2], "empty": b""}[spoil])
+            paths[0].write_bytes(
+                {
+                    "flip": data[:1000] + bytes([data[1000] ^ 1]) + data[1001:],
+                    "cut": data[: len(data) // 2],
+                    "empty": b"",
+                }[spoil]
+            )
         comm.Barrier()
         with Solver(comm, config) as solver:
             kept, remarks = checkpoints.read(folder, solver)
@@ -65,11 +71,13 @@ def restart(comm, folder, parallel):
 
 def _put(name, value):
     """Something that replaces a dataset of a file."""
+
     def change(file):
         new = value(file[name][()])
         del file[name]
         if new is not None:
             file[name] = new
+
     return change
 
 
@@ -144,8 +152,10 @@ def other_run(comm, folder):
     """A checkpoint of another configuration is refused by name; one that ends later goes on."""
     config = configured(grid=BOX)
     write_two(comm, config, folder)
-    with Solver(comm, configured(grid=BOX, plasma={"q": 2.0})) as solver, \
-            pytest.raises(ConfigError, match="plasma.q: expected 1.4 as of the checkpoint"):
+    with (
+        Solver(comm, configured(grid=BOX, plasma={"q": 2.0})) as solver,
+        pytest.raises(ConfigError, match="plasma.q: expected 1.4 as of the checkpoint"),
+    ):
         checkpoints.read(folder, solver)
     with Solver(comm, configured(grid=BOX, time={"end": 999.0})) as solver:
         checkpoints.read(folder, solver)

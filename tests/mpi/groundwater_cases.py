@@ -9,14 +9,16 @@ import numpy as np
 from overlap import Blocks
 from overlap.sparse import IC0, AdditiveSchwarz, Matrix, Multigrid, cg, diffusion
 
-
 FOLDER = Path(__file__).parents[2] / "examples" / "groundwater"
 
 
 def example(comm):
     sys.path.insert(0, str(FOLDER))
     import field
-    specification = importlib.util.spec_from_file_location("groundwater_run", FOLDER / "run.py")  # other examples have a `run`, too
+
+    specification = importlib.util.spec_from_file_location(
+        "groundwater_run", FOLDER / "run.py"
+    )  # other examples have a `run`, too
     run = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(run)
     simulated(run)
@@ -53,6 +55,7 @@ def many_subdomains(comm, edge=32):
     the finer that level is."""
     sys.path.insert(0, str(FOLDER))
     import field
+
     across = 8
     blocks = Blocks((edge,) * 3, (1, 1, 1))
     counts = []
@@ -80,6 +83,8 @@ def many_subdomains(comm, edge=32):
 def without_couplings(comm, A, cells, size):
     """A matrix of cells^3 rows without the entries between subdomains of size^3 cells."""
     rows = A.local_rows
-    subdomains = [[index // size for index in np.unravel_index(number, (cells,) * 3)] for number in (rows.row_of, rows.columns)]
+    subdomains = [
+        [index // size for index in np.unravel_index(number, (cells,) * 3)] for number in (rows.row_of, rows.columns)
+    ]
     kept = np.logical_and.reduce(np.equal(*subdomains))
     return Matrix(comm, rows.row_of[kept], rows.columns[kept], rows.values[kept], A.count)

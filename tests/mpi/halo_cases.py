@@ -22,8 +22,11 @@ def drawn_blocks(chance, size):
             grid[chance.integers(axes)] *= prime
     grid[0] *= left
     shape = [int(chance.integers(3 * parts, 3 * parts + 4)) for parts in grid]
-    options = dict(width=[tuple(map(int, chance.integers(0, 4, 2))) for _ in range(axes)],
-                   periodic=[bool(one) for one in chance.integers(0, 2, axes)], corners=bool(chance.integers(2)))
+    options = dict(
+        width=[tuple(map(int, chance.integers(0, 4, 2))) for _ in range(axes)],
+        periodic=[bool(one) for one in chance.integers(0, 2, axes)],
+        corners=bool(chance.integers(2)),
+    )
     try:
         return Blocks(shape, grid, weights=chance.choice([0.001, 1, 2], size), **options)
     except InputError:  # narrower than the ghost cells
@@ -33,13 +36,15 @@ def drawn_blocks(chance, size):
 def fill(blocks, rank, array, number):
     """Own cells by their global numbers, and what the ghost cells must become, -1 where nothing comes."""
     cells = number + np.arange(np.prod(blocks.shape)).reshape(blocks.shape)
-    components = array.shape[len(blocks.shape):]
+    components = array.shape[len(blocks.shape) :]
     array[...] = -1
     array[blocks.own(rank)] = spread(cells[blocks.part(rank)], components)
     expected = array.copy()
     for one in blocks.neighbours(rank):
-        there = [slice(side.start - own.start + part.start, side.stop - own.start + part.start) for side, own, part in
-                 zip(one.send, blocks.own(one.rank), blocks.part(one.rank))]
+        there = [
+            slice(side.start - own.start + part.start, side.stop - own.start + part.start)
+            for side, own, part in zip(one.send, blocks.own(one.rank), blocks.part(one.rank))
+        ]
         expected[one.receive] = spread(cells[tuple(there)], components)
     return expected
 
@@ -66,8 +71,9 @@ def blocks(comm, transport, seeds=(0,), mixed=False):
             with Halo(comm, where, types, transport=transport) as halo:
                 assert halo.local_shape == where.local_shape(comm.rank)
                 if mixed:
-                    assert all((name == "window") == ((rank - comm.rank) % 2 == 0)
-                               for rank, name in halo.transports.items())
+                    assert all(
+                        (name == "window") == ((rank - comm.rank) % 2 == 0) for rank, name in halo.transports.items()
+                    )
                 shared = halo.empty()
                 private = [np.zeros_like(array) for array in shared]
                 for number in range(8):
@@ -93,7 +99,7 @@ def not_unified(comm):
     try:
         with Halo(comm, where) as halo:
             assert set(halo.transports.values()) == {"messages"} and halo.reason == "two copies of a window"
-            u, = halo.empty()
+            (u,) = halo.empty()
             expected = fill(where, comm.rank, u, 1)
             halo.exchange(u)
             np.testing.assert_array_equal(u, expected)
@@ -144,27 +150,42 @@ def wrong_arguments(comm):
     row = Blocks((4 * comm.size,), (comm.size,))
     last = comm.size - 1
     for text, make in (
-            (f"expected a grid of {comm.size} ranks, received (7,)", lambda: Halo(comm, Blocks((14,), (7,)))),
-            ("expected transport to be one of auto, window, messages, received 'post'",
-             lambda: Halo(comm, row, transport="post")),
-            (f"expected a data type, or a list of them, received 'f3' (data type 'f3' not understood)",
-             lambda: Halo(comm, row, "f3" if comm.rank == last else "f8")),
-            ("expected the same on all ranks, received", lambda: Halo(
-                comm, Blocks((4 * comm.size,), (comm.size,), width=1 + (comm.rank == last)))),
-            ("expected every entry that is needed to have an owner, received 99", lambda: Halo.from_indices(
-                comm, [comm.rank], [99] if comm.rank == last else [])),
-            ("expected every entry to have one owner, received 5 twice", lambda: Halo.from_indices(comm, [5], [])),
-            ("expected owned to be a list of integers >= 0, received an array of shape (1,) and type int64 from -1",
-             lambda: Halo.from_indices(comm, [-1 if comm.rank == last else comm.rank], [])),
-            ("expected every number of needed once", lambda: Halo.from_indices(comm, [comm.rank], [0, 0]))):
+        (f"expected a grid of {comm.size} ranks, received (7,)", lambda: Halo(comm, Blocks((14,), (7,)))),
+        (
+            "expected transport to be one of auto, window, messages, received 'post'",
+            lambda: Halo(comm, row, transport="post"),
+        ),
+        (
+            "expected a data type, or a list of them, received 'f3' (data type 'f3' not understood)",
+            lambda: Halo(comm, row, "f3" if comm.rank == last else "f8"),
+        ),
+        (
+            "expected the same on all ranks, received",
+            lambda: Halo(comm, Blocks((4 * comm.size,), (comm.size,), width=1 + (comm.rank == last))),
+        ),
+        (
+            "expected every entry that is needed to have an owner, received 99",
+            lambda: Halo.from_indices(comm, [comm.rank], [99] if comm.rank == last else []),
+        ),
+        ("expected every entry to have one owner, received 5 twice", lambda: Halo.from_indices(comm, [5], [])),
+        (
+            "expected owned to be a list of integers >= 0, received an array of shape (1,) and type int64 from -1",
+            lambda: Halo.from_indices(comm, [-1 if comm.rank == last else comm.rank], []),
+        ),
+        ("expected every number of needed once", lambda: Halo.from_indices(comm, [comm.rank], [0, 0])),
+    ):
         raises_everywhere(comm, InputError, text, make)
 
 
 def wrong_arrays(comm, transport):
     """A wrong array on one rank: all raise the same, a rank that is not its neighbour too; the halo can be freed."""
-    for wrong, text in ((np.zeros(3), "type float64, received (3,) and float64"),
-                        (np.zeros(6, "f4"), "received (6,) and float32"), ([0.0] * 6, "expected an array, received list"),
-                        (np.zeros(12)[::2], "contiguous in C order"), (np.ma.zeros(6), "received MaskedArray")):
+    for wrong, text in (
+        (np.zeros(3), "type float64, received (3,) and float64"),
+        (np.zeros(6, "f4"), "received (6,) and float32"),
+        ([0.0] * 6, "expected an array, received list"),
+        (np.zeros(12)[::2], "contiguous in C order"),
+        (np.ma.zeros(6), "received MaskedArray"),
+    ):
         halo = Halo(comm, Blocks((4 * comm.size,), (comm.size,)), transport=transport)
 
         def rounds():
@@ -197,7 +218,7 @@ def interrupted(comm, transport):
     try:
         if comm.rank == 0:
             halo._news._waiting_for = None
-            halo._news._deadline_s = "none"     # to compare with it raises a TypeError
+            halo._news._deadline_s = "none"  # to compare with it raises a TypeError
         if comm.rank != 1:
             halo.exchange(np.zeros(6))
             halo.exchange(np.zeros(6))

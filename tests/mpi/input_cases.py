@@ -14,6 +14,7 @@ from overlap.runtime.control.header import canonical
 
 # ---- input -----------------------------------------------------------------------------------
 
+
 def input_errors(comm):
     """Input that differs between ranks is refused on all of them, before anything ran."""
     for wait in WAITS:
@@ -27,8 +28,14 @@ def input_errors(comm):
 
             last = comm.rank == comm.size - 1
             pipeline = rt.pipelined(program)
-            attempts = [(pipeline, range(4), {"problem": "my shape is odd" if last else None},
-                         f"rank {comm.size - 1}: my shape is odd")]
+            attempts = [
+                (
+                    pipeline,
+                    range(4),
+                    {"problem": "my shape is odd" if last else None},
+                    f"rank {comm.size - 1}: my shape is odd",
+                )
+            ]
             if comm.size > 1:
                 attempts += [
                     (pipeline, range(5 if last else 4), {}, "slices: .*4 (rank 0).*5 (rank "),
@@ -45,8 +52,16 @@ def input_errors(comm):
             assert data[0] == comm.size**2 and ran
 
     # The runtime's own arguments.
-    for options in ({"workers": 0}, {"depth": 0}, {"wait": "hope"}, {"in_flight": 0},
-                    {"deadline_s": -1}, {"entry_deadline_s": 0}, {"depth": 2.5}, {"workers": True}):
+    for options in (
+        {"workers": 0},
+        {"depth": 0},
+        {"wait": "hope"},
+        {"in_flight": 0},
+        {"deadline_s": -1},
+        {"entry_deadline_s": 0},
+        {"depth": 2.5},
+        {"workers": True},
+    ):
         error = raised(overlap.InputError, overlap.Runtime, comm, **options)
         same_message(comm, error)
         assert next(iter(options)) in str(error) and "received" in str(error)
@@ -59,6 +74,7 @@ def input_errors(comm):
 
 
 # ---- arguments of a call ---------------------------------------------------------------------
+
 
 def keywords(comm, wait):
     """Keyword arguments reach the program and its skeleton; `agree` is what all ranks must share."""
@@ -77,8 +93,9 @@ def keywords(comm, wait):
         same_error(comm, outcome(rt.pipelined(program), range(3), "a"), overlap.SliceError, "scale")
         if comm.size > 1:
             for agree in ({"shape": (comm.rank, 3)}, comm.rank):
-                same_error(comm, outcome(pipeline, range(3), "a", scale=1, agree=agree),
-                           overlap.InputError, "rank 0", "rank 1")
+                same_error(
+                    comm, outcome(pipeline, range(3), "a", scale=1, agree=agree), overlap.InputError, "rank 0", "rank 1"
+                )
         pipeline(range(3), "a", scale=1, agree=(np.int64(4), 16) if comm.rank else [4, 16.0])
 
 
@@ -108,24 +125,27 @@ def bad_input_of_one_rank(comm, wait):
     with overlap.Runtime(comm, depth=2, wait=wait, deadline_s=20) as rt:
         pipeline = rt.pipelined(program)
         for function, args, options, kind, text in (
-                (pipeline, (7 if bad else range(7),), {}, overlap.InputError, "not iterable"),
-                (pipeline, (broken() if bad else range(7),), {}, overlap.RankError, "end here"),
-                (pipeline, (range(7),), {"agree": Unprintable() if bad else 1}, overlap.InputError,
-                 "no text"),
-                (pipeline, (range(7),), {"agree": 10**5000 if bad else 1}, overlap.InputError, ""),
-                (rt.pipelined(program, buffers=buffers), (range(7),), {}, overlap.RankError,
-                 "no memory for slots"),
-                (rt.pipelined(program, depth=0 if bad else 2), (range(7),), {},
-                 overlap.InputError, "positive integer"),
-                (rt.preflight, ("bad" if bad else None,), {}, overlap.InputError, "bad")):
+            (pipeline, (7 if bad else range(7),), {}, overlap.InputError, "not iterable"),
+            (pipeline, (broken() if bad else range(7),), {}, overlap.RankError, "end here"),
+            (pipeline, (range(7),), {"agree": Unprintable() if bad else 1}, overlap.InputError, "no text"),
+            (pipeline, (range(7),), {"agree": 10**5000 if bad else 1}, overlap.InputError, ""),
+            (rt.pipelined(program, buffers=buffers), (range(7),), {}, overlap.RankError, "no memory for slots"),
+            (rt.pipelined(program, depth=0 if bad else 2), (range(7),), {}, overlap.InputError, "positive integer"),
+            (rt.preflight, ("bad" if bad else None,), {}, overlap.InputError, "bad"),
+        ):
             same_error(comm, outcome(function, *args, **options), kind, where, text)
             pipeline(range(3))
         # What several ranks say alike is said once, with their names.
         told = str(outcome(rt.preflight, "bad"))
         assert told == ("all ranks: bad" if comm.size > 1 else "rank 0: bad"), told
         told = str(outcome(rt.preflight, "worse" if comm.rank == 0 else "bad"))
-        others = "" if comm.size == 1 else "; rank 1: bad" if comm.size == 2 else (
-            f"; ranks {', '.join(map(str, range(1, comm.size)))}: bad")
+        others = (
+            ""
+            if comm.size == 1
+            else "; rank 1: bad"
+            if comm.size == 2
+            else (f"; ranks {', '.join(map(str, range(1, comm.size)))}: bad")
+        )
         assert told == f"rank 0: worse{others}", told
     for no_comm in (None, MPI.COMM_NULL, "comm"):
         error = outcome(overlap.Runtime, no_comm)
@@ -137,9 +157,16 @@ def bad_input_of_one_rank(comm, wait):
 
 def what_compares_equal(comm):
     """Values that compare equal agree, whatever their types; others do not."""
-    for same in ((4, np.int64(4), 4.0, np.float32(4), 4 + 0j), ((1, 2), [1, 2], np.array([1, 2])),
-                 ({"a": 1, "b": 2}, {"b": 2, "a": 1}), (None,), ("x", np.str_("x")),
-                 (float("nan"), np.nan), (0.0, -0.0), (True, np.True_)):
+    for same in (
+        (4, np.int64(4), 4.0, np.float32(4), 4 + 0j),
+        ((1, 2), [1, 2], np.array([1, 2])),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (None,),
+        ("x", np.str_("x")),
+        (float("nan"), np.nan),
+        (0.0, -0.0),
+        (True, np.True_),
+    ):
         assert len({canonical(value) for value in same}) == 1, [canonical(v) for v in same]
     different = [4, 4.5, "4", None, True, (4,), ((4,),), {}, (), 4 + 1j, float("inf")]
     assert len({canonical(value) for value in different}) == len(different)
@@ -148,6 +175,7 @@ def what_compares_equal(comm):
 
 
 # ---- exceptions and keys that cannot be shown ------------------------------------------------
+
 
 class Unattributable(Boom):
     def __getattr__(self, name):
@@ -194,6 +222,7 @@ def unformattable(comm):
     """An exception that cannot be shown, of a slice that cannot be either, is an error like any other."""
     for wait in WAITS:
         with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=5, trace=True) as rt:
+
             async def program(key, bad, make):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
                 if key is bad:
@@ -205,11 +234,10 @@ def unformattable(comm):
             keys = [OddKey() for _ in range(7)]
             pipeline = rt.pipelined(program)
             for make, bad in product(
-                    (Unattributable, RaisingNotes, RaisingText, RaisingTruth, NoPickle,
-                     _odd_syntax_error), (0, 5)):
+                (Unattributable, RaisingNotes, RaisingText, RaisingTruth, NoPickle, _odd_syntax_error), (0, 5)
+            ):
                 last = comm.rank == comm.size - 1
-                error = raised(overlap.SliceError, pipeline, keys,
-                               keys[bad] if last else None, make)
+                error = raised(overlap.SliceError, pipeline, keys, keys[bad] if last else None, make)
                 same_message(comm, error)
                 kind = "SyntaxError" if make is _odd_syntax_error else make.__name__
                 assert kind in error.summary and "OddKey" in error.slice, error
@@ -230,6 +258,7 @@ def before_the_first_slice(comm):
             raise make()
 
     with overlap.Runtime(comm, wait="off", deadline_s=20, entry_deadline_s=20) as rt:
+
         async def program(z, slot=None):
             await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
@@ -238,7 +267,7 @@ def before_the_first_slice(comm):
             made = rt.pipelined(program, buffers=partial(buffers, make))
             for call in (partial(made, range(3)), *[partial(pipeline, listed(make))] * (make is not StopIteration)):
                 error = raised((overlap.RankError, GeneratorExit), call)
-                if isinstance(error, GeneratorExit):    # what is no Exception is raised there itself
+                if isinstance(error, GeneratorExit):  # what is no Exception is raised there itself
                     assert last
                     error = error.__cause__
                 same_message(comm, error)
@@ -250,6 +279,7 @@ def unattributable_together(comm):
     """An exception whose attributes cannot be asked for leaves no rank alone that plans with it."""
     for kind in (Unattributable, RaisingNotes, RaisingText, RaisingTruth, NoPickle, StopIteration, StopAsyncIteration):
         with overlap.Runtime(comm, wait="off", deadline_s=20) as rt:
+
             def plan():
                 with rt.together("planning"):
                     rt.control.barrier()

@@ -39,6 +39,7 @@ def warn(comm):
 def raise_in_a_thread(comm):
     def work():
         raise ZeroDivisionError("in a thread")
+
     thread = threading.Thread(target=work, name="lonely")
     thread.start()
     thread.join()
@@ -47,6 +48,7 @@ def raise_in_a_thread(comm):
 def raise_where_nobody_sees(comm):
     async def program():
         pass
+
     program()
 
 
@@ -58,9 +60,13 @@ def hang(comm):
 
 def leave_an_orphan(comm):
     if comm.rank == 0:
-        os.posix_spawn(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"],
-                       os.environ, setsid=True, file_actions=[
-                           (os.POSIX_SPAWN_CLOSE, number) for number in range(64)])
+        os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", "import time; time.sleep(1000)"],
+            os.environ,
+            setsid=True,
+            file_actions=[(os.POSIX_SPAWN_CLOSE, number) for number in range(64)],
+        )
 
 
 def end_early(comm):
@@ -69,6 +75,7 @@ def end_early(comm):
 
 
 # ---- what is left behind ---------------------------------------------------------------------
+
 
 def leave(comm, what):
     """Leave something of some kind behind, on rank 0 or on all."""

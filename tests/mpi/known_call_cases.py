@@ -26,11 +26,17 @@ def runs(path=known_path.KnownPath):
 def known_calls_give_the_same_bits(comm):
     """As a pipeline's call of the same arrays, also where some ranks come to it through their pipeline."""
     rng = np.random.default_rng(12 + comm.rank)
-    cases = [(overlap.FFT2, shape, {"order": order}) for shape, order in product(
-                 ((1, 9, 8), (3, 6, 10), (1, 32, 48)), ("natural", "transposed"))]
-    cases += [(overlap.FFT3, shape, layout) for shape, layout in product(
-                 ((7, 6, 10), (2, 4, 6, 9)), ({"order": "transposed"}, {"dealias": "3/2"}, {"grid": (comm.size, 1)},
-                                              {"grid": (1, comm.size)}))]
+    cases = [
+        (overlap.FFT2, shape, {"order": order})
+        for shape, order in product(((1, 9, 8), (3, 6, 10), (1, 32, 48)), ("natural", "transposed"))
+    ]
+    cases += [
+        (overlap.FFT3, shape, layout)
+        for shape, layout in product(
+            ((7, 6, 10), (2, 4, 6, 9)),
+            ({"order": "transposed"}, {"dealias": "3/2"}, {"grid": (comm.size, 1)}, {"grid": (1, comm.size)}),
+        )
+    ]
     for (make, shape, layout), dtype, wait, chunk in product(cases, ("f4", "c16"), WAITS, (1, 1000)):
         settings = {"wait": wait, **ONE, "chunk": chunk}
         with make(comm, shape, dtype, layout=layout, settings=settings) as plan:
@@ -70,7 +76,10 @@ def known_calls_that_fail(comm):
             for module, name, error in ((staged, "execute", Boom("here")), (known_path, "made", None)):
                 for rank in {0, last}:
                     broken = mock.Mock(side_effect=error or Refused(known_path.made))
-                    with mock.patch.object(module, name, broken if comm.rank == rank else getattr(module, name)), runs() as ran:
+                    with (
+                        mock.patch.object(module, name, broken if comm.rank == rank else getattr(module, name)),
+                        runs() as ran,
+                    ):
                         caught = raised(overlap.SliceError, plan.forward, u, out=out)
                         assert ran.called
                     check_slice_error(comm, caught, rank, plan.forward._parts[0])

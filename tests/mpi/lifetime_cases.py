@@ -26,10 +26,12 @@ from overlap.runtime.threads.threads import Threads
 
 # ---- nesting, closing ------------------------------------------------------------------------
 
+
 def second_pipeline_while_running(comm):
     """A pipeline started inside another one's slice is refused, on all ranks, without a hang."""
     for wait in WAITS:
         with overlap.Runtime(comm, workers=2, depth=2, wait=wait, deadline_s=5) as rt:
+
             async def quiet(z):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
@@ -56,12 +58,12 @@ def second_pipeline_while_running(comm):
 
 
 def _ours():
-    return [thread.name for thread in threading.enumerate()
-            if thread is not threading.main_thread()]
+    return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
 
 
 def threads_end(comm):
     """Closing joins the threads, however the `with` block is left; a closed runtime says so."""
+
     async def program(z):
         await target.Allreduce(MPI.IN_PLACE, np.ones(1))
 
@@ -94,6 +96,7 @@ def threads_end(comm):
 
 def closing_goes_on(comm):
     """A step of closing that raises on one rank is raised there, after all others were made; a signal's exception, too."""
+
     def raising(*_):
         raise Boom("in the middle")
 
@@ -101,10 +104,12 @@ def closing_goes_on(comm):
         def fail(*args):
             step(*args)
             os.kill(os.getpid(), signal.SIGUSR1) if with_signal else raising()
+
         return fail
 
-    for with_signal, (owner, name) in product((False, True), (
-            (Transform, "release"), (Threads, "close"), (Control, "free"), (Watchdog, "close"))):
+    for with_signal, (owner, name) in product(
+        (False, True), ((Transform, "release"), (Threads, "close"), (Control, "free"), (Watchdog, "close"))
+    ):
         plan = overlap.FFT2(comm, (2, 4, 4), settings={"wait": "poll", "effort": "estimate"})
         plan.forward(plan.real.empty())
         with patch.object(owner, name, failing(getattr(owner, name))) if comm.rank == 0 else nullcontext():
@@ -153,6 +158,7 @@ def many_runtimes(comm, count, left):
                     @rt.pipelined
                     async def program(z):
                         await part.Allreduce(MPI.IN_PLACE, np.ones(1))
+
                     program(range(2))
         assert not _ours()
 
@@ -178,6 +184,7 @@ def nested_runtimes(comm):
 
 def thread_pools_restored(comm):
     """BLAS and OpenMP pools have one thread while any runtime is open, then what they had."""
+
     def pools():
         return [(pool["filepath"], pool["num_threads"]) for pool in threadpoolctl.threadpool_info()]
 
@@ -211,6 +218,7 @@ def priorities(comm, already):
     values = []
     for wait in ("block", "poll"):
         with overlap.Runtime(comm, workers=2, wait=wait, nice=3) as rt:
+
             @rt.pipelined
             async def program(z):
                 values.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
@@ -221,18 +229,19 @@ def priorities(comm, already):
 
 def timers(comm):
     """Only a communicator that polls has exact timers, which would make MPI's own sleeps last no time."""
+
     def slack_ns(thread):
         return int(Path(f"/proc/{thread}/timerslack_ns").read_text())
 
     with overlap.Runtime(comm, workers=1) as rt:
+
         async def program(z):
             time.sleep(2e-3)
             await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
         for wait in ("poll", "block", "poll"):
             rt.pipelined(program, wait=wait)(range(8))
-            found = [slack_ns(thread.native_id) for thread in threading.enumerate()
-                     if thread.name == "communicator"]
+            found = [slack_ns(thread.native_id) for thread in threading.enumerate() if thread.name == "communicator"]
             assert found == [1 if wait == "poll" else slack_ns(os.getpid())], (wait, found)
 
 
@@ -245,8 +254,14 @@ def input_checked(comm):
             ran.append(z)
             await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
-        for options in ({"depth": 0}, {"depth": -1}, {"wait": "bogus"}, {"in_flight": 0},
-                        {"in_flight": -1}, {"depth": 1.5}):
+        for options in (
+            {"depth": 0},
+            {"depth": -1},
+            {"wait": "bogus"},
+            {"in_flight": 0},
+            {"in_flight": -1},
+            {"depth": 1.5},
+        ):
             try:
                 rt.pipelined(program, **options)(range(3))
             except overlap.InputError as error:

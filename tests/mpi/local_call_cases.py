@@ -22,10 +22,16 @@ def in_pipelines():
 def local_calls_give_the_same_bits(comm):
     """With whatever arrays, plans and workers, what compiled code does in one call are a pipeline's bits."""
     rng = np.random.default_rng(11)
-    cases = [(overlap.FFT2, shape, {"order": order}) for shape, order in product(
-                 ((9, 8), (3, 6, 10), (2, 2, 300, 64)), ("natural", "transposed"))]
-    cases += [(overlap.FFT3, shape, layout) for shape, layout in product(
-                 ((7, 6, 10), (3, 4, 6, 9), (48, 50, 52)), ({"order": "transposed"}, {"dealias": "3/2"}))]
+    cases = [
+        (overlap.FFT2, shape, {"order": order})
+        for shape, order in product(((9, 8), (3, 6, 10), (2, 2, 300, 64)), ("natural", "transposed"))
+    ]
+    cases += [
+        (overlap.FFT3, shape, layout)
+        for shape, layout in product(
+            ((7, 6, 10), (3, 4, 6, 9), (48, 50, 52)), ({"order": "transposed"}, {"dealias": "3/2"})
+        )
+    ]
     executed = mock.Mock(side_effect=local_calls.execute_steps)
     for (make, shape, layout), dtype, workers in product(cases, ("f4", "c16"), (1, 2)):
         with overlap.Runtime(comm, workers=workers) as runtime, make(runtime, shape, dtype, layout=layout) as plan:
@@ -36,10 +42,13 @@ def local_calls_give_the_same_bits(comm):
             for transform, given, expected in ((plan.forward, u, spectrum), (plan.backward, spectrum, back)):
                 strided = np.empty((*given.shape[:-1], 2 * given.shape[-1]), given.dtype)[..., ::2]
                 strided[...] = given
-                shifted = np.empty(given.nbytes + 68, np.uint8)[4:4 + given.nbytes].view(given.dtype).reshape(given.shape)
+                shifted = (
+                    np.empty(given.nbytes + 68, np.uint8)[4 : 4 + given.nbytes].view(given.dtype).reshape(given.shape)
+                )
                 shifted[...] = given
                 small = given.nbytes + expected.nbytes <= (
-                    volume.LOCAL_NBYTES if workers == 1 else volume.SHARED_NBYTES)
+                    volume.LOCAL_NBYTES if workers == 1 else volume.SHARED_NBYTES
+                )
                 out, calls = np.empty_like(expected), transform.load.calls
                 with mock.patch.object(local_calls, "execute_steps", executed):
                     executed.reset_mock()

@@ -16,8 +16,21 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Usage(ctypes.Structure):  # struct mallinfo2 of glibc
-    _fields_ = [(name, ctypes.c_size_t) for name in (
-        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
 
 
 def in_use():
@@ -57,6 +70,7 @@ def closed_plans(comm, count=40):
     """Plans that were used and closed, with functions, leave nothing."""
     field = np.ones((3, 4, 4), complex)
     with overlap.Runtime(comm, workers=1, wait="off") as rt:
+
         def repeat(count):
             for _ in range(count):
                 with overlap.FFT2(rt, field.shape, settings={"wait": "off", "effort": "estimate"}) as plan:
@@ -68,6 +82,7 @@ def closed_plans(comm, count=40):
 
 def destroyed_plans(comm, count=40):
     """Those of the drop-in, neither."""
+
     def repeat(count):
         for _ in range(count):
             plan = PFFT(comm, (3, 4, 4), wait="off", planner_effort="FFTW_ESTIMATE")
@@ -81,7 +96,7 @@ def resident_set_of_plans(comm, count=600, most_nbytes=100 * 2**10, windows=8):
     """Plans that were closed do not let the process grow, neither by what malloc does not know of."""
     field = np.ones((2, 4, 4), complex)
     with overlap.Runtime(comm, workers=1, wait="off") as rt:
-        for _ in range(windows):     # the first ones fill tables of MPI and of Python
+        for _ in range(windows):  # the first ones fill tables of MPI and of Python
             before = resident()
             for _ in range(count):
                 with overlap.FFT2(rt, field.shape, settings={"wait": "off", "effort": "estimate"}) as plan:
@@ -110,6 +125,7 @@ def calls_of_a_plan(comm, count=100):
 
 def _failing(comm, rt, first):
     """What fails so often on one rank after the other: calls of a known program, or the first calls of new ones."""
+
     def made():
         @rt.pipelined
         async def program(z, bad):
@@ -117,6 +133,7 @@ def _failing(comm, rt, first):
             if bad:
                 raise ValueError("of this call")
             await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(2))
+
         return program
 
     program = made()
@@ -127,6 +144,7 @@ def _failing(comm, rt, first):
             error = raised(overlap.SliceError, made() if first else program, range(3), number % comm.size == comm.rank)
             assert error.rank == number % comm.size
         program(range(3), False)
+
     return repeat
 
 
@@ -143,7 +161,7 @@ def failing_calls_without_end(comm, count, wait, leak=0):
     for first in (False, True):
         with overlap.Runtime(comm, workers=1, depth=2, wait=wait) as rt:
             repeat = _failing(comm, rt, first)
-            repeat(2500)     # until tables have their size
+            repeat(2500)  # until tables have their size
             before = resident()
             repeat(count)
             kept.append(np.ones(leak, np.uint8))

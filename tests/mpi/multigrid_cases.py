@@ -68,17 +68,22 @@ def matrices(comm):
                 right = 2 * dense(np.ones([length // 2 for length in blocks.shape]))  # faces of area 4, 2 apart
                 np.testing.assert_allclose(coarse, renumbered(right, M.levels[1]), rtol=1e-13)
     everywhere = field((10, 3, 4))
-    for weights in ((3, 2, 1, 1, 1, 1, 1, 1), (1, 1e-9, 1, 1, 1, 1, 1, 1)):     # slabs are numbered in C order, even or not
-        blocks = Blocks(everywhere.shape, (comm.size, 1, 1), weights=weights[:comm.size])
+    for weights in (
+        (3, 2, 1, 1, 1, 1, 1, 1),
+        (1, 1e-9, 1, 1, 1, 1, 1, 1),
+    ):  # slabs are numbered in C order, even or not
+        blocks = Blocks(everywhere.shape, (comm.size, 1, 1), weights=weights[: comm.size])
         with diffusion(comm, blocks, everywhere[blocks.part(comm.rank)], TOP) as A:
             np.testing.assert_allclose(A.to_scipy().toarray(), dense(everywhere), rtol=1e-13)
             if comm.size > 1:
                 raises_everywhere(comm, InputError, "expected blocks of equal size", lambda: Multigrid(A, blocks))
     blocks = Blocks((8, 8, 8), (comm.size, 1, 1))
-    for text, coefficient, fixed in (("expected a positive coefficient of shape", -1.0, TOP),
-                                     ("expected a positive coefficient of shape", np.ones(3), TOP),
-                                     ("expected coefficient to be an array without a mask", np.ma.ones(3), TOP),
-                                     ("expected fixed sides (axis, 0 or 1) of 3 axes", 1.0, [(3, 0)])):
+    for text, coefficient, fixed in (
+        ("expected a positive coefficient of shape", -1.0, TOP),
+        ("expected a positive coefficient of shape", np.ones(3), TOP),
+        ("expected coefficient to be an array without a mask", np.ma.ones(3), TOP),
+        ("expected fixed sides (axis, 0 or 1) of 3 axes", 1.0, [(3, 0)]),
+    ):
         raises_everywhere(comm, InputError, text, lambda: diffusion(comm, blocks, coefficient, fixed))
 
 
@@ -105,11 +110,15 @@ def polynomials(comm):
         once = local + local @ (np.eye(len(matrix)) - matrix @ local)
         np.testing.assert_allclose(whole(AdditiveSchwarz(A), A), once, rtol=1e-9, atol=1e-12 * abs(once).max())
         twice = once + local @ (np.eye(len(matrix)) - matrix @ once)
-        np.testing.assert_allclose(whole(AdditiveSchwarz(A, corrections=2), A), twice, rtol=1e-9, atol=1e-12 * abs(twice).max())
-        for text, make in (("expected overlap and corrections >= 0, received 0 and -1", lambda: AdditiveSchwarz(A, corrections=-1)),
-                           ("expected overlap and corrections >= 0, received -1 and None", lambda: AdditiveSchwarz(A, overlap=-1)),
-                           ("expected degree >= 1 and ratio > 1, received 0", lambda: Chebyshev(A, 0)),
-                           ("expected degree >= 1 and ratio > 1", lambda: Chebyshev(A, 2, 1.0))):
+        np.testing.assert_allclose(
+            whole(AdditiveSchwarz(A, corrections=2), A), twice, rtol=1e-9, atol=1e-12 * abs(twice).max()
+        )
+        for text, make in (
+            ("expected overlap and corrections >= 0, received 0 and -1", lambda: AdditiveSchwarz(A, corrections=-1)),
+            ("expected overlap and corrections >= 0, received -1 and None", lambda: AdditiveSchwarz(A, overlap=-1)),
+            ("expected degree >= 1 and ratio > 1, received 0", lambda: Chebyshev(A, 0)),
+            ("expected degree >= 1 and ratio > 1", lambda: Chebyshev(A, 2, 1.0)),
+        ):
             raises_everywhere(comm, InputError, text, make)
 
 
@@ -121,11 +130,16 @@ def cycles(comm):
     chance = np.random.default_rng(comm.rank)
     u, v = chance.standard_normal((2, 512))
     with diffusion(comm, blocks, field(blocks.shape)[blocks.part(comm.rank)].reshape(shape), TOP) as A:
+
         def product(a, b):
             return A.halo.control.sum(np.array([a @ b]))[0]
 
-        for smoother, switch, few in ((Chebyshev, 1, 1), (IC0, 2 if comm.size > 1 else 1, max(1, comm.size // 2)),
-                                      (AdditiveSchwarz, 1, max(1, comm.size // 2)), (Jacobi, None, 1)):
+        for smoother, switch, few in (
+            (Chebyshev, 1, 1),
+            (IC0, 2 if comm.size > 1 else 1, max(1, comm.size // 2)),
+            (AdditiveSchwarz, 1, max(1, comm.size // 2)),
+            (Jacobi, None, 1),
+        ):
             with Multigrid(A, blocks, smoother=smoother, switch=switch, gather_to=few) as M:
                 assert M.levels[0] is blocks and M.levels[-1].size == 1
                 one, other = M @ u, M @ v
@@ -193,12 +207,20 @@ def refused(comm):
     even = Blocks((4 * comm.size, 4, 4), (comm.size, 1, 1))
     odd = Blocks((3 * comm.size, 4, 4), (comm.size, 1, 1))
     last = comm.rank == comm.size - 1
-    with diffusion(comm, even, 1.0, TOP) as A, diffusion(comm, odd, 1.0, TOP) as B, diffusion(comm, even, 1.0) as singular:
+    with (
+        diffusion(comm, even, 1.0, TOP) as A,
+        diffusion(comm, odd, 1.0, TOP) as B,
+        diffusion(comm, even, 1.0) as singular,
+    ):
         for text, make in (
-                ("expected switch to be a level from 1 to ", lambda: Multigrid(A, even, switch=9)),
-                ("switch: expected the same on all ranks", lambda: Multigrid(A, even, switch=9 if last else 1)),
-                ("expected blocks of an even number of cells along each axis, received (3, 4, 4)", lambda: Multigrid(B, odd)),
-                (f"expected blocks with {A.count} cells on this rank", lambda: Multigrid(A, odd)),
-                ("expected gather_to to be a number of ranks", lambda: Multigrid(A, even, gather_to=comm.size + 1)),
-                ("received one whose coarsest level is not", lambda: Multigrid(singular, even))):
+            ("expected switch to be a level from 1 to ", lambda: Multigrid(A, even, switch=9)),
+            ("switch: expected the same on all ranks", lambda: Multigrid(A, even, switch=9 if last else 1)),
+            (
+                "expected blocks of an even number of cells along each axis, received (3, 4, 4)",
+                lambda: Multigrid(B, odd),
+            ),
+            (f"expected blocks with {A.count} cells on this rank", lambda: Multigrid(A, odd)),
+            ("expected gather_to to be a number of ranks", lambda: Multigrid(A, even, gather_to=comm.size + 1)),
+            ("received one whose coarsest level is not", lambda: Multigrid(singular, even)),
+        ):
             raises_everywhere(comm, InputError, text, make)

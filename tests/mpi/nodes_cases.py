@@ -22,6 +22,7 @@ def all_seven(comm):
 def forgotten_chains(comm):
     """Only a few collectives are kept prepared here: those that were forgotten are prepared again."""
     from overlap.collectives import nodes
+
     kept, nodes._KEPT = nodes._KEPT, 5
     try:
         on_node(comm, [1, 7, 1, 7], max_nbytes=4096)
@@ -60,10 +61,12 @@ def bad_input(comm):
     """One exception on all ranks, those of other nodes as well."""
     last = comm.rank == comm.size - 1
     a, b = np.zeros(4), np.zeros(4)
-    for call, text in ((lambda: fast.Allreduce(a[:3] if last else a, b[:3] if last else b), "24 bytes"),
-                       (lambda: fast.Barrier() if last else fast.Allreduce(a, b), "Barrier"),
-                       (lambda: fast.Allreduce(a, b, Op.BAND if last else Op.SUM), "received BAND"),
-                       (lambda: fast.Allreduce(np.zeros(8)[::2] if last else a, b), "contiguous")):
+    for call, text in (
+        (lambda: fast.Allreduce(a[:3] if last else a, b[:3] if last else b), "24 bytes"),
+        (lambda: fast.Barrier() if last else fast.Allreduce(a, b), "Barrier"),
+        (lambda: fast.Allreduce(a, b, Op.BAND if last else Op.SUM), "received BAND"),
+        (lambda: fast.Allreduce(np.zeros(8)[::2] if last else a, b), "contiguous"),
+    ):
         fast = Collectives(comm)
         with pytest.raises(InputError, match=text):
             call()
@@ -124,11 +127,15 @@ def fewest_messages(comm):
     with Collectives(comm) as fast:
         nodes, block, pieces = fast.nodes, np.zeros(8), np.zeros((comm.size, 8))
         steps = (nodes - 1).bit_length()
-        for call, expected in ((lambda: fast.Bcast(block), nodes - 1), (lambda: fast.Gather(block, pieces), nodes - 1),
-                               (lambda: fast.Scatter(pieces, block), nodes - 1),
-                               (lambda: fast.Reduce(block, pieces[0]), nodes - 1),
-                               (lambda: fast.allreduce(1.0), nodes * steps), (fast.Barrier, nodes * steps),
-                               (lambda: fast.Allgather(block, pieces), nodes * steps)):
+        for call, expected in (
+            (lambda: fast.Bcast(block), nodes - 1),
+            (lambda: fast.Gather(block, pieces), nodes - 1),
+            (lambda: fast.Scatter(pieces, block), nodes - 1),
+            (lambda: fast.Reduce(block, pieces[0]), nodes - 1),
+            (lambda: fast.allreduce(1.0), nodes * steps),
+            (fast.Barrier, nodes * steps),
+            (lambda: fast.Allgather(block, pieces), nodes * steps),
+        ):
             before = fast._carrier.post.messages
             call()
             assert comm.allreduce(fast._carrier.post.messages - before) == expected
@@ -174,6 +181,6 @@ def on_links(comm):
             ours = comm.allreduce(fast._carrier.post.messages - before)
             assert ours == calls * (1 if name in one_way else 2)
             if name in ("Scatter", "Gather", "Allgather", "Allreduce"):
-                sent_by_mpi(name)    # connections are made
+                sent_by_mpi(name)  # connections are made
                 mpis = sent_by_mpi(name) - sent_by_mpi()
                 assert ours < mpis, (name, ours, mpis)

@@ -16,8 +16,9 @@ sys.path.insert(0, str(FOLDER))
 def class_s(comm):
     """Every kernel: even shares, and uneven ones that are moved with as many messages."""
     from nas import suite
+
     for name in suite.KERNELS:
-        weights = (3.0, 1.0, 2.0)[:comm.size]
+        weights = (3.0, 1.0, 2.0)[: comm.size]
         runs, kernel = suite.runs(comm, suite.Case(name, "S"), lambda done, total: None, weights=weights, plain=True)
         for run in runs:
             assert run.verified, (name, run)
@@ -34,9 +35,10 @@ def class_s(comm):
 def as_between_nodes(comm):
     """IS sends places of keys in their buckets, CG sums once per step."""
     from nas import conjugate_gradient, integer_sort
+
     with patch.object(integer_sort, "nodes", lambda comm: 2), patch.object(conjugate_gradient, "nodes", lambda comm: 2):
         for kind in (integer_sort.IS, conjugate_gradient.CG):
-            with kind(comm, "S", (3.0, 1.0, 2.0)[:comm.size], lambda done, total: None) as kernel:
+            with kind(comm, "S", (3.0, 1.0, 2.0)[: comm.size], lambda done, total: None) as kernel:
                 kernel.warm_up()
                 kernel.run()
                 assert all(check.passed for check in kernel.checks()), kernel.checks()
@@ -45,6 +47,7 @@ def as_between_nodes(comm):
 def drawn_batches(comm):
     """Every batch of EP is drawn once."""
     from nas import suite
+
     runs, _ = suite.runs(comm, suite.Case("ep", "S", 2), lambda done, total: None, balance=True)
     for run in runs:
         assert run.verified and sum(run.shares) == 256, run
@@ -53,24 +56,27 @@ def drawn_batches(comm):
 def random_numbers(comm):
     """Numbers from anywhere in the stream, against Python's integers."""
     from nas import random_numbers
+
     state, expected = 314159265, []
     for _ in range(5000):
         state = state * 5**13 % 2**46
         expected.append(state / 2**46)
     for first, count in ((0, 5000), (1023, 1025), (4999, 1), (17, 0)):
-        assert np.array_equal(random_numbers.numbers(314159265, first, count), expected[first:first + count])
+        assert np.array_equal(random_numbers.numbers(314159265, first, count), expected[first : first + count])
 
 
-BAD = {"ep --weights 1": "expected a weight for each of 2 rank(s), received 1",
-       "ep --weights 1 0": "expected a positive number, received 0",
-       "ep --weights 1 nan": "expected a positive number, received nan",
-       "ep --weights 1 2 --balance": "not allowed with argument",
-       "ep --repeat 0": "expected --repeat to be at least 1, received 0",
-       "ep --class D": "invalid choice: 'D'",
-       "lu": "invalid choice: 'lu'",
-       "ep --link 2furlongs": "expected a rate above 0",
-       "ep --link 2gbit": "expected --ranks and --link without mpiexec",
-       "ep --json /nowhere/at.json": "expected --json to be a file in a folder that is there"}
+BAD = {
+    "ep --weights 1": "expected a weight for each of 2 rank(s), received 1",
+    "ep --weights 1 0": "expected a positive number, received 0",
+    "ep --weights 1 nan": "expected a positive number, received nan",
+    "ep --weights 1 2 --balance": "not allowed with argument",
+    "ep --repeat 0": "expected --repeat to be at least 1, received 0",
+    "ep --class D": "invalid choice: 'D'",
+    "lu": "invalid choice: 'lu'",
+    "ep --link 2furlongs": "expected a rate above 0",
+    "ep --link 2gbit": "expected --ranks and --link without mpiexec",
+    "ep --json /nowhere/at.json": "expected --json to be a file in a folder that is there",
+}
 
 
 def bad_arguments(comm):
@@ -88,5 +94,9 @@ def bad_arguments(comm):
                 status = end.code
         assert status == 2, line
         assert told.getvalue().count(message) == (comm.rank == 0), (line, told.getvalue())
-    assert run.parsed("ft --class A --weights 7 4".split(), 2).weights == [7.0, 4.0]
-    assert run._without("ep --ranks 2 --link=1gbit --class S".split(), "--ranks", "--link") == ["ep", "--class", "S"]
+    assert run.parsed(["ft", "--class", "A", "--weights", "7", "4"], 2).weights == [7.0, 4.0]
+    assert run._without(["ep", "--ranks", "2", "--link=1gbit", "--class", "S"], "--ranks", "--link") == [
+        "ep",
+        "--class",
+        "S",
+    ]

@@ -26,6 +26,7 @@ def bracket(ax, ay, bx, by):
 
 # ---- truth: sums over modes, no FFT ----------------------------------------------------------
 
+
 class Modes:
     """A real or complex field as coefficients of all modes |k| <= K of its grid, without Nyquist's.
 
@@ -56,8 +57,8 @@ class Modes:
         """The spectrum with numpy's default norm; zero where modes are not resolved."""
         columns = self.nx // 2 + 1 if self.real else self.nx
         spectrum = np.zeros((*values.shape[:-2], self.ny, columns), complex)
-        kx = self.kx[:, self.mx:] if self.real else self.kx
-        spectrum[..., self.ky % self.ny, kx % self.nx] = values[..., -kx.shape[1]:]
+        kx = self.kx[:, self.mx :] if self.real else self.kx
+        spectrum[..., self.ky % self.ny, kx % self.nx] = values[..., -kx.shape[1] :]
         return spectrum * (self.ny * self.nx)
 
     def convolve(self, a, b):
@@ -65,8 +66,8 @@ class Modes:
         whole = np.zeros((*a.shape[:-2], 4 * self.my + 1, 4 * self.mx + 1), complex)
         rows, columns = a.shape[-2:]
         for i, j in product(range(rows), range(columns)):
-            whole[..., i:i + rows, j:j + columns] += a[..., i, j][..., None, None] * b
-        return whole[..., self.my:self.my + rows, self.mx:self.mx + columns]
+            whole[..., i : i + rows, j : j + columns] += a[..., i, j][..., None, None] * b
+        return whole[..., self.my : self.my + rows, self.mx : self.mx + columns]
 
 
 def spectra(rng, count, shape, dtype):
@@ -76,7 +77,7 @@ def spectra(rng, count, shape, dtype):
 
 
 def local(plan, spectrum, order):
-    return np.array(whole(spectrum, order)[plan.spectrum.local_slice[-spectrum.ndim:]])
+    return np.array(whole(spectrum, order)[plan.spectrum.local_slice[-spectrum.ndim :]])
 
 
 def whole(spectrum, order):
@@ -92,17 +93,26 @@ def points_of(norm, shape):
 
 # ---- the bracket -----------------------------------------------------------------------------
 
+
 def closed_form(comm, dtype, mode, shape=(24, 20)):
     """{sin(p.x), sin(r.x)} = (p x r) / 2 [cos((p + r).x) + cos((p - r).x)], all slices at once."""
-    waves = [((1, 2), (3, -1)), ((2, 0), (0, 3)), ((1, 1), (2, 2)), ((-3, 1), (1, 4)),
-             ((4, 3), (5, 1)), ((0, 1), (1, 0)), ((2, -3), (2, 3))]
+    waves = [
+        ((1, 2), (3, -1)),
+        ((2, 0), (0, 3)),
+        ((1, 1), (2, 2)),
+        ((-3, 1), (1, 4)),
+        ((4, 3), (5, 1)),
+        ((0, 1), (1, 0)),
+        ((2, -3), (2, 3)),
+    ]
     ny, nx = shape
     y, x = np.mgrid[:ny, :nx] * 2 * np.pi / np.array([ny, nx])[:, None, None]
     a, b, truth = (np.empty((len(waves), ny, nx)) for _ in range(3))
     for z, ((px, py), (rx, ry)) in enumerate(waves):
         a[z], b[z] = np.sin(px * x + py * y), np.sin(rx * x + ry * y)
-        truth[z] = (px * ry - py * rx) / 2 * (np.cos((px + rx) * x + (py + ry) * y)
-                                              + np.cos((px - rx) * x + (py - ry) * y))
+        truth[z] = (
+            (px * ry - py * rx) / 2 * (np.cos((px + rx) * x + (py + ry) * y) + np.cos((px - rx) * x + (py - ry) * y))
+        )
     real_shape = len(waves), ny, nx
     with overlap.FFT2(comm, real_shape, dtype, settings={"wait": mode}) as plan:
         ky, kx = plan.wavenumbers()
@@ -129,15 +139,14 @@ def direct_sum(comm, dtype, order, mode):
         ac, bc = modes.of_spectrum(a), modes.of_spectrum(b)
         truth = modes.to_spectrum(
             modes.convolve(1j * modes.kx * ac, 1j * modes.ky * bc)
-            - modes.convolve(1j * modes.ky * ac, 1j * modes.kx * bc))
+            - modes.convolve(1j * modes.ky * ac, 1j * modes.kx * bc)
+        )
         truth = whole(truth, order)[plan.spectrum.local_slice]
-        np.testing.assert_allclose(found, truth, rtol=0, atol=1e-12 * np.abs(truth).max(
-            initial=1))
+        np.testing.assert_allclose(found, truth, rtol=0, atol=1e-12 * np.abs(truth).max(initial=1))
         assert overlap.DistArray is type(found)
         # The other way round, and with itself.
         opposite = acting(*derivatives[2:], *derivatives[:2])
-        np.testing.assert_allclose(opposite, -truth, rtol=0, atol=1e-12 * np.abs(truth).max(
-            initial=1))
+        np.testing.assert_allclose(opposite, -truth, rtol=0, atol=1e-12 * np.abs(truth).max(initial=1))
         nothing = acting(*derivatives[:2], *derivatives[:2])
         assert np.abs(nothing).max(initial=0) <= 1e-12 * np.abs(truth).max(initial=1)
         plain = plan.pointwise(bracket)(*derivatives)  # aliased: the same only by a mistake
@@ -148,8 +157,7 @@ def direct_sum(comm, dtype, order, mode):
 def conserved(comm, dtype, shape=(3, 18, 16)):
     """mean {a,b}, mean a{a,b} and mean b{a,b} vanish; the last two only when de-aliased."""
     modes = Modes(shape, real=dtype == "f8")
-    a, b = (modes.to_spectrum(modes.of_spectrum(field))
-            for field in spectra(np.random.default_rng(2), 2, shape, dtype))
+    a, b = (modes.to_spectrum(modes.of_spectrum(field)) for field in spectra(np.random.default_rng(2), 2, shape, dtype))
     points = shape[1] * shape[2]
     with overlap.FFT2(comm, shape, dtype, settings={"wait": "poll"}) as plan:
         ky, kx = plan.wavenumbers()
@@ -165,8 +173,7 @@ def conserved(comm, dtype, shape=(3, 18, 16)):
             return comm.allreduce(np.asarray(part))
 
         for dealias, aliased in (("3/2", False), (None, True)):
-            result = plan.pointwise(bracket, dealias=dealias)(
-                1j * kx * ah, 1j * ky * ah, 1j * kx * bh, 1j * ky * bh)
+            result = plan.pointwise(bracket, dealias=dealias)(1j * kx * ah, 1j * ky * ah, 1j * kx * bh, 1j * ky * bh)
             size = np.sqrt(mean_product(result, result).real * mean_product(ah, ah).real)
             mean = np.where((ky == 0) & (kx == 0), result, 0)
             mean = np.abs(comm.allreduce(np.asarray(mean.sum(axis=(1, 2))))) / points
@@ -184,6 +191,7 @@ def conserved(comm, dtype, shape=(3, 18, 16)):
 
 
 # ---- ways to write the function --------------------------------------------------------------
+
 
 def parameters(comm, mode):
     """`out`, `index`, shared fields and layouts of the arrays, against numpy."""
@@ -221,14 +229,20 @@ def parameters(comm, mode):
     def shared_only_one(u, v):
         return u * v
 
-    cases = [(plain, 1, 1, (ar * br + cr,)), (with_out, 1, 1, (ar * br + cr,)),
-             (with_default, 1, 1, (ar * br + cr,)), (with_index, 1, 1, (ar * br + cr * slices,)),
-             (two, 1, 2, (ar * cr, br)), (two_with_all, 1, 2, (ar * cr, br * slices)),
-             (shared_only_one, 1, 1, (ar * cr,))]
+    cases = [
+        (plain, 1, 1, (ar * br + cr,)),
+        (with_out, 1, 1, (ar * br + cr,)),
+        (with_default, 1, 1, (ar * br + cr,)),
+        (with_index, 1, 1, (ar * br + cr * slices,)),
+        (two, 1, 2, (ar * cr, br)),
+        (two_with_all, 1, 2, (ar * cr, br * slices)),
+        (shared_only_one, 1, 1, (ar * cr,)),
+    ]
     for workers, (chunk, depth) in ((1, (1, 2)), (3, (2, 3)), (2, (None, None))):
-        with overlap.Runtime(comm, workers=workers) as rt, \
-                overlap.FFT2(rt, shape, "f8",
-                             settings={"wait": mode, "chunk": chunk, "depth": depth}) as plan:
+        with (
+            overlap.Runtime(comm, workers=workers) as rt,
+            overlap.FFT2(rt, shape, "f8", settings={"wait": mode, "chunk": chunk, "depth": depth}) as plan,
+        ):
             fields = [np.array(field[plan.spectrum.local_slice]) for field in (a, b)]
             flat = np.array(c[plan.spectrum.local_slice[2:]])
             for function, shared, outputs, truths in cases:
@@ -244,8 +258,7 @@ def parameters(comm, mode):
                     assert_close(found, forward_truth(truth), plan.spectrum.local_slice, comm)
                 assert [field.tobytes() for field in given] == before
                 for layout in LAYOUTS[workers]:
-                    outs = [laid_out(np.full(plan.spectrum.shape, 5, "c16"), layout)
-                            for _ in range(outputs)]
+                    outs = [laid_out(np.full(plan.spectrum.shape, 5, "c16"), layout) for _ in range(outputs)]
                     arrays = [laid_out(field, layout)[0] for field in given]
                     out = tuple(array for array, _ in outs) if outputs > 1 else outs[0][0]
                     assert acting(*arrays, out=out) is out
@@ -283,6 +296,7 @@ def parameters(comm, mode):
 
 # ---- every mode gives the same bits ----------------------------------------------------------
 
+
 def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), workers=(1, 2, 3)):
     """Each mode, depth, chunk and number of workers; and each plane as if it were alone."""
     rng = np.random.default_rng(7)
@@ -293,15 +307,13 @@ def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), worke
         return u * v - w, w * u
 
     options = dict(outputs=2, shared=1, dealias=dealias)
-    with overlap.FFT2(comm, shape, dtype, layout={"order": order},
-                      settings={"wait": "off"}) as plan:
+    with overlap.FFT2(comm, shape, dtype, layout={"order": order}, settings={"wait": "off"}) as plan:
         given = [local(plan, field, order) for field in (a, b, c)]
         expected = plan.pointwise(function, **options)(*given)
         single = plan.pointwise(lambda u, v: u * v, dealias=dealias)
         expected_single = single(*given[:2])
     ones = []
-    with overlap.FFT2(comm, shape[1:], dtype, layout={"order": order},
-                      settings={"wait": "off"}) as plan:
+    with overlap.FFT2(comm, shape[1:], dtype, layout={"order": order}, settings={"wait": "off"}) as plan:
         acting = plan.pointwise(function, **options)
         for z in range(shape[0]):
             ones.append(acting(given[0][z], given[1][z], given[2]))
@@ -309,12 +321,12 @@ def modes_agree(comm, dtype, dealias, order="natural", shape=(11, 10, 12), worke
         assert same_bits(np.array([pair[number] for pair in ones]), np.asarray(expected[number]))
     for count in workers:
         with overlap.Runtime(comm, workers=count) as rt:
-            for mode, (depth, chunk) in product(
-                    (*WAITS, "auto"), ((None, None), (1, 1), (3, 1), (2, 4))):
+            for mode, (depth, chunk) in product((*WAITS, "auto"), ((None, None), (1, 1), (3, 1), (2, 4))):
                 if mode == "auto" and depth is not None:
                     continue
-                with overlap.FFT2(rt, shape, dtype, layout={"order": order},
-                                  settings={"wait": mode, "depth": depth, "chunk": chunk}) as plan:
+                with overlap.FFT2(
+                    rt, shape, dtype, layout={"order": order}, settings={"wait": mode, "depth": depth, "chunk": chunk}
+                ) as plan:
                     acting = plan.pointwise(function, **options)
                     single = plan.pointwise(lambda u, v: u * v, dealias=dealias)
                     label = f"{count} worker(s), {mode}: {acting.settings}"

@@ -17,6 +17,7 @@ from overlap.fft.volume_pointwise import VolumePointwise
 
 # ---- what would give wrong numbers -----------------------------------------------------------
 
+
 def functions_that_would_lie(comm):
     """Shared fields cannot be changed; what a function with `out` returns counts; masks and `async` do not."""
     for kind, shape in ((overlap.FFT2, (3, 6, 8)), (overlap.FFT3, (3, 2, 6, 8))):
@@ -42,8 +43,7 @@ def functions_that_would_lie(comm):
             close(plan.pointwise(lambda u, v, out: u * v, shared=1)(field, flat))
             close(plan.pointwise(lambda u, v, out=None: np.multiply(u, v, out=out), shared=1)(field, flat))
             close(plan.pointwise(lambda u, v, *, out: np.copyto(out, u * v), shared=1)(field, flat))
-            for bad in (lambda u, v, out: 0, lambda u, v, out: (u, v),
-                        lambda u, v: np.ma.masked_less(u * v, 0)):
+            for bad in (lambda u, v, out: 0, lambda u, v, out: (u, v), lambda u, v: np.ma.masked_less(u * v, 0)):
                 error = raised(overlap.SliceError, plan.pointwise(bad, shared=1), field, flat)
                 assert "expected the function to return" in str(error)
 
@@ -57,8 +57,12 @@ def functions_that_would_lie(comm):
                 async def __call__(self, u, v):
                     return u * v
 
-            for bad, name in ((product, "product"), (generator, "generator"), (Product(), "Product"),
-                              (functools.partial(product), "product")):
+            for bad, name in (
+                (product, "product"),
+                (generator, "generator"),
+                (Product(), "Product"),
+                (functools.partial(product), "product"),
+            ):
                 error = raised(overlap.InputError, plan.pointwise, bad, inputs=2, shared=1)
                 same_everywhere(comm, str(error))
                 assert "async" in str(error) and name in str(error)
@@ -92,8 +96,10 @@ def compiled_functions_that_would_lie(comm):
         v *= 2
         return u * v
 
-    with overlap.FFT2(comm, shape, "f8", settings={"wait": "off"}) as plan, \
-            overlap.FFT2(comm, shape[1:], "f8", settings={"wait": "off"}) as flat_plan:
+    with (
+        overlap.FFT2(comm, shape, "f8", settings={"wait": "off"}) as plan,
+        overlap.FFT2(comm, shape[1:], "f8", settings={"wait": "off"}) as flat_plan,
+    ):
         field, flat = plan.forward(u[plan.real.local_slice]), flat_plan.forward(v[flat_plan.real.local_slice])
         truth = plan.forward((u * v)[plan.real.local_slice])
         for function in (returns, fills_and_returns, fills):
@@ -106,6 +112,7 @@ def compiled_functions_that_would_lie(comm):
 
 
 # ---- errors ----------------------------------------------------------------------------------
+
 
 def bad_input(comm, mode):
     shape = (3, 6, 8)
@@ -146,8 +153,15 @@ def bad_input(comm, mode):
             assert all((out == 5).all() for out in outs), label
         for found, truth in zip(acting(field, flat, out=outs), expected):
             assert same_bits(found, truth)
-        bad_arguments = ({"inputs": 0}, {"inputs": 2, "shared": 2}, {"outputs": 0},
-                         {"dealias": "2/3"}, {"inputs": 1.0}, {"shared": -1}, {"dealias": 1.5})
+        bad_arguments = (
+            {"inputs": 0},
+            {"inputs": 2, "shared": 2},
+            {"outputs": 0},
+            {"dealias": "2/3"},
+            {"inputs": 1.0},
+            {"shared": -1},
+            {"dealias": 1.5},
+        )
         for bad, arguments in product({0, comm.size - 1}, bad_arguments):
             arguments = arguments if comm.rank == bad else {"inputs": 2}
             error = raised(overlap.InputError, plan.pointwise, lambda u, v: u, **arguments)
@@ -175,19 +189,43 @@ def bad_results(comm, mode, workers):
         if how == "interrupt":
             raise SystemExit("in the function")
         good = u * v, u
-        return {None: good, "one": u, "three": (*good, u), "shape": (u[:, :-1], u),
-                "row": (u[0], u), "scalar": (1.0, u), "None": None, "complex": (1j * u, u),
-                "text": ("text", u), "objects": (u, np.full(u.shape, None)),
-                "list": list(good)}[how]
+        return {
+            None: good,
+            "one": u,
+            "three": (*good, u),
+            "shape": (u[:, :-1], u),
+            "row": (u[0], u),
+            "scalar": (1.0, u),
+            "None": None,
+            "complex": (1j * u, u),
+            "text": ("text", u),
+            "objects": (u, np.full(u.shape, None)),
+            "list": list(good),
+        }[how]
 
-    with overlap.Runtime(comm, workers=workers) as rt, \
-            overlap.FFT2(rt, shape, "f8",
-                         settings={"wait": mode, "depth": 2, "chunk": 1}) as plan:
+    with (
+        overlap.Runtime(comm, workers=workers) as rt,
+        overlap.FFT2(rt, shape, "f8", settings={"wait": mode, "depth": 2, "chunk": 1}) as plan,
+    ):
         field = local(plan, a, "natural")
         acting = plan.pointwise(function, inputs=2, outputs=2)
         expected = acting(field, field)
-        for number, how in enumerate(("raise", "one", "three", "shape", "row", "scalar", "None",
-                                      "complex", "text", "objects", "list", "interrupt")):
+        for number, how in enumerate(
+            (
+                "raise",
+                "one",
+                "three",
+                "shape",
+                "row",
+                "scalar",
+                "None",
+                "complex",
+                "text",
+                "objects",
+                "list",
+                "interrupt",
+            )
+        ):
             for origin, z in ((number % comm.size, number % 4), (comm.size - 1, 3)):
                 if comm.rank == origin:
                     wrong[z] = how
@@ -210,19 +248,25 @@ def injected(comm, mode, dealias="3/2"):
         flat = np.array(fields[0][1])
         acting = plan.pointwise(lambda u, v, w: u * v * w, shared=1, dealias=dealias)
         expected = acting(*fields, flat)
-        sites = [(PlaneBlocks, "pack", 2), (PlaneBlocks, "to_real", 1), (PlaneBlocks, "to_modes", 1),
-                 (PlaneBlocks, "unpack", 1), (Pointwise, "exchanged", 2),
-                 (StagedTransform, "pack", 0), (StagedTransform, "unpack", 0),
-                 (StagedTransform, "exchanged", 0)]  # the last ones of the shared field
+        sites = [
+            (PlaneBlocks, "pack", 2),
+            (PlaneBlocks, "to_real", 1),
+            (PlaneBlocks, "to_modes", 1),
+            (PlaneBlocks, "unpack", 1),
+            (Pointwise, "exchanged", 2),
+            (StagedTransform, "pack", 0),
+            (StagedTransform, "unpack", 0),
+            (StagedTransform, "exchanged", 0),
+        ]  # the last ones of the shared field
         if comm.size == 1:
-            sites = [site for site in sites if site[1] != "exchanged"
-                     and site[:2] != (StagedTransform, "unpack")]
+            sites = [site for site in sites if site[1] != "exchanged" and site[:2] != (StagedTransform, "unpack")]
         for (owner, name, per_slice), origin in product(sites, range(comm.size)):
             shared = 0
             for place in (0, shared, shared + per_slice * 3):
                 label = f"{owner}.{name}, call {place}, rank {origin}"
-                with (failing(owner, name, lambda number, *_: number == place)
-                      if comm.rank == origin else nothing_fails()) as state:
+                with (
+                    failing(owner, name, lambda number, *_: number == place) if comm.rank == origin else nothing_fails()
+                ) as state:
                     error = raised(overlap.SliceError, acting, *fields, flat)
                 assert state["raised"] == (comm.rank == origin), label
                 same_everywhere(comm, (error.rank, error.slice, str(error)))
@@ -234,12 +278,10 @@ def making_fails_on_one_rank(comm):
     """A rank without memory for a function's planes: none on any rank, and the plans go on alike."""
     shape = (3, 6, 8, 10)
     last = comm.size - 1
-    for make, kind, axes in ((overlap.FFT2, Pointwise, (-2, -1)),
-                             (overlap.FFT3, VolumePointwise, (-3, -2, -1))):
+    for make, kind, axes in ((overlap.FFT2, Pointwise, (-2, -1)), (overlap.FFT3, VolumePointwise, (-3, -2, -1))):
         with make(comm, shape, "f8", settings={"wait": "poll"}) as plan:
             kept = plan.pointwise(lambda u: u)
-            with failing(kind, "configure", lambda *_: True) if (
-                    comm.rank == last) else nothing_fails():
+            with failing(kind, "configure", lambda *_: True) if (comm.rank == last) else nothing_fails():
                 error = raised(overlap.RankError, plan.pointwise, lambda u: u * u)
             same_everywhere(comm, str(error))
             assert error.rank == last and "Boom" in error.summary
@@ -267,7 +309,7 @@ def planning_calls_no_function(comm):
         assert acting.trials or comm.size == 1
         spectrum = plan.forward(u[plan.real.local_slice])
         expected = acting(spectrum)
-        assert sum(calls) == shape[0] * plan.real.shape[1]      # every row once
+        assert sum(calls) == shape[0] * plan.real.shape[1]  # every row once
         assert_close(expected, forward_truth(1 / u), plan.spectrum.local_slice, comm)
         product = plan.pointwise(lambda u, v: u * v, shared=1)
         given = spectrum, np.array(spectrum[0])

@@ -22,8 +22,9 @@ SIZES = [(1, 1), (1, 6), (7, 1), (2, 2), (3, 4), (4, 3), (5, 7), (6, 8), (9, 6),
 def sizes(comm, dtype, dealias, mode):
     """Products and copies of fields on grids of odd and even sizes, every norm and order."""
     with overlap.Runtime(comm, workers=2) as rt:
-        for number, (shape, order, norm) in enumerate(product(
-                SIZES, ("natural", "transposed"), (None, "ortho", "forward"))):
+        for number, (shape, order, norm) in enumerate(
+            product(SIZES, ("natural", "transposed"), (None, "ortho", "forward"))
+        ):
             if norm is not None and number % 3:
                 continue
             _sizes(comm, rt, (3, *shape), dtype, dealias, mode, order, norm)
@@ -36,14 +37,18 @@ def _sizes(comm, rt, shape, dtype, dealias, mode, order, norm):
     if dealias:
         modes = Modes(shape, real)
         ac, bc = up * modes.of_spectrum(wide(a)), up * modes.of_spectrum(wide(b))
-        products = modes.to_spectrum(modes.convolve(ac, bc)), modes.to_spectrum(
-            modes.convolve(ac, ac)), modes.to_spectrum(ac - 2 * bc)
+        products = (
+            modes.to_spectrum(modes.convolve(ac, bc)),
+            modes.to_spectrum(modes.convolve(ac, ac)),
+            modes.to_spectrum(ac - 2 * bc),
+        )
         products = tuple(down * truth for truth in products)
     else:
         ur, vr = (backward_truth(field, shape, dtype, norm) for field in (a, b))
         products = tuple(forward_truth(field, norm) for field in (ur * vr, ur * ur, ur - 2 * vr))
-    with overlap.FFT2(rt, shape, dtype, norm=norm, layout={"order": order},
-                      settings={"wait": mode, "depth": 2, "effort": "estimate"}) as plan:
+    with overlap.FFT2(
+        rt, shape, dtype, norm=norm, layout={"order": order}, settings={"wait": mode, "depth": 2, "effort": "estimate"}
+    ) as plan:
         acting = plan.pointwise(lambda u, v: (u * v, u * u, u - 2 * v), outputs=3, dealias=dealias)
         results = acting(local(plan, a, order), local(plan, b, order))
         assert isinstance(results, tuple) and len(results) == 3
@@ -54,7 +59,11 @@ def _sizes(comm, rt, shape, dtype, dealias, mode, order, norm):
             error = np.linalg.norm((wide(found) - truth[plan.spectrum.local_slice]).ravel())
             eps = np.finfo(dtype).eps
             assert error <= 5 * eps * np.sqrt(np.log2(max(4, 9 * shape[-1] * shape[-2]))) * size, (
-                shape, order, norm, error / size)
+                shape,
+                order,
+                norm,
+                error / size,
+            )
 
 
 def nyquist_dropped(comm):
@@ -78,25 +87,24 @@ def nyquist_dropped(comm):
 
 def finer_grid(comm):
     """De-aliased products do not depend on how fine the grid is; the points can be given."""
-    for make, shape, points in ((overlap.FFT2, (3, 7, 9), (12, 15)),
-                                (overlap.FFT3, (2, 5, 6, 7), (8, 10, 12))):
+    for make, shape, points in ((overlap.FFT2, (3, 7, 9), (12, 15)), (overlap.FFT3, (2, 5, 6, 7), (8, 10, 12))):
         found = []
         with make(comm, shape, dtype="f8", settings={"wait": "poll"}) as plan:
             field = plan.real.empty()
             field[...] = np.random.default_rng(1).random(shape)[plan.real.local_slice]
             spectrum = plan.forward(field)
             for dealias in ("3/2", points):
+
                 @plan.pointwise(dealias=dealias)
                 def square(u):
-                    assert u.shape[-1] == (points[-1] if dealias != "3/2" else
-                                           -(-3 * shape[-1] // 2))
+                    assert u.shape[-1] == (points[-1] if dealias != "3/2" else -(-3 * shape[-1] // 2))
                     return u * u
+
                 found.append(np.array(square(spectrum)))
             largest = max(comm.allgather(abs(found[0]).max(initial=0)))
             assert abs(found[0] - found[1]).max(initial=0) <= 1e-13 * largest
             for bad in ((2,) * len(points), points[1:], "2/3", 1.5):
-                with pytest.raises(overlap.InputError, match="expected dealias to be None, '3/2' or "
-                                   "at least"):
+                with pytest.raises(overlap.InputError, match="expected dealias to be None, '3/2' or at least"):
                     plan.pointwise(lambda u: u, dealias=bad)
 
 
@@ -104,15 +112,16 @@ def memory(comm, mode):
     """Nothing is allocated by a call with `out` if the function allocates nothing."""
     import gc
     import tracemalloc
+
     shape = (16, 96, 128)
 
     def function(u, v, out):
         np.multiply(u, v, out=out)
 
     for dealias in (None, "3/2"):
-        with overlap.FFT2(comm, shape, "f8",
-                          settings={"wait": mode, "depth": 3, "chunk": 2,
-                                    "effort": "measure"}) as plan:
+        with overlap.FFT2(
+            comm, shape, "f8", settings={"wait": mode, "depth": 3, "chunk": 2, "effort": "measure"}
+        ) as plan:
             acting = plan.pointwise(function, dealias=dealias, shared=1)
             field, out = plan.spectrum.empty(), plan.spectrum.empty()
             field[...] = 1

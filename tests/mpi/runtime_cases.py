@@ -63,14 +63,20 @@ class Tagged:
         kind = self.KINDS[(z + position) % len(self.KINDS)]
         size = self.comm.size
         sent = 100.0 * z + 10 * position + np.arange(size)
-        return {"Bcast": np.full(size, sent[z % size]), "Alltoall": sent,
-                "Allreduce": np.full(size, sent.sum()), "Allgather": np.repeat(sent, size)}[kind]
+        return {
+            "Bcast": np.full(size, sent[z % size]),
+            "Alltoall": sent,
+            "Allreduce": np.full(size, sent.sum()),
+            "Allgather": np.repeat(sent, size),
+        }[kind]
 
     def skeleton(self, awaits):
         """A skeleton whose slice `z` awaits ``awaits(z)`` operations."""
+
         async def skeleton(z):
             for position in range(awaits(z)):
                 await self.make(z, position)[0]
+
         return skeleton
 
     def order(self, record):
@@ -79,6 +85,7 @@ class Tagged:
 
 
 # ---- issue order -----------------------------------------------------------------------------
+
 
 class Gates:
     """Lets steps of one slice group pass in a given order, whatever the threads would like."""
@@ -107,8 +114,11 @@ def forced_order(comm):
         with overlap.Runtime(comm, workers=slots, depth=slots, wait=wait, agree_every=5) as rt:
             tagged = Tagged(rt.comm)
             shuffle = np.random.default_rng(comm.rank)
-            gates = {(group, position): Gates(group * slots + shuffle.permutation(slots))
-                     for group in range(slices // slots) for position in range(awaits)}
+            gates = {
+                (group, position): Gates(group * slots + shuffle.permutation(slots))
+                for group in range(slices // slots)
+                for position in range(awaits)
+            }
 
             @rt.pipelined(skeleton="agree" if wait == "off" else tagged.skeleton(lambda z: awaits))
             async def program(z):
@@ -135,11 +145,17 @@ def random_order(comm):
     delay = np.random.default_rng(1000 + comm.rank)
     delays = threading.Lock()
     for workers, depth, in_flight, agree_every in (
-            (1, 1, None, 1), (1, 3, 1, 2), (2, 4, None, 64), (3, 8, 2, 3), (2, 5, 5, 7)):
+        (1, 1, None, 1),
+        (1, 3, 1, 2),
+        (2, 4, None, 64),
+        (3, 8, 2, 3),
+        (2, 5, 5, 7),
+    ):
         orders = []
         for wait in WAITS:
-            with overlap.Runtime(comm, workers=workers, depth=depth, wait=wait,
-                                 in_flight=in_flight, agree_every=agree_every) as rt:
+            with overlap.Runtime(
+                comm, workers=workers, depth=depth, wait=wait, in_flight=in_flight, agree_every=agree_every
+            ) as rt:
                 tagged = Tagged(rt.comm)
 
                 given = tagged.skeleton(lambda z: z % 4)
@@ -202,6 +218,7 @@ def one_thread_talks(comm):
 
 # ---- core tokens, exchanges in flight --------------------------------------------------------------
 
+
 def _most_at_once(intervals):
     changes = sorted([(end, -1) for _, end in intervals] + [(start, 1) for start, _ in intervals])
     now = most = 0
@@ -216,8 +233,8 @@ def core_tokens(comm):
     most = {}
     for wait in ("block", "poll"):
         for workers in (1, 2, 3):
-            with overlap.Runtime(comm, workers=workers, depth=6, wait=wait, trace=True,
-                                 agree_every=4) as rt:
+            with overlap.Runtime(comm, workers=workers, depth=6, wait=wait, trace=True, agree_every=4) as rt:
+
                 @rt.pipelined
                 async def program(z):
                     buffer = np.ones(1000)
@@ -258,8 +275,8 @@ def exchanges_in_flight(comm, first=True):
             if comm.rank == 0 < last and count == held + in_flight - 1:
                 comm.Send(np.zeros(1), last)
 
-        with overlap.Runtime(comm, workers=2, depth=6, wait="poll", in_flight=in_flight,
-                             trace=True) as rt:
+        with overlap.Runtime(comm, workers=2, depth=6, wait="poll", in_flight=in_flight, trace=True) as rt:
+
             async def program(z):
                 buffer = np.ones(20000)
                 for _ in range(3):
@@ -271,8 +288,7 @@ def exchanges_in_flight(comm, first=True):
             finally:
                 Operation.make = original
             spans = [span for span in rt.trace.spans() if "slice" in span.label]
-            most = _most_at_once([(span.start_s, span.end_s) for span in spans
-                                  if span.kind == "communicate"])
+            most = _most_at_once([(span.start_s, span.end_s) for span in spans if span.kind == "communicate"])
             assert most <= in_flight, (most, in_flight)
             if comm.rank == 0 < last:
                 assert most == in_flight, (most, in_flight)

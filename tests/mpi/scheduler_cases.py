@@ -12,16 +12,18 @@ from mpi4py import MPI
 
 import overlap
 from overlap.runtime import barrier, parallel, take_turn, wait_for_slices
-from overlap.runtime.scheduling.job import Job
 from overlap.runtime.requests.requests import Operation
+from overlap.runtime.scheduling.job import Job
 from overlap.runtime.scheduling.polling import Polling
 
 # ---- waits, single issues, what is kept ------------------------------------------------------
+
 
 def wait_without_end(comm):
     """A wait that nobody can end is an error on all ranks, at once and in every mode."""
     for wait in WAITS:
         with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10) as rt:
+
             async def crossed(z):  # slice 0 waits at the barrier for slice 1, which waits for slice 0
                 if z == 1:
                     await wait_for_slices(1)
@@ -42,8 +44,7 @@ def wait_without_end(comm):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
                 await barrier()
 
-            for program, known, bad in ((crossed, skeleton, 1), (crossed, None, 1),
-                                        (late, both, 2), (late, None, 2)):
+            for program, known, bad in ((crossed, skeleton, 1), (crossed, None, 1), (late, both, 2), (late, None, 2)):
                 error = raised(overlap.SliceError, rt.pipelined(program, skeleton=known), range(6))
                 same_message(comm, error)
                 assert error.slice == str(bad) and "waits for ever" in error.summary, error
@@ -83,6 +84,7 @@ def error_of_none_in_particular(comm):
     """An error of `Testsome` where no request has ended is not dropped."""
     original = Polling.test_some
     with overlap.Runtime(comm, workers=2, depth=3, wait="poll", deadline_s=10) as rt:
+
         async def program(z):
             await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
@@ -108,8 +110,8 @@ def error_of_none_in_particular(comm):
 def nothing_is_kept(comm):
     """When a call has ended its arrays can go, without another call or a garbage collection."""
     for wait, known in product(WAITS, (True, False)):
-        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10,
-                             agree_every=2) as rt:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10, agree_every=2) as rt:
+
             async def program(z, data):
                 await rt.comm.Allreduce(MPI.IN_PLACE, data[z])
                 await parallel(np.sum, [data[z]] * 3)
@@ -170,6 +172,7 @@ def first_of_parallel(comm):
 
 # ---- programs that do not await the same everywhere ------------------------------------------
 
+
 def _irregular(rt, kind, z, data):
     """The second operation of a slice; that of slice 4 and later is odd in one way."""
     comm, odd = rt.comm, kind is not None and z >= 4
@@ -180,14 +183,12 @@ def _irregular(rt, kind, z, data):
     if kind == "gather root":
         return comm.Gather(data, np.empty((size, 4)), root=last)
     if kind == "tag":
-        return comm.Sendrecv(data, (comm.rank + 1) % size, one, np.empty(4),
-                             (comm.rank - 1) % size, one)
+        return comm.Sendrecv(data, (comm.rank + 1) % size, one, np.empty(4), (comm.rank - 1) % size, one)
     if kind == "peer":
         step = 1 + odd
-        return comm.Sendrecv(data, (comm.rank + step) % size, 5, np.empty(4),
-                             (comm.rank - step) % size, 5)
+        return comm.Sendrecv(data, (comm.rank + step) % size, 5, np.empty(4), (comm.rank - step) % size, 5)
     if kind == "count":
-        return comm.Allreduce(MPI.IN_PLACE, data[:4 - one])
+        return comm.Allreduce(MPI.IN_PLACE, data[: 4 - one])
     if kind == "type":
         return comm.Allreduce(MPI.IN_PLACE, data.view("i8") if odd else data)
     if kind == "operation":
@@ -227,6 +228,7 @@ def irregular_without_skeleton(comm):
     """A program whose slices await differently needs a skeleton; all ranks are told so, at once."""
     for wait, workers in product(WAITS, (1, 2)):
         with overlap.Runtime(comm, workers=workers, depth=3, wait=wait, deadline_s=10) as rt:
+
             async def program(z, kind, fewer=False):
                 data = np.ones(4)
                 await rt.comm.Allreduce(MPI.IN_PLACE, data)
@@ -251,8 +253,7 @@ def irregular_without_skeleton(comm):
             assert "position" in str(error), error
             _right_again(rt, 1)
             # While the program is learned, slices differ from the first one already.
-            error = raised(overlap.SliceError, rt.pipelined(program), (1, 4, 2, 3), "root"
-                           if comm.size > 1 else "tag")
+            error = raised(overlap.SliceError, rt.pipelined(program), (1, 4, 2, 3), "root" if comm.size > 1 else "tag")
             same_message(comm, error)
             assert "position 1 differs" in str(error), error
             _right_again(rt)
@@ -261,8 +262,8 @@ def irregular_without_skeleton(comm):
 def one_rank_is_irregular(comm):
     """Where one rank alone leaves its recorded program, it drains with that and the others go on."""
     for wait in WAITS:
-        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10,
-                             agree_every=3) as rt:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10, agree_every=3) as rt:
+
             async def program(z, kind):
                 data = np.ones(4)
                 await rt.comm.Allreduce(MPI.IN_PLACE, data)
@@ -281,8 +282,8 @@ def ranks_await_otherwise(comm):
     """The same call with another operation, root, type or count on one rank is named on all."""
     odd = comm.rank == comm.size - 1
     for wait in WAITS:
-        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10,
-                             agree_every=4) as rt:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10, agree_every=4) as rt:
+
             async def program(z, kind):
                 data = np.ones(4)
                 await rt.comm.Allreduce(MPI.IN_PLACE, data)
@@ -291,8 +292,7 @@ def ranks_await_otherwise(comm):
             def regular(z, kind):
                 return program(z, None)
 
-            for kind, known in product(("root", "count", "type", "operation", "call"),
-                                       (False, True)):
+            for kind, known in product(("root", "count", "type", "operation", "call"), (False, True)):
                 if known and kind in ("root", "count", "call"):
                     continue  # MPI itself hangs or fails there
                 if comm.size > 1:
@@ -309,8 +309,8 @@ def nothing_is_left_behind(comm):
     """After failures at every place of asymmetric programs, the next calls are right, bit for bit."""
     pair = comm.rank ^ 1
     for wait, agree_every in product(WAITS, (1, 3)):
-        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10,
-                             agree_every=agree_every) as rt:
+        with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=10, agree_every=agree_every) as rt:
+
             async def exchange(z, bad, site):
                 send, received = np.array([100.0 * z + comm.rank]), np.empty(1)
                 if z == bad and site == 0:
@@ -320,8 +320,7 @@ def nothing_is_left_behind(comm):
                     back = rt.comm.Recv(received, pair, z)
                 else:
                     there = back = take_turn()
-                for place, operation in enumerate((there, back) if comm.rank < pair
-                                                  else (back, there)):
+                for place, operation in enumerate((there, back) if comm.rank < pair else (back, there)):
                     await operation
                     if z == bad and site == place + 1:
                         raise Boom
@@ -332,8 +331,7 @@ def nothing_is_left_behind(comm):
 
             pipeline = rt.pipelined(exchange, skeleton=awaits)
             for (bad, site), rank in product(((0, 0), (1, 1), (0, 2), (5, 1)), {0, comm.size - 1}):
-                error = raised(overlap.SliceError, pipeline, range(12),
-                               bad if comm.rank == rank else -1, site)
+                error = raised(overlap.SliceError, pipeline, range(12), bad if comm.rank == rank else -1, site)
                 check_slice_error(comm, error, rank, bad)
                 pipeline(range(5), -1, 0)
                 _right_again(rt)
@@ -343,8 +341,8 @@ def left_behind(comm):
     """Messages from one slice to another that a failure leaves behind reach no later call."""
     pair = comm.rank ^ 1
     for wait in WAITS:
-        with overlap.Runtime(comm, workers=2, depth=2, wait=wait, deadline_s=10,
-                             agree_every=1) as rt:
+        with overlap.Runtime(comm, workers=2, depth=2, wait=wait, deadline_s=10, agree_every=1) as rt:
+
             async def handed_on(z, bad):  # what slice z sends, slice z + 6 receives
                 if z == bad:
                     raise Boom
@@ -360,8 +358,7 @@ def left_behind(comm):
             async def awaits(z, bad):
                 await rt.comm.Barrier()
                 if pair < comm.size:
-                    await (rt.comm.Send(np.zeros(1), pair, z) if z < 6
-                           else rt.comm.Recv(np.empty(1), pair, z - 6))
+                    await (rt.comm.Send(np.zeros(1), pair, z) if z < 6 else rt.comm.Recv(np.empty(1), pair, z - 6))
 
             pipeline = rt.pipelined(handed_on, skeleton=awaits)
             pipeline(range(12), -1)

@@ -19,8 +19,10 @@ from overlap.runtime.scheduling.scheduler import Scheduler
 
 # ---- signals ---------------------------------------------------------------------------------
 
+
 def alarms(comm, wait, moments=40):
     """A handler that raises, at many moments of a call: every job ends before it is raised."""
+
     def raising(number, frame):
         raise Boom("alarm")
 
@@ -48,7 +50,7 @@ def alarms(comm, wait, moments=40):
                     hits += error is not None
                 errors = comm.allgather(None if error is None else str(error))
                 assert len(set(errors)) == 1, errors
-                assert error is None or type(error) is overlap.SliceError and "alarm" in str(error)
+                assert error is None or (type(error) is overlap.SliceError and "alarm" in str(error))
                 sums.check()
     assert comm.rank or hits, "no alarm came in time"
 
@@ -119,6 +121,7 @@ def interrupted_together(comm):
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------
 
+
 def interrupted(comm):
     """SIGINT on one rank in mid-pipeline: KeyboardInterrupt there, SliceError elsewhere."""
     noticed = threading.Event()
@@ -159,6 +162,7 @@ def interrupted_at_the_end(comm):
     original = Scheduler._outcome
     for wait in ("off", "poll"):
         with overlap.Runtime(comm, wait=wait, deadline_s=5) as rt:
+
             @rt.pipelined
             async def program(z):
                 await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))
@@ -194,6 +198,7 @@ def interrupted_while_failing(comm):
 
     Failure.__init__ = interrupting
     with overlap.Runtime(comm, wait="off", deadline_s=5) as rt:
+
         @rt.pipelined
         async def program(z):
             await rt.comm.Allreduce(MPI.IN_PLACE, np.ones(1))

@@ -12,6 +12,7 @@ from overlap.runtime import barrier, parallel, worker_index
 
 # ---- slots, workers, barriers ----------------------------------------------------------------
 
+
 def lanes_bound_the_memory(comm):
     """`depth` slots, made once; never two slices in one; never more slices alive than slots."""
     for wait in WAITS:
@@ -24,6 +25,7 @@ def lanes_bound_the_memory(comm):
                 return made[-1]
 
             with overlap.Runtime(comm, workers=3, depth=depth, wait=wait) as rt:
+
                 @rt.pipelined(buffers=slot)
                 async def program(z, buffer, out):
                     nonlocal alive, most
@@ -124,6 +126,7 @@ def barriers_and_lanes(comm):
     """With slot buffers a barrier needs all slices in flight, and says so otherwise."""
     for wait in WAITS:
         with overlap.Runtime(comm, workers=2, depth=4, wait=wait) as rt:
+
             async def program(z, buffer):
                 buffer[0] = z
                 await barrier()

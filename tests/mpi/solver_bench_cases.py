@@ -13,10 +13,13 @@ from overlap.tools.bench import products, solvers
 
 def records(comm):
     for workload, matrix, more in (
-            ("halo", "poisson", {"plain_s", "tested_s", "sendrecv_s"}), ("spmv", "poisson", set()),
-            ("spmv", "elastic", {"full_s", "naive_s"}), ("cg", "poisson", {"iteration_s", "plain_s", "pipelined_s", "delayed_s", "delayed_pipelined_s"}),
-            ("cg", "elastic", {"iteration_s", "plain_s", "full_s", "naive_s", "iterations"}),
-            ("mgcg", "rock", {"iteration_s", "setup_s", "solve_s", "iterations", "switch"})):
+        ("halo", "poisson", {"plain_s", "tested_s", "sendrecv_s"}),
+        ("spmv", "poisson", set()),
+        ("spmv", "elastic", {"full_s", "naive_s"}),
+        ("cg", "poisson", {"iteration_s", "plain_s", "pipelined_s", "delayed_s", "delayed_pipelined_s"}),
+        ("cg", "elastic", {"iteration_s", "plain_s", "full_s", "naive_s", "iterations"}),
+        ("mgcg", "rock", {"iteration_s", "setup_s", "solve_s", "iterations", "switch"}),
+    ):
         record = solvers.measure(comm, workload, (8, 8, 8), 2, 2, matrix, 0.002)
         assert {"C_s", "T_s", "off_s", "auto_s", "hidden", "control_hidden", *more} <= set(record)
         assert all(value > 0 and math.isfinite(value) for name, value in record.items() if name.endswith("_s"))

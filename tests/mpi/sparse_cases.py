@@ -21,7 +21,7 @@ SOLVERS = {"cg": cg, "single": partial(cg, single_reduction=True), "pipecg": pip
 def split(comm, length, seed):
     """Rows of each rank, any numbers, none of the last or of the first where the seed is odd; the slice of this one."""
     chance = np.random.default_rng(seed)
-    cuts = np.sort(chance.permutation(np.arange(1, length))[:comm.size - 1])
+    cuts = np.sort(chance.permutation(np.arange(1, length))[: comm.size - 1])
     if seed % 4 == 1:
         cuts[-1:] = length
     elif seed % 4 == 3:
@@ -58,7 +58,11 @@ def whole(i, j, v, rows):
 
 def symmetric_blocks(comm):
     """Half of a symmetric matrix of 3 x 3 blocks is stored; the products are right, and the same bits for any number of workers."""
-    for rows, dtype in ((5, "f8"), (40, "f4"), (4500, "f8")):  # the last one is cut into several parts on each of two ranks
+    for rows, dtype in (
+        (5, "f8"),
+        (40, "f4"),
+        (4500, "f8"),
+    ):  # the last one is cut into several parts on each of two ranks
         i, j, v = drawn(rows, rows, 3, dtype, symmetric=True)
         order = np.argsort(i * rows + j, kind="stable")
         i, j, v = i[order], j[order], v[order]
@@ -69,7 +73,9 @@ def symmetric_blocks(comm):
         i, j = i[first], j[first]
         mirror = np.argsort(j * rows + i)
         v = total + total[mirror].transpose(0, 2, 1)  # symmetric bit for bit
-        right = sparse.bsr_array((v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows))
+        right = sparse.bsr_array(
+            (v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows)
+        )
         here = split(comm, rows, 3)
         mine = (here.start <= i) & (i < here.stop)
         x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(dtype)
@@ -83,7 +89,9 @@ def symmetric_blocks(comm):
                 np.testing.assert_allclose(found[-1], expected, rtol=rounding, atol=1e3 * rounding)
                 np.testing.assert_array_equal(found[-1], found[0])
             np.testing.assert_allclose(A.T @ x[here], expected, rtol=rounding, atol=1e3 * rounding)
-            raises_everywhere(comm, InputError, "expected a number of workers >= 1, received 0", lambda: setattr(A, "workers", 0))
+            raises_everywhere(
+                comm, InputError, "expected a number of workers >= 1, received 0", lambda: setattr(A, "workers", 0)
+            )
         if rows < 100:
             with Matrix(comm, i[mine], j[mine], v[mine] * np.triu(np.ones((3, 3), dtype)), here.stop - here.start) as A:
                 assert A.storage == "rows" or A.count < 3
@@ -92,7 +100,11 @@ def symmetric_blocks(comm):
 def block_diagonals(comm):
     """Symmetric blocks on few diagonals: eight rows at a time, the same bits for any number of workers, nothing read from elsewhere."""
     # Rows that are no multiple of eight, fewer than the diagonals are apart, and several parts on each of two ranks.
-    for rows, offsets, dtype in ((90, (0, 1, 2, 7), "f8"), (5000, (0, 1, 30, 31, 700), "f8"), (900, (0, 3, 8, 11), "f4")):
+    for rows, offsets, dtype in (
+        (90, (0, 1, 2, 7), "f8"),
+        (5000, (0, 1, 30, 31, 700), "f8"),
+        (900, (0, 3, 8, 11), "f4"),
+    ):
         chance = np.random.default_rng(rows)
         blocks = {}
         for offset in offsets:
@@ -104,9 +116,11 @@ def block_diagonals(comm):
         v = np.concatenate(list(blocks.values()))
         order = np.lexsort((j, i))
         i, j, v = i[order], j[order], v[order]
-        right = sparse.bsr_array((v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows))
+        right = sparse.bsr_array(
+            (v.astype("f8"), j, np.searchsorted(i, np.arange(rows + 1))), shape=(3 * rows, 3 * rows)
+        )
         limits = rows * np.arange(comm.size + 1) // comm.size
-        here = slice(*limits[comm.rank:comm.rank + 2])
+        here = slice(*limits[comm.rank : comm.rank + 2])
         mine = (here.start <= i) & (i < here.stop)
         x = chance.standard_normal((rows, 3)).astype(dtype)
         rounding = 1e-13 if dtype == "f8" else 1e-4
@@ -139,7 +153,9 @@ def diagonals(comm):
             np.testing.assert_allclose(A @ x[A.rows], (everything @ x)[A.rows], rtol=1e-13, atol=1e-13)
             np.testing.assert_allclose(A.T @ x[A.rows], (everything.T @ x)[A.rows], rtol=1e-13, atol=1e-13)
             cells = np.pad(x.reshape(shape), 1)
-            right = sum(value * np.roll(cells, [-one for one in offset], (0, 1, 2)) for value, offset in zip(values, SEVEN))
+            right = sum(
+                value * np.roll(cells, [-one for one in offset], (0, 1, 2)) for value, offset in zip(values, SEVEN)
+            )
             np.testing.assert_allclose(everything @ x, right[1:-1, 1:-1, 1:-1].reshape(-1), rtol=1e-13, atol=1e-13)
 
 
@@ -157,19 +173,27 @@ def solvers(comm, seeds):
         with Matrix(comm, i[mine], j[mine], v[mine], here.stop - here.start) as A:
             inverse = np.diag(1 / np.diag(right))
             blocks = right.reshape(rows, block, rows, block)[np.arange(rows), :, np.arange(rows)]
-            for M, dense in ((None, None), (Jacobi(A), inverse),
-                             (BlockJacobi(A), sparse.block_diag(np.linalg.inv(blocks)).toarray())):
+            for M, dense in (
+                (None, None),
+                (Jacobi(A), inverse),
+                (BlockJacobi(A), sparse.block_diag(np.linalg.inv(blocks)).toarray()),
+            ):
                 for name, solver in SOLVERS.items():
                     seen = []
                     found = solver(A, part[0], part[1], rtol=1e-10, M=M, callback=lambda x: seen.append(x.copy()))
                     theirs = []
                     expected, _ = getattr(linalg, name if name == "bicgstab" else "cg")(
-                        right, b, x0, rtol=1e-10, M=dense, callback=lambda x: theirs.append(1))
+                        right, b, x0, rtol=1e-10, M=dense, callback=lambda x: theirs.append(1)
+                    )
                     x, info = found
                     assert info == 0 and found.iterations == len(seen) and abs(len(theirs) - len(seen)) <= 1, (
-                        name, len(theirs), len(seen))
-                    np.testing.assert_allclose(x.reshape(-1, block), expected.reshape(rows, block)[here], rtol=1e-7,
-                                               atol=1e-9)
+                        name,
+                        len(theirs),
+                        len(seen),
+                    )
+                    np.testing.assert_allclose(
+                        x.reshape(-1, block), expected.reshape(rows, block)[here], rtol=1e-7, atol=1e-9
+                    )
                     np.testing.assert_array_equal(seen[-1], x)
                     assert found.residuals[-1] <= 1e-10 * np.linalg.norm(b) < found.residuals[-2]
                     assert found.true_residual <= 1e-9 * np.linalg.norm(b)
@@ -201,7 +225,9 @@ def incomplete_factors(comm):
         b = np.ones(A.count)
         assert IC0(A).colours == 2 and IC0(A, 4).colours == 4 and IC0(A, 1000).colours == 13
         assert cg(A, b, rtol=1e-10, M=IC0(A, 4)).iterations < cg(A, b, rtol=1e-10, M=Jacobi(A)).iterations
-        raises_everywhere(comm, InputError, "expected colours to be a number >= 1 or None, received 0", lambda: IC0(A, 0))
+        raises_everywhere(
+            comm, InputError, "expected colours to be a number >= 1 or None, received 0", lambda: IC0(A, 0)
+        )
     last = comm.rank == comm.size - 1
     with Matrix.from_stencil(comm, shape, SEVEN[:1], [np.full((4, 5, 6), -1.0 if last else 1.0)]) as A:
         raises_everywhere(comm, InputError, "expected a matrix whose incomplete Cholesky factors exist", lambda: IC0(A))
@@ -255,7 +281,7 @@ def operators(comm):
 def stopped(comm, where):
     """The last rank is stopped while the others make a matrix, or wait for the sums of a step."""
     n = 2 * comm.size
-    rows = np.arange(n)[2 * comm.rank:][:2]
+    rows = np.arange(n)[2 * comm.rank :][:2]
     with Matrix(comm, rows, rows, np.ones(2), 2, deadline_s=1) as A:
         comm.Barrier()
         if comm.rank == comm.size - 1:
@@ -271,46 +297,71 @@ def errors(comm):
     last = comm.rank == comm.size - 1
     n, one = 2 * comm.size, np.ones(1)
     for text, make in (
-            (f"expected columns to be integers from 0 to {n - 1}", lambda: Matrix(comm, [0], [n if last else 0], one, 2)),
-            ("expected a number of rows, received count=-1", lambda: Matrix(comm, [0], [0], one, -1 if last else 2)),
-            ("a matrix of at least one row, received none", lambda: Matrix(comm, [], [], np.ones(0), 0)),
-            ("expected floating-point values, received int64", lambda: Matrix(comm, [0], [0], np.ones(1, int), 2)),
-            ("expected values to be an array without a mask", lambda: Matrix(
-                comm, [0], [0], np.ma.array(one) if last else one, 2)),
-            (f"expected the rows of this rank with {n} columns, as many as all ranks have rows, received shape (2, {n + 1})",
-             lambda: Matrix.from_scipy(comm, sparse.eye_array(2, n + last, format="csr"))),
-            ("expected a sparse array or matrix of scipy with two axes, received ndarray",
-             lambda: Matrix.from_scipy(comm, np.ones((2, n)) if last else sparse.eye_array(2, n, format="csr"))),
-            ("expected finite values", lambda: Matrix(comm, [0], [0], one * (np.nan if last else 1), 2)),
-            ("expected a row and a column for each of 2 values", lambda: Matrix(comm, [0], [0], np.ones(2), 2)),
-            ("expected the same on all ranks", lambda: Matrix(
-                comm, [0], [0], one.astype("f4" if last else "f8"), 2) if comm.size > 1 else Matrix(
-                    comm, [0], [0], "expected the same on all ranks", 2))):
+        (f"expected columns to be integers from 0 to {n - 1}", lambda: Matrix(comm, [0], [n if last else 0], one, 2)),
+        ("expected a number of rows, received count=-1", lambda: Matrix(comm, [0], [0], one, -1 if last else 2)),
+        ("a matrix of at least one row, received none", lambda: Matrix(comm, [], [], np.ones(0), 0)),
+        ("expected floating-point values, received int64", lambda: Matrix(comm, [0], [0], np.ones(1, int), 2)),
+        (
+            "expected values to be an array without a mask",
+            lambda: Matrix(comm, [0], [0], np.ma.array(one) if last else one, 2),
+        ),
+        (
+            f"expected the rows of this rank with {n} columns, as many as all ranks have rows, received shape (2, {n + 1})",
+            lambda: Matrix.from_scipy(comm, sparse.eye_array(2, n + last, format="csr")),
+        ),
+        (
+            "expected a sparse array or matrix of scipy with two axes, received ndarray",
+            lambda: Matrix.from_scipy(comm, np.ones((2, n)) if last else sparse.eye_array(2, n, format="csr")),
+        ),
+        ("expected finite values", lambda: Matrix(comm, [0], [0], one * (np.nan if last else 1), 2)),
+        ("expected a row and a column for each of 2 values", lambda: Matrix(comm, [0], [0], np.ones(2), 2)),
+        (
+            "expected the same on all ranks",
+            lambda: (
+                Matrix(comm, [0], [0], one.astype("f4" if last else "f8"), 2)
+                if comm.size > 1
+                else Matrix(comm, [0], [0], "expected the same on all ranks", 2)
+            ),
+        ),
+    ):
         if comm.size == 1 and "same on all" in text:
             continue
         raises_everywhere(comm, InputError, text, make)
-    raises_everywhere(comm, RankError, "could not be broadcast",
-                      lambda: Matrix.from_stencil(comm, (2 * comm.size, 3), [(0, 0)], [np.ones(7) if last else 1.0]))
-    rows = np.arange(n)[2 * comm.rank:][:2]
+    raises_everywhere(
+        comm,
+        RankError,
+        "could not be broadcast",
+        lambda: Matrix.from_stencil(comm, (2 * comm.size, 3), [(0, 0)], [np.ones(7) if last else 1.0]),
+    )
+    rows = np.arange(n)[2 * comm.rank :][:2]
     i, j = np.tile(rows, 3), np.concatenate([rows, (rows + 2) % n, (rows - 2) % n])
     with Matrix(comm, i, j, np.repeat([-10, 0.1, 0.1], 2), 2) as A:
         for text, call in (
-                ("positive definite matrix, received one with p.Ap = -", lambda: cg(A, np.ones(2))),
-                ("positive definite matrix, received one with p.Ap = -", lambda: pipecg(A, np.ones(2))),
-                ("positive definite matrix, received one with p.Ap = -", lambda: cg(A, np.ones(2), single_reduction=True)),
-                ("expected a right side of finite numbers", lambda: cg(A, np.array([1, np.nan if last else 1]))),
-                ("expected a vector of shape (2,)", lambda: cg(A, np.ones(3 if last else 2))),
-                ("expected b to be an array without a mask", lambda: cg(A, np.ma.ones(2) if last else np.ones(2))),
-                ("expected x0 to be an array without a mask", lambda: cg(A, np.ones(2), np.ma.ones(2))),
-                ("expected x0 to have shape (2,)", lambda: cg(A, np.ones(2), np.ones(3 if last else 2))),
-                ("expected rtol and atol >= 0", lambda: cg(A, np.ones(2), rtol=-1.0)),
-                ("expected ord to be 'fro' or inf", lambda: A.norm(1))):
+            ("positive definite matrix, received one with p.Ap = -", lambda: cg(A, np.ones(2))),
+            ("positive definite matrix, received one with p.Ap = -", lambda: pipecg(A, np.ones(2))),
+            ("positive definite matrix, received one with p.Ap = -", lambda: cg(A, np.ones(2), single_reduction=True)),
+            ("expected a right side of finite numbers", lambda: cg(A, np.array([1, np.nan if last else 1]))),
+            ("expected a vector of shape (2,)", lambda: cg(A, np.ones(3 if last else 2))),
+            ("expected b to be an array without a mask", lambda: cg(A, np.ma.ones(2) if last else np.ones(2))),
+            ("expected x0 to be an array without a mask", lambda: cg(A, np.ones(2), np.ma.ones(2))),
+            ("expected x0 to have shape (2,)", lambda: cg(A, np.ones(2), np.ones(3 if last else 2))),
+            ("expected rtol and atol >= 0", lambda: cg(A, np.ones(2), rtol=-1.0)),
+            ("expected ord to be 'fro' or inf", lambda: A.norm(1)),
+        ):
             raises_everywhere(comm, InputError, text, call)
-        raises_everywhere(comm, InputError, "expected a vector of a type that fits float64, received complex128",
-                          lambda: [A @ np.ones(2, "c16" if comm.rank == 0 else "f8") for _ in range(10)])
+        raises_everywhere(
+            comm,
+            InputError,
+            "expected a vector of a type that fits float64, received complex128",
+            lambda: [A @ np.ones(2, "c16" if comm.rank == 0 else "f8") for _ in range(10)],
+        )
     with Matrix(comm, i, j, np.repeat([-10, 0.1, 0.1], 2), 2) as A:
-        raises_everywhere(comm, InputError, "expected x to be an array without a mask",
-                          lambda: [A @ (np.ma.ones(2) if last else np.ones(2)) for _ in range(10)])
+        raises_everywhere(
+            comm,
+            InputError,
+            "expected x to be an array without a mask",
+            lambda: [A @ (np.ma.ones(2) if last else np.ones(2)) for _ in range(10)],
+        )
 
 
 class Inverse(Preconditioner):
@@ -329,7 +380,7 @@ def overlapping(comm):
     for seed, overlap, block, dtype in ((1, 1, 1, "f8"), (2, 2, 3, "f8"), (3, 1, 2, "c16"), (4, 3, 1, "f8")):
         rows = 40
         i, j, v = drawn(seed, rows, block, dtype, symmetric=True)
-        kept = abs(i - j) <= 4      # or every row is near every other one
+        kept = abs(i - j) <= 4  # or every row is near every other one
         i, j, v = i[kept], j[kept], v[kept]
         right = whole(i, j, v, rows)
         steps = np.zeros((rows, rows), bool)
@@ -350,7 +401,9 @@ def overlapping(comm):
             inside = slice(here.start * block, here.stop * block)
             with AdditiveSchwarz(A, Inverse, overlap=overlap) as M:
                 if comm.size > 1:
-                    found = np.array([(M @ unit[inside].reshape(shape)).reshape(-1) for unit in np.eye(len(right), dtype=dtype)]).T
+                    found = np.array(
+                        [(M @ unit[inside].reshape(shape)).reshape(-1) for unit in np.eye(len(right), dtype=dtype)]
+                    ).T
                     np.testing.assert_allclose(found, expected[inside], rtol=1e-10, atol=1e-12)
             b = np.ones(shape, dtype)
             with AdditiveSchwarz(A, overlap=overlap) as M, AdditiveSchwarz(A, corrections=0) as N:
@@ -365,5 +418,9 @@ def overlapping(comm):
         assert comm.size == 1 or counts[2] <= counts[0], counts
     last = comm.rank == comm.size - 1
     with Matrix.from_stencil(comm, shape, SEVEN[:1], [np.full((8, 6, 6), -1.0 if last else 1.0)]) as A:
-        raises_everywhere(comm, InputError, "expected a matrix whose incomplete Cholesky factors exist",
-                          lambda: AdditiveSchwarz(A, overlap=1))
+        raises_everywhere(
+            comm,
+            InputError,
+            "expected a matrix whose incomplete Cholesky factors exist",
+            lambda: AdditiveSchwarz(A, overlap=1),
+        )

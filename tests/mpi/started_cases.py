@@ -16,8 +16,7 @@ def runtimes(comm, **options):
     """Runtimes of every way to wait, with one worker and with two."""
     for wait in WAITS:
         for workers, depth in ((1, 1), (2, 3)):
-            with overlap.Runtime(comm, wait=wait, workers=workers, depth=depth, deadline_s=20,
-                                 **options) as rt:
+            with overlap.Runtime(comm, wait=wait, workers=workers, depth=depth, deadline_s=20, **options) as rt:
                 yield rt
 
 
@@ -31,6 +30,7 @@ def started(comm):
     rank, size = comm.rank, comm.size
 
     for rt in runtimes(comm, agree_every=4):
+
         async def program(z, out):
             row = np.arange(size) + 10.0 * z + 100 * rank
             total, swapped, largest = np.empty(size), np.empty(size), np.empty(size)
@@ -46,14 +46,17 @@ def started(comm):
             out[z, 1], out[z, 2], out[z, 3] = swapped, largest, row
 
         for known in skeletons(program):
-            pipeline = rt.pipelined(program, skeleton=known and (
-                (lambda z, out: program(z, np.empty_like(out))) if known is program else known))
+            pipeline = rt.pipelined(
+                program,
+                skeleton=known and ((lambda z, out: program(z, np.empty_like(out))) if known is program else known),
+            )
             for slices in (1, 7):
                 for _ in range(3):
                     out = np.zeros((slices, 4, size))
                     pipeline(range(slices), out)
-                    sent = (np.arange(size) + 10.0 * np.arange(slices)[:, None, None]
-                            + 100 * np.arange(size)[:, None])  # (slices, rank, column)
+                    sent = (
+                        np.arange(size) + 10.0 * np.arange(slices)[:, None, None] + 100 * np.arange(size)[:, None]
+                    )  # (slices, rank, column)
                     np.testing.assert_array_equal(out[:, 0], sent.sum(1))
                     np.testing.assert_array_equal(out[:, 1], sent[:, :, rank])
                     np.testing.assert_array_equal(out[:, 2], sent.max(1))
@@ -93,8 +96,7 @@ def messages(comm):
                 pipeline(range(slices), out)
                 for z in range(slices):
                     near = sorted((10.0 * z + left, 10.0 * z + right))
-                    np.testing.assert_array_equal(
-                        out[z, :4], [10.0 * z + left, 10.0 * z + rank, *near])
+                    np.testing.assert_array_equal(out[z, :4], [10.0 * z + left, 10.0 * z + rank, *near])
     ring.Free()
 
 
@@ -149,6 +151,7 @@ def pending_at_the_end(comm):
     """A slice that ends with something pending: one error on all ranks, and nothing is left behind."""
     rank, size = comm.rank, comm.size
     for rt in runtimes(comm):
+
         async def exchange(z):
             await rt.comm.Iallreduce(np.ones(1), np.empty(1))
             if z == 2:
@@ -169,11 +172,15 @@ def pending_at_the_end(comm):
             assert total[0] == size
 
         for known in (True, False):
-            for program, words in ((exchange, "Allreduce on communicator 0 pending"),
-                                   (message, "Recv on communicator 0 pending"), (twice, "once")):
+            for program, words in (
+                (exchange, "Allreduce on communicator 0 pending"),
+                (message, "Recv on communicator 0 pending"),
+                (twice, "once"),
+            ):
                 for slices in (1, 4):
-                    error = raised(overlap.SliceError, rt.pipelined(
-                        program, skeleton=program if known else None), range(slices))
+                    error = raised(
+                        overlap.SliceError, rt.pipelined(program, skeleton=program if known else None), range(slices)
+                    )
                     same_message(comm, error)
                     assert words in error.summary, error
                     rt.pipelined(right, skeleton=right if known else None)(range(3))
@@ -183,6 +190,7 @@ def failing_with_one_pending(comm):
     """A rank that fails between a start and its await meets the others all the same."""
     size = comm.size
     for rt in runtimes(comm, agree_every=3):
+
         async def program(z, place, bad):
             def step(number):
                 if bad and number == place and z == min(1, bad - 1) and comm.rank == size - 1:
@@ -218,6 +226,7 @@ def failing_with_one_pending(comm):
 def other_than_expected(comm):
     """A slice that awaits an operation in place of a start is drained all the same, and its error told."""
     for rt in runtimes(comm):
+
         async def other(z):
             await rt.comm.Barrier()
             raise ValueError("after the barrier")
@@ -230,7 +239,9 @@ def other_than_expected(comm):
             await (rt.comm.Barrier() if z == 2 else await rt.comm.Ibarrier())
 
         for program, known, words in (
-                (other, skeleton, "after the barrier"), (mixed, None, "must await the same in every slice")):
+            (other, skeleton, "after the barrier"),
+            (mixed, None, "must await the same in every slice"),
+        ):
             error = raised(overlap.SliceError, rt.pipelined(program, skeleton=known), range(4))
             same_message(comm, error)
             assert words in error.summary, error
@@ -270,13 +281,13 @@ def forgotten(comm):
 
         for slices in (1, 4):
             for program, known, words in (
-                    (no_await, nothing, "Allreduce on communicator 0 that was never awaited"),
-                    (not_started, nothing, "the start of Allreduce on communicator 0"),
-                    (in_between, skeleton, "Barrier on communicator 0 that was never awaited"),
-                    (no_async, nothing, "no_async to be a coroutine function (`async def`)")):
+                (no_await, nothing, "Allreduce on communicator 0 that was never awaited"),
+                (not_started, nothing, "the start of Allreduce on communicator 0"),
+                (in_between, skeleton, "Barrier on communicator 0 that was never awaited"),
+                (no_async, nothing, "no_async to be a coroutine function (`async def`)"),
+            ):
                 for skeleton_ in (known, None):
-                    error = raised(overlap.SliceError, rt.pipelined(program, skeleton=skeleton_),
-                                   range(slices))
+                    error = raised(overlap.SliceError, rt.pipelined(program, skeleton=skeleton_), range(slices))
                     same_message(comm, error)
                     assert words in error.summary, error
             rt.pipelined(kept)(range(slices))

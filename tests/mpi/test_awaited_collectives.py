@@ -4,7 +4,7 @@ import jobs
 import pytest
 
 CASES = ",".join(f"awaited_collectives_cases:{name}" for name in ("all_seven", "learned", "some_of_the_ranks"))
-FAILURES = "awaited_collectives_cases:failures"    # MPI's communicators are left behind by design: new processes
+FAILURES = "awaited_collectives_cases:failures"  # MPI's communicators are left behind by design: new processes
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

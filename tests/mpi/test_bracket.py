@@ -4,8 +4,9 @@ import jobs
 import pytest
 
 
-@pytest.mark.parametrize("ranks, mode, points", [
-    (1, "off", None), (2, "poll", None), (3, "block", [25, 26]), (4, "auto", [27, 49])])
+@pytest.mark.parametrize(
+    "ranks, mode, points", [(1, "off", None), (2, "poll", None), (3, "block", [25, 26]), (4, "auto", [27, 49])]
+)
 def test_direct_sum_over_modes(ranks, mode, points):
     jobs.run_job("bracket_cases:direct_sum", ranks, args={"mode": mode, "points": points})
 

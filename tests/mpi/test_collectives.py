@@ -37,7 +37,7 @@ def test_arguments(ranks):
 
 
 def test_types_and_operations():
-    for ranks in (1, 3):    # one compiles what three would compile at the same time
+    for ranks in (1, 3):  # one compiles what three would compile at the same time
         jobs.run_job("collectives_cases:types_and_operations", ranks)
 
 
@@ -64,8 +64,23 @@ def test_sub_communicators():
     jobs.run_job("collectives_cases:sub_communicators", 4)
 
 
-@pytest.mark.parametrize("case", ["size", "type", "operation", "collective", "unlike", "contiguous", "read-only",
-                                  "no such operation", "no such type", "an object", "root", "scalar"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "size",
+        "type",
+        "operation",
+        "collective",
+        "unlike",
+        "contiguous",
+        "read-only",
+        "no such operation",
+        "no such type",
+        "an object",
+        "root",
+        "scalar",
+    ],
+)
 def test_bad_input_is_told_on_all_ranks(case):
     jobs.run_job("collectives_error_cases:bad_input", 3, args={"case": case})
 
@@ -95,8 +110,10 @@ def test_a_killed_rank_ends_the_job(env):
     assert result.finished == ()
 
 
-NODES = ("nodes_cases:all_seven,forgotten_chains,collectives_cases:other_arguments,scalars,nodes_cases:rounds,nodes_cases:the_same_bits,"
-         "collectives_error_cases:overlapping,collectives_cases:freed,nodes_cases:bad_input,failed_start,without_the_communicator,fewest_messages")
+NODES = (
+    "nodes_cases:all_seven,forgotten_chains,collectives_cases:other_arguments,scalars,nodes_cases:rounds,nodes_cases:the_same_bits,"
+    "collectives_error_cases:overlapping,collectives_cases:freed,nodes_cases:bad_input,failed_start,without_the_communicator,fewest_messages"
+)
 
 
 @pytest.mark.parametrize("ranks, variable, nodes", [(3, "NOLOCAL", 3), (4, "ODD_EVEN_CLIQUES", 2)])

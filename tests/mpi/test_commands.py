@@ -23,7 +23,7 @@ SMALL = ["--slices", "6", "--shape", "24", "20", "--rounds", "2"]
 def checked(path, **expected):
     """The only case of a report; every number is one."""
     report = json.loads(path.read_text(), parse_constant=pytest.fail)
-    record, = report["cases"]
+    (record,) = report["cases"]
     assert {name: record[name] for name in expected} == expected
     for name in ("C_s", "T_s", "off_s", "block_s", "poll_s", "auto_s", "bare_fft_s"):
         assert record[name] > 0, name
@@ -33,28 +33,56 @@ def checked(path, **expected):
     return report, record
 
 
-@pytest.mark.parametrize("workload, dtype", [
-    ("fft2", "c16"), ("fft2", "f4"), ("operation", "f8"), ("operation", "f4")])
+@pytest.mark.parametrize("workload, dtype", [("fft2", "c16"), ("fft2", "f4"), ("operation", "f8"), ("operation", "f4")])
 def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
     path = tmp_path / "report.json"
     status, out, err = overlap("bench", workload, "--dtype", dtype, *SMALL, "--json", path)
     assert status == 0, err
-    report, _ = checked(path, workload=workload, dtype=dtype, ranks=2, slices=6, shape=[24, 20],
-                        link="shm", control_hidden=None, rounds=2, workers=1)
+    report, _ = checked(
+        path,
+        workload=workload,
+        dtype=dtype,
+        ranks=2,
+        slices=6,
+        shape=[24, 20],
+        link="shm",
+        control_hidden=None,
+        rounds=2,
+        workers=1,
+    )
     assert "MPI" in report["mpi"]["library"] or "MPICH" in report["mpi"]["library"]
     assert "shared memory" in out and "24 x 20" in out
 
 
-@pytest.mark.parametrize("dtype, order, grid", [
-    ("c16", "natural", (2, 1)), ("f4", "transposed", (1, 2))])
+@pytest.mark.parametrize("dtype, order, grid", [("c16", "natural", (2, 1)), ("f4", "transposed", (1, 2))])
 def test_bench_of_volumes(dtype, order, grid, tmp_path):
     path = tmp_path / "report.json"
     status, out, err = overlap(
-        "bench", "fft3", "--dtype", dtype, "--shape", 8, 10, 12, "--slices", 2, "--rounds", 2,
-        "--calls", 2, "--order", order, "--grid", *grid, "--json", path)
+        "bench",
+        "fft3",
+        "--dtype",
+        dtype,
+        "--shape",
+        8,
+        10,
+        12,
+        "--slices",
+        2,
+        "--rounds",
+        2,
+        "--calls",
+        2,
+        "--order",
+        order,
+        "--grid",
+        *grid,
+        "--json",
+        path,
+    )
     assert status == 0, err
-    _, record = checked(path, workload="fft3", dtype=dtype, shape=[8, 10, 12], slices=2, rounds=2,
-                        calls=2, order=order, grid=list(grid))
+    _, record = checked(
+        path, workload="fft3", dtype=dtype, shape=[8, 10, 12], slices=2, rounds=2, calls=2, order=order, grid=list(grid)
+    )
     transform = (5 if dtype == "c16" else 2.5) * 960 * math.log2(960)
     assert record["gflops"] == pytest.approx(2 * transform * 1e-9 / record["auto_s"])
     assert "2 forward 3-D transforms of 8 x 10 x 12" in out
@@ -62,8 +90,7 @@ def test_bench_of_volumes(dtype, order, grid, tmp_path):
 
 def test_bench_of_the_nonlinear_term(tmp_path):
     path = tmp_path / "report.json"
-    status, out, err = overlap("bench", "nonlinear", "--slices", 3, "--shape", 6, 4, 7,
-                               "--rounds", 2, "--json", path)
+    status, out, err = overlap("bench", "nonlinear", "--slices", 3, "--shape", 6, 4, 7, "--rounds", 2, "--json", path)
     assert status == 0, err
     _, record = checked(path, workload="nonlinear", dtype="f8", shape=[6, 4, 7], slices=3, rounds=2)
     assert record["max_rel_error"] < 1e-14
@@ -86,15 +113,14 @@ def test_tune_writes_a_file_that_plans_read(tmp_path):
     assert fields["plan"]["kind"] == "FFT3" and sorted(fields["grid"]) == [1, 2]
     assert set(fields["transforms"]) == {"forward", "backward"}
     assert entry["plan"]["shape"] == [6, 24, 20] and entry["machine"]["link"] == ""
-    assert {name.split(":")[0] for name in entry["transforms"]} == {
-        "forward", "backward", "pointwise"}
+    assert {name.split(":")[0] for name in entry["transforms"]} == {"forward", "backward", "pointwise"}
     again = tmp_path / "report.json"
-    status, out, err = overlap("bench", "fft2", "--dtype", "f8", *SMALL, "--json", again,
-                               env={"OVERLAP_TUNING": str(path)})
+    status, out, err = overlap(
+        "bench", "fft2", "--dtype", "f8", *SMALL, "--json", again, env={"OVERLAP_TUNING": str(path)}
+    )
     assert status == 0, err
     forward = entry["transforms"]["forward"]
-    checked(again, auto_choice={name: forward[name] for name in (
-        "wait", "depth", "chunk", "in_flight")})
+    checked(again, auto_choice={name: forward[name] for name in ("wait", "depth", "chunk", "in_flight")})
 
 
 def test_tune_balances_first(tmp_path):
@@ -102,7 +128,10 @@ def test_tune_balances_first(tmp_path):
     path = tmp_path / "tuning.json"
     status, out, err = overlap("tune", "fft2", "--balance", *SMALL[:-2], "--budget", "1", "--file", path)
     assert status == 0, err
-    speeds = re.search(r"balance: speeds (\S+) : (\S+); (nothing to gain, shares stay|\S+x as fast with weights)", " ".join(out.split()))
+    speeds = re.search(
+        r"balance: speeds (\S+) : (\S+); (nothing to gain, shares stay|\S+x as fast with weights)",
+        " ".join(out.split()),
+    )
     assert max(map(float, speeds.groups()[:2])) == 1 and "layout={'weights': 'measure'}" in " ".join(out.split())
     assert json.loads(path.read_text())["entries"] and f"written: {path}" in out
     status, out, err = overlap("bench", "fft2", *SMALL, env={"OVERLAP_TUNING": str(path)})
@@ -119,11 +148,25 @@ def test_tune_refuses_a_file_that_is_none(tmp_path):
 
 def test_forced_settings_are_used(tmp_path):
     path = tmp_path / "report.json"
-    status, _, err = overlap("bench", "fft2", *SMALL, "--json", path, "--wait", "poll",
-                             "--depth", 3, "--chunk", 2, "--in-flight", 2, "--workers", 2)
+    status, _, err = overlap(
+        "bench",
+        "fft2",
+        *SMALL,
+        "--json",
+        path,
+        "--wait",
+        "poll",
+        "--depth",
+        3,
+        "--chunk",
+        2,
+        "--in-flight",
+        2,
+        "--workers",
+        2,
+    )
     assert status == 0, err
-    checked(path, workers=2, auto_choice={"wait": "poll", "depth": 3, "chunk": 2,
-                                          "in_flight": 2})
+    checked(path, workers=2, auto_choice={"wait": "poll", "depth": 3, "chunk": 2, "in_flight": 2})
 
 
 def test_one_rank_has_nothing_to_hide(tmp_path):
@@ -136,39 +179,43 @@ def test_one_rank_has_nothing_to_hide(tmp_path):
 def test_bench_under_mpiexec(mpi, tmp_path):
     path = tmp_path / "report.json"
     launcher, environ = processes.launcher_command(mpi, tmp_path)
-    status, out, err = overlap("bench", "fft2", *SMALL, "--json", path,
-                               launcher=[*launcher, "-n", "3"], env=environ)
+    status, out, err = overlap("bench", "fft2", *SMALL, "--json", path, launcher=[*launcher, "-n", "3"], env=environ)
     assert status == 0, err
     checked(path, ranks=3, link="mpiexec")
-    assert out.count("mpiexec's ranks") == 1        # one rank prints
+    assert out.count("mpiexec's ranks") == 1  # one rank prints
 
 
 def test_links_cannot_be_made_under_mpiexec():
     launcher, environ = processes.launcher_command("mpich")
-    status, _, err = overlap("bench", "fft2", *SMALL, "--link", "2gbit",
-                             launcher=[*launcher, "-n", "2"], env=environ)
+    status, _, err = overlap("bench", "fft2", *SMALL, "--link", "2gbit", launcher=[*launcher, "-n", "2"], env=environ)
     assert status == 1
     assert err.count("leave out one of the two") == 1
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("job", [
-    ("fft2", *SMALL), ("fft3", "--shape", "8", "12", "10", "--rounds", "2"),
-    ("fft3", "--shape", "8", "12", "10", "--rounds", "2", "--dtype", "f8")])
+@pytest.mark.parametrize(
+    "job",
+    [
+        ("fft2", *SMALL),
+        ("fft3", "--shape", "8", "12", "10", "--rounds", "2"),
+        ("fft3", "--shape", "8", "12", "10", "--rounds", "2", "--dtype", "f8"),
+    ],
+)
 def test_peer(job, tmp_path):
     path = tmp_path / "report.json"
     status, _, err = overlap("bench", *job, "--peer", "mpi4py-fft", "--json", path)
     assert status == 0, err
     _, record = checked(path, peer_skipped=None)
-    assert 0 < record["peer_mpi4py_fft_s"] and 0 < record["peer_mpi4py_fft_default_s"]
+    assert record["peer_mpi4py_fft_s"] > 0 and record["peer_mpi4py_fft_default_s"] > 0
     assert record["peer_mpi4py_fft_setting"]
 
 
 def test_peer_that_is_not_installed_is_said(tmp_path):
     (tmp_path / "mpi4py_fft.py").write_text("raise ImportError('not here')")
     path = tmp_path / "report.json"
-    status, out, err = overlap("bench", "fft2", *SMALL, "--peer", "mpi4py-fft", "--json", path,
-                               env={"PYTHONPATH": str(tmp_path)})
+    status, out, err = overlap(
+        "bench", "fft2", *SMALL, "--peer", "mpi4py-fft", "--json", path, env={"PYTHONPATH": str(tmp_path)}
+    )
     assert status == 0, err
     _, record = checked(path, peer_mpi4py_fft_s=None)
     assert "not installed" in record["peer_skipped"] and "was not timed" in out
@@ -184,12 +231,24 @@ def test_info():
 def test_demo_without_links_says_why(tmp_path):
     """As where the kernel or a container refuses namespaces."""
     status, out, err = overlap(
-        "demo", "--quick", "--slices", 3, "--shape", 32, 32, "--out", tmp_path / "made" / "here",
-        env={"PYTHONPATH": str(without_links(tmp_path))})
+        "demo",
+        "--quick",
+        "--slices",
+        3,
+        "--shape",
+        32,
+        32,
+        "--out",
+        tmp_path / "made" / "here",
+        env={"PYTHONPATH": str(without_links(tmp_path))},
+    )
     assert status == 0, err
     assert "no shaped links: no namespaces today" in out and "shared memory" in out
     assert sorted(path.name for path in (tmp_path / "made" / "here").iterdir()) == [
-        "report.json", "timeline.json", "timeline.png"]
+        "report.json",
+        "timeline.json",
+        "timeline.png",
+    ]
     report, _ = checked(tmp_path / "made" / "here" / "report.json", workload="operation")
     assert report["notes"] == ["no shaped links: no namespaces today"]
 
@@ -198,9 +257,10 @@ def without_links(folder):
     """A folder for PYTHONPATH in which links cannot be made."""
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
-        "if not sys.flags.safe_path:\n"        # the command, not its ranks
+        "if not sys.flags.safe_path:\n"  # the command, not its ranks
         "    import overlap.tools.links\n"
-        "    overlap.tools.links.unavailable_reason = lambda: 'no namespaces today'\n")
+        "    overlap.tools.links.unavailable_reason = lambda: 'no namespaces today'\n"
+    )
     return folder
 
 
@@ -211,9 +271,11 @@ LONG = ["bench", "fft2", "--slices", "16", "--shape", "256", "256", "--rounds", 
 
 def ranks_of(process, words="overlap.tools.bench"):
     """The processes of a job's rank programs."""
-    return [pid for pid, line in processes.marked(process.mark).items()
-            if words in line.replace("\0", " ") and not any(
-                other in line for other in ("enter", "mpiexec", "proxy"))]
+    return [
+        pid
+        for pid, line in processes.marked(process.mark).items()
+        if words in line.replace("\0", " ") and not any(other in line for other in ("enter", "mpiexec", "proxy"))
+    ]
 
 
 def wait_for_ranks(process, words="overlap.tools.bench"):
@@ -228,13 +290,19 @@ def wait_for_ranks(process, words="overlap.tools.bench"):
 def has_mpi(pid):
     try:
         return "libmpi" in Path(f"/proc/{pid}/maps").read_text()
-    except OSError:     # it has ended
+    except OSError:  # it has ended
         return False
 
 
-@pytest.mark.parametrize("number, status", [
-    (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM),
-    (signal.SIGHUP, 128 + signal.SIGHUP), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    "number, status",
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        (signal.SIGHUP, 128 + signal.SIGHUP),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
 def test_signals_end_the_ranks_too(number, status):
     with started(*LONG) as process:
         wait_for_ranks(process)
@@ -317,8 +385,12 @@ comm.Barrier()
 
 def test_a_job_that_aborts_leaves_no_shared_memory():
     segments = []
-    status = launch.run_ranks([sys.executable, "-c", ABORTING], ranks=2,
-                              deadline_s=DEADLINE_S, on_line=lambda line: segments.extend(line.split()))
+    status = launch.run_ranks(
+        [sys.executable, "-c", ABORTING],
+        ranks=2,
+        deadline_s=DEADLINE_S,
+        on_line=lambda line: segments.extend(line.split()),
+    )
     assert status != 0 and segments
     assert not [name for name in segments if os.path.exists(f"/dev/shm/{name}")]
 
@@ -347,14 +419,14 @@ def test_a_rank_that_dies_ends_the_command(number):
 
 # ---- info --measure ------------------------------------------------------------------------------
 
+
 def test_a_machine_is_measured_and_predicted_on(tmp_path):
     path = tmp_path / "machine.toml"
     status, out, err = overlap("info", "--measure", path, "--ranks", 2)
     assert status == 0, err
     machine = Machine.read(path)
     assert machine.ranks_per_node == 2 and machine.text() in out
-    status, out, err = overlap("predict", "--workload", "fft2", "--machine", path, *SMALL[:-2],
-                               "--ranks", 1, 2)
+    status, out, err = overlap("predict", "--workload", "fft2", "--machine", path, *SMALL[:-2], "--ranks", 1, 2)
     assert status == 0, err
     assert "simulated" in out
 

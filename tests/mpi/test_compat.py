@@ -3,17 +3,29 @@
 import jobs
 import pytest
 
-OTHERS = ",".join(("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names", "few_agreements", "runtimes_are_kept"))
+OTHERS = ",".join(
+    ("calls", "arrays", "plans_of_arrays", "transfers", "refusals", "names", "few_agreements", "runtimes_are_kept")
+)
 
 
 @pytest.mark.parametrize("ranks, sparse", [(1, 5), (2, 3), (3, 7), (4, 5), (6, 11)])
 def test_against_numpy(ranks, sparse):
-    jobs.run_job("compat_cases:against_numpy", ranks,
-                 args={"dimensions": [2, 3, 4], "sparse": sparse})
+    jobs.run_job("compat_cases:against_numpy", ranks, args={"dimensions": [2, 3, 4], "sparse": sparse})
 
 
-DROP_IN = ",".join(("own_arrays", "own_arrays_in_any_order", "own_arrays_asked_for_late", "masks", "cosines_and_sines",
-                    "other_libraries", "parts_of_a_plan", "files", "names_of_the_library"))
+DROP_IN = ",".join(
+    (
+        "own_arrays",
+        "own_arrays_in_any_order",
+        "own_arrays_asked_for_late",
+        "masks",
+        "cosines_and_sines",
+        "other_libraries",
+        "parts_of_a_plan",
+        "files",
+        "names_of_the_library",
+    )
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -47,5 +59,4 @@ def test_under_open_mpi(openmpi):
 @pytest.mark.peer
 @pytest.mark.parametrize("ranks, sparse", [(1, 7), (2, 5), (4, 7)])
 def test_against_mpi4py_fft(ranks, sparse):
-    jobs.run_job("compat_cases:against_peer", ranks,
-                 args={"dimensions": [2, 3, 4], "sparse": sparse})
+    jobs.run_job("compat_cases:against_peer", ranks, args={"dimensions": [2, 3, 4], "sparse": sparse})

@@ -3,8 +3,9 @@
 import jobs
 import pytest
 
-ALL = ",".join(("views", "arithmetic", "of_plans", "parts", "pickles", "redistributed", "masked", "shown", "files",
-                "bad_files"))
+ALL = ",".join(
+    ("views", "arithmetic", "of_plans", "parts", "pickles", "redistributed", "masked", "shown", "files", "bad_files")
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

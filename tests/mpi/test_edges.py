@@ -10,14 +10,18 @@ SERIALIZED = {"MPI4PY_RC_THREAD_LEVEL": "serialized"}
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_signals_and_arguments(wait, ranks):
-    jobs.run_job("signal_cases:alarms,terminated,quiet_handlers,"
-                 "input_cases:keywords,bad_input_of_one_rank", ranks, args={"wait": wait})
+    jobs.run_job(
+        "signal_cases:alarms,terminated,quiet_handlers,input_cases:keywords,bad_input_of_one_rank",
+        ranks,
+        args={"wait": wait},
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_all_ranks_do_together(ranks):
-    jobs.run_job("edge_cases:collectives,together,signal_cases:interrupted_together,"
-                 "input_cases:what_compares_equal", ranks)
+    jobs.run_job(
+        "edge_cases:collectives,together,signal_cases:interrupted_together,input_cases:what_compares_equal", ranks
+    )
 
 
 def test_different_calls():
@@ -41,8 +45,7 @@ def test_deadline_does_not_cover_the_time_between_calls(wait):
 
 @pytest.mark.parametrize("how", ["sleeps", "stopped"])
 def test_rank_lost_while_a_plan_is_made(how):
-    result = jobs.run_job("deadline_cases:lost_together", 3, expect_failure=True,
-                          args={"how": how})
+    result = jobs.run_job("deadline_cases:lost_together", 3, expect_failure=True, args={"how": how})
     assert result.finished == ()
     assert "has not completed in 1." in result.err and "(deadline_s=1)" in result.err, result
     assert "in lost_together" in result.err, result  # the stacks name the user's line

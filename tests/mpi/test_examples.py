@@ -26,8 +26,14 @@ def run_example(comm, name, arguments, missing=()):
 
 def run(name, ranks, *arguments, mpi="mpich", missing=(), **options):
     """Run an example; where modules are missing, in processes that have never imported them."""
-    return jobs.run_job("test_examples:run_example", ranks, mpi=mpi, fresh=bool(missing),
-                        args={"name": name, "arguments": arguments, "missing": missing}, **options)
+    return jobs.run_job(
+        "test_examples:run_example",
+        ranks,
+        mpi=mpi,
+        fresh=bool(missing),
+        args={"name": name, "arguments": arguments, "missing": missing},
+        **options,
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -70,8 +76,22 @@ def test_navier_stokes_with_overlap(overlap):
 
 
 def test_navier_stokes_on_more_ranks_than_rows():
-    run("navier_stokes_2d.py", 5, "--points", "4", "--members", "2", "--steps", "20", "--time", "1",
-        "--picture", "", "--wait", "off")
+    run(
+        "navier_stokes_2d.py",
+        5,
+        "--points",
+        "4",
+        "--members",
+        "2",
+        "--steps",
+        "20",
+        "--time",
+        "1",
+        "--picture",
+        "",
+        "--wait",
+        "off",
+    )
 
 
 def test_navier_stokes_without_optional_packages():
@@ -84,9 +104,24 @@ def test_quickstart_under_open_mpi(openmpi):
 
 
 def flow(ranks, restart, *arguments, steps, **options):
-    return run("taylor_green_3d.py", ranks, "--points", "15", "--steps", str(steps), "--dt", "0.05",
-               "--viscosity", "0.05", "--picture", "", "--restart", str(restart), *arguments,
-               **options)
+    return run(
+        "taylor_green_3d.py",
+        ranks,
+        "--points",
+        "15",
+        "--steps",
+        str(steps),
+        "--dt",
+        "0.05",
+        "--viscosity",
+        "0.05",
+        "--picture",
+        "",
+        "--restart",
+        str(restart),
+        *arguments,
+        **options,
+    )
 
 
 def reference_flow(points, steps, dt, viscosity):
@@ -100,8 +135,7 @@ def reference_flow(points, steps, dt, viscosity):
     def derivative(u):
         velocity = np.fft.ifftn(u, axes=(1, 2, 3), norm="forward").real
         gradient = np.fft.ifftn(1j * k[:, None] * u, axes=(2, 3, 4), norm="forward").real
-        n = -np.fft.fftn(np.einsum("j...,ji...->i...", velocity, gradient), axes=(1, 2, 3),
-                         norm="forward")
+        n = -np.fft.fftn(np.einsum("j...,ji...->i...", velocity, gradient), axes=(1, 2, 3), norm="forward")
         n -= k * (k * n).sum(0) / np.where(k2, k2, 1)
         return (abs(k) < points / 3).all(0) * n - viscosity * k2 * u
 
@@ -111,7 +145,7 @@ def reference_flow(points, steps, dt, viscosity):
         d3 = derivative(u + dt / 2 * d2)
         d4 = derivative(u + dt * d3)
         u = u + dt / 6 * (d1 + 2 * d2 + 2 * d3 + d4)
-    return u[..., :points // 2 + 1]
+    return u[..., : points // 2 + 1]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -147,12 +181,15 @@ def test_taylor_green_finds_a_damaged_restart_file(damage, tmp_path):
     assert result.err.count(f"expected {path} as this program wrote it") == 1
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--points", "3"], "--points: expected a number >= 4, received 3"),
-    (["--viscosity", "nan"], "--viscosity: expected a number >= 0.0, received nan"),
-    (["--dt", "soon"], "--dt: invalid float value: 'soon'"),
-    (["--picture", "/nowhere/at.png"], "--picture: expected a file in a folder that is there"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--points", "3"], "--points: expected a number >= 4, received 3"),
+        (["--viscosity", "nan"], "--viscosity: expected a number >= 0.0, received nan"),
+        (["--dt", "soon"], "--dt: invalid float value: 'soon'"),
+        (["--picture", "/nowhere/at.png"], "--picture: expected a file in a folder that is there"),
+    ],
+)
 def test_taylor_green_names_a_bad_argument_once(arguments, message):
     result = run("taylor_green_3d.py", 2, *arguments, expect_failure=True)
     assert result.err.count(message) == 1
@@ -165,17 +202,39 @@ def test_taylor_green_names_what_differs_from_the_restart_file(tmp_path):
 
 
 def test_taylor_green_on_more_ranks_than_planes():
-    run("taylor_green_3d.py", 5, "--points", "4", "--steps", "2", "--picture", "",
-        "--wait", "poll", "--workers", "2", missing=["matplotlib"])
+    run(
+        "taylor_green_3d.py",
+        5,
+        "--points",
+        "4",
+        "--steps",
+        "2",
+        "--picture",
+        "",
+        "--wait",
+        "poll",
+        "--workers",
+        "2",
+        missing=["matplotlib"],
+    )
 
 
-@pytest.mark.parametrize("name, arguments, told", [
-    ("elasticity/run.py", ["--elements", "7"], "1536 unknowns, 2 ranks: "),
-    ("groundwater/run.py", ["--cells", "16", "--switch", "all", "--rtol", "1e-8"], "switching level  iterations")])
+@pytest.mark.parametrize(
+    "name, arguments, told",
+    [
+        ("elasticity/run.py", ["--elements", "7"], "1536 unknowns, 2 ranks: "),
+        ("groundwater/run.py", ["--cells", "16", "--switch", "all", "--rtol", "1e-8"], "switching level  iterations"),
+    ],
+)
 def test_sparse_solvers(name, arguments, told, tmp_path):
     picture = tmp_path / "solution.png"
     assert told in run(name, 2, *arguments, "--picture", str(picture)).out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    helped = subprocess.run([sys.executable, EXAMPLES / name, "--help"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                            timeout=60)
+    helped = subprocess.run(
+        [sys.executable, EXAMPLES / name, "--help"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert helped.returncode == 0 and "--picture FILE" in helped.stdout, helped

@@ -7,57 +7,106 @@ from hypothesis import strategies as st
 
 RANKS = [1, 2, 3, 4]
 LENGTHS = st.integers(1, 12) | st.sampled_from([13, 16, 17, 23, 30, 37])
-LAYOUTS = ("contiguous", "strided", "misaligned", "unaligned", "fortran", "reversed", "batch last",
-           "batch swapped")
+LAYOUTS = ("contiguous", "strided", "misaligned", "unaligned", "fortran", "reversed", "batch last", "batch swapped")
 WEIGHTS = st.none() | st.lists(st.sampled_from([1, 2, 3, 0.3, 0.001]), min_size=6, max_size=6)  # of the first ranks
-CASE = st.fixed_dictionaries({
-    "shape": st.builds(lambda batch, ny, nx: [*batch, ny, nx],
-                       st.lists(st.integers(0, 4) | st.integers(1, 4), max_size=3), LENGTHS,
-                       LENGTHS),
-    "dtype": st.sampled_from(["f4", "f8", "c8", "c16"]),
-    "norm": st.sampled_from([None, "backward", "ortho", "forward"]),
-    "order": st.sampled_from(["natural", "transposed"]),
-    "weights": WEIGHTS,
-    "wait": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
-    "depth": st.none() | st.integers(1, 6),
-    "chunk": st.none() | st.integers(1, 5),
-    "source": st.sampled_from(LAYOUTS),
-    "target": st.sampled_from([None, *LAYOUTS, "contiguous"]),
-    "read_only": st.booleans(),
-    "effort": st.sampled_from(["estimate", "estimate", "measure"]),
-    "seed": st.integers(0, 2**32)})
-EDGES = [{"shape": shape, "dtype": dtype, "norm": None, "order": order, "weights": None, "wait": overlap,
-          "depth": None, "chunk": chunk, "source": "contiguous", "target": target,
-          "read_only": True, "effort": "estimate", "seed": 1}
-         for shape, overlap, chunk in (([1, 1], "poll", None), ([0, 3, 4], "poll", None),
-                                       ([2, 0, 3, 4], "auto", 2), ([5, 1, 1], "block", 2),
-                                       ([5, 2, 7], "poll", 1), ([3, 31, 2], "off", None),
-                                       ([2, 2, 2, 2, 3], "poll", 3))
-         for dtype in ("f8", "c8") for order in ("natural", "transposed")
-         for target in (None, "reversed")]
+CASE = st.fixed_dictionaries(
+    {
+        "shape": st.builds(
+            lambda batch, ny, nx: [*batch, ny, nx],
+            st.lists(st.integers(0, 4) | st.integers(1, 4), max_size=3),
+            LENGTHS,
+            LENGTHS,
+        ),
+        "dtype": st.sampled_from(["f4", "f8", "c8", "c16"]),
+        "norm": st.sampled_from([None, "backward", "ortho", "forward"]),
+        "order": st.sampled_from(["natural", "transposed"]),
+        "weights": WEIGHTS,
+        "wait": st.sampled_from(["off", "block", "poll"] * 5 + ["auto"]),
+        "depth": st.none() | st.integers(1, 6),
+        "chunk": st.none() | st.integers(1, 5),
+        "source": st.sampled_from(LAYOUTS),
+        "target": st.sampled_from([None, *LAYOUTS, "contiguous"]),
+        "read_only": st.booleans(),
+        "effort": st.sampled_from(["estimate", "estimate", "measure"]),
+        "seed": st.integers(0, 2**32),
+    }
+)
+EDGES = [
+    {
+        "shape": shape,
+        "dtype": dtype,
+        "norm": None,
+        "order": order,
+        "weights": None,
+        "wait": overlap,
+        "depth": None,
+        "chunk": chunk,
+        "source": "contiguous",
+        "target": target,
+        "read_only": True,
+        "effort": "estimate",
+        "seed": 1,
+    }
+    for shape, overlap, chunk in (
+        ([1, 1], "poll", None),
+        ([0, 3, 4], "poll", None),
+        ([2, 0, 3, 4], "auto", 2),
+        ([5, 1, 1], "block", 2),
+        ([5, 2, 7], "poll", 1),
+        ([3, 31, 2], "off", None),
+        ([2, 2, 2, 2, 3], "poll", 3),
+    )
+    for dtype in ("f8", "c8")
+    for order in ("natural", "transposed")
+    for target in (None, "reversed")
+]
 
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_against_numpy(ranks):
-    drawing.check("fft2_cases:drawn", CASE, 80, ranks, edges=EDGES[ranks % 2::2])
+    drawing.check("fft2_cases:drawn", CASE, 80, ranks, edges=EDGES[ranks % 2 :: 2])
 
 
 def test_against_numpy_with_two_workers():
     drawing.check("fft2_cases:drawn", CASE, 40, 2, workers=2)
 
 
-BATCHES = [((19, 12, 10), "f8", "natural"), ((13, 7, 11), "c8", "natural"),
-           ((2, 5, 16, 9), "c16", "transposed"), ((11, 3, 24), "f4", "transposed")]
+BATCHES = [
+    ((19, 12, 10), "f8", "natural"),
+    ((13, 7, 11), "c8", "natural"),
+    ((2, 5, 16, 9), "c16", "transposed"),
+    ((11, 3, 24), "f4", "transposed"),
+]
 
 
-@pytest.mark.parametrize("number, ranks, workers", [
-    (0, 1, [1, 2, 3]), (2, 1, [1, 3]), (0, 2, [1, 2, 3]), (1, 2, [2]), (2, 2, [1]), (3, 2, [3]),
-    (1, 3, [2]), (3, 3, [1]), (0, 4, [2]), (2, 4, [1])])
+@pytest.mark.parametrize(
+    "number, ranks, workers",
+    [
+        (0, 1, [1, 2, 3]),
+        (2, 1, [1, 3]),
+        (0, 2, [1, 2, 3]),
+        (1, 2, [2]),
+        (2, 2, [1]),
+        (3, 2, [3]),
+        (1, 3, [2]),
+        (3, 3, [1]),
+        (0, 4, [2]),
+        (2, 4, [1]),
+    ],
+)
 def test_every_mode_gives_the_same_bits(number, ranks, workers):
     shape, dtype, order = BATCHES[number]
-    jobs.run_job("fft2_cases:modes_agree", ranks, args={
-        "shape": shape, "dtype": dtype, "order": order, "workers": workers,
-        "settings": [(None, None, None), (1, 1, None), (3, 1, 2), (2, 4, 1), (5, 100, None)]})
+    jobs.run_job(
+        "fft2_cases:modes_agree",
+        ranks,
+        args={
+            "shape": shape,
+            "dtype": dtype,
+            "order": order,
+            "workers": workers,
+            "settings": [(None, None, None), (1, 1, None), (3, 1, 2), (2, 4, 1), (5, 100, None)],
+        },
+    )
 
 
 @pytest.mark.parametrize("case", ["fft2_cases", "fft3_cases"])
@@ -67,15 +116,30 @@ def test_boxes_larger_than_the_cache(case, ranks):
 
 
 def test_bits_at_a_larger_size():
-    jobs.run_job("fft2_cases:modes_agree", 2, args={
-        "shape": (6, 192, 128), "dtype": "f8", "order": "natural", "workers": [2],
-        "settings": [(None, None, None), (3, 1, None), (2, 2, None)]})
+    jobs.run_job(
+        "fft2_cases:modes_agree",
+        2,
+        args={
+            "shape": (6, 192, 128),
+            "dtype": "f8",
+            "order": "natural",
+            "workers": [2],
+            "settings": [(None, None, None), (3, 1, None), (2, 2, None)],
+        },
+    )
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("case", [
-    "fft2_cases:broadcast_input", "fft2_cases:outputs_that_look_contiguous",
-    "fft2_cases:distributed_arrays", "fft2_cases:fewer_slices_than_lanes", "fft2_error_cases:closed"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "fft2_cases:broadcast_input",
+        "fft2_cases:outputs_that_look_contiguous",
+        "fft2_cases:distributed_arrays",
+        "fft2_cases:fewer_slices_than_lanes",
+        "fft2_error_cases:closed",
+    ],
+)
 def test_on_any_number_of_ranks(case, ranks):
     jobs.run_job(case, ranks)
 
@@ -99,22 +163,19 @@ def test_plans_in_turns(case, ranks):
     jobs.run_job(f"fft2_cases:{case}", ranks)
 
 
-@pytest.mark.parametrize("ranks, dtype, mode", [(1, "c16", "off"), (2, "f8", "poll"),
-                                                (3, "c16", "block")])
+@pytest.mark.parametrize("ranks, dtype, mode", [(1, "c16", "off"), (2, "f8", "poll"), (3, "c16", "block")])
 def test_bad_input_on_one_rank(ranks, dtype, mode):
     jobs.run_job("fft2_error_cases:bad_input", ranks, args={"dtype": dtype, "mode": mode})
 
 
 @pytest.mark.parametrize("ranks, shared", [(1, False), (2, True), (3, False)])
 def test_bad_arguments_on_one_rank(ranks, shared):
-    jobs.run_job("fft2_error_cases:bad_arguments", ranks,
-                 args={"shared": shared, "others": False})
+    jobs.run_job("fft2_error_cases:bad_arguments", ranks, args={"shared": shared, "others": False})
 
 
 @pytest.mark.parametrize("ranks, shared", [(2, False), (3, True)])
 def test_arguments_that_differ_between_ranks(ranks, shared):
-    jobs.run_job("fft2_error_cases:bad_arguments", ranks,
-                 args={"shared": shared, "others": True})
+    jobs.run_job("fft2_error_cases:bad_arguments", ranks, args={"shared": shared, "others": True})
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -129,8 +190,9 @@ def test_failure_at_every_site(mode, ranks):
 
 
 def test_failure_in_transposed_order():
-    jobs.run_job("fft2_error_cases:injected", 2, args={
-        "mode": "poll", "order": "transposed", "dtype": "c16", "depth": 16})
+    jobs.run_job(
+        "fft2_error_cases:injected", 2, args={"mode": "poll", "order": "transposed", "dtype": "c16", "depth": 16}
+    )
 
 
 @pytest.mark.parametrize("mode", ["block", "poll"])
@@ -145,8 +207,7 @@ def test_memory_is_what_the_plan_prints(mode):
 
 @pytest.mark.parametrize("dtype, order, ranks", [("f8", "natural", 3), ("c8", "transposed", 1)])
 def test_memory_of_other_plans(dtype, order, ranks):
-    jobs.run_job("fft2_memory_cases:memory", ranks,
-                 args={"mode": "poll", "dtype": dtype, "order": order})
+    jobs.run_job("fft2_memory_cases:memory", ranks, args={"mode": "poll", "dtype": dtype, "order": order})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -158,14 +219,21 @@ def test_many_plans():
     jobs.run_job("fft2_memory_cases:many_plans", 2, args={"own": 24, "shared": 24, "left": 16})
 
 
-@pytest.mark.parametrize("case, ranks, args", [
-    ("fft2_cases:modes_agree", 2, {"shape": (11, 9, 8), "dtype": "f8", "order": "natural",
-                                   "workers": [2], "settings": [(3, 2, None)]}),
-    ("fft2_error_cases:injected", 2, {"mode": "poll"}),
-    ("fft2_error_cases:injected", 2, {"mode": "block"}),
-    ("fft2_cases:distributed_arrays", 3, {}),
-    ("fft2_memory_cases:many_plans", 2, {"own": 4, "shared": 8})],
-    ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    "case, ranks, args",
+    [
+        (
+            "fft2_cases:modes_agree",
+            2,
+            {"shape": (11, 9, 8), "dtype": "f8", "order": "natural", "workers": [2], "settings": [(3, 2, None)]},
+        ),
+        ("fft2_error_cases:injected", 2, {"mode": "poll"}),
+        ("fft2_error_cases:injected", 2, {"mode": "block"}),
+        ("fft2_cases:distributed_arrays", 3, {}),
+        ("fft2_memory_cases:many_plans", 2, {"own": 4, "shared": 8}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_under_open_mpi(openmpi, case, ranks, args):
     jobs.run_job(case, ranks, mpi="openmpi", args=args)
 

@@ -13,6 +13,7 @@ def run_gkv(comm, arguments, missing=None):
     """Run the command as a user would (a case: this module is imported on the ranks too)."""
     import runpy
     import sys
+
     if missing is not None:
         sys.modules[missing] = None
     sys.path.insert(0, str(RUN.parent))
@@ -21,12 +22,12 @@ def run_gkv(comm, arguments, missing=None):
 
 
 def command(ranks, *arguments, **options):
-    return jobs.run_job("test_gkv:run_gkv", ranks, args={"arguments": list(map(str, arguments))},
-                        **options)
+    return jobs.run_job("test_gkv:run_gkv", ranks, args={"arguments": list(map(str, arguments))}, **options)
 
 
-@pytest.mark.parametrize("ranks, layout", [
-    (1, {}), (2, {"z": 2}), (2, {"v": 2}), (4, {"v": 2, "z": 2}), (2, {"ky": 2}), (3, {"z": 3})])
+@pytest.mark.parametrize(
+    "ranks, layout", [(1, {}), (2, {"z": 2}), (2, {"v": 2}), (4, {"v": 2, "z": 2}), (2, {"ky": 2}), (3, {"z": 3})]
+)
 def test_operator_against_a_matrix(ranks, layout):
     jobs.run_job("gkv_cases:operator", ranks, args={"ranks": layout})
 
@@ -37,10 +38,18 @@ def test_growth_against_a_dense_eigenvalue():
 
 def test_any_ranks_workers_depth_and_mode():
     # mu, v, z, ky, workers, depth, overlap
-    layouts = [(1, 1, 1, 1, 1, 1, "off"), (1, 1, 1, 2, 1, 2, "poll"), (1, 1, 1, 4, 2, 3, "block"),
-               (1, 1, 3, 1, 1, 4, "poll"), (1, 2, 2, 1, 1, 2, "auto"), (3, 1, 1, 1, 1, 2, "poll"),
-               (2, 1, 1, 2, 3, 4, "poll"), (1, 4, 1, 1, 1, 1, "off"), (1, 2, 1, 2, 1, 4, "block"),
-               (1, 1, 2, 3, 1, 4, "poll")]
+    layouts = [
+        (1, 1, 1, 1, 1, 1, "off"),
+        (1, 1, 1, 2, 1, 2, "poll"),
+        (1, 1, 1, 4, 2, 3, "block"),
+        (1, 1, 3, 1, 1, 4, "poll"),
+        (1, 2, 2, 1, 1, 2, "auto"),
+        (3, 1, 1, 1, 1, 2, "poll"),
+        (2, 1, 1, 2, 3, 4, "poll"),
+        (1, 4, 1, 1, 1, 1, "off"),
+        (1, 2, 1, 2, 1, 4, "block"),
+        (1, 1, 2, 3, 1, 4, "poll"),
+    ]
     jobs.run_job("gkv_cases:any_ranks", 6, args={"layouts": layouts})
 
 
@@ -75,8 +84,7 @@ def test_balance_of_entropy():
 
 @pytest.mark.parametrize("ranks, parallel", [(1, {}), (2, {"v": 2}), (4, {"ky": 2, "z": 2})])
 def test_restart_bit_for_bit(ranks, parallel, tmp_path):
-    jobs.run_job("gkv_file_cases:restart", ranks, args={
-        "folder": str(tmp_path), "parallel": parallel})
+    jobs.run_job("gkv_file_cases:restart", ranks, args={"folder": str(tmp_path), "parallel": parallel})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -97,8 +105,7 @@ def test_a_full_disk(ranks, tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_kill_while_a_checkpoint_is_written(ranks, tmp_path):
-    jobs.run_job("gkv_file_cases:killed_while_writing", ranks, args={"folder": str(tmp_path)},
-                 expect_failure=True)
+    jobs.run_job("gkv_file_cases:killed_while_writing", ranks, args={"folder": str(tmp_path)}, expect_failure=True)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".h5", ".partial"]
     jobs.run_job("gkv_file_cases:after_kill", ranks, args={"folder": str(tmp_path)})
 
@@ -152,16 +159,18 @@ def test_linear_commands(case, tmp_path):
     assert json.loads((tmp_path / "figures.json").read_text())["figures"]
 
 
-@pytest.mark.parametrize("text, words", [
-    ("[grid]\nnxx = 3", "grid.nxx: expected one of nx, ny"),
-    ("[parallel]\nky = 2", "parallel: expected a number of ranks that is a product of 2 (ky)"),
-    ("[grid", "expected a TOML file"),
-])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("[grid]\nnxx = 3", "grid.nxx: expected one of nx, ny"),
+        ("[parallel]\nky = 2", "parallel: expected a number of ranks that is a product of 2 (ky)"),
+        ("[grid", "expected a TOML file"),
+    ],
+)
 def test_bad_configurations_are_named(text, words, tmp_path):
     config = tmp_path / "bad.toml"
     config.write_text(text)
-    result = command(1, "turbulence", "--config", config, "--out", tmp_path / "run",
-                     expect_failure=True)
+    result = command(1, "turbulence", "--config", config, "--out", tmp_path / "run", expect_failure=True)
     assert result.err.count("run.py: ") == 1
     assert words in result.err.splitlines()[0]
 
@@ -185,6 +194,7 @@ def test_under_open_mpi(openmpi):
 
 # ---- whole runs ----------------------------------------------------------------------------------
 
+
 @pytest.mark.physics
 @pytest.mark.parametrize("case, count", [("cyclone", 12), ("zonal", 2)])
 def test_published_figures(case, count, tmp_path):
@@ -207,8 +217,7 @@ def test_turbulence_saturates_through_zonal_flows(tmp_path):
     config.write_text("[grid]\nnx = 12\nny = 8\nnz = 16\nnv = 16\nnmu = 5\n[time]\nend = 80.0\n")
     result = command(2, "turbulence", "--config", config, "--out", tmp_path, deadline_s=3000)
     print(result.out)
-    figures = {one["name"]: one for one in json.loads(
-        (tmp_path / "figures.json").read_text())["figures"]}
+    figures = {one["name"]: one for one in json.loads((tmp_path / "figures.json").read_text())["figures"]}
     low, high = figures["chi_i L_n / (rho_i^2 v_ti)"]["published_range"]
     assert low / 3 < figures["chi_i L_n / (rho_i^2 v_ti)"]["measured"] < 3 * high
     assert figures["zonal share of <phi^2>"]["measured"] > 0.1

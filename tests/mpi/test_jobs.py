@@ -43,8 +43,7 @@ def test_failed_assertion_names_its_rank(mpi, fresh):
 @alone_or_kept
 def test_failed_assertion_shows_its_values(fresh):
     with pytest.raises(jobs.JobFailed) as caught:
-        jobs.run_job("jobs_cases:compare", 1, fresh=fresh,
-                     args={"found": [3, 1, 2], "expected": [1, 2, 4]})
+        jobs.run_job("jobs_cases:compare", 1, fresh=fresh, args={"found": [3, 1, 2], "expected": [1, 2, 4]})
     for words in ("assert [1, 2, 3] == [1, 2, 4]", "At index 2 diff: 3 != 4"):
         assert words in str(caught.value)
 
@@ -55,12 +54,15 @@ def test_a_drawn_case_that_fails_is_shrunk():
 
 
 @alone_or_kept
-@pytest.mark.parametrize("case, shown", [
-    ("warn", "UserWarning: careful"),
-    ("raise_in_a_thread", "ZeroDivisionError: in a thread"),
-    ("raise_where_nobody_sees", "RuntimeWarning: coroutine .* was never awaited"),
-    ("end_early", r"finished ranks \(\)"),
-])
+@pytest.mark.parametrize(
+    "case, shown",
+    [
+        ("warn", "UserWarning: careful"),
+        ("raise_in_a_thread", "ZeroDivisionError: in a thread"),
+        ("raise_where_nobody_sees", "RuntimeWarning: coroutine .* was never awaited"),
+        ("end_early", r"finished ranks \(\)"),
+    ],
+)
 def test_what_else_fails_a_job(case, shown, fresh):
     with pytest.raises(jobs.JobFailed, match=shown):
         jobs.run_job(f"jobs_cases:{case}", 2, fresh=fresh)
@@ -84,11 +86,18 @@ def test_success_where_failure_was_expected():
         jobs.run_job("jobs_cases:succeed", 1, args={"word": ""}, expect_failure=True)
 
 
-@pytest.mark.parametrize("what, shown", [
-    ("thread", "threads: lonely"), ("file", "descriptors: .* -> /dev/null"),
-    ("communicator", "duplicates of the communicator: were 0, are 1"),
-    ("message", "messages: were False, are True"), ("signal handler", "signal handlers: 15 was"),
-    ("priority", "priority: were 0, are 1"), ("folder", "folder: were .*, are /")])
+@pytest.mark.parametrize(
+    "what, shown",
+    [
+        ("thread", "threads: lonely"),
+        ("file", "descriptors: .* -> /dev/null"),
+        ("communicator", "duplicates of the communicator: were 0, are 1"),
+        ("message", "messages: were False, are True"),
+        ("signal handler", "signal handlers: 15 was"),
+        ("priority", "priority: were 0, are 1"),
+        ("folder", "folder: were .*, are /"),
+    ],
+)
 def test_what_a_case_leaves_behind_fails_it(what, shown):
     with pytest.raises(jobs.JobFailed, match=f"leave left behind: .*{shown}"):
         jobs.run_job("jobs_cases:succeed", 2, args={"word": "before"})

@@ -24,9 +24,15 @@ def test_a_user_starts_ranks(tmp_path):
     figures, picture = tmp_path / "ep.json", tmp_path / "ep.png"
     done = subprocess.run(
         [sys.executable, RUN, "ep", "--ranks", "2", "--balance", "--json", figures, "--picture", picture],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert "SUCCESSFUL" in done.stdout and "12 of 12 checks" in done.stdout and "STREAM" in done.stdout
     found = json.loads(figures.read_text())
-    assert found["verified"] and found["ranks"] == 2 and found["balanced_mops"] == found["mops"] > 0 < found["even_mops"]
+    assert (
+        found["verified"] and found["ranks"] == 2 and found["balanced_mops"] == found["mops"] > 0 < found["even_mops"]
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")

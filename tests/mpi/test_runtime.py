@@ -3,14 +3,25 @@
 import jobs
 import pytest
 
-CASES = ("runtime_cases:forced_order", "runtime_cases:random_order", "runtime_cases:one_thread_talks",
-         "slot_cases:lanes_bound_the_memory", "slot_cases:barriers", "slot_cases:barriers_and_lanes",
-         "call_cases:bit_for_bit", "call_cases:awaitable_calls", "call_cases:point_to_point",
-         "call_cases:small_batches", "call_cases:auto_settles", "lifetime_cases:threads_end",
-         "lifetime_cases:closing_goes_on", "lifetime_cases:paused", "lifetime_cases:nested_runtimes",
-         "lifetime_cases:thread_pools_restored")
-TIGHT = ("slot_cases:workers_take_what_is_ready", "slot_cases:parallel_parts",
-         "runtime_cases:core_tokens")
+CASES = (
+    "runtime_cases:forced_order",
+    "runtime_cases:random_order",
+    "runtime_cases:one_thread_talks",
+    "slot_cases:lanes_bound_the_memory",
+    "slot_cases:barriers",
+    "slot_cases:barriers_and_lanes",
+    "call_cases:bit_for_bit",
+    "call_cases:awaitable_calls",
+    "call_cases:point_to_point",
+    "call_cases:small_batches",
+    "call_cases:auto_settles",
+    "lifetime_cases:threads_end",
+    "lifetime_cases:closing_goes_on",
+    "lifetime_cases:paused",
+    "lifetime_cases:nested_runtimes",
+    "lifetime_cases:thread_pools_restored",
+)
+TIGHT = ("slot_cases:workers_take_what_is_ready", "slot_cases:parallel_parts", "runtime_cases:core_tokens")
 
 
 @pytest.mark.parametrize("case", CASES + TIGHT)

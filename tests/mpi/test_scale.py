@@ -32,8 +32,23 @@ def points(path):
 def test_matrix_on_shared_memory_then_its_report(tmp_path):
     path = tmp_path / "scale.json"
     status, out, err = overlap(
-        "scale", "run", "operation", *SMALL, "--ranks", 1, 2, "--workers", 1, 2, "--modes", "poll",
-        "--passes", 2, "--json", path)
+        "scale",
+        "run",
+        "operation",
+        *SMALL,
+        "--ranks",
+        1,
+        2,
+        "--workers",
+        1,
+        2,
+        "--modes",
+        "poll",
+        "--passes",
+        2,
+        "--json",
+        path,
+    )
     assert status == 0, err
     found, content = points(path)
     assert found == [(1, 1), (1, 2), (2, 1), (2, 2)]
@@ -47,32 +62,58 @@ def test_matrix_on_shared_memory_then_its_report(tmp_path):
     status, out, err = overlap("scale", "report", path, path, "--out", tmp_path / "drawn")
     assert status == 0, err
     assert sorted(entry.name for entry in (tmp_path / "drawn").iterdir()) == [
-        "acceleration.png", "gain.png", "report.html", "time.png"]
+        "acceleration.png",
+        "gain.png",
+        "report.html",
+        "time.png",
+    ]
 
 
 def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
     path = tmp_path / "scale.json"
     launcher, environ = processes.launcher_command(mpi, tmp_path)
-    status, out, err = overlap("scale", "run", "fft2", *SMALL, "--ranks", 3, 1, 2, "--json", path,
-                               launcher=[*launcher, "-n", "3"],
-                               env=environ | {"PBS_JOBID": "12.head"})
+    status, out, err = overlap(
+        "scale",
+        "run",
+        "fft2",
+        *SMALL,
+        "--ranks",
+        3,
+        1,
+        2,
+        "--json",
+        path,
+        launcher=[*launcher, "-n", "3"],
+        env=environ | {"PBS_JOBID": "12.head"},
+    )
     assert status == 0, err
     found, content = points(path)
     assert found == [(1, 1), (1, 2), (1, 3)]
     assert content["job"] == {"scheduler": "pbs", "id": "12.head"}
     assert {record["link"] for record in content["cases"]} == {"mpiexec"}
-    assert out.count("ranks, N = 1 worker") == 1        # one rank prints
+    assert out.count("ranks, N = 1 worker") == 1  # one rank prints
     assert out.count("more workers than cores") == (len(os.sched_getaffinity(0)) < 3)
 
 
 def test_more_ranks_than_the_job_has(tmp_path):
     launcher, environ = processes.launcher_command("mpich")
-    status, _, err = overlap("scale", "run", "fft2", *SMALL, "--ranks", 2, 4, "--json",
-                             tmp_path / "scale.json", launcher=[*launcher, "-n", "2"], env=environ)
+    status, _, err = overlap(
+        "scale",
+        "run",
+        "fft2",
+        *SMALL,
+        "--ranks",
+        2,
+        4,
+        "--json",
+        tmp_path / "scale.json",
+        launcher=[*launcher, "-n", "2"],
+        env=environ,
+    )
     assert status == 1
     assert err.count("expected 4 ranks, received 2") == 1 and "Traceback" not in err
     content = json.loads((tmp_path / "scale.json").read_text())
-    assert not content["complete"] and len(content["cases"]) == 1       # what was measured stays
+    assert not content["complete"] and len(content["cases"]) == 1  # what was measured stays
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
@@ -80,16 +121,27 @@ def test_a_report_that_cannot_be_written(ranks, tmp_path):
     """It is refused before anything is measured, by every rank."""
     launcher, environ = processes.launcher_command("mpich")
     status, out, err = overlap(
-        "scale", "run", "fft2", *SMALL, "--ranks", 1, 2, "--json", tmp_path / "no" / "where.json",
-        launcher=[*launcher, "-n", ranks] if ranks else (), env=environ)
+        "scale",
+        "run",
+        "fft2",
+        *SMALL,
+        "--ranks",
+        1,
+        2,
+        "--json",
+        tmp_path / "no" / "where.json",
+        launcher=[*launcher, "-n", ranks] if ranks else (),
+        env=environ,
+    )
     assert status == 2 and "its folder does not exist" in err
     assert "Traceback" not in err and not out
 
 
 def test_links_cannot_be_made_under_mpiexec():
     launcher, environ = processes.launcher_command("mpich")
-    status, _, err = overlap("scale", "run", "fft2", *SMALL, "--link", "2gbit",
-                             launcher=[*launcher, "-n", "2"], env=environ)
+    status, _, err = overlap(
+        "scale", "run", "fft2", *SMALL, "--link", "2gbit", launcher=[*launcher, "-n", "2"], env=environ
+    )
     assert status == 1 and err.count("leave out one of the two") == 1
 
 
@@ -117,16 +169,40 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
     (bin_folder / "srun").write_text(SRUN)
     (bin_folder / "srun").chmod(0o755)
     status, out, err = overlap(
-        "scale", "submit", "operation", *SMALL, "--scheduler", "slurm", "--mpi", "mpich", "--nodes",
-        1, "--ranks-per-node", 2, "--cores-per-node", 4, "--dedicated-core", "--out", tmp_path)
+        "scale",
+        "submit",
+        "operation",
+        *SMALL,
+        "--scheduler",
+        "slurm",
+        "--mpi",
+        "mpich",
+        "--nodes",
+        1,
+        "--ranks-per-node",
+        2,
+        "--cores-per-node",
+        4,
+        "--dedicated-core",
+        "--out",
+        tmp_path,
+    )
     assert status == 0, err
     script = tmp_path / "scale-1.sh"
     assert out.splitlines()[0] == f"sbatch {script}" and os.access(script, os.X_OK)
     launcher, environ = processes.launcher_command("mpich")
     log = tmp_path / "srun.log"
-    with process("bash", script, env=environ | {
-            "PATH": f"{bin_folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77",
-            "STUB_MPIEXEC": launcher[0], "STUB_LOG": str(log)}) as job:
+    with process(
+        "bash",
+        script,
+        env=environ
+        | {
+            "PATH": f"{bin_folder}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "77",
+            "STUB_MPIEXEC": launcher[0],
+            "STUB_LOG": str(log),
+        },
+    ) as job:
         _, err = job.communicate(timeout=DEADLINE_S)
     assert job.returncode == 0, err
     assert "--cpus-per-task=2" in log.read_text().split()
@@ -134,13 +210,18 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
     assert found == [(1, 2)] and content["job"] == {"scheduler": "slurm", "id": "77"}
 
 
-@pytest.mark.parametrize("script, words", [
-    ("overhead.py", ["wait", "poll", "plan call"]),
-    ("memory.py", ["as told, and nothing allocated after planning"])])
+@pytest.mark.parametrize(
+    "script, words",
+    [("overhead.py", ["wait", "poll", "plan call"]), ("memory.py", ["as told, and nothing allocated after planning"])],
+)
 def test_bench_scripts(script, words):
-    done = subprocess.run([sys.executable, processes.REPOSITORY / "bench" / script, "--quick"],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=DEADLINE_S)
+    done = subprocess.run(
+        [sys.executable, processes.REPOSITORY / "bench" / script, "--quick"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     for word in words:
         assert word in done.stdout
@@ -148,21 +229,51 @@ def test_bench_scripts(script, words):
 
 def test_peers_says_who_is_missing(tmp_path):
     (tmp_path / "mpi4py_fft.py").write_text("raise ImportError('not here')")
-    with process(sys.executable, processes.REPOSITORY / "bench" / "peers.py", "--only", 4, "--quick",
-                 "--rounds", 1, "--passes", 2, "--no-reference", "--out", tmp_path / "out",
-                 env={"PYTHONPATH": os.pathsep.join(filter(None, (
-                     str(tmp_path), os.environ.get("PYTHONPATH"))))}) as command:
+    with process(
+        sys.executable,
+        processes.REPOSITORY / "bench" / "peers.py",
+        "--only",
+        4,
+        "--quick",
+        "--rounds",
+        1,
+        "--passes",
+        2,
+        "--no-reference",
+        "--out",
+        tmp_path / "out",
+        env={"PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))},
+    ) as command:
         out, err = command.communicate(timeout=DEADLINE_S)
     assert command.returncode == 0, err
     assert "mpi4py-fft was not timed" in out and "the C reference was not timed" in out
-    record, = json.loads((tmp_path / "out" / "peers.json").read_text())["cases"]
+    (record,) = json.loads((tmp_path / "out" / "peers.json").read_text())["cases"]
     assert record["rounds"] == 2 and "not installed" in record["peer_skipped"]
     assert (tmp_path / "out" / "peers.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_sparse_solver_on_a_grid_per_rank(tmp_path):
-    status, out, err = overlap("scale", "run", "cg", "--shape", 8, 8, 8, "--ranks", 1, 2, "--rounds", 1, "--weak", "--matrix", "elastic",
-                               "--json", tmp_path / "scale.json", "--picture", tmp_path / "scale.png")
+    status, out, err = overlap(
+        "scale",
+        "run",
+        "cg",
+        "--shape",
+        8,
+        8,
+        8,
+        "--ranks",
+        1,
+        2,
+        "--rounds",
+        1,
+        "--weak",
+        "--matrix",
+        "elastic",
+        "--json",
+        tmp_path / "scale.json",
+        "--picture",
+        tmp_path / "scale.png",
+    )
     assert status == 0, err
     content = json.loads((tmp_path / "scale.json").read_text(), parse_constant=pytest.fail)
     assert content["complete"] and [record["ranks"] for record in content["solvers"]] == [1, 2]

@@ -4,9 +4,17 @@ import jobs
 import pytest
 
 # What these cases test leaves communicators behind: new processes.
-CASES = ("wait_without_end", "issued_once", "error_of_none_in_particular", "nothing_is_kept",
-         "first_of_parallel", "irregular_without_skeleton", "one_rank_is_irregular",
-         "ranks_await_otherwise", "nothing_is_left_behind")
+CASES = (
+    "wait_without_end",
+    "issued_once",
+    "error_of_none_in_particular",
+    "nothing_is_kept",
+    "first_of_parallel",
+    "irregular_without_skeleton",
+    "one_rank_is_irregular",
+    "ranks_await_otherwise",
+    "nothing_is_left_behind",
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

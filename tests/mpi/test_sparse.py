@@ -6,7 +6,10 @@ import pytest
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_storages_and_factors(ranks):
-    jobs.run_job("sparse_cases:symmetric_blocks,block_diagonals,diagonals,incomplete_factors,factors_by_workers,overlapping,operators,errors", ranks)
+    jobs.run_job(
+        "sparse_cases:symmetric_blocks,block_diagonals,diagonals,incomplete_factors,factors_by_workers,overlapping,operators,errors",
+        ranks,
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -3,8 +3,15 @@
 import jobs
 import pytest
 
-CASES = ("started", "messages", "persistent", "failing_with_one_pending", "forgotten",
-         "left_by_another_slice", "other_than_expected")
+CASES = (
+    "started",
+    "messages",
+    "persistent",
+    "failing_with_one_pending",
+    "forgotten",
+    "left_by_another_slice",
+    "other_than_expected",
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -32,8 +32,7 @@ def tuned_plan_is_found_again(comm, path, workers):
     """Tune, then plan anew from the file: the same settings, and the bits of `off`."""
     rng = np.random.default_rng(1)
     heard = []
-    with overlap.Runtime(comm, workers=workers) as rt, \
-            overlap.FFT2(rt, SHAPE, DTYPE, tuning=path) as plan:
+    with overlap.Runtime(comm, workers=workers) as rt, overlap.FFT2(rt, SHAPE, DTYPE, tuning=path) as plan:
         assert "not used: it has no entry" in plan.describe()
         made = [plan.pointwise(lambda u: u)]
         first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product_of)
@@ -55,18 +54,20 @@ def tuned_plan_is_found_again(comm, path, workers):
             assert str(transform.tuned) in transform.describe()
         u = random(rng, SHAPE, DTYPE)[plan.real.local_slice]
         spectrum = plan.forward(u)
-        truth = [np.array(result) for result in (
-            spectrum, plan.backward(spectrum), first(spectrum, spectrum),
-            second(spectrum, spectrum))]
+        truth = [
+            np.array(result)
+            for result in (spectrum, plan.backward(spectrum), first(spectrum, spectrum), second(spectrum, spectrum))
+        ]
         settings = [transform.settings for transform in transforms[:4]]
         assert f"tuning: from {path}" in plan.describe()
     comm.Barrier()
-    assert sorted(json.loads(Path(path).read_text())) == [
-        "digest", "entries", "format", "version"]
+    assert sorted(json.loads(Path(path).read_text())) == ["digest", "entries", "format", "version"]
     disturb()
     for wait in ("auto", "off", "poll", "block"):
-        with overlap.Runtime(comm, workers=workers) as rt, \
-                overlap.FFT2(rt, SHAPE, DTYPE, tuning=path, settings={"wait": wait}) as plan:
+        with (
+            overlap.Runtime(comm, workers=workers) as rt,
+            overlap.FFT2(rt, SHAPE, DTYPE, tuning=path, settings={"wait": wait}) as plan,
+        ):
             first, second = plan.pointwise(product_of, dealias="3/2"), plan.pointwise(product_of)
             transforms = [plan.forward, plan.backward, first, second]
             found = [transform.settings for transform in transforms]
@@ -75,9 +76,9 @@ def tuned_plan_is_found_again(comm, path, workers):
                 assert plan.forward.tuned == gains["forward"] and plan.forward.trials == ()
             assert all(one.wait == wait or wait == "auto" for one in found)
             spectrum = plan.forward(u)
-            for result, expected in zip((
-                    spectrum, plan.backward(spectrum), first(spectrum, spectrum),
-                    second(spectrum, spectrum)), truth):
+            for result, expected in zip(
+                (spectrum, plan.backward(spectrum), first(spectrum, spectrum), second(spectrum, spectrum)), truth
+            ):
                 assert same_bits(result, expected), wait
 
 
@@ -98,8 +99,10 @@ def tuned_again(comm, path):
             truth = np.array(plan.forward(u))
         for wait in ("auto", "off"):
             disturb()
-            with (kernels_need_no_planning(),
-                  overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, settings={"wait": wait}) as plan):
+            with (
+                kernels_need_no_planning(),
+                overlap.FFT2(comm, SHAPE, DTYPE, tuning=path, settings={"wait": wait}) as plan,
+            ):
                 assert same_bits(plan.forward(u), truth)
                 acting = plan.pointwise(product_of, dealias="3/2")
                 assert acting.settings == chosen or wait == "off"
@@ -134,12 +137,22 @@ def requests_come_first(comm, path):
         plan.tune(0.3)
         for trial in plan.forward.trials:
             assert trial.settings.chunk == 2 and trial.settings.depth in (1, 3)
-    with overlap.FFT2(comm, SHAPE, DTYPE, tuning=path,
-                      settings={"wait": "poll", "depth": 5, "chunk": 3, "in_flight": 2,
-                                "effort": "estimate"}) as plan:
+    with overlap.FFT2(
+        comm,
+        SHAPE,
+        DTYPE,
+        tuning=path,
+        settings={"wait": "poll", "depth": 5, "chunk": 3, "in_flight": 2, "effort": "estimate"},
+    ) as plan:
         found = plan.forward.settings
-        assert (found.wait, found.depth, found.chunk, found.in_flight, found.effort,
-                found.late) == ("poll", 5, 3, 2, "estimate", 0.0)
+        assert (found.wait, found.depth, found.chunk, found.in_flight, found.effort, found.late) == (
+            "poll",
+            5,
+            3,
+            2,
+            "estimate",
+            0.0,
+        )
         assert plan.forward.tune(0.2).gain > 0
         assert {trial.settings.wait for trial in plan.forward.trials} == {"poll"}
 
@@ -172,17 +185,25 @@ def bad_files(comm, path):
         comm.Barrier()
 
     for text, words in (
-            (good[:-9], "cut off"), (good.replace(version, '"version": 9'), "version 9"),
-            (good.replace(version, '"version": 1'), "of version 1; tune anew"),
-            (good.replace("entries", "entrees"), "expected a list of entries"), (good + " ", "does not have its digest"),
-            ("{}", "which is none"), ("", "cut off"), ("[" * 10**5, "cut off"),
-            (good.replace("[]", "[NaN]"), "NaN is no number"),
-            (tuning_file.text_of([entry]), "lack something")):
+        (good[:-9], "cut off"),
+        (good.replace(version, '"version": 9'), "version 9"),
+        (good.replace(version, '"version": 1'), "of version 1; tune anew"),
+        (good.replace("entries", "entrees"), "expected a list of entries"),
+        (good + " ", "does not have its digest"),
+        ("{}", "which is none"),
+        ("", "cut off"),
+        ("[" * 10**5, "cut off"),
+        (good.replace("[]", "[NaN]"), "NaN is no number"),
+        (tuning_file.text_of([entry]), "lack something"),
+    ):
         if comm.rank == 0:
             Path(path).write_text(text)
         refused(words)
-    for make, words in ((os.mkdir, "not a regular file"), (os.mkfifo, "not a regular file"),
-                        (lambda path: os.symlink(path, path), "symbolic links")):
+    for make, words in (
+        (os.mkdir, "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: os.symlink(path, path), "symbolic links"),
+    ):
         if comm.rank == 0:
             (os.rmdir if os.path.isdir(path) else os.remove)(path)
             make(path)
@@ -192,8 +213,7 @@ def bad_files(comm, path):
     with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/missing/file") as plan:
         same_everywhere(comm, str(raised(overlap.InputError, plan.tune, 1)))
         assert "folder" in str(raised(overlap.InputError, plan.tune, 1))
-    with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/spoilt",
-                      settings={"effort": "estimate"}) as plan:
+    with overlap.FFT2(comm, SHAPE, tuning=f"{folder}/spoilt", settings={"effort": "estimate"}) as plan:
         if comm.rank == 0:
             Path(folder, "spoilt").write_text("not ours")
         error = raised(overlap.InputError, plan.tune, 0.2)
@@ -204,10 +224,10 @@ def bad_files(comm, path):
 
 def a_file_that_is_not_there_is_said(comm, path):
     """Rank 0 says so, on standard error, and of a file that is there nothing."""
+
     def said():
         told = io.StringIO()
-        with redirect_stderr(told), overlap.FFT2(comm, SHAPE, tuning=path,
-                                                            settings={"effort": "estimate"}) as plan:
+        with redirect_stderr(told), overlap.FFT2(comm, SHAPE, tuning=path, settings={"effort": "estimate"}) as plan:
             if not os.path.exists(path):
                 comm.Barrier()
                 plan.tune(0.2)
@@ -245,7 +265,7 @@ def other_wisdom(comm, path):
     comm.Barrier()
     for part, name, value in (("machine", "mpi", "another MPI"), (None, "wisdom", "(fftw-0 )")):
         content = json.loads(whole)
-        entry, = content["entries"]
+        (entry,) = content["entries"]
         (entry[part] if part else entry)[name] = value
         if comm.rank == 0:
             Path(path).write_text(tuning_file.text_of([entry]))
@@ -317,8 +337,10 @@ def a_rank_fails_while_planning(comm):
                 choose(transform, Settings(effort="measure"))
 
             for works, (place, at), rank in product(
-                    (chooses, tunes), (("trial_arrays", 0), ("configure", 3), ("run_planes", 4),
-                                       ("nbytes_per_slice", 0)), {0, comm.size - 1}):
+                (chooses, tunes),
+                (("trial_arrays", 0), ("configure", 3), ("run_planes", 4), ("nbytes_per_slice", 0)),
+                {0, comm.size - 1},
+            ):
                 with failing(type(transform), place, at) if comm.rank == rank else nullcontext():
                     error = raised(overlap.errors.RankError, works)
                 same_everywhere(comm, str(error))
@@ -358,8 +380,7 @@ def fields_are_tuned(comm):
                 same_everywhere(comm, (transform.settings, transform.tuned))
                 assert len(transform.trials) == transform.tuned.tried >= 2
                 assert str(transform.tuned) in transform.describe()
-            for result, expected in zip((plan.forward(u), plan.backward(spectrum),
-                                         acting(spectrum, spectrum)), truth):
+            for result, expected in zip((plan.forward(u), plan.backward(spectrum), acting(spectrum, spectrum)), truth):
                 assert same_bits(result, expected)
 
 

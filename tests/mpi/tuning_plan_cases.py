@@ -31,8 +31,10 @@ def fields_are_found_again(comm, path):
     for wait in ("auto", "off"):
         disturb()
         comm.Barrier()
-        with kernels_need_no_planning(fft3), overlap.FFT3(
-                comm, FIELDS, DTYPE, layout=layout, tuning=path, settings={"wait": wait}) as plan:
+        with (
+            kernels_need_no_planning(fft3),
+            overlap.FFT3(comm, FIELDS, DTYPE, layout=layout, tuning=path, settings={"wait": wait}) as plan,
+        ):
             acting = plan.pointwise(product_of)
             transforms = plan.forward, plan.backward, acting
             assert plan.grid == grid
@@ -71,8 +73,10 @@ def brackets_are_found_again(comm, path):
     for wait in ("auto", "off"):
         disturb()
         comm.Barrier()
-        with kernels_need_no_planning(bracket_transform, "PlaneBrackets"), overlap.Bracket(
-                comm, shape, settings={"effort": "measure", "wait": wait}, tuning=path) as plan:
+        with (
+            kernels_need_no_planning(bracket_transform, "PlaneBrackets"),
+            overlap.Bracket(comm, shape, settings={"effort": "measure", "wait": wait}, tuning=path) as plan,
+        ):
             plan.advect(a)
             assert same_bits(plan(f), truth)
             assert plan.transform.settings == settings or wait == "off"

@@ -23,24 +23,45 @@ WEIGHTS = (7, 4, 0.001, 3)
 def refused(comm):
     """Weights that are bad, or differ, on one rank or on all, are refused on all in the same words."""
     last = comm.rank == comm.size - 1
-    for bad in ((1.0,) * (comm.size - 1) + (0.0,), (1.0,) * (comm.size + 1), ("1",) * comm.size, 3, (np.nan,) * comm.size):
+    for bad in (
+        (1.0,) * (comm.size - 1) + (0.0,),
+        (1.0,) * (comm.size + 1),
+        ("1",) * comm.size,
+        3,
+        (np.nan,) * comm.size,
+    ):
         for given in (bad, bad if last else (1.0,) * comm.size):
-            for make in (lambda w: FFT2(comm, (4, 8, 8), layout={"weights": w}),
-                         lambda w: FFT3(comm, (4, 8, 8), layout={"weights": w}),
-                         lambda w: agreed_blocks(comm, (60,), (comm.size,), weights=w),
-                         lambda w: Matrix.from_stencil(comm, (8,), [(0,)], [1.0], weights=w)):
-                raises_everywhere(comm, InputError, "expected weights to be positive finite numbers", lambda: make(given))
+            for make in (
+                lambda w: FFT2(comm, (4, 8, 8), layout={"weights": w}),
+                lambda w: FFT3(comm, (4, 8, 8), layout={"weights": w}),
+                lambda w: agreed_blocks(comm, (60,), (comm.size,), weights=w),
+                lambda w: Matrix.from_stencil(comm, (8,), [(0,)], [1.0], weights=w),
+            ):
+                raises_everywhere(
+                    comm, InputError, "expected weights to be positive finite numbers", lambda: make(given)
+                )
     different = tuple(1 + 0.25 * one * (1 + comm.rank) for one in range(comm.size))
-    for make in (lambda w: FFT2(comm, (4, 8, 8), layout={"weights": w}), lambda w: FFT3(comm, (4, 8, 8), layout={"weights": w}),
-                 lambda w: Halo(comm, Blocks((60,), (comm.size,), weights=w)),
-                 lambda w: agreed_blocks(comm, (60,), (comm.size,), weights=w),
-                 lambda w: Matrix.from_stencil(comm, (8,), [(0,)], [1.0], weights=w)):
+    for make in (
+        lambda w: FFT2(comm, (4, 8, 8), layout={"weights": w}),
+        lambda w: FFT3(comm, (4, 8, 8), layout={"weights": w}),
+        lambda w: Halo(comm, Blocks((60,), (comm.size,), weights=w)),
+        lambda w: agreed_blocks(comm, (60,), (comm.size,), weights=w),
+        lambda w: Matrix.from_stencil(comm, (8,), [(0,)], [1.0], weights=w),
+    ):
         raises_everywhere(comm, InputError, "the same on all ranks", lambda: make(different))
     mixed = "measure" if last else None
-    raises_everywhere(comm, InputError, "the same on all ranks", lambda: agreed_blocks(comm, (60,), (comm.size,), weights=mixed))
-    raises_everywhere(comm, InputError, "a number or a pair", lambda: agreed_blocks(
-        comm, (60,), (comm.size,), width="no" if last else 1))
-    raises_everywhere(comm, InputError, f"a grid of {comm.size} ranks", lambda: agreed_blocks(comm, (60,), (comm.size + 1,)))
+    raises_everywhere(
+        comm, InputError, "the same on all ranks", lambda: agreed_blocks(comm, (60,), (comm.size,), weights=mixed)
+    )
+    raises_everywhere(
+        comm,
+        InputError,
+        "a number or a pair",
+        lambda: agreed_blocks(comm, (60,), (comm.size,), width="no" if last else 1),
+    )
+    raises_everywhere(
+        comm, InputError, f"a grid of {comm.size} ranks", lambda: agreed_blocks(comm, (60,), (comm.size + 1,))
+    )
 
 
 def messages(comm):
@@ -49,10 +70,17 @@ def messages(comm):
         counted = []
         # Left to a model of this moment's speed, the grid may be another one for the second plan.
         grid = {} if kind is FFT2 else {"grid": (2, comm.size // 2)}
-        for weights in (None, WEIGHTS[:comm.size]):
-            with overlap.Runtime(comm, trace=True) as rt, \
-                    kind(rt, shape, dtype, layout={"weights": weights, **grid},
-                         settings={"wait": "poll", "chunk": 2, "depth": 4, "in_flight": 4, "late": 0.0}) as plan:
+        for weights in (None, WEIGHTS[: comm.size]):
+            with (
+                overlap.Runtime(comm, trace=True) as rt,
+                kind(
+                    rt,
+                    shape,
+                    dtype,
+                    layout={"weights": weights, **grid},
+                    settings={"wait": "poll", "chunk": 2, "depth": 4, "in_flight": 4, "late": 0.0},
+                ) as plan,
+            ):
                 rt.trace.clear()
                 plan.backward(plan.forward(np.zeros(plan.real.shape, dtype)))
                 counted.append([span.kind for span in rt.trace.spans()].count("communicate"))
@@ -121,6 +149,7 @@ def balanced(comm, path):
     """A plan with a rank that counts as slow: shares follow, arrays move, transforms stay right; and back."""
     counts = 5, 3, 1, 1
     from overlap.fft.planning import balance
+
     true = balance.computing_s
     rng = np.random.default_rng(1)
 
@@ -128,8 +157,10 @@ def balanced(comm, path):
         share = current[0]._share()
         return [share / counts[comm.rank]] * len(true(transforms))
 
-    for make, truth, dtype in ((lambda rt: FFT2(rt, (6, 20, 18), tuning=path), np.fft.fft2, "c16"),
-                               (lambda rt: FFT3(rt, (2, 16, 12, 18), layout={"order": "natural"}), None, "c16")):
+    for make, truth, dtype in (
+        (lambda rt: FFT2(rt, (6, 20, 18), tuning=path), np.fft.fft2, "c16"),
+        (lambda rt: FFT3(rt, (2, 16, 12, 18), layout={"order": "natural"}), None, "c16"),
+    ):
         truth = truth or (lambda u: np.fft.fftn(u, axes=(-3, -2, -1)))
         with overlap.Runtime(comm) as rt, make(rt) as plan:
             current = [plan]
@@ -139,31 +170,46 @@ def balanced(comm, path):
             spectrum = plan.forward(local)
             forward, settings = plan.forward, plan.forward.settings
             balance_module = sys.modules["overlap.fft.plan"]
-            with patch.object(balance_module, "computing_s", pretended), patch.object(balance_module, "whole_s", falling()):
+            with (
+                patch.object(balance_module, "computing_s", pretended),
+                patch.object(balance_module, "whole_s", falling()),
+            ):
                 found = plan.balance(local, spectrum)
             assert found.changed == (comm.size > 1)
             assert found.gain > 1 or comm.size == 1
             assert len(set(comm.allgather((found.weights, found.speeds, found.gain)))) == 1
             if comm.size > 1:
-                assert found.weights == tuple(round(1000 * one / 5) for one in counts[:comm.size])
+                assert found.weights == tuple(round(1000 * one / 5) for one in counts[: comm.size])
             assert plan.forward is forward and forward.settings == settings
             local, spectrum = found.arrays
             for array, spec, whole in ((local, plan.real, u), (spectrum, plan.spectrum, truth(u))):
                 assert array.local_slice == spec.local_slice
                 np.testing.assert_allclose(array, whole[spec.local_slice], rtol=0, atol=1e-12 * abs(whole).max())
             again = plan.forward(local)
-            np.testing.assert_allclose(again, truth(u)[plan.spectrum.local_slice], rtol=0, atol=1e-12 * abs(truth(u)).max())
+            np.testing.assert_allclose(
+                again, truth(u)[plan.spectrum.local_slice], rtol=0, atol=1e-12 * abs(truth(u)).max()
+            )
             np.testing.assert_allclose(plan.backward(again), u[plan.real.local_slice], rtol=0, atol=1e-12)
-            np.testing.assert_allclose(squares(again), truth(u * u)[plan.spectrum.local_slice], rtol=0,
-                                       atol=1e-12 * abs(truth(u * u)).max())
-            raises_everywhere(comm, InputError, "distributed as real or spectrum of the plan",
-                              lambda: plan.balance(np.zeros(3) if comm.rank == 0 else local))
+            np.testing.assert_allclose(
+                squares(again), truth(u * u)[plan.spectrum.local_slice], rtol=0, atol=1e-12 * abs(truth(u * u)).max()
+            )
+            raises_everywhere(
+                comm,
+                InputError,
+                "distributed as real or spectrum of the plan",
+                lambda: plan.balance(np.zeros(3) if comm.rank == 0 else local),
+            )
             # What gains nothing changes nothing: neither equal speeds nor shares that turned out slower.
-            with patch.object(balance_module, "computing_s", pretended), patch.object(balance_module, "whole_s", falling()):
+            with (
+                patch.object(balance_module, "computing_s", pretended),
+                patch.object(balance_module, "whole_s", falling()),
+            ):
                 assert not plan.balance().changed
             weights = plan._weights
-            with patch.object(balance_module, "computing_s", lambda transforms: [1.0 + comm.rank] * 7), \
-                    patch.object(balance_module, "whole_s", lambda transforms: 1.0):
+            with (
+                patch.object(balance_module, "computing_s", lambda transforms: [1.0 + comm.rank] * 7),
+                patch.object(balance_module, "whole_s", lambda transforms: 1.0),
+            ):
                 unchanged = plan.balance(local)
                 assert not unchanged.changed and plan._weights == weights and unchanged.arrays[0] is local
             np.testing.assert_allclose(plan.forward(local), again, rtol=0, atol=1e-12 * abs(truth(u)).max())
@@ -180,21 +226,30 @@ def falling():
 
 def measured(comm):
     """Weights that are measured, whatever comes of it: the same on all ranks, and the result is right."""
-    for plan in (FFT2(comm, (8, 24, 20), layout={"weights": "measure"}),
-                 FFT3(comm, (16, 24, 20), layout={"weights": "measure"})):
+    for plan in (
+        FFT2(comm, (8, 24, 20), layout={"weights": "measure"}),
+        FFT3(comm, (16, 24, 20), layout={"weights": "measure"}),
+    ):
         with plan:
             assert len(set(comm.allgather(plan._weights))) == 1
             u = np.random.default_rng(1).standard_normal(plan.real.global_shape) + 0j
             axes = (-2, -1) if isinstance(plan, FFT2) else (-3, -2, -1)
             truth = np.fft.fftn(u, axes=axes)
-            np.testing.assert_allclose(plan.forward(u[plan.real.local_slice]), truth[plan.spectrum.local_slice], rtol=0,
-                                       atol=1e-12 * abs(truth).max())
+            np.testing.assert_allclose(
+                plan.forward(u[plan.real.local_slice]),
+                truth[plan.spectrum.local_slice],
+                rtol=0,
+                atol=1e-12 * abs(truth).max(),
+            )
 
 
 def measured_blocks(comm):
     """Blocks and rows by measured speeds: a rank that counts as slow has less, and nothing changes where nothing is sure."""
-    counts = (5, 3, 1, 1)[:comm.size]
-    for seconds, expected in ((lambda *_: 1 / counts[comm.rank], shares(60, counts)), (lambda *_: 1.0, shares(60, (1,) * comm.size))):
+    counts = (5, 3, 1, 1)[: comm.size]
+    for seconds, expected in (
+        (lambda *_: 1 / counts[comm.rank], shares(60, counts)),
+        (lambda *_: 1.0, shares(60, (1,) * comm.size)),
+    ):
         with patch.object(agreed, "_seconds", seconds):
             blocks = agreed_blocks(comm, (60,), (comm.size,), weights="measure")
             with Matrix.from_stencil(comm, (60,), [(0,)], [2.0], weights="measure") as A:
@@ -203,7 +258,7 @@ def measured_blocks(comm):
     blocks = agreed_blocks(comm, (60,), (comm.size,), weights="measure")
     assert len(set(comm.allgather(blocks.weights))) == 1
     with Halo(comm, blocks) as halo:
-        u, = halo.empty()
+        (u,) = halo.empty()
         u[blocks.own(comm.rank)] = 1 + comm.rank
         halo.exchange(u)
         assert comm.rank == 0 or u[0] == comm.rank
@@ -213,7 +268,7 @@ def brackets(comm):
     """With any weights, and a rank without planes: the same bits as with even shares."""
     a, f = modes((5, 9, 17), 1), modes((3, 5, 9, 17), 2)
     expected = run(comm, a, f, wait="poll", effort="estimate")
-    for weights in (WEIGHTS[:comm.size], (0.001, 1, 1, 1)[:comm.size]):
+    for weights in (WEIGHTS[: comm.size], (0.001, 1, 1, 1)[: comm.size]):
         with overlap.Bracket(comm, f.shape, SPACING, layout={"weights": weights}, settings={"wait": "poll"}) as bracket:
             bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
             parts = comm.gather(bracket(np.ascontiguousarray(f[:, :, bracket.rows])))
@@ -225,17 +280,32 @@ def brackets(comm):
             for some in (parts, again):
                 np.testing.assert_array_equal(np.concatenate(some, axis=2), expected)
     if comm.size > 1:
-        raises_everywhere(comm, InputError, "weights: expected the same on all ranks", lambda: overlap.Bracket(
-            comm, f.shape, SPACING, layout={"weights": (1 + comm.rank, *(2,) * (comm.size - 1))}))
-    raises_everywhere(comm, InputError, "a Bracket has no other", lambda: overlap.Bracket(
-        comm, f.shape, SPACING, layout={"restore": True}))
+        raises_everywhere(
+            comm,
+            InputError,
+            "weights: expected the same on all ranks",
+            lambda: overlap.Bracket(
+                comm, f.shape, SPACING, layout={"weights": (1 + comm.rank, *(2,) * (comm.size - 1))}
+            ),
+        )
+    raises_everywhere(
+        comm,
+        InputError,
+        "a Bracket has no other",
+        lambda: overlap.Bracket(comm, f.shape, SPACING, layout={"restore": True}),
+    )
 
 
 def drop_in(comm):
     """The drop-in's extra argument: transforms, padding, serial kinds, arrays and their redistribution."""
-    weights = WEIGHTS[:comm.size]
-    for shape, options in (((12, 10, 9), {}), ((12, 10, 9), {"grid": (-1,)}), ((12, 10, 9), {"grid": (0, 0, 1)}),
-                           ((5, 12, 10), {"axes": (1, 2), "slab": True}), ((12, 14), {"axes": ((0,), (1,))})):
+    weights = WEIGHTS[: comm.size]
+    for shape, options in (
+        ((12, 10, 9), {}),
+        ((12, 10, 9), {"grid": (-1,)}),
+        ((12, 10, 9), {"grid": (0, 0, 1)}),
+        ((5, 12, 10), {"axes": (1, 2), "slab": True}),
+        ((12, 14), {"axes": ((0,), (1,))}),
+    ):
         for dtype in "dD":
             u = np.random.default_rng(1).standard_normal(shape).astype(dtype)
             plan = PFFT(comm, shape, dtype=dtype, weights=weights, wait="poll", **options)
@@ -247,7 +317,7 @@ def drop_in(comm):
             np.testing.assert_allclose(found, truth[plan.local_slice(True)], rtol=0, atol=1e-13)
             np.testing.assert_allclose(plan.backward(found), array, rtol=0, atol=1e-13)
             counts = comm.allgather(array.size)
-            assert comm.size == 1 or len(set(counts)) > 1 and sum(counts) == u.size
+            assert comm.size == 1 or (len(set(counts)) > 1 and sum(counts) == u.size)
             whole = [axis for axis, one in enumerate(plan.pencil[0].subcomm) if one.size == 1]
             other = array.redistribute(next(axis for axis in range(len(shape)) if axis not in whole[-1:]))
             np.testing.assert_array_equal(other, u[other.local_slice()])
@@ -264,4 +334,6 @@ def drop_in(comm):
     array[...] = u[plan.local_slice(False)]
     np.testing.assert_allclose(plan.backward(plan.forward(array)), u[plan.local_slice(False)], rtol=0, atol=1e-13)
     plan.destroy()
-    raises_everywhere(comm, InputError, "positive finite numbers", lambda: PFFT(comm, (4, 4), weights=(-1,) * comm.size))
+    raises_everywhere(
+        comm, InputError, "positive finite numbers", lambda: PFFT(comm, (4, 4), weights=(-1,) * comm.size)
+    )

@@ -9,7 +9,7 @@ from overlap.timing.alltoall import alltoall_s, fit_costs, node_counts, plain_co
 from overlap.timing.messages import LatencyBandwidth
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-import takahashi  # noqa: E402
+import takahashi
 
 
 @pytest.mark.parametrize("P, Q", [(8, 8), (16, 8), (64, 64)])
@@ -17,23 +17,29 @@ def test_plain_model_is_the_papers(P, Q):
     """Equations (4) and (5), as they are printed."""
     N, L, W = 256**3, 1e-5, 1e9
     link = LatencyBandwidth(L, W)
-    assert alltoall_s(N, (P * Q,), link) == pytest.approx(
-        (P * Q - 1) * (L + 16 * N / ((P * Q)**2 * W)))
+    assert alltoall_s(N, (P * Q,), link) == pytest.approx((P * Q - 1) * (L + 16 * N / ((P * Q) ** 2 * W)))
     assert alltoall_s(N, (P, Q), link) == pytest.approx(
-        (P - 1) * (L + 16 * N / (P**2 * Q * W)) + (Q - 1) * (L + 16 * N / (P * Q**2 * W)))
+        (P - 1) * (L + 16 * N / (P**2 * Q * W)) + (Q - 1) * (L + 16 * N / (P * Q**2 * W))
+    )
 
 
 # N = 256^3, L = 1e-5 s, W = 1e9 B/s: the forms for many ranks, PQ L + 16 N/(PQ W) and
 # (P + Q) L + 32 N/(PQ W), and the number of points (7) below which two all-to-alls win.
-@pytest.mark.parametrize("P, Q, one_s, two_s, points", [
-    (8, 8, 4.834e-3, 8.549e-3, 1.92e6), (16, 8, 3.377e-3, 4.434e-3, 8.32e6),
-    (16, 16, 3.609e-3, 2.417e-3, 3.584e7), (64, 64, 41.03e-3, 1.411e-3, 1.0158e10)])
+@pytest.mark.parametrize(
+    "P, Q, one_s, two_s, points",
+    [
+        (8, 8, 4.834e-3, 8.549e-3, 1.92e6),
+        (16, 8, 3.377e-3, 4.434e-3, 8.32e6),
+        (16, 16, 3.609e-3, 2.417e-3, 3.584e7),
+        (64, 64, 41.03e-3, 1.411e-3, 1.0158e10),
+    ],
+)
 def test_plain_model_tends_to_the_forms_for_many_ranks(P, Q, one_s, two_s, points):
     link = LatencyBandwidth(1e-5, 1e9)
     one, two = (alltoall_s(256**3, grid, link) for grid in ((P * Q,), (P, Q)))
     assert one == pytest.approx(one_s, rel=2 / (P * Q))
     assert two == pytest.approx(two_s, rel=1.1 / min(P, Q))
-    assert (two < one) == (256**3 < points)
+    assert (two < one) == (points > 256**3)
 
 
 def test_plain_model_by_hand():
@@ -51,9 +57,14 @@ def test_plain_model_by_hand():
     assert plain_counts(36, (2, 3), itemsize=8) == (3, 24 + 32)
 
 
-@pytest.mark.parametrize("points, grid, itemsize, words", [
-    (-5, (2, 2), 16, "points: expected .* got -5"), (5, (2, 0), 16, "grid: expected .* got 0"),
-    (5, (2, 2), 0, "itemsize: expected .* got 0")])
+@pytest.mark.parametrize(
+    "points, grid, itemsize, words",
+    [
+        (-5, (2, 2), 16, "points: expected .* got -5"),
+        (5, (2, 0), 16, "grid: expected .* got 0"),
+        (5, (2, 2), 0, "itemsize: expected .* got 0"),
+    ],
+)
 def test_plain_model_refuses(points, grid, itemsize, words):
     with pytest.raises(ValueError, match=words):
         plain_counts(points, grid, itemsize)
@@ -83,9 +94,10 @@ def test_fit_keeps_costs_above_zero():
     assert fit_costs([[1, 1], [1, 2], [1, 4]], [4.0, 2.0, 1.0]) == pytest.approx((2.0, 0.0))
 
 
-@pytest.mark.parametrize("counts, seconds", [
-    ([[1, 1]], [1.0]), ([[1], [2]], [1.0]), ([[1], [2]], [1.0, 0.0]),
-    ([[1], [2]], [1.0, float("nan")])])
+@pytest.mark.parametrize(
+    "counts, seconds",
+    [([[1, 1]], [1.0]), ([[1], [2]], [1.0]), ([[1], [2]], [1.0, 0.0]), ([[1], [2]], [1.0, float("nan")])],
+)
 def test_fit_refuses(counts, seconds):
     with pytest.raises(ValueError, match="seconds: expected"):
         fit_costs(counts, seconds)

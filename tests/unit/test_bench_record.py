@@ -16,8 +16,8 @@ from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import warnings
 from overlap.tools.bench.session import Session
 
-
 # ---- cases -----------------------------------------------------------------------------------
+
 
 def test_case_survives_json():
     case = Case(workload="operation", dtype="f4", shape=[8, 6], chunk=2)
@@ -28,9 +28,19 @@ def test_dtype_by_any_name():
     assert Case(dtype="complex64").dtype == "c8"
 
 
-@pytest.mark.parametrize("changes", [
-    {"workload": "fft4"}, {"order": "odd"}, {"calls": 0}, {"shape": (4,)}, {"shape": (0, 4)}, {"chunk": 0}, {"wait": "on"},
-    {"dtype": "nonsense"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload": "fft4"},
+        {"order": "odd"},
+        {"calls": 0},
+        {"shape": (4,)},
+        {"shape": (0, 4)},
+        {"chunk": 0},
+        {"wait": "on"},
+        {"dtype": "nonsense"},
+    ],
+)
 def test_case_refuses(changes):
     with pytest.raises(ValueError, match="expected"):
         Case(**changes)
@@ -58,6 +68,7 @@ def test_plane_waves_bracket_is_what_the_pseudo_spectral_formula_gives():
 
 
 # ---- records ---------------------------------------------------------------------------------
+
 
 def test_record_holds_the_model_and_the_share_hidden():
     found = record()
@@ -100,7 +111,8 @@ def test_busy_machine_is_said():
 
 def test_unequal_ranks_are_said():
     assert warnings(record(waiting=[0.38, 0.05])) == [
-        "2gbit: rank 0 waits 38 % of the time, rank 1 5 %: the ranks are not equally fast, and `balance` can give each its share"]
+        "2gbit: rank 0 waits 38 % of the time, rank 1 5 %: the ranks are not equally fast, and `balance` can give each its share"
+    ]
     assert warnings(record(waiting=None)) == []
 
 
@@ -112,8 +124,9 @@ def test_no_control_in_shared_memory():
 
 def test_peer_in_the_record_or_why_not():
     case = Case(rounds=3, peer=True)
-    found = record(case, peer_setting="numpy", seconds={
-        "peer_mpi4py_fft": [0.5] * 3, "peer_mpi4py_fft_default": [0.9] * 3})
+    found = record(
+        case, peer_setting="numpy", seconds={"peer_mpi4py_fft": [0.5] * 3, "peer_mpi4py_fft_default": [0.9] * 3}
+    )
     assert (found["peer_mpi4py_fft_s"], found["peer_mpi4py_fft_default_s"]) == (0.5, 0.9)
     skipped = record(case, peer_skipped="mpi4py-fft is not installed")
     assert skipped["peer_mpi4py_fft_s"] is None
@@ -129,12 +142,21 @@ def test_report_says_where_it_was_made():
 
 def test_table_shows_every_number():
     from rich.console import Console
+
     console = Console(width=100, record=True, file=open("/dev/null", "w"))
     with console.file:
         console.print(table.table([record(), record(Case(rounds=3, link="shm"))]))
     text = console.export_text()
-    for words in ("links of 2gbit", "shared memory", "103 (102-104)", "1.67", "poll, depth 16",
-                  "1.56x", "0.95", "1.0e-15"):
+    for words in (
+        "links of 2gbit",
+        "shared memory",
+        "103 (102-104)",
+        "1.67",
+        "poll, depth 16",
+        "1.56x",
+        "0.95",
+        "1.0e-15",
+    ):
         assert words in text, words
     assert "mpi4py-fft" not in text
     assert max(map(len, text.splitlines())) <= 80
@@ -144,6 +166,7 @@ def test_table_shows_every_number():
 def test_tables_fit_narrow_terminals(width, count):
     """Nothing is cut, and no number is broken apart."""
     from rich.console import Console
+
     records = [record(), record(Case(rounds=3, link="shm"))]
     parts = table.tables(records, width)
     assert len(parts) == count
@@ -170,13 +193,14 @@ def test_predictions_fit_narrow_terminals(measured, monkeypatch, tmp_path, capsy
         monkeypatch.setenv("COLUMNS", str(columns))
         assert cli.main(argv) == 0
         shown.append(capsys.readouterr().out)
-    lines = shown[0].splitlines()[1 if measured else 0:]  # the first one of a report is its title
+    lines = shown[0].splitlines()[1 if measured else 0 :]  # the first one of a report is its title
     assert max(map(len, lines)) <= 40
     assert shown[0].split() == shown[1].split()
 
 
 def test_a_full_disk_costs_no_table(tmp_path, monkeypatch, capsys):
     """What was measured is shown, and the error names the file that could not be written."""
+
     def measure(self, case, link, ranks):
         self.report["cases"].append(record())
 
@@ -201,8 +225,10 @@ def test_sentence_trusts_only_what_the_control_allows():
 
 
 def test_the_demo_tells_measuring_from_the_rest():
-    took_s = [{"planning": 1.0, "choosing settings": 2.0, "rounds": 3.0, "start and end": 1.0},
-              {"planning": 4.0, "rounds": 5.0, "bare FFTs, timeline": 0.4}]
+    took_s = [
+        {"planning": 1.0, "choosing settings": 2.0, "rounds": 3.0, "start and end": 1.0},
+        {"planning": 4.0, "rounds": 5.0, "bare FFTs, timeline": 0.4},
+    ]
     assert demo._took([{"took_s": each} for each in took_s]).startswith("16 s, of which 10 s of measuring")
 
 

@@ -17,8 +17,14 @@ def drawn(draw):
     size = int(np.prod(grid))
     weights = draw(st.none() | st.lists(st.sampled_from((0.01, 1, 2, 3)), min_size=size, max_size=size))
     try:
-        return Blocks(shape, grid, width=width, corners=draw(st.booleans()), weights=weights,
-                      periodic=draw(st.lists(st.booleans(), min_size=axes, max_size=axes)))
+        return Blocks(
+            shape,
+            grid,
+            width=width,
+            corners=draw(st.booleans()),
+            weights=weights,
+            periodic=draw(st.lists(st.booleans(), min_size=axes, max_size=axes)),
+        )
     except InputError as error:  # a block narrower than its ghost cells
         assert weights is not None and "as wide as their ghost cells" in str(error)
         reject()
@@ -28,8 +34,9 @@ def local_truth(blocks, rank, cells):
     """The local array with all ghost cells that are to be filled; -1 elsewhere. Of an empty block none is."""
     if not np.prod([part.stop - part.start for part in blocks.part(rank)]):
         return np.full(blocks.local_shape(rank), -1)
-    lists = [np.arange(part.start - low, part.stop + high)
-             for part, (low, high) in zip(blocks.part(rank), blocks.width)]
+    lists = [
+        np.arange(part.start - low, part.stop + high) for part, (low, high) in zip(blocks.part(rank), blocks.width)
+    ]
     here = cells[np.ix_(*[numbers % len_ for numbers, len_ in zip(lists, blocks.shape)])].copy()
     sides = np.zeros(here.shape, int)
     for axis, (numbers, part, periodic) in enumerate(zip(lists, blocks.part(rank), blocks.periodic)):
@@ -72,17 +79,20 @@ def test_inner_and_outer_cells_are_all_cells(blocks, data):
         assert inner.start == inner.stop or (inner.start - low >= own.start and inner.stop + high <= own.stop)
 
 
-@pytest.mark.parametrize("arguments, text", [
-    (dict(shape=(4, 4), grid=(2,)), "one number >= 1 for each axis, received shape=.4, 4. and grid=.2,."),
-    (dict(shape=(4,), grid=(2,), width=3), "blocks of at least 3 cells along axis 0.*received 2"),
-    (dict(shape=(4,), grid=(2,), width=-1), "a number of cells >= 0.*received -1"),
-    (dict(shape=(4,), grid=(2,), width=((1, 2, 3),)), "or for each of 1 axes a number or a pair"),
-    (dict(shape=(4, 4), grid=(2, 1), periodic=(True,)), "periodic to be one truth value, or 2"),
-    (dict(shape=(2,), grid=(3,)), "received 0 of 2 cells on 3 ranks"),
-    (dict(shape=(9,), grid=(3,), weights=(1, 2)), "one for each rank, 3 in all, received .1, 2."),
-    (dict(shape=(9,), grid=(2,), weights=(1, 0)), "positive finite numbers"),
-    (dict(shape=(9,), grid=(2,), width=2, weights=(8, 1)), "received 1 of 9 cells on 2 ranks"),
-])
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(shape=(4, 4), grid=(2,)), "one number >= 1 for each axis, received shape=.4, 4. and grid=.2,."),
+        (dict(shape=(4,), grid=(2,), width=3), "blocks of at least 3 cells along axis 0.*received 2"),
+        (dict(shape=(4,), grid=(2,), width=-1), "a number of cells >= 0.*received -1"),
+        (dict(shape=(4,), grid=(2,), width=((1, 2, 3),)), "or for each of 1 axes a number or a pair"),
+        (dict(shape=(4, 4), grid=(2, 1), periodic=(True,)), "periodic to be one truth value, or 2"),
+        (dict(shape=(2,), grid=(3,)), "received 0 of 2 cells on 3 ranks"),
+        (dict(shape=(9,), grid=(3,), weights=(1, 2)), "one for each rank, 3 in all, received .1, 2."),
+        (dict(shape=(9,), grid=(2,), weights=(1, 0)), "positive finite numbers"),
+        (dict(shape=(9,), grid=(2,), width=2, weights=(8, 1)), "received 1 of 9 cells on 2 ranks"),
+    ],
+)
 def test_what_makes_no_sense(arguments, text):
     with pytest.raises(InputError, match=text):
         Blocks(**arguments)

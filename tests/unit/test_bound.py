@@ -29,8 +29,19 @@ def test_the_same_arrays_are_known():
 def test_others_are_not():
     a, b, c = np.zeros((3, 4))
     memory = bound(a, out=b)
-    for arrays, out in (((b,), a), ((a,), None), ((a,), c), ((a, b), None), ((a,), (b,)), ((a.copy(),), b), ((a[:3],), b),
-                        ((a[::-1],), b), ((a.view(Own),), b), ((a,), b.view(Own)), ((a.view("c16"),), b)):
+    for arrays, out in (
+        ((b,), a),
+        ((a,), None),
+        ((a,), c),
+        ((a, b), None),
+        ((a,), (b,)),
+        ((a.copy(),), b),
+        ((a[:3],), b),
+        ((a[::-1],), b),
+        ((a.view(Own),), b),
+        ((a,), b.view(Own)),
+        ((a.view("c16"),), b),
+    ):
         assert memory.prepared(arrays, out) is None
     memory.forget()
     assert memory.prepared((a,), b) is None
@@ -42,7 +53,12 @@ def test_of_results_made_here_the_place_counts():
     assert not memory.comes_again((a,), (made,)) and memory.comes_again((a,), (made[:],))
     memory.keep((a,), None, ("prepared",), (made,))
     assert memory.prepared((a,), None, (made[:],)) == ("prepared",)
-    for arrays, out, results in (((a,), None, (elsewhere,)), ((a,), made, ()), ((a.copy(),), None, (made,)), ((a,), None, ())):
+    for arrays, out, results in (
+        ((a,), None, (elsewhere,)),
+        ((a,), made, ()),
+        ((a.copy(),), None, (made,)),
+        ((a,), None, ()),
+    ):
         assert memory.prepared(arrays, out, results) is None
     memory.forget()
     assert not memory.comes_again((a,), (made,))
@@ -76,7 +92,7 @@ def test_nothing_is_kept_alive():
     memory = BoundArrays()
     memory.keep((a,), b, (unowned(a), unowned(b)))
     watched = weakref.ref(a)
-    view, = memory.prepared((a,), b)[:1]
+    (view,) = memory.prepared((a,), b)[:1]
     assert view.sum() == 1000
     del a, view
     gc.collect()

@@ -45,7 +45,7 @@ def path(tmp_path):
 def test_it_ends_at_its_number_and_says_so(path):
     tried = Tried()
     assert campaign(path, tried).run()
-    assert tried.seeds == [0, 1, 2]     # two trials each
+    assert tried.seeds == [0, 1, 2]  # two trials each
     text = path.with_suffix(".md").read_text()
     assert "| tried | counted trials | 6 | 6 | 0 | 0 | yes |" in text and "every part has reached its number" in text
 
@@ -83,11 +83,11 @@ def test_a_failure_is_reported_with_its_seed_and_the_rest_is_tried(path):
     tried, said = Tried(bad=(1,)), []
     assert not campaign(path, tried, said).run()
     assert tried.seeds == [0, 1, 2]
-    failure, = json.loads(path.read_text())["parts"]["tried"]["failures"]
+    (failure,) = json.loads(path.read_text())["parts"]["tried"]["failures"]
     assert failure["seed"] == 1 and "second line" in failure["problem"]
     assert any("seed 1: failed" in line for line in said)
     assert "* tried, seed 1: AssertionError: seed 1 is bad (commit" in path.with_suffix(".md").read_text()
-    campaign(path, Tried(target=8)).run()   # what has failed once stays in the report
+    campaign(path, Tried(target=8)).run()  # what has failed once stays in the report
     assert "seed 1 is bad" in path.with_suffix(".md").read_text()
 
 
@@ -100,7 +100,7 @@ def test_a_seed_that_has_failed_is_run_again_and_stays_in_the_report(path, monke
     assert "| 6 | 6 | 1 | 0 | yes |" in path.with_suffix(".md").read_text()
     mended = Tried(bad=())
     later = on("mended", mended)
-    assert later.run_again(times=2) and later.run_again(times=3)    # three in all
+    assert later.run_again(times=2) and later.run_again(times=3)  # three in all
     assert mended.seeds == [1, 1, 1]
     text = path.with_suffix(".md").read_text()
     assert "| 6 | 6 | 1 | 1 | yes |" in text and "seed 1 is bad (commit before); on mended 3 of 3 passed" in text
@@ -125,8 +125,10 @@ def test_a_failure_while_all_stood_still_does_not_count(path, monkeypatch):
 
 
 def test_a_process_that_is_stopped_is_seen_to_stand_still():
-    stopper = ("import os, signal, sys, time; os.kill(int(sys.argv[1]), signal.SIGSTOP); time.sleep(1); "
-               "os.kill(int(sys.argv[1]), signal.SIGCONT)")
+    stopper = (
+        "import os, signal, sys, time; os.kill(int(sys.argv[1]), signal.SIGSTOP); time.sleep(1); "
+        "os.kill(int(sys.argv[1]), signal.SIGCONT)"
+    )
     with longest_pause() as pause:
         subprocess.run([sys.executable, "-c", stopper, str(os.getpid())], check=True)
     assert pause[0] > 0.5
@@ -162,9 +164,13 @@ def test_what_a_trial_raises():
 
 def test_what_the_parts_take_from_the_tests_is_there():
     modules = [f"campaign.{path.stem}" for path in CAMPAIGN.glob("[!_]*.py")]
-    program = (f"import sys; sys.path[:0] = {[str(CAMPAIGN.parent), str(CAMPAIGN.parent / 'mpi')]}\n"
-               f"import mpi4py; mpi4py.rc.initialize = False; import conftest, {', '.join(modules)}")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    program = (
+        f"import sys; sys.path[:0] = {[str(CAMPAIGN.parent), str(CAMPAIGN.parent / 'mpi')]}\n"
+        f"import mpi4py; mpi4py.rc.initialize = False; import conftest, {', '.join(modules)}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -9,7 +9,7 @@ import processes
 import pytest
 
 sys.path.insert(0, str(processes.REPOSITORY / "examples"))
-import cg_scaling as scaling  # noqa: E402
+import cg_scaling as scaling
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 64])
@@ -17,7 +17,9 @@ def test_collectives_of_ranks_that_are_all_alike(ranks):
     """Allgather: log2(p) L + m (p - 1) / p / B; allreduce: log2(p) steps."""
     steps, clocks = math.log2(ranks), np.full(ranks, 3.0)
     network = scaling.Network((scaling.Protocol(0.25, 1000.0),), 0.5, 0.125, False)
-    assert np.allclose(scaling.allgather(clocks, 100.0, network), 3 + steps * 0.25 + 100.0 * (ranks - 1) / 1000, rtol=1e-14)
+    assert np.allclose(
+        scaling.allgather(clocks, 100.0, network), 3 + steps * 0.25 + 100.0 * (ranks - 1) / 1000, rtol=1e-14
+    )
     assert np.allclose(scaling.allreduce(clocks, network), 3 + (ranks > 1) * 0.5 + steps * 0.125, rtol=1e-14)
 
 
@@ -47,14 +49,21 @@ def test_allreduces_of_table_6():
 @pytest.mark.parametrize("jitter", [0.0, 0.05])
 def test_findings_of_table_7(jitter):
     """For 2 to 16 ranks; smt is fastest on 4 ranks in the paper and on 8 here, 3 % ahead."""
-    times = {name: {ranks: [scaling.iteration_s(name, ranks, network, jitter=jitter)
-                            for network in (scaling.REMOTE_WRITES, scaling.MPI)] for ranks in (1, 2, 4, 8, 16)}
-             for name in scaling.MATRICES}
+    times = {
+        name: {
+            ranks: [
+                scaling.iteration_s(name, ranks, network, jitter=jitter)
+                for network in (scaling.REMOTE_WRITES, scaling.MPI)
+            ]
+            for ranks in (1, 2, 4, 8, 16)
+        }
+        for name in scaling.MATRICES
+    }
     for name, of in times.items():
         writes = [of[ranks][0] for ranks in (1, 2, 4, 8, 16)]
         ratios = [of[ranks][1] / of[ranks][0] for ranks in (2, 4, 8, 16)]
         if name in ("nasa2910", "s1rmq4m1"):
-            assert writes == sorted(writes)                         # more ranks make them slower
+            assert writes == sorted(writes)  # more ranks make them slower
         elif name == "smt":
             assert writes.index(min(writes)) in (2, 3) and max(writes) == writes[0]
         else:

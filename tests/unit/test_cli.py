@@ -21,54 +21,57 @@ from overlap.tools import cli, launch, timeline
 from overlap.tools.bench import reference, report
 from overlap.tools.bench.cases import Case
 
-
 # ---- arguments -------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("argv, complaint", [
-    ([], "COMMAND"),
-    (["fly"], "invalid choice"),
-    (["bench"], "workload"),
-    (["bench", "fft4"], "invalid choice"),
-    (["bench", "fft2", "--slices", "0"], "expected an integer >= 1, received 0"),
-    (["bench", "fft2", "--shape", "512"], "shape: expected (ny, nx), got (512,)"),
-    (["bench", "fft3", "--shape", "8", "8"], "shape: expected (nz, ny, nx), got (8, 8)"),
-    (["bench", "fft2", "--grid", "1", "2"], "grid: expected workload fft3, got fft2"),
-    (["bench", "fft3", "--slices", "2", "--peer", "mpi4py-fft"], "got 2 of fft3 in natural order"),
-    (["bench", "fft2", "--order", "transposed", "--peer", "mpi4py-fft"], "in transposed order"),
-    (["bench", "nonlinear", "--shape", "4", "3", "6"], "expected an odd nkx, got (4, 3, 6)"),
-    (["bench", "nonlinear", "--chunk", "2"], "expected none with workload nonlinear, got 2, None"),
-    (["tune", "nonlinear"], "invalid choice"),
-    (["bench", "fft2", "--link", "fast"], "expected a rate above 0"),
-    (["bench", "fft2", "--dtype", "i4"], "expected one of c16, c8, f8, f4"),
-    (["bench", "operation", "--dtype", "c16"], "expected one of f8, f4"),
-    (["bench", "operation", "--peer", "mpi4py-fft"], "expected workload fft2"),
-    (["bench", "fft2", "--deadline", "inf"], "expected seconds > 0"),
-    (["bench", "fft2", "--", "ls"], "only `overlap links` takes a command"),
-    (["bench", "spmv", "--shape", "8", "8"], "--shape: expected three numbers >= 3"),
-    (["demo", "--rates", "0gbit"], "expected a rate above 0"),
-    (["links", "--hosts", "2"], "expected a command"),
-    (["links", "--hosts", "2", "--"], "expected a command"),
-    (["links", "--hosts", "2", "--ranks", "3", "--", "ls"], "multiple of hosts"),
-    (["links", "--slow", "2:0.5", "--", "ls"], "expected ranks from 0 to 1"),
-    (["links", "--slow", "1:0", "--", "ls"], "shares from 0.05 to 1 of their cores, received rank 1 with 0"),
-    (["links", "--slow", "1", "--", "ls"], "invalid slow_rank value: '1'"),
-    (["links", "--speeds", "7", "4", "1", "--", "ls"], "--speeds: expected 2 speeds"),
-    (["links", "--speeds", "7", "0", "--", "ls"], "expected a speed > 0, received 0"),
-    (["predict"], "expected either"),
-    (["predict", "--compute-s", "1"], "expected either"),
-    (["predict", "report.json", "--compute-s", "1", "--communication-s", "1"], "expected either"),
-    (["predict", "--compute-s", "-1", "--communication-s", "1"], "finite time >= 0"),
-    (["trace"], "FILE.json"),
-    (["tune"], "workload"),
-    (["tune", "fft2", "--budget", "0"], "expected seconds > 0"),
-    (["tune", "operation", "--dtype", "c16"], "expected one of f8, f4"),
-    (["bench", "fft2", "--dtype", "q8"], "expected one of c16, c8, f8, f4"),
-    (["predict", "--workload", "fft2", "--dtype", "q8"], "received 'q8'"),
-    (["bench", "fft2", "--json", "no/such/folder.json"], "cannot write no/such/folder.json: its folder"),
-    (["predict", "--compute-s", "1", "--communication-s", "1", "--png", "no/where.png"], "its folder does not"),
-    (["scale", "run", "fft2", "--json", "/dev/full"], "cannot write /dev/full"),
-    (["info", "--measure", "no/where.toml"], "cannot write no/where.toml"),
-])
+
+@pytest.mark.parametrize(
+    "argv, complaint",
+    [
+        ([], "COMMAND"),
+        (["fly"], "invalid choice"),
+        (["bench"], "workload"),
+        (["bench", "fft4"], "invalid choice"),
+        (["bench", "fft2", "--slices", "0"], "expected an integer >= 1, received 0"),
+        (["bench", "fft2", "--shape", "512"], "shape: expected (ny, nx), got (512,)"),
+        (["bench", "fft3", "--shape", "8", "8"], "shape: expected (nz, ny, nx), got (8, 8)"),
+        (["bench", "fft2", "--grid", "1", "2"], "grid: expected workload fft3, got fft2"),
+        (["bench", "fft3", "--slices", "2", "--peer", "mpi4py-fft"], "got 2 of fft3 in natural order"),
+        (["bench", "fft2", "--order", "transposed", "--peer", "mpi4py-fft"], "in transposed order"),
+        (["bench", "nonlinear", "--shape", "4", "3", "6"], "expected an odd nkx, got (4, 3, 6)"),
+        (["bench", "nonlinear", "--chunk", "2"], "expected none with workload nonlinear, got 2, None"),
+        (["tune", "nonlinear"], "invalid choice"),
+        (["bench", "fft2", "--link", "fast"], "expected a rate above 0"),
+        (["bench", "fft2", "--dtype", "i4"], "expected one of c16, c8, f8, f4"),
+        (["bench", "operation", "--dtype", "c16"], "expected one of f8, f4"),
+        (["bench", "operation", "--peer", "mpi4py-fft"], "expected workload fft2"),
+        (["bench", "fft2", "--deadline", "inf"], "expected seconds > 0"),
+        (["bench", "fft2", "--", "ls"], "only `overlap links` takes a command"),
+        (["bench", "spmv", "--shape", "8", "8"], "--shape: expected three numbers >= 3"),
+        (["demo", "--rates", "0gbit"], "expected a rate above 0"),
+        (["links", "--hosts", "2"], "expected a command"),
+        (["links", "--hosts", "2", "--"], "expected a command"),
+        (["links", "--hosts", "2", "--ranks", "3", "--", "ls"], "multiple of hosts"),
+        (["links", "--slow", "2:0.5", "--", "ls"], "expected ranks from 0 to 1"),
+        (["links", "--slow", "1:0", "--", "ls"], "shares from 0.05 to 1 of their cores, received rank 1 with 0"),
+        (["links", "--slow", "1", "--", "ls"], "invalid slow_rank value: '1'"),
+        (["links", "--speeds", "7", "4", "1", "--", "ls"], "--speeds: expected 2 speeds"),
+        (["links", "--speeds", "7", "0", "--", "ls"], "expected a speed > 0, received 0"),
+        (["predict"], "expected either"),
+        (["predict", "--compute-s", "1"], "expected either"),
+        (["predict", "report.json", "--compute-s", "1", "--communication-s", "1"], "expected either"),
+        (["predict", "--compute-s", "-1", "--communication-s", "1"], "finite time >= 0"),
+        (["trace"], "FILE.json"),
+        (["tune"], "workload"),
+        (["tune", "fft2", "--budget", "0"], "expected seconds > 0"),
+        (["tune", "operation", "--dtype", "c16"], "expected one of f8, f4"),
+        (["bench", "fft2", "--dtype", "q8"], "expected one of c16, c8, f8, f4"),
+        (["predict", "--workload", "fft2", "--dtype", "q8"], "received 'q8'"),
+        (["bench", "fft2", "--json", "no/such/folder.json"], "cannot write no/such/folder.json: its folder"),
+        (["predict", "--compute-s", "1", "--communication-s", "1", "--png", "no/where.png"], "its folder does not"),
+        (["scale", "run", "fft2", "--json", "/dev/full"], "cannot write /dev/full"),
+        (["info", "--measure", "no/where.toml"], "cannot write no/where.toml"),
+    ],
+)
 def test_arguments_that_make_no_sense(argv, complaint, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(argv)
@@ -80,8 +83,12 @@ def test_a_reader_that_goes_ends_the_command_in_silence():
     read, write = os.pipe()
     os.close(read)
     try:
-        done = subprocess.run([sys.executable, "-m", "overlap", "predict", "--compute-s", "1", "--communication-s", "1"],
-                              stdout=write, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-m", "overlap", "predict", "--compute-s", "1", "--communication-s", "1"],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
@@ -102,6 +109,7 @@ def test_every_option_has_a_help_text():
                     yield from without(command, f"{path} {name}")
             elif not action.help:
                 yield path, action.option_strings or action.dest
+
     assert list(without(cli.make_parser())) == []
 
 
@@ -137,9 +145,9 @@ def test_a_commands_own_dashes_stay_its_own():
     assert cli._split_command(["links", "--", "sh", "--", "-c"]) == (["links"], ["sh", "--", "-c"])
 
 
-@pytest.mark.parametrize("argv", [
-    ["trace", "missing.json"], ["trace", "no.json"], ["predict", "missing.json"],
-    ["predict", "no.json"]])
+@pytest.mark.parametrize(
+    "argv", [["trace", "missing.json"], ["trace", "no.json"], ["predict", "missing.json"], ["predict", "no.json"]]
+)
 def test_files_that_cannot_be_read(argv, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "no.json").write_text("[1, 2]")
@@ -148,8 +156,7 @@ def test_files_that_cannot_be_read(argv, tmp_path, monkeypatch, capsys):
     assert error.startswith("overlap: error: ") and argv[1] in error and "Traceback" not in error
 
 
-@pytest.mark.parametrize("missing, argv", [
-    ("rich", ["demo"]), ("matplotlib", ["demo"]), ("rich", ["bench", "fft2"])])
+@pytest.mark.parametrize("missing, argv", [("rich", ["demo"]), ("matplotlib", ["demo"]), ("rich", ["bench", "fft2"])])
 def test_missing_extra_is_one_clear_line(missing, argv, monkeypatch, capsys):
     real = builtins.__import__
 
@@ -173,6 +180,7 @@ def test_missing_mpiexec_is_one_clear_line(tmp_path, monkeypatch, capsys):
 
 # ---- launching -------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"])
 def test_under_mpi(name):
     assert launch.under_mpi({name: "0"}) and not launch.under_mpi({"PATH": ""})
@@ -180,9 +188,12 @@ def test_under_mpi(name):
 
 # ---- predict and trace -----------------------------------------------------------------------
 
+
 def test_predict_of_times(capsys):
-    assert cli.main(["predict", "--compute-s", "0.12", "--communication-s", "0.08",
-                     "--workers", "4", "--slices", "64"]) == 0
+    assert (
+        cli.main(["predict", "--compute-s", "0.12", "--communication-s", "0.08", "--workers", "4", "--slices", "64"])
+        == 0
+    )
     out = capsys.readouterr().out
     for value in (0.2, 0.14, 0.12, model.block_s(0.12, 0.08, 4, slices=64)):
         assert f"{1e3 * value:.2f} ms" in out
@@ -199,8 +210,10 @@ def test_predict_of_a_report(tmp_path, capsys):
 
 
 def test_trace_summarises_and_draws(tmp_path, capsys):
-    spans = [Span(0, "worker 0", "compute", "slice 0", 0.0, 0.06),
-             Span(0, "communicator", "communicate", "Alltoall", 0.02, 0.1)]
+    spans = [
+        Span(0, "worker 0", "compute", "slice 0", 0.0, 0.06),
+        Span(0, "communicator", "communicate", "Alltoall", 0.02, 0.1),
+    ]
     timeline.write_chrome(spans, tmp_path / "t.json")
     assert cli.main(["trace", str(tmp_path / "t.json"), "--png", str(tmp_path / "t.png")]) == 0
     numbers = capsys.readouterr().out.splitlines()[2].split()
@@ -217,9 +230,12 @@ def test_trace_without_spans_draws_nothing(tmp_path, capsys):
 
 def test_cache_is_shown_and_cleared(capsys, monkeypatch, tmp_path):
     machine = {"hosts": 1, "ranks_per_host": 2, "mpi": "an MPI"}
-    entry = {"plan": {"kind": "FFT3", "shape": [8, 8, 8], "dtype": "f8"}, "machine": machine, "wisdom": "(a\n)",
-             "transforms": {"forward": tuning_file.record(Settings("poll", 2, 1, 2, 8, None, 0.0),
-                                                          Tuned("", 1.0, 3))}}
+    entry = {
+        "plan": {"kind": "FFT3", "shape": [8, 8, 8], "dtype": "f8"},
+        "machine": machine,
+        "wisdom": "(a\n)",
+        "transforms": {"forward": tuning_file.record(Settings("poll", 2, 1, 2, 8, None, 0.0), Tuned("", 1.0, 3))},
+    }
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     tuning_file.write(str(tmp_path / "a.plan.json"), entry)
     (tmp_path / "b.plan.json").write_text("{")

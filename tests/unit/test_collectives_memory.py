@@ -16,7 +16,7 @@ def wait_and_answer(flag, answer):
 @pytest.fixture(scope="module")
 def llvm():
     compiled = njit("void(int64, int64)")(wait_and_answer)
-    text, = compiled.inspect_llvm().values()
+    (text,) = compiled.inspect_llvm().values()
     return text
 
 

@@ -75,8 +75,10 @@ def test_flags_that_are_plain_stores_come_too_early(name):
 
 
 def test_a_completed_round_that_is_told_too_early():
-    fails(("    state[COMPLETE] = number - 1\n", "    state[COMPLETE] = number\n"),
-          [("allgather", 0), ("bcast", 0), ("bcast", 0)])
+    fails(
+        ("    state[COMPLETE] = number - 1\n", "    state[COMPLETE] = number\n"),
+        [("allgather", 0), ("bcast", 0), ("bcast", 0)],
+    )
 
 
 def test_a_rank_that_forgets_to_end_its_rounds_stops_the_others():

@@ -35,8 +35,14 @@ def write(folder, body, imports="", name="outer"):
 def start(folder, *arguments, code=REPORT, **env):
     environ = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environ | env, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=environ | env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+    )
 
 
 def run(folder, *arguments, **env):
@@ -72,14 +78,18 @@ def test_a_read_only_installation_uses_the_folder_of_the_user(folder):
 def test_without_any_folder_code_is_compiled_in_memory(folder):
     (folder / "__pycache__").write_text("")
     for _ in range(2):
-        assert run(folder, "3", XDG_CACHE_HOME="/dev/null/no", HOME="/dev/null/no",
-                   PYTHONDONTWRITEBYTECODE="1") == ([6], 0)
+        assert run(folder, "3", XDG_CACHE_HOME="/dev/null/no", HOME="/dev/null/no", PYTHONDONTWRITEBYTECODE="1") == (
+            [6],
+            0,
+        )
 
 
 def test_a_disk_that_is_full_ends_no_call(folder):
-    code = ("import errno, outer\nfrom overlap import files\n"
-            "def full(*args): raise OSError(errno.ENOSPC, 'no space')\n"
-            "files.write = full\nassert outer.twice(3) == 6")
+    code = (
+        "import errno, outer\nfrom overlap import files\n"
+        "def full(*args): raise OSError(errno.ENOSPC, 'no space')\n"
+        "files.write = full\nassert outer.twice(3) == 6"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=300)
     assert not code_files(folder)
 
@@ -105,7 +115,7 @@ def test_a_change_of_a_function_that_is_called_is_noticed(folder, imports):
     call = "double(x)" if "from" in imports else "other.twice(x)"
     write(folder, call, imports)
     assert [run(folder, "3") for _ in range(2)] == [([6], 0), ([6], 1)]
-    write(folder, "30 * x", name="inner")   # by its size another file, had it the same second
+    write(folder, "30 * x", name="inner")  # by its size another file, had it the same second
     assert run(folder, "3") == ([90], 0)
 
 
@@ -115,7 +125,8 @@ def test_a_number_that_the_module_takes_from_elsewhere_is_noticed(folder):
 
 
 def test_c_functions_are_kept_as_well(folder):
-    (folder / "outer.py").write_text(textwrap.dedent("""
+    (folder / "outer.py").write_text(
+        textwrap.dedent("""
         import ctypes
         from numba import types
         from overlap.compiled import CFunction
@@ -124,7 +135,8 @@ def test_c_functions_are_kept_as_well(folder):
 
         def twice(x):
             return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(one.address)(4 * x)
-        """))
+        """)
+    )
     report = "import outer; print([outer.twice(3)], outer.one._compiled.cache_hits)"
     for hits in (0, 1):
         assert ended(start(folder, code=report)) == ([6.0], hits)
@@ -133,7 +145,7 @@ def test_c_functions_are_kept_as_well(folder):
 
 def test_damaged_code_is_compiled_again(folder):
     run(folder, "3")
-    file, = code_files(folder)
+    (file,) = code_files(folder)
     for content in (b"", file.read_bytes()[:-1], b"x" * 100):
         file.write_bytes(content)
         assert run(folder, "3") == ([6], 0)
@@ -155,6 +167,7 @@ def test_functions_that_users_keep_do_not_outlive_our_collectives(monkeypatch):
     # numba's own cache finds them by their types' names, and looks at no source but their own.
     from overlap.collectives import protocol
     from overlap.collectives.compiled_face import CollectivesType
+
     before = str(CollectivesType())
     assert str(CollectivesType()) == before
     monkeypatch.setattr(protocol, "STEPS", protocol.STEPS + 1)

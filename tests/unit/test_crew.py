@@ -19,7 +19,12 @@ def calls(crews, seconds, number, count=8, wait="poll"):
 def test_short_calls_try_all_and_keep_the_best(best):
     seconds = dict.fromkeys((ALONE, HELPED, THREADS), SHORT_S / 10) | {best: SHORT_S / 20}
     assert calls(Crews(2), seconds, 3 * TRIES + 2) == [
-        *[THREADS] * TRIES, *[HELPED] * TRIES, *[ALONE] * TRIES, best, best]
+        *[THREADS] * TRIES,
+        *[HELPED] * TRIES,
+        *[ALONE] * TRIES,
+        best,
+        best,
+    ]
 
 
 def test_one_worker_helps_nobody():
@@ -58,8 +63,16 @@ def test_calls_that_become_longer_are_tried_anew():
     assert calls(crews, seconds, 1, count=9) == [THREADS]
 
 
-@pytest.mark.parametrize("workers, wait, count, crew", [
-    (1, "poll", 1, ALONE), (1, "poll", 0, ALONE), (2, "poll", 1, HELPED), (2, "block", 1, HELPED),
-    (2, "off", 1, ALONE), (2, "off", 9, ALONE)])
+@pytest.mark.parametrize(
+    "workers, wait, count, crew",
+    [
+        (1, "poll", 1, ALONE),
+        (1, "poll", 0, ALONE),
+        (2, "poll", 1, HELPED),
+        (2, "block", 1, HELPED),
+        (2, "off", 1, ALONE),
+        (2, "off", 9, ALONE),
+    ],
+)
 def test_calls_that_are_not_tried(workers, wait, count, crew):
     assert Crews(workers).next(count, wait) == crew

@@ -19,8 +19,15 @@ def site(tmp_path_factory):
     """The site, built as the reader of CONTRIBUTING.md does it: every warning is an error."""
     folder = tmp_path_factory.mktemp("site")
     environ = {name: value for name, value in os.environ.items() if name != "OVERLAP_DOCS_INVENTORIES"}
-    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", folder], cwd=PROJECT,
-                          env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", folder],
+        cwd=PROJECT,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -48,6 +55,7 @@ def test_one_version_everywhere():
 def test_the_readme_is_short_and_begins_with_the_picture():
     lines = (PROJECT / "README.md").read_text().splitlines()
     assert len(lines) < 120
-    picture, table = (next(number for number, line in enumerate(lines) if line.startswith(start))
-                      for start in ("![", "|"))
+    picture, table = (
+        next(number for number, line in enumerate(lines) if line.startswith(start)) for start in ("![", "|")
+    )
     assert picture < 10 < table

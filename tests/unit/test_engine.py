@@ -40,12 +40,14 @@ def run(program, *arrays):
 
 # ---- programs --------------------------------------------------------------------------------
 
+
 @st.composite
 def moves(draw):
     """A shape, which part of it, and the order of the target's axes."""
     shape = tuple(draw(st.lists(st.integers(1, 20 if draw(st.booleans()) else 5), min_size=1, max_size=5)))
-    where = tuple(slice(start, draw(st.integers(start, length)))
-                  for length in shape for start in [draw(st.integers(0, length))])
+    where = tuple(
+        slice(start, draw(st.integers(start, length))) for length in shape for start in [draw(st.integers(0, length))]
+    )
     return shape, where, draw(st.permutations(range(len(shape))))
 
 
@@ -76,8 +78,9 @@ def test_what_programs_move_is_what_numpy_moves(move, dtype, scale):
 def test_repetitions_move_on_by_their_steps():
     source, target = np.arange(60.0).reshape(5, 3, 4), np.zeros((5, 4, 3))
     body, program = Program(), Program()
-    body.copy(View.of(TARGET, target)[1:2].moved_axis(2, 1).stepping(0, 1),
-              View.of(SOURCE, source)[0:1].stepping(0, 1), 2.0)
+    body.copy(
+        View.of(TARGET, target)[1:2].moved_axis(2, 1).stepping(0, 1), View.of(SOURCE, source)[0:1].stepping(0, 1), 2.0
+    )
     program.repeat(body, 4)
     run(program, source, target)
     np.testing.assert_array_equal(target[1:], 2 * source[:4].transpose(0, 2, 1))
@@ -103,6 +106,7 @@ def test_arrays_of_other_shapes_are_refused():
 
 
 # ---- plans -----------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_plans_transform_other_arrays(dtype):
@@ -135,6 +139,7 @@ def test_what_is_allocated_is_aligned(shape, dtype):
 
 # ---- stages of several ranks -----------------------------------------------------------------
 
+
 class Recorder:
     """Stands for a communicator: keeps what one rank hands to Alltoallv."""
 
@@ -159,7 +164,7 @@ def exchange(calls):
                 continue
             begin, other = starts[target], other_starts[source]
             assert begin + count <= send.size and other + count <= receive.size
-            receive[other:other + count] = send[begin:begin + count]
+            receive[other : other + count] = send[begin : begin + count]
 
 
 def finer(modes, axis, n, m, half):
@@ -183,9 +188,19 @@ def physical(modes, points, fine, real):
 
 @pytest.mark.parametrize("turned", [None, Y], ids=["natural", "transposed"])
 @pytest.mark.parametrize("ranks, chunk", [(1, 1), (1, 4), (2, 1), (3, 2), (4, 3)])
-@pytest.mark.parametrize("points, fine", [
-    ((6, 8), (6, 8)), ((7, 5), (7, 5)), ((2, 9), (2, 9)), ((1, 4), (1, 4)), ((12, 10), (18, 15)),
-    ((3, 140), (3, 140)), ((5, 8), (8, 12)), ((280, 12), (280, 12))])
+@pytest.mark.parametrize(
+    "points, fine",
+    [
+        ((6, 8), (6, 8)),
+        ((7, 5), (7, 5)),
+        ((2, 9), (2, 9)),
+        ((1, 4), (1, 4)),
+        ((12, 10), (18, 15)),
+        ((3, 140), (3, 140)),
+        ((5, 8), (8, 12)),
+        ((280, 12), (280, 12)),
+    ],
+)
 def test_planes_of_all_ranks(points, fine, ranks, chunk, turned):
     planes = 5
     for dtype in DTYPES:
@@ -204,8 +219,16 @@ def test_planes_of_all_ranks(points, fine, ranks, chunk, turned):
         for forward in (True, False):
             given = (u if forward else spectrum).astype(dtype if forward else spectral)
             truth = (spectrum * np.prod(fine) if forward else u) * 0.5
-            found = _all_ranks(given, truth.shape, axes, grid if forward else modes, ranks, chunk, dtype,
-                               Direction(forward, "estimate", turned, by_index=True))
+            found = _all_ranks(
+                given,
+                truth.shape,
+                axes,
+                grid if forward else modes,
+                ranks,
+                chunk,
+                dtype,
+                Direction(forward, "estimate", turned, by_index=True),
+            )
             error = np.linalg.norm(found - truth)
             assert error <= tolerance(dtype, np.prod(fine)) * np.linalg.norm(truth), (dtype, forward)
 
@@ -217,7 +240,9 @@ def test_long_lines_far_apart_are_the_same_from_any_array(length, scale):
     shape, box = (2, length, 37), (slice(0, 1), slice(0, length), slice(0, 37))
     axes = axes_of((Y, X), (length, 37), (length, 37), complex)
     pieces = [(*box[:1], slice(0, 100), box[2]), (*box[:1], slice(100, length), box[2])]
-    sweep = Sweep((1, *shape[1:]), {Y: axes[Y]}, np.dtype(complex), Direction(False, "estimate"), [box], pieces, natural=True)
+    sweep = Sweep(
+        (1, *shape[1:]), {Y: axes[Y]}, np.dtype(complex), Direction(False, "estimate"), [box], pieces, natural=True
+    )
     values = random(np.random.default_rng(2), shape, complex)
     strided, shifted = np.zeros((2, length, 74), complex)[..., ::2], zeros((values.size + 1,), "c16").view("f8")[1:-1]
     shifted = shifted.view(complex).reshape(shape)
@@ -231,8 +256,9 @@ def test_long_lines_far_apart_are_the_same_from_any_array(length, scale):
         there = View.of(TARGET, target)
         sweep.write(program, [given], [there[piece] for piece in pieces], scale)
         bases = np.zeros(BASES, np.int64)
-        bases[SOURCE], bases[TARGET], bases[SCRATCH] = (array.__array_interface__["data"][0] for array in (
-            source, target, scratch))
+        bases[SOURCE], bases[TARGET], bases[SCRATCH] = (
+            array.__array_interface__["data"][0] for array in (source, target, scratch)
+        )
         execute(program.code, bases)
         np.testing.assert_array_equal(source, values)
         found.append(target)
@@ -278,8 +304,13 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
     found, tasks, calls = np.empty(shape, result_kind), [], []
     for rank in range(ranks):
         way = StagedTransform(
-            [first, over if ranks > 1 else None, then], axes,
-            SourceArray(here, (len(given), *global_shape), (rank,), kind), direction, 1, joined=None)
+            [first, over if ranks > 1 else None, then],
+            axes,
+            SourceArray(here, (len(given), *global_shape), (rank,), kind),
+            direction,
+            1,
+            joined=None,
+        )
         source = given[here.local_slice(given.shape, (rank,))].copy()
         where = there.local_slice(shape, (rank,))
         part = zeros(found[where].shape, result_kind)
@@ -291,8 +322,10 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
         calls.append((where, part))
     for number in range(len(tasks[0][1])):
         comms = [Recorder() for _ in tasks]
-        steps = [way.run(parts[number], slot, arrays, True, [comm], 0.5)
-                 for comm, (way, parts, slot, arrays) in zip(comms, tasks)]
+        steps = [
+            way.run(parts[number], slot, arrays, True, [comm], 0.5)
+            for comm, (way, parts, slot, arrays) in zip(comms, tasks)
+        ]
         waiting = [_goes_on(step) for step in steps]
         assert waiting == [ranks > 1] * ranks
         if ranks > 1:

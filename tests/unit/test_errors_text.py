@@ -73,8 +73,10 @@ def of_an_odd_cause():
     return error
 
 
-CASES = {case.__name__: case for case in (
-    Unattributable, RaisingNotes, RaisingText, RaisingTruth, Leaving, NoPickle, SubclassedText)}
+CASES = {
+    case.__name__: case
+    for case in (Unattributable, RaisingNotes, RaisingText, RaisingTruth, Leaving, NoPickle, SubclassedText)
+}
 CASES |= {"SyntaxError": odd_syntax_error, "ValueError": of_an_odd_cause, "OddType": OddType}
 
 

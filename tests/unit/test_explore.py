@@ -8,14 +8,14 @@ from explore.schedule import explore
 
 SCHEDULES = 2000
 
+
 def operation(name="Alltoall", argument=0):
     return "op", name, argument
 
 
 def found(plan, schedules=50):
     """What the first schedules find in a plan."""
-    return [finding for seed in range(schedules)
-            if (finding := explore(seed, plan=plan)) is not None]
+    return [finding for seed in range(schedules) if (finding := explore(seed, plan=plan)) is not None]
 
 
 def test_schedules_find_nothing():
@@ -55,8 +55,7 @@ def test_agreement_under_way_when_learning_fails():
 
 def test_several_slices_that_differ_before_the_first_one_is_known():
     """Slice 1 has ended, slice 3 awaits what is different too: some ranks drained it, some did not."""
-    table = [[operation("Sendrecv", 1)], [operation("Barrier")], [("parallel", 1)],
-             [operation("Gather")]]
+    table = [[operation("Sendrecv", 1)], [operation("Barrier")], [("parallel", 1)], [operation("Gather")]]
     assert not found(Plan(2, 1, 64, [Call("poll", 2, 1, False, False, table)]), 300)
 
 

@@ -18,22 +18,30 @@ def in_fresh_interpreter(program):
 
 
 def test_plans_do_not_import_pyfftw():
-    assert in_fresh_interpreter(
-        "import sys, overlap; overlap.FFT2, overlap.FFT3, overlap.Bracket\n"
-        "import overlap.compat.mpi4py_fft\n"
-        "print({'pyfftw', 'scipy.fft', 'scipy.special'} & {*sys.modules})") == "set()"
+    assert (
+        in_fresh_interpreter(
+            "import sys, overlap; overlap.FFT2, overlap.FFT3, overlap.Bracket\n"
+            "import overlap.compat.mpi4py_fft\n"
+            "print({'pyfftw', 'scipy.fft', 'scipy.special'} & {*sys.modules})"
+        )
+        == "set()"
+    )
 
 
 def test_the_package_alone_imports_little():
-    assert in_fresh_interpreter(
-        "import sys, overlap\n"
-        "print({'importlib.metadata', 'numpy', 'mpi4py', 'email'} & {*sys.modules})") == "set()"
+    assert (
+        in_fresh_interpreter(
+            "import sys, overlap\nprint({'importlib.metadata', 'numpy', 'mpi4py', 'email'} & {*sys.modules})"
+        )
+        == "set()"
+    )
 
 
 def test_pyfftw_imported_later_uses_the_same_library():
     files = in_fresh_interpreter(
         "from overlap.fft.engine import fftw; fftw.fftw_version(); import pyfftw, re\n"
-        "print({line.split()[-1] for line in open('/proc/self/maps') if re.search(r'libfftw3[-.]', line)})")
+        "print({line.split()[-1] for line in open('/proc/self/maps') if re.search(r'libfftw3[-.]', line)})"
+    )
     assert files.count("libfftw3") == 1
 
 
@@ -104,6 +112,7 @@ def test_without_pyfftw(fresh, monkeypatch):
 
 def test_an_extension_without_a_shared_fftw(fresh, monkeypatch):
     import _ctypes
+
     monkeypatch.setattr(library, "_extension", lambda: Path(_ctypes.__file__))
     with pytest.raises(ImportError, match="expected pyfftw to be linked with a shared library of FFTW"):
         library._libraries()

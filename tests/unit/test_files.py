@@ -62,6 +62,7 @@ def test_an_exception_leaves_the_old_file(path, error):
 def test_a_system_call_that_fails_leaves_the_old_file(path, name, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     monkeypatch.setattr(os, name, full)
     with pytest.raises(OSError, match="No space"):
         files.write(path, NEW)
@@ -117,7 +118,7 @@ def test_two_writers_at_once_leave_a_whole_file_of_one(path):
         writer.start()
     while any(writer.is_alive() for writer in writers):
         content = path.read_bytes()
-        assert content == OLD or len(set(content)) == 1 and len(content) % 1000 == 0
+        assert content == OLD or (len(set(content)) == 1 and len(content) % 1000 == 0)
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
@@ -219,7 +220,7 @@ def test_sealed_text_shows_every_change():
     assert files.is_sealed(content, digest)
     for place in range(len(content)):
         assert not files.is_sealed(content[:place], digest)
-        assert not files.is_sealed(content[:place] + bytes([content[place] ^ 1]) + content[place + 1:], digest)
+        assert not files.is_sealed(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :], digest)
 
 
 @pytest.mark.parametrize("digest", [None, "", "{", 3, ["a"], "\ud800", "\u00e9", "0" * 64])

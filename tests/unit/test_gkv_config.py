@@ -7,25 +7,28 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gkv"))
 
-from fluxtube.config import CASES, ConfigError, read  # noqa: E402
+from fluxtube.config import CASES, ConfigError, read
 
 
-@pytest.mark.parametrize("text, words", [
-    ("[grid]\nnxx = 3", "grid.nxx: expected one of nx, ny"),
-    ("[grids]\nnx = 3", "grids: expected one of the sections plasma, grid"),
-    ("nx = 3", "nx: expected one of the sections"),
-    ("grid = 3", "grid: expected a section [grid], received 3"),
-    ("[grid]\nnz = 9", "grid.nz: expected an even number, received 9"),
-    ("[grid]\nnv = 2", "grid.nv: expected an integer of at least 8, received 2"),
-    ("[grid]\nnx = 2.5", "grid.nx: expected an integer of at least 0, received 2.5"),
-    ("[plasma]\neps = 1.5", "plasma.eps: expected a number from 0 to 0.9, received 1.5"),
-    ("[plasma]\nq = 0.0", "plasma.q: expected a number larger than 0, received 0.0"),
-    ("[plasma]\nq = nan", "plasma.q: expected a number larger than 0, received nan"),
-    ("[time]\nend = true", "time.end: expected a number larger than 0, received True"),
-    ("[parallel]\nwait = 'maybe'", "parallel.wait: expected one of auto, off, block, poll"),
-    ("[grid]\npoints = [5, 5]", "grid.points: expected two integers, at least [31, 61]"),
-    ("[grid", "expected a TOML file"),
-])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("[grid]\nnxx = 3", "grid.nxx: expected one of nx, ny"),
+        ("[grids]\nnx = 3", "grids: expected one of the sections plasma, grid"),
+        ("nx = 3", "nx: expected one of the sections"),
+        ("grid = 3", "grid: expected a section [grid], received 3"),
+        ("[grid]\nnz = 9", "grid.nz: expected an even number, received 9"),
+        ("[grid]\nnv = 2", "grid.nv: expected an integer of at least 8, received 2"),
+        ("[grid]\nnx = 2.5", "grid.nx: expected an integer of at least 0, received 2.5"),
+        ("[plasma]\neps = 1.5", "plasma.eps: expected a number from 0 to 0.9, received 1.5"),
+        ("[plasma]\nq = 0.0", "plasma.q: expected a number larger than 0, received 0.0"),
+        ("[plasma]\nq = nan", "plasma.q: expected a number larger than 0, received nan"),
+        ("[time]\nend = true", "time.end: expected a number larger than 0, received True"),
+        ("[parallel]\nwait = 'maybe'", "parallel.wait: expected one of auto, off, block, poll"),
+        ("[grid]\npoints = [5, 5]", "grid.points: expected two integers, at least [31, 61]"),
+        ("[grid", "expected a TOML file"),
+    ],
+)
 def test_a_bad_configuration_is_one_clear_error(text, words, tmp_path):
     path = tmp_path / "bad.toml"
     path.write_text(text)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from overlap.halo import links, plan
 from overlap.halo.window import LinkWindow
 
-CELLS = 3   # of each rank
+CELLS = 3  # of each rank
 
 
 class Node:
@@ -27,8 +27,9 @@ class Node:
         self.size, self.barrier, self.values = size, threading.Barrier(size, timeout=20), [None] * size
 
     def seen_by(self, rank):
-        return SimpleNamespace(rank=rank, size=self.size, allgather=lambda value: self.gathered(rank, value),
-                               Barrier=self.barrier.wait)
+        return SimpleNamespace(
+            rank=rank, size=self.size, allgather=lambda value: self.gathered(rank, value), Barrier=self.barrier.wait
+        )
 
     def gathered(self, rank, value):
         self.values[rank] = value
@@ -63,9 +64,17 @@ def traffic_of(arrows, rank, size):
         return (slice(CELLS * (source + 1), CELLS * (source + 2)),)
 
     own = (slice(0, CELLS),)
-    return [plan.Traffic(other, [own] if (rank, other) in arrows else [], [fill(rank)] if (rank, other) in arrows else [],
-                         [fill(other)] if (other, rank) in arrows else [], shape)
-            for other in range(size) if {(rank, other), (other, rank)} & arrows]
+    return [
+        plan.Traffic(
+            other,
+            [own] if (rank, other) in arrows else [],
+            [fill(rank)] if (rank, other) in arrows else [],
+            [fill(other)] if (other, rank) in arrows else [],
+            shape,
+        )
+        for other in range(size)
+        if {(rank, other), (other, rank)} & arrows
+    ]
 
 
 def made(arrows, size):
@@ -73,8 +82,15 @@ def made(arrows, size):
 
     def make(rank):
         control = SimpleNamespace(watching=lambda what: nullcontext())
-        windows[rank] = OneProcess(control, node.seen_by(rank), {other: other for other in range(size)},
-                                   traffic_of(arrows, rank, size), (CELLS * (size + 1),), [8], print)
+        windows[rank] = OneProcess(
+            control,
+            node.seen_by(rank),
+            {other: other for other in range(size)},
+            traffic_of(arrows, rank, size),
+            (CELLS * (size + 1),),
+            [8],
+            print,
+        )
         windows[rank].shared = windows[rank].new_set([((CELLS * (size + 1),), np.dtype(np.int64))])[0]
 
     threads = [threading.Thread(target=make, args=(rank,)) for rank in range(size)]
@@ -107,9 +123,10 @@ class Rank:
             while links.progress(self.window.address):
                 yield
             for source in self.sources:
-                np.testing.assert_array_equal(array[CELLS * (source + 1):][:CELLS],
-                                              1000 * source + 10 * number + np.arange(CELLS))
-            yield       # others go on: nobody may write before the next start
+                np.testing.assert_array_equal(
+                    array[CELLS * (source + 1) :][:CELLS], 1000 * source + 10 * number + np.arange(CELLS)
+                )
+            yield  # others go on: nobody may write before the next start
             for source in self.sources:
                 assert array[CELLS * (source + 1)] == 1000 * source + 10 * number
 
@@ -141,4 +158,4 @@ def test_a_sender_is_at_most_two_rounds_ahead():
     receiver.sources[0] = target.ctypes.data
     links.start(receiver.address, links.NO_SET)
     assert links.progress(receiver.address) == 0 and links.progress(sender.address) == 0
-    np.testing.assert_array_equal(target[CELLS:2 * CELLS], values[:CELLS])
+    np.testing.assert_array_equal(target[CELLS : 2 * CELLS], values[:CELLS])

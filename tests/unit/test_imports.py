@@ -20,14 +20,32 @@ APART = {"arrays": {"runtime"}}  # lower in the list, and still not to be import
 IMPORTERS = {
     "pyfftw": {"fft/engine/library.py", "fft/engine/bare_speed.py", "compat"},
     "threadpoolctl": {"runtime/threads/workers.py"},
-    "mpi4py": {"__main__.py", "abort.py", "collectives", "runtime", "arrays/exchange.py", "halo", "sparse",
-               "fft/functional.py", "fft/scipy_backend.py", "fft/planning/tuning.py",
-               "tools", "compat"},
+    "mpi4py": {
+        "__main__.py",
+        "abort.py",
+        "collectives",
+        "runtime",
+        "arrays/exchange.py",
+        "halo",
+        "sparse",
+        "fft/functional.py",
+        "fft/scipy_backend.py",
+        "fft/planning/tuning.py",
+        "tools",
+        "compat",
+    },
     "mpi4py_fft": {"tools/bench/peer.py"},
     "greenlet": {"timing/simulate/clock.py"},
-    "numba": {"compiled.py", "collectives", "fft/engine/compiled_function.py", "fft/engine/plane_brackets.py",
-              "fft/engine/execute.py", "sparse/block_diagonals.py", "sparse/prefetch.py",
-              "sparse/row_sum.py"},
+    "numba": {
+        "compiled.py",
+        "collectives",
+        "fft/engine/compiled_function.py",
+        "fft/engine/plane_brackets.py",
+        "fft/engine/execute.py",
+        "sparse/block_diagonals.py",
+        "sparse/prefetch.py",
+        "sparse/row_sum.py",
+    },
 }
 LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
 
@@ -62,8 +80,10 @@ def is_type_checking(node):
 
 def imports(tree):
     """Yield (node, at module level, for annotations only) of every import in a syntax tree."""
-    inside = {kind: {id(child) for node in ast.walk(tree) if kind(node) for child in ast.walk(node)}
-              for kind in (is_type_checking, is_function)}
+    inside = {
+        kind: {id(child) for node in ast.walk(tree) if kind(node) for child in ast.walk(node)}
+        for kind in (is_type_checking, is_function)
+    }
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node, id(node) not in inside[is_function], id(node) in inside[is_type_checking]
@@ -87,7 +107,7 @@ def targets(node, path, root, known):
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     package = ("overlap", *path.relative_to(root).parent.parts)
-    above = package[:len(package) + 1 - node.level] if node.level else ()
+    above = package[: len(package) + 1 - node.level] if node.level else ()
     base = ".".join((*above, *([node.module] if node.module else [])))
     names = [f"{base}.{alias.name}" for alias in node.names]
     return [name if name.removeprefix("overlap.") in known else base for name in names]
@@ -124,8 +144,11 @@ def violations(root):
 def circles(arrows):
     """The sets of modules that reach each other, each sorted."""
     reach = {start: reachable(start, arrows) for start in arrows}
-    rings = {tuple(sorted({start} | {other for other in there if start in reach.get(other, ())}))
-             for start, there in reach.items() if start in there}
+    rings = {
+        tuple(sorted({start} | {other for other in there if start in reach.get(other, ())}))
+        for start, there in reach.items()
+        if start in there
+    }
     return sorted(rings)
 
 
@@ -161,51 +184,69 @@ def test_the_list_stands_nowhere_else():
 
 def test_parts_of_a_folder_come_before_the_folder():
     assert read_layers("x\n\n    low   a\n    high  b\n      one  c\n      two  d\n    top  e\n") == [
-        "low", "high.one", "high.two", "high", "top"]
+        "low",
+        "high.one",
+        "high.two",
+        "high",
+        "top",
+    ]
 
 
-@pytest.mark.parametrize("module, source, complaint", [
-    ("timing/model.py", "from ..fft import FFT2", "upwards"),
-    ("timing/model.py", "from .. import tools", "upwards"),
-    ("timing/model.py", "import overlap.fft.engine.fftw", "upwards"),
-    ("timing/model.py", "from overlap import Runtime", "imports overlap, upwards"),
-    ("runtime/runtime.py", "def f():\n    from ..fft import FFT2", "upwards"),
-    ("runtime/runtime.py", "if TYPE_CHECKING:\n    from ..fft import FFT2", "upwards"),
-    ("runtime/runtime.py", "from .. import fft", "upwards"),
-    ("fft/engine/fftw.py", "from ..planning import search", "upwards"),
-    ("fft/engine/fftw.py", "from .. import plan", "upwards"),
-    ("fft/planning/search.py", "from ..fft2 import FFT2", "upwards"),
-    ("tools/links.py", "from .bench import measure", "upwards"),
-    ("arrays/layout.py", "from ..runtime import Runtime", "stands apart"),
-    ("fft/fft2.py", "import pyfftw.interfaces", "not among"),
-    ("fft/engine/fftw.py", "import threadpoolctl", "not among"),
-    ("errors.py", "from mpi4py import MPI", "not among"),
-    ("runtime/trace.py", "import matplotlib.figure", "at module level"),
-    ("tools/links.py", "if True:\n    from pyroute2 import IPRoute", "at module level"),
-    ("runtime/runtime.py", "from . import pipeline", "circle: runtime.pipeline, runtime.runtime"),
-    ("runtime/runtime.py", "def f():\n    from .pipeline import Pipeline", "circle: runtime.pipeline, runtime.runtime"),
-    ("surprise.py", "", "in no layer"),
-])
+@pytest.mark.parametrize(
+    "module, source, complaint",
+    [
+        ("timing/model.py", "from ..fft import FFT2", "upwards"),
+        ("timing/model.py", "from .. import tools", "upwards"),
+        ("timing/model.py", "import overlap.fft.engine.fftw", "upwards"),
+        ("timing/model.py", "from overlap import Runtime", "imports overlap, upwards"),
+        ("runtime/runtime.py", "def f():\n    from ..fft import FFT2", "upwards"),
+        ("runtime/runtime.py", "if TYPE_CHECKING:\n    from ..fft import FFT2", "upwards"),
+        ("runtime/runtime.py", "from .. import fft", "upwards"),
+        ("fft/engine/fftw.py", "from ..planning import search", "upwards"),
+        ("fft/engine/fftw.py", "from .. import plan", "upwards"),
+        ("fft/planning/search.py", "from ..fft2 import FFT2", "upwards"),
+        ("tools/links.py", "from .bench import measure", "upwards"),
+        ("arrays/layout.py", "from ..runtime import Runtime", "stands apart"),
+        ("fft/fft2.py", "import pyfftw.interfaces", "not among"),
+        ("fft/engine/fftw.py", "import threadpoolctl", "not among"),
+        ("errors.py", "from mpi4py import MPI", "not among"),
+        ("runtime/trace.py", "import matplotlib.figure", "at module level"),
+        ("tools/links.py", "if True:\n    from pyroute2 import IPRoute", "at module level"),
+        ("runtime/runtime.py", "from . import pipeline", "circle: runtime.pipeline, runtime.runtime"),
+        (
+            "runtime/runtime.py",
+            "def f():\n    from .pipeline import Pipeline",
+            "circle: runtime.pipeline, runtime.runtime",
+        ),
+        ("surprise.py", "", "in no layer"),
+    ],
+)
 def test_the_checker_complains(tmp_path, module, source, complaint):
     root = make_package(tmp_path, module)
     assert violations(root) == [] or module == "surprise.py"
     (root / module).write_text(source)
     found = violations(root)
-    assert len(found) == 1 and complaint in found[0] and module.removesuffix(".py").replace("/", ".") in (
-        found[0].replace("/", "."))
+    assert (
+        len(found) == 1
+        and complaint in found[0]
+        and module.removesuffix(".py").replace("/", ".") in (found[0].replace("/", "."))
+    )
 
 
-@pytest.mark.parametrize("module, source", [
-    ("runtime/runtime.py", "from ..errors import InputError\nfrom .trace import Trace"),
-    ("runtime/runtime.py", "from .threads import workers\nfrom mpi4py import MPI"),
-    ("runtime/runtime.py", "if TYPE_CHECKING:\n    from .pipeline import Pipeline"),
-    ("fft/engine/bare_speed.py", "import pyfftw\nfrom ...arrays import Layout"),
-    ("fft/planning/search.py", "from ..engine import fftw\nfrom ...timing import model"),
-    ("fft/fft2.py", "from .planning import search\nfrom . import plan"),
-    ("runtime/trace.py", "def draw():\n    from matplotlib.figure import Figure"),
-    ("tools/cli.py", "from .. import errors\nimport json\nfrom .scale import run"),
-    ("__init__.py", "from .runtime import Runtime"),
-])
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("runtime/runtime.py", "from ..errors import InputError\nfrom .trace import Trace"),
+        ("runtime/runtime.py", "from .threads import workers\nfrom mpi4py import MPI"),
+        ("runtime/runtime.py", "if TYPE_CHECKING:\n    from .pipeline import Pipeline"),
+        ("fft/engine/bare_speed.py", "import pyfftw\nfrom ...arrays import Layout"),
+        ("fft/planning/search.py", "from ..engine import fftw\nfrom ...timing import model"),
+        ("fft/fft2.py", "from .planning import search\nfrom . import plan"),
+        ("runtime/trace.py", "def draw():\n    from matplotlib.figure import Figure"),
+        ("tools/cli.py", "from .. import errors\nimport json\nfrom .scale import run"),
+        ("__init__.py", "from .runtime import Runtime"),
+    ],
+)
 def test_the_checker_is_content(tmp_path, module, source):
     root = make_package(tmp_path, module)
     (root / module).write_text(source)
@@ -215,10 +256,26 @@ def test_the_checker_is_content(tmp_path, module, source):
 def make_package(folder, module):
     """A package of empty modules, and one module that imports another."""
     root = folder / "overlap"
-    for name in ("__init__.py", "errors.py", "arrays/__init__.py", "runtime/__init__.py", "runtime/runtime.py",
-                 "runtime/trace.py", "timing/model.py", "fft/__init__.py", "fft/engine/__init__.py",
-                 "fft/engine/fftw.py", "fft/planning/__init__.py", "fft/planning/search.py", "fft/plan.py",
-                 "tools/__init__.py", "tools/bench/measure.py", "tools/scale/run.py", "tools/cli.py", module):
+    for name in (
+        "__init__.py",
+        "errors.py",
+        "arrays/__init__.py",
+        "runtime/__init__.py",
+        "runtime/runtime.py",
+        "runtime/trace.py",
+        "timing/model.py",
+        "fft/__init__.py",
+        "fft/engine/__init__.py",
+        "fft/engine/fftw.py",
+        "fft/planning/__init__.py",
+        "fft/planning/search.py",
+        "fft/plan.py",
+        "tools/__init__.py",
+        "tools/bench/measure.py",
+        "tools/scale/run.py",
+        "tools/cli.py",
+        module,
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
     (root / "runtime/pipeline.py").write_text("from . import runtime\n")

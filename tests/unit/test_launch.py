@@ -11,12 +11,15 @@ import pytest
 from overlap.tools import launch, signals
 
 
-@pytest.mark.parametrize("ranks, workers, available, expected", [
-    (2, 1, [0, 1], [[0], [1]]),
-    (2, 2, [0, 1], [[0], [1]]),                     # the workers of a rank share its core
-    (2, 2, [4, 5, 6, 7, 8], [[4, 5], [6, 7]]),
-    (3, 1, [0, 1], []),                             # nothing is pinned
-])
+@pytest.mark.parametrize(
+    "ranks, workers, available, expected",
+    [
+        (2, 1, [0, 1], [[0], [1]]),
+        (2, 2, [0, 1], [[0], [1]]),  # the workers of a rank share its core
+        (2, 2, [4, 5, 6, 7, 8], [[4, 5], [6, 7]]),
+        (3, 1, [0, 1], []),  # nothing is pinned
+    ],
+)
 def test_core_sets(ranks, workers, available, expected):
     assert launch.core_sets(ranks, workers, available) == expected
 
@@ -35,6 +38,7 @@ def test_events_are_told_from_other_output(capsys):
 
 # --- shared memory --------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def segment(monkeypatch):
     """Makes segments named as an MPI library's; returns an open file.
@@ -51,6 +55,7 @@ def segment(monkeypatch):
         file.truncate(4096)
         made.append(file)
         return file
+
     yield make
     for file in made:
         file.close()
@@ -72,8 +77,7 @@ def test_segments_that_nobody_holds_are_removed(segment):
         memory = mmap.mmap(mapped.fileno(), 4096)
         mapped.close()
     with memory:
-        assert [exists(file) for file in (before, left, opened, mapped, foreign)] == [
-            True, False, True, True, True]
+        assert [exists(file) for file in (before, left, opened, mapped, foreign)] == [True, False, True, True, True]
 
 
 def test_segments_are_removed_after_an_exception_too(segment):
@@ -86,21 +90,24 @@ def test_segments_are_removed_after_an_exception_too(segment):
 
 # --- signals --------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_raise_once(number):
     with pytest.raises(SystemExit) as caught, signals.ending_by_exception():
         try:
             signal.raise_signal(number)
         finally:
-            signal.raise_signal(number)     # told twice: what ends now is not disturbed
+            signal.raise_signal(number)  # told twice: what ends now is not disturbed
     assert caught.value.code == 128 + number
     assert signal.getsignal(number) == signal.SIG_DFL
 
 
 def test_what_is_ignored_or_handled_stays_so():
     seen = []
-    previous = {signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-                signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: seen.append("handled"))}
+    previous = {
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: seen.append("handled")),
+    }
     try:
         with signals.ending_by_exception():
             signal.raise_signal(signal.SIGHUP)

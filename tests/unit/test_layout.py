@@ -46,7 +46,12 @@ def problems(draw):
     along = draw(st.sampled_from([axis for axis in range(axes) if axis != split]))
     weights = draw(st.none() | st.lists(st.integers(1, 9), min_size=int(np.prod(grid)), max_size=int(np.prod(grid))))
     together = draw(st.just([]) | st.lists(st.integers(1, 3), min_size=axes, max_size=axes))
-    return Layout(tuple(splits), grid, weights and tuple(weights), tuple(together)), Transpose(joined, split), shape, along
+    return (
+        Layout(tuple(splits), grid, weights and tuple(weights), tuple(together)),
+        Transpose(joined, split),
+        shape,
+        along,
+    )
 
 
 def exchanged(blocks, layout, transpose, before, after, message_of):
@@ -55,7 +60,7 @@ def exchanged(blocks, layout, transpose, before, after, message_of):
     for rank in ranks(layout):
         message = message_of(blocks[rank])
         for there, box in enumerate(message.sent):
-            peer = (*rank[:dimension], there, *rank[dimension + 1:])
+            peer = (*rank[:dimension], there, *rank[dimension + 1 :])
             target = message_of(blocks[peer]).received[rank[dimension]]
             assert after[peer][target].shape == before[rank][box].shape
             after[peer][target] += before[rank][box]
@@ -67,8 +72,7 @@ def test_messages_carry_the_array_to_its_new_layout(problem, units, chunk):
     layout, transpose, shape, along = problem
     whole = np.arange(1, np.prod(shape) + 1).reshape(shape)
     before = local_parts(layout, whole)
-    after = {rank: np.zeros_like(part)
-             for rank, part in local_parts(layout.transposed(transpose), whole).items()}
+    after = {rank: np.zeros_like(part) for rank, part in local_parts(layout.transposed(transpose), whole).items()}
     blocks = {rank: TransposeBlocks(layout, transpose, shape, rank, along, units) for rank in ranks(layout)}
     even = TransposeBlocks(layout.even, transpose, shape, ranks(layout)[0], along, units)
     assert {one.units for one in blocks.values()} == {even.units}  # as many messages as with even shares
@@ -86,8 +90,7 @@ def test_a_remainder_carries_what_the_first_units_did_not(problem, units, done, 
     before = local_parts(layout, whole)
     expected = local_parts(layout.transposed(transpose), whole)
     after = {rank: np.zeros_like(part) for rank, part in expected.items()}
-    blocks = {rank: TransposeBlocks(layout, transpose, shape, rank, along, units)
-                 for rank in ranks(layout)}
+    blocks = {rank: TransposeBlocks(layout, transpose, shape, rank, along, units) for rank in ranks(layout)}
     count = blocks[ranks(layout)[0]].units
     done = min(done, count - 1)
     for part in chunks(done, chunk):
@@ -105,15 +108,13 @@ def test_a_remainder_carries_what_the_first_units_did_not(problem, units, done, 
             for number in range(part.start, part.stop):
                 where = [slice(None)] * len(shape)
                 where[transpose.split] = deferred[rank].unit(number)
-                np.testing.assert_array_equal(after[rank][tuple(where)],
-                                              expected[rank][tuple(where)])
+                np.testing.assert_array_equal(after[rank][tuple(where)], expected[rank][tuple(where)])
     for rank, part in expected.items():
         np.testing.assert_array_equal(after[rank], part)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)), min_size=1,
-                max_size=4))
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4))
 def test_contiguous_boxes(bounds):
     shape = tuple(max(bound) for bound in bounds)
     box = tuple(slice(*sorted(bound[:2])) for bound in bounds)
@@ -128,7 +129,12 @@ def test_indices_that_stay_together():
     assert layout.parts((9, 4), 0) == [slice(0, 4), slice(4, 8), slice(8, 9)]
     assert layout.transposed(Transpose(0, 1)).parts((9, 4), 1) == [slice(0, 2), slice(2, 3), slice(3, 4)]
     assert replace(layout, weights=(1, 3, 1)).parts((9, 4), 0) == [slice(0, 2), slice(2, 8), slice(8, 9)]
-    assert Layout((0, None), (4,), together=(2, 1)).parts((5, 4), 0) == [slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 5)]
+    assert Layout((0, None), (4,), together=(2, 1)).parts((5, 4), 0) == [
+        slice(0, 2),
+        slice(2, 4),
+        slice(4, 5),
+        slice(5, 5),
+    ]
 
 
 def test_layout_swaps():
@@ -144,11 +150,17 @@ def test_layout_swaps():
 
 
 ROUTES = [
-    [(3,), Transpose(2, 3), (2,), Transpose(1, 2), (1,)], [(3, 2), Transpose(1, 2), (1,)],
-    [(3,), Transpose(2, 3), (2, 1)], [(3, 2), None, (1,)], [(1,), None, (2,), Transpose(3, 2), (3,)],
-    [(1,), Transpose(2, 1), (2,), Transpose(3, 2), (3,)], [(1,), Transpose(2, 1), (2, 3)],
-    [(1,), None, (2, 3)], [(2,), Transpose(3, 2), (3, 1)],
-    [(3,), Transpose(2, 3), (2,), Transpose(1, 2), (1,), Transpose(2, 1), (), Transpose(3, 2), ()]]
+    [(3,), Transpose(2, 3), (2,), Transpose(1, 2), (1,)],
+    [(3, 2), Transpose(1, 2), (1,)],
+    [(3,), Transpose(2, 3), (2, 1)],
+    [(3, 2), None, (1,)],
+    [(1,), None, (2,), Transpose(3, 2), (3,)],
+    [(1,), Transpose(2, 1), (2,), Transpose(3, 2), (3,)],
+    [(1,), Transpose(2, 1), (2, 3)],
+    [(1,), None, (2, 3)],
+    [(2,), Transpose(3, 2), (3, 1)],
+    [(3,), Transpose(2, 3), (2,), Transpose(1, 2), (1,), Transpose(2, 1), (), Transpose(3, 2), ()],
+]
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=str)
@@ -166,7 +178,7 @@ def test_legs_transform_every_axis_once_and_never_the_cut_one(route, axes, last)
     # What is transformed before an exchange is what the route has before it, or earlier.
     for number, stage in enumerate(found):
         assert stage.along not in stage.first and stage.along not in stage.then
-        before = {axis for group in route[0:2 * number + 1:2] for axis in group}
+        before = {axis for group in route[0 : 2 * number + 1 : 2] for axis in group}
         assert set(stage.first) <= before
         assert set(stage.then) <= before | set(route[2 * number + 2])
         if stage.transpose is not None:
@@ -174,8 +186,10 @@ def test_legs_transform_every_axis_once_and_never_the_cut_one(route, axes, last)
             assert stage.along != stage.transpose.joined or not stage.then
             # The split axis must be complete when it leaves.
             later = [axis for other in found[number:] for axis in other.then] + list(rest)
-            assert stage.transpose.split not in [*later, *(
-                axis for other in found[number + 1:] for axis in other.first)]
+            assert stage.transpose.split not in [
+                *later,
+                *(axis for other in found[number + 1 :] for axis in other.first),
+            ]
 
 
 def test_units_divide_the_longest_part():
@@ -191,7 +205,8 @@ def test_stages_are_told_in_words():
     names = axis_names(3)
     assert [stage.in_words(names) for stage in found] == [
         "FFTs along x, exchange that makes y whole and splits x, FFTs along y",
-        "exchange that makes z whole and splits y, FFTs along z"]
+        "exchange that makes z whole and splits y, FFTs along z",
+    ]
     assert ffts_along(rest, names) == [] and ffts_along((3, 1), names) == ["FFTs along x and z"]
     (stage,), _ = stages([(3, 2), None, (1,)], (0,))
     assert stage.in_words(axis_names(4)) == "FFTs along axis 2 and axis 1, FFTs along axis 0"

@@ -28,14 +28,30 @@ def test_one_rank_has_the_same_levels_for_every_switch():
     assert described(levels_of(blocks, 1)) == described(levels_of(blocks, 3)) == [(32, 1), (16, 1), (8, 1), (4, 1)]
 
 
-@pytest.mark.parametrize("shape, grid, switch, ranks, text", [
-    ((64, 64, 64), (2, 2, 2), 5, 1, "expected switch to be a level from 1 to 4, received 5"),
-    ((64, 64, 64), (2, 2, 2), 0, 1, "expected switch to be a level from 1 to 4, received 0"),
-    ((6, 4, 4), (2, 1, 1), 1, 1, "expected blocks of an even number of cells along each axis, received (3, 4, 4)"),
-    ((7, 8, 8), (2, 1, 1), 1, 1, "expected blocks of equal size, received a grid of (2, 1, 1) ranks"),
-    ((30, 30, 30), (1, 1, 1), 1, 1, "until at most 1000 cells are left, received (30, 30, 30), which ends at (15, 15, 15)"),
-    ((8, 8), (1, 1), 1, 1, "expected three axes that are not periodic"),
-    ((64, 64, 64), (2, 2, 2), 1, 3, "expected gather_to to be a number of ranks that a part of the grid (2, 2, 2) has, received 3")])
+@pytest.mark.parametrize(
+    "shape, grid, switch, ranks, text",
+    [
+        ((64, 64, 64), (2, 2, 2), 5, 1, "expected switch to be a level from 1 to 4, received 5"),
+        ((64, 64, 64), (2, 2, 2), 0, 1, "expected switch to be a level from 1 to 4, received 0"),
+        ((6, 4, 4), (2, 1, 1), 1, 1, "expected blocks of an even number of cells along each axis, received (3, 4, 4)"),
+        ((7, 8, 8), (2, 1, 1), 1, 1, "expected blocks of equal size, received a grid of (2, 1, 1) ranks"),
+        (
+            (30, 30, 30),
+            (1, 1, 1),
+            1,
+            1,
+            "until at most 1000 cells are left, received (30, 30, 30), which ends at (15, 15, 15)",
+        ),
+        ((8, 8), (1, 1), 1, 1, "expected three axes that are not periodic"),
+        (
+            (64, 64, 64),
+            (2, 2, 2),
+            1,
+            3,
+            "expected gather_to to be a number of ranks that a part of the grid (2, 2, 2) has, received 3",
+        ),
+    ],
+)
 def test_what_is_refused(shape, grid, switch, ranks, text):
     with pytest.raises(InputError) as error:
         levels_of(Blocks(shape, grid), switch, ranks)
@@ -60,9 +76,11 @@ def test_numbers_of_cells():
     places = coordinates_of(numbers, blocks)
     np.testing.assert_array_equal(numbers_of(places, blocks), numbers)
     for rank in range(6):
-        mine = places[:, rank * 8:rank * 8 + 8]
-        expected = [axis.ravel() for axis in np.meshgrid(*(np.arange(side.start, side.stop) for side in blocks.part(rank)),
-                                                         indexing="ij")]
+        mine = places[:, rank * 8 : rank * 8 + 8]
+        expected = [
+            axis.ravel()
+            for axis in np.meshgrid(*(np.arange(side.start, side.stop) for side in blocks.part(rank)), indexing="ij")
+        ]
         np.testing.assert_array_equal(mine, expected)
 
 

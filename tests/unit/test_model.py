@@ -16,14 +16,18 @@ counts = st.integers(1, 64)
 
 # --- overlap ------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("C, T, N, expected", [
-    (1.0, 0.8, 4, 1.2),             # C + T/N
-    (3.0, 4.0, 4, 4.0),             # the boundary T = N C/(N - 1): C + T/N = T
-    (1.0, 5.0, 4, 5.0),             # beyond it: T
-    (1.0, 0.5, 1, 1.5),             # one thread hides nothing
-    (1.0, 50.0, 1, 51.0),
-    (2.0, 0.0, 3, 2.0),
-])
+
+@pytest.mark.parametrize(
+    "C, T, N, expected",
+    [
+        (1.0, 0.8, 4, 1.2),  # C + T/N
+        (3.0, 4.0, 4, 4.0),  # the boundary T = N C/(N - 1): C + T/N = T
+        (1.0, 5.0, 4, 5.0),  # beyond it: T
+        (1.0, 0.5, 1, 1.5),  # one thread hides nothing
+        (1.0, 50.0, 1, 51.0),
+        (2.0, 0.0, 3, 2.0),
+    ],
+)
 def test_blocking_overlap(C, T, N, expected):
     assert model.block_s(C, T, N) == pytest.approx(expected, rel=1e-14)
 
@@ -31,7 +35,7 @@ def test_blocking_overlap(C, T, N, expected):
 @given(times, st.integers(2, 64))
 def test_blocking_branches_meet_at_the_boundary(C, N):
     T = model.best_speedup_at(C, N)
-    assert C + T / N == pytest.approx(T, rel=1e-12)
+    assert pytest.approx(T, rel=1e-12) == C + T / N
     assert model.block_s(C, T, N) == pytest.approx(T, rel=1e-12)
     below, above = model.block_s(C, T * (1 - 1e-9), N), model.block_s(C, T * (1 + 1e-9), N)
     assert below == pytest.approx(above, rel=1e-8)
@@ -68,6 +72,7 @@ def test_hidden():
 
 # --- fill and drain -----------------------------------------------------------------------------
 
+
 def test_fill_and_drain_values():
     # Two slices, one thread: 0.5 | 0.5 | wait .5 | 0.5 | wait | 0.5, link busy from 0.5 to 2.5.
     assert model.poll_s(2.0, 2.0, slices=2) == 3.0
@@ -81,10 +86,9 @@ def test_fill_and_drain_values():
 def test_fill_and_drain_limits(C, T, N, slices):
     both = model.no_overlap_s(C, T)
     for endless, finite, one in (
-            (model.poll_s(C, T), model.poll_s(C, T, slices=slices, workers=N),
-             model.poll_s(C, T, slices=1, workers=N)),
-            (model.block_s(C, T, N), model.block_s(C, T, N, slices=slices),
-             model.block_s(C, T, N, slices=1))):
+        (model.poll_s(C, T), model.poll_s(C, T, slices=slices, workers=N), model.poll_s(C, T, slices=1, workers=N)),
+        (model.block_s(C, T, N), model.block_s(C, T, N, slices=slices), model.block_s(C, T, N, slices=1)),
+    ):
         assert endless * (1 - 1e-12) <= finite <= both * (1 + 1e-12)
         assert one == pytest.approx(both)
         assert finite <= endless + both * N / slices * (1 + 1e-12) + 1e-12
@@ -141,7 +145,7 @@ def test_pipeline_by_hand():
     # 8 slices, 40 B, 2 per message: T = 4 * 1 + 4 = 8; c = 8/4 + 0.5 = 2.5, C' = 10 on one thread.
     options = dict(slices=8, chunk=2, message_overhead_s=0.5)
     assert model.pipeline_s(8.0, 40, LINK, wait="off", **options) == 18.0
-    assert model.pipeline_s(8.0, 40, LINK, wait="poll", **options) == 12.0      # C' + T/4
+    assert model.pipeline_s(8.0, 40, LINK, wait="poll", **options) == 12.0  # C' + T/4
     assert model.pipeline_s(8.0, 40, LINK, wait="block", **options) == 18.0
     # Two workers: c = 4.5 in two rounds, C' = 9; block: 9 + 8/2 + (1/2) 8/4.
     assert model.pipeline_s(8.0, 40, LINK, wait="block", workers=2, **options) == 14.0
@@ -160,20 +164,26 @@ def test_chunks_leave_threads_idle_when_too_few():
 
 # --- refusals -----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: model.no_overlap_s(-1.0, 1.0), "compute_s: expected .* got -1.0"),
-    (lambda: model.no_overlap_s(1.0, math.nan), "communication_s: expected .* got nan"),
-    (lambda: model.block_s(1.0, 1.0, 0), "workers: expected an integer >= 1, got 0"),
-    (lambda: model.block_s(1.0, 1.0, 2, slices=0), "slices: expected .* got 0"),
-    (lambda: model.poll_s(1.0, math.inf), "communication_s: expected .* got inf"),
-    (lambda: model.best_speedup(1.5), "workers: expected .* got 1.5"),
-    (lambda: model.best_speedup_at(1.0, math.inf), "workers: expected .* got inf"),
-    (lambda: model.hidden(1.0, 1.0, -2.0), "measured_s: expected .* got -2.0"),
-    (lambda: model.pipeline_s(1, 1, LINK, slices=4, wait="auto"),
-     "wait: expected one of off, block, poll, got 'auto'"),
-    (lambda: model.pipeline_s(1, -1, LINK, slices=4), "nbytes: expected .* got -1"),
-    (lambda: model.pipeline_s(1, 1, LINK, slices=4, depth=0), "depth: expected .* got 0"),
-])
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: model.no_overlap_s(-1.0, 1.0), "compute_s: expected .* got -1.0"),
+        (lambda: model.no_overlap_s(1.0, math.nan), "communication_s: expected .* got nan"),
+        (lambda: model.block_s(1.0, 1.0, 0), "workers: expected an integer >= 1, got 0"),
+        (lambda: model.block_s(1.0, 1.0, 2, slices=0), "slices: expected .* got 0"),
+        (lambda: model.poll_s(1.0, math.inf), "communication_s: expected .* got inf"),
+        (lambda: model.best_speedup(1.5), "workers: expected .* got 1.5"),
+        (lambda: model.best_speedup_at(1.0, math.inf), "workers: expected .* got inf"),
+        (lambda: model.hidden(1.0, 1.0, -2.0), "measured_s: expected .* got -2.0"),
+        (
+            lambda: model.pipeline_s(1, 1, LINK, slices=4, wait="auto"),
+            "wait: expected one of off, block, poll, got 'auto'",
+        ),
+        (lambda: model.pipeline_s(1, -1, LINK, slices=4), "nbytes: expected .* got -1"),
+        (lambda: model.pipeline_s(1, 1, LINK, slices=4, depth=0), "depth: expected .* got 0"),
+    ],
+)
 def test_refusals_say_what_was_expected(call, words):
     with pytest.raises(ValueError, match=words):
         call()

@@ -25,8 +25,7 @@ def indices(parts):
 def modes(length, half):
     """The mode number at each index, and whether it is the Nyquist mode of an even length."""
     numbers = np.rint((np.fft.rfftfreq if half else np.fft.fftfreq)(length, 1 / length)).astype(int)
-    return {index: int(abs(mode) if half else mode) for index, mode in enumerate(numbers)
-            if 2 * abs(mode) != length}
+    return {index: int(abs(mode) if half else mode) for index, mode in enumerate(numbers) if 2 * abs(mode) != length}
 
 
 @quick
@@ -44,7 +43,8 @@ def test_block_is_the_split_of_array_split():
     for length in range(12):
         for parts in range(1, 6):
             assert [list(range(part.start, part.stop)) for part in block(length, parts)] == [
-                list(piece) for piece in np.array_split(np.arange(length), parts)]
+                list(piece) for piece in np.array_split(np.arange(length), parts)
+            ]
 
 
 @quick
@@ -65,8 +65,7 @@ def test_complement_is_what_is_left(bounds, more):
     segments = [slice(*pair) for pair in zip(bounds[::2], bounds[1::2])]
     length = (bounds[-1] if bounds else 0) + more
     gaps = complement(segments, length)
-    assert sorted(indices(gaps) + indices(segments)) == sorted(
-        set(indices(segments)) | set(range(length)))
+    assert sorted(indices(gaps) + indices(segments)) == sorted(set(indices(segments)) | set(range(length)))
     assert all(length_of(gap) > 0 for gap in gaps)
 
 
@@ -75,8 +74,7 @@ def test_complement_is_what_is_left(bounds, more):
 def test_segments_pair_the_same_modes(resolved, more, half):
     padded = resolved + more
     segments = mode_segments(resolved, padded, half)
-    pairs = list(zip(indices(pair[0] for pair in segments), indices(pair[1] for pair in segments),
-                     strict=True))
+    pairs = list(zip(indices(pair[0] for pair in segments), indices(pair[1] for pair in segments), strict=True))
     assert pairs == sorted(pairs)
     if more == 0:
         columns = resolved // 2 + 1 if half else resolved
@@ -104,10 +102,8 @@ def test_intersections_add_up_to_the_whole(resolved, more, half, parts):
         for own, fine in intersect(part, segments):
             assert 0 <= own.start < own.stop <= length_of(part)
             assert length_of(own) == length_of(fine)
-            pairs += zip(range(part.start + own.start, part.start + own.stop),
-                         range(fine.start, fine.stop))
-    assert pairs == list(zip(indices(pair[0] for pair in segments),
-                             indices(pair[1] for pair in segments)))
+            pairs += zip(range(part.start + own.start, part.start + own.stop), range(fine.start, fine.stop))
+    assert pairs == list(zip(indices(pair[0] for pair in segments), indices(pair[1] for pair in segments)))
 
 
 @pytest.mark.parametrize("n", range(1, 40))
@@ -116,5 +112,4 @@ def test_three_halves_rule_keeps_products_apart(n):
     fine = -(-3 * n // 2)
     resolved = set(modes(n, half=False).values())
     products = {p + q for p in resolved for q in resolved}
-    assert not any((product - mode) % fine == 0 and product != mode
-                   for product in products for mode in resolved)
+    assert not any((product - mode) % fine == 0 and product != mode for product in products for mode in resolved)

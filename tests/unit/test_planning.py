@@ -46,8 +46,12 @@ class Transform:
         self.candidates, self.cost, self.slices, self.units = candidates, cost, slices, units
         self.nbytes = nbytes
         self.control = Control()
-        self.runtime = SimpleNamespace(workers=workers, control=self.control, together=self._together,
-                                       cache={"latency and bandwidth": LatencyBandwidth(1e-5, 1e9)})
+        self.runtime = SimpleNamespace(
+            workers=workers,
+            control=self.control,
+            together=self._together,
+            cache={"latency and bandwidth": LatencyBandwidth(1e-5, 1e9)},
+        )
         self.planning, self.trials, self.tuned, self.settings = False, None, None, None
         self.name = "transform"
         self.tried = []
@@ -129,12 +133,14 @@ def costing(favourite, slow=1.0, **parts):
             return exchange_s * slices + 1e-6 * slices / settings.chunk
         alike = sum(getattr(settings, name) == value for name, value in favourite.items())
         return slices * (compute_s + exchange_s) * 0.9**alike
+
     return cost
 
 
 @pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
-@pytest.mark.parametrize("favourite", [
-    {"wait": "off"}, {"wait": "block"}, {"wait": "poll"}, {"wait": "poll", "depth": 16}])
+@pytest.mark.parametrize(
+    "favourite", [{"wait": "off"}, {"wait": "block"}, {"wait": "poll"}, {"wait": "poll", "depth": 16}]
+)
 def test_planning_keeps_the_fastest(kind, favourite):
     transform = Transform(cost=costing(favourite), **kind)
     choose(transform, Settings(effort="measure"))
@@ -144,7 +150,7 @@ def test_planning_keeps_the_fastest(kind, favourite):
     times = [trial.seconds_per_slice for trial in transform.trials]
     assert times == sorted(times) and len(set(transform.tried)) >= len(times)
     best = min(times)
-    assert best == pytest.approx(2e-4 * 0.9**len(favourite))
+    assert best == pytest.approx(2e-4 * 0.9 ** len(favourite))
     assert {trial.settings.wait for trial in transform.trials} == {"off", "block", "poll"}
 
 
@@ -162,6 +168,7 @@ def test_a_near_tie_goes_to_the_simpler_one(kind, tie, beyond):
         faster = tie - 0.002 if beyond else tie + 0.002
         alone = settings.wait == "poll" and what == "whole" and settings.chunk == wanted[0]
         return slices * 1e-4 * (faster if alone else 1.0)
+
     wanted = [None]
     transform = Transform(cost=cost, **kind)
     wanted = [PlaneCandidates(transform, Settings())._times(2) if kind is PLANES else 4]
@@ -170,9 +177,17 @@ def test_a_near_tie_goes_to_the_simpler_one(kind, tie, beyond):
 
 
 @pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
-@pytest.mark.parametrize("request_", [
-    Settings(depth=3), Settings(chunk=5), Settings(in_flight=2), Settings(effort="estimate"),
-    Settings(polls=3), Settings(depth=6, chunk=2, in_flight=2, polls=4, effort="measure")])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Settings(depth=3),
+        Settings(chunk=5),
+        Settings(in_flight=2),
+        Settings(effort="estimate"),
+        Settings(polls=3),
+        Settings(depth=6, chunk=2, in_flight=2, polls=4, effort="measure"),
+    ],
+)
 def test_what_is_requested_is_never_tried_otherwise(kind, request_):
     transform = Transform(cost=costing({"wait": "poll"}), **kind)
     choose(transform, request_)
@@ -182,8 +197,11 @@ def test_what_is_requested_is_never_tried_otherwise(kind, request_):
         for name, value in request_.given().items():
             if settings.wait == "off" and name in ("depth", "in_flight"):
                 value = 1
-            assert getattr(settings, name) == min(value, settings.depth) if name == "in_flight" else (
-                getattr(settings, name) == value)
+            assert (
+                getattr(settings, name) == min(value, settings.depth)
+                if name == "in_flight"
+                else (getattr(settings, name) == value)
+            )
 
 
 @pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
@@ -205,9 +223,11 @@ def test_nothing_is_measured_where_there_is_nothing_to_hide(kind, workers, wait)
 
 def test_the_model_drops_what_is_hopeless():
     """A mode that costs much more per message than it can hide does not run."""
+
     def cost(settings, slices, what):
         handed = 0.0 if settings.wait == "off" or what != "whole" else 1.0 * slices / settings.chunk
         return slices * 1e-4 + handed
+
     transform = Transform(PlaneCandidates, cost)
     choose(transform, Settings(effort="measure"))
     assert {trial.settings.wait for trial in transform.trials} == {"off"}
@@ -224,11 +244,17 @@ def test_fields_are_late_where_exchanges_are_long(compute_s, exchange_s, late):
     assert {trial.settings.late for trial in transform.trials} == {0.3}
 
 
-@pytest.mark.parametrize("kind, favourite", [
-    (PLANES, {"wait": "poll", "depth": 8, "chunk": 16, "polls": 32}),
-    (PLANES, {"wait": "block", "depth": 2}), (PLANES, {"wait": "off", "chunk": 2}),
-    (PLANES, {"wait": "poll", "effort": "patient"}),
-    (FIELDS, {"wait": "poll", "depth": 8, "late": 0.5}), (FIELDS, {"wait": "block", "depth": 32})])
+@pytest.mark.parametrize(
+    "kind, favourite",
+    [
+        (PLANES, {"wait": "poll", "depth": 8, "chunk": 16, "polls": 32}),
+        (PLANES, {"wait": "block", "depth": 2}),
+        (PLANES, {"wait": "off", "chunk": 2}),
+        (PLANES, {"wait": "poll", "effort": "patient"}),
+        (FIELDS, {"wait": "poll", "depth": 8, "late": 0.5}),
+        (FIELDS, {"wait": "block", "depth": 32}),
+    ],
+)
 def test_tuning_finds_what_planning_does_not_try(kind, favourite):
     transform = Transform(cost=costing(favourite, compute_s=3e-4), **kind)
     choose(transform, Settings(effort="measure"))
@@ -291,12 +317,13 @@ def test_an_effort_that_loses_is_forgotten(monkeypatch):
 def test_settings_found_before_give_way_to_requests():
     found = replace(FULL, effort="patient")
     for request_, expected in (
-            (Settings(), found),
-            (Settings("poll"), found),
-            (Settings(depth=2), replace(found, depth=2, in_flight=2)),
-            (Settings(in_flight=1), replace(found, in_flight=1)),
-            (Settings(effort="estimate"), replace(found, effort="estimate")),
-            (Settings(late=0.5), replace(found, late=0.5))):
+        (Settings(), found),
+        (Settings("poll"), found),
+        (Settings(depth=2), replace(found, depth=2, in_flight=2)),
+        (Settings(in_flight=1), replace(found, in_flight=1)),
+        (Settings(effort="estimate"), replace(found, effort="estimate")),
+        (Settings(late=0.5), replace(found, late=0.5)),
+    ):
         transform = Transform(cost=None, **PLANES)
         adopt(transform, request_, found)
         assert transform.settings == expected, request_
@@ -314,12 +341,14 @@ def test_the_median_decides_not_one_lucky_run():
             counts[settings] = counts.get(settings, 0) + 1
             return slices * (0.5e-4 if counts[settings] == 1 else 2e-4)
         return slices * 1e-4
+
     transform = Transform(PlaneCandidates, cost)
     choose(transform, Settings(effort="measure"))
     assert transform.settings.wait != "block"
 
 
 # ---- plans that come at once: a model's choice, refined in later calls ------------------------
+
 
 @pytest.mark.parametrize("kind", [PLANES, FIELDS], ids=["planes", "fields"])
 @pytest.mark.parametrize("favourite", ["off", "block", "poll"])
@@ -336,8 +365,12 @@ def test_nothing_runs_before_the_first_call_and_later_calls_find_the_fastest(mon
     calls = 0
     while refinement.run(lambda: transform.run_planes([transform.units], [])):
         calls += 1
-    assert calls == refining.CALLS * len(entrants) + (refining.SEMIFINALISTS * refining.SEMIFINAL_ROUNDS
-                                         + refining.FINALISTS * refining.FINAL_ROUNDS) - 1
+    assert (
+        calls
+        == refining.CALLS * len(entrants)
+        + (refining.SEMIFINALISTS * refining.SEMIFINAL_ROUNDS + refining.FINALISTS * refining.FINAL_ROUNDS)
+        - 1
+    )
     assert kept == [transform.settings] and transform.settings.wait == favourite
     assert {trial.settings for trial in transform.trials} == set(entrants)
 
@@ -366,18 +399,24 @@ def test_one_disturbed_call_does_not_decide(monkeypatch, disturbed):
     refinement = Refinement(transform, entrants, lambda best: [], lambda settings: None)
     calls, going = 0, True
     while going:
+
         def call(late_s=30.0 * (calls == disturbed)):
             transform.run_planes([transform.units], [])
             transform.now_s += late_s
+
         going = refinement.run(call)
         calls += 1
     assert transform.settings == entrants[-1]
 
 
-@pytest.mark.parametrize("hosts, cores, wait", [
-    (("one", "one"), {0, 1}, "off"),
-    (("one", "one"), {0, 1, 2, 3}, "poll"),             # cores that nobody computes on
-    (("one", "two"), {0, 1}, "poll")])
+@pytest.mark.parametrize(
+    "hosts, cores, wait",
+    [
+        (("one", "one"), {0, 1}, "off"),
+        (("one", "one"), {0, 1, 2, 3}, "poll"),  # cores that nobody computes on
+        (("one", "two"), {0, 1}, "poll"),
+    ],
+)
 def test_nothing_is_expected_to_hide_where_the_exchange_takes_the_core(monkeypatch, hosts, cores, wait):
     monkeypatch.setattr(expected.os, "sched_getaffinity", lambda _: cores)
     transform = Transform(cost=costing({}), **PLANES)

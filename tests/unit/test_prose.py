@@ -19,7 +19,10 @@ def test_docstrings(folder):
             docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
             lines = (docstring or "").splitlines()
             # The first line of a docstring, or of what describes a parameter: "name : type".
-            found += [f"{path.name}: {line.strip()}" for before, line in zip([" : ", *lines], lines)
-                      if line.lstrip().startswith("Of ") and " : " in before]
+            found += [
+                f"{path.name}: {line.strip()}"
+                for before, line in zip([" : ", *lines], lines)
+                if line.lstrip().startswith("Of ") and " : " in before
+            ]
         found += [f"{path.name}: {match}" for match in re.findall("design" + " section [0-9]+", text)]
     assert found == []

@@ -16,8 +16,24 @@ BASE = ["--nodes", "1", "4", "--cores-per-node", "48", "--ranks-per-node", "4"]
 
 def submit(tmp_path, scheduler, mpi, *more):
     """Write scripts; their texts by number of nodes."""
-    assert cli.main(["scale", "submit", "operation", "--scheduler", scheduler, "--mpi", mpi, *BASE,
-                     "--out", str(tmp_path), *more]) == 0
+    assert (
+        cli.main(
+            [
+                "scale",
+                "submit",
+                "operation",
+                "--scheduler",
+                scheduler,
+                "--mpi",
+                mpi,
+                *BASE,
+                "--out",
+                str(tmp_path),
+                *more,
+            ]
+        )
+        == 0
+    )
     return {int(path.stem.partition("-")[2]): path.read_text() for path in tmp_path.glob("*.sh")}
 
 
@@ -31,8 +47,10 @@ def sound(path):
 
 
 @pytest.mark.parametrize("scheduler, mpi", LAUNCHERS)
-@pytest.mark.parametrize("more", [(), ("--queue", "short", "--account", "proj-1", "--setup",
-                                       "module load a\nexport B='c d'", "--dedicated-core")])
+@pytest.mark.parametrize(
+    "more",
+    [(), ("--queue", "short", "--account", "proj-1", "--setup", "module load a\nexport B='c d'", "--dedicated-core")],
+)
 def test_scripts_are_sound(scheduler, mpi, more, tmp_path):
     folder = tmp_path / "it's here"
     scripts = submit(folder, scheduler, mpi, *more)
@@ -41,8 +59,8 @@ def test_scripts_are_sound(scheduler, mpi, more, tmp_path):
         sound(folder / f"scale-{nodes}.sh")
         assert "\n\n\n" not in text
         directives = [line for line in text.splitlines() if re.match("#(SBATCH|PBS|PJM) ", line)]
-        head = text.splitlines()[:len(directives) + 1]
-        assert head == ["#!/bin/bash", *directives]     # schedulers stop at the first other line
+        head = text.splitlines()[: len(directives) + 1]
+        assert head == ["#!/bin/bash", *directives]  # schedulers stop at the first other line
         assert ("short" in "".join(directives)) == bool(more)
         assert f"--ranks {4 * nodes} --workers {11 if more else 12} " in text
         assert "OMP_NUM_THREADS=1" in text
@@ -50,19 +68,49 @@ def test_scripts_are_sound(scheduler, mpi, more, tmp_path):
         assert re.search(rf"(-n |ntasks=){4 * nodes} ", text)
 
 
-@pytest.mark.parametrize("scheduler, mpi, words", [
-    ("slurm", "openmpi", ["--nodes=4", "--ntasks-per-node=4", "--cpus-per-task=12",
-                          "srun --mpi=pmix", "--cpu-bind=cores", "--threads-per-core=1"]),
-    ("slurm", "mpich", ["srun --mpi=pmi2", "MPIR_CVAR_ASYNC_PROGRESS=0"]),
-    ("slurm", "intel", ["srun --mpi=pmi2", "I_MPI_PIN=0", "I_MPI_ASYNC_PROGRESS=0"]),
-    ("pbs", "openmpi", ["select=4:ncpus=48:mpiprocs=4:ompthreads=1", "walltime=1:02:03",
-                        "--map-by ppr:4:node:PE=12 --bind-to core", 'cd "$PBS_O_WORKDIR"']),
-    ("pbs", "mpich", ["mpiexec -n 16 -ppn 4 -bind-to core:12"]),
-    ("pbs", "intel", ["I_MPI_PIN_DOMAIN=auto", "I_MPI_PIN_CELL=core"]),
-    ("pjm", "fujitsu", ['-L "node=4"', '"max-proc-per-node=4"', '"proc=16"', '"elapse=1:02:03"',
-                        "--mca opal_progress_thread_mode 0"]),
-    ("pjm", "openmpi", ['-machinefile "$PJM_O_NODEINF"', "ppr:4:node:PE=12"]),
-])
+@pytest.mark.parametrize(
+    "scheduler, mpi, words",
+    [
+        (
+            "slurm",
+            "openmpi",
+            [
+                "--nodes=4",
+                "--ntasks-per-node=4",
+                "--cpus-per-task=12",
+                "srun --mpi=pmix",
+                "--cpu-bind=cores",
+                "--threads-per-core=1",
+            ],
+        ),
+        ("slurm", "mpich", ["srun --mpi=pmi2", "MPIR_CVAR_ASYNC_PROGRESS=0"]),
+        ("slurm", "intel", ["srun --mpi=pmi2", "I_MPI_PIN=0", "I_MPI_ASYNC_PROGRESS=0"]),
+        (
+            "pbs",
+            "openmpi",
+            [
+                "select=4:ncpus=48:mpiprocs=4:ompthreads=1",
+                "walltime=1:02:03",
+                "--map-by ppr:4:node:PE=12 --bind-to core",
+                'cd "$PBS_O_WORKDIR"',
+            ],
+        ),
+        ("pbs", "mpich", ["mpiexec -n 16 -ppn 4 -bind-to core:12"]),
+        ("pbs", "intel", ["I_MPI_PIN_DOMAIN=auto", "I_MPI_PIN_CELL=core"]),
+        (
+            "pjm",
+            "fujitsu",
+            [
+                '-L "node=4"',
+                '"max-proc-per-node=4"',
+                '"proc=16"',
+                '"elapse=1:02:03"',
+                "--mca opal_progress_thread_mode 0",
+            ],
+        ),
+        ("pjm", "openmpi", ['-machinefile "$PJM_O_NODEINF"', "ppr:4:node:PE=12"]),
+    ],
+)
 def test_scripts_place_bind_and_switch_progress_threads_off(scheduler, mpi, words, tmp_path):
     text = submit(tmp_path, scheduler, mpi, "--time", "1:02:03")[4]
     for word in words:
@@ -70,10 +118,31 @@ def test_scripts_place_bind_and_switch_progress_threads_off(scheduler, mpi, word
 
 
 def test_what_is_measured_is_passed_on(tmp_path):
-    text = submit(tmp_path, "slurm", "mpich", "--shape", "96", "80", "--slices", "9", "--modes",
-                  "poll", "--rounds", "7", "--dtype", "f4")[1]
-    for words in ("run operation", "--shape 96 80", "--slices 9", "--modes off poll", "--rounds 7",
-                  "--dtype f4", f"--json {tmp_path}/scale-1.json"):
+    text = submit(
+        tmp_path,
+        "slurm",
+        "mpich",
+        "--shape",
+        "96",
+        "80",
+        "--slices",
+        "9",
+        "--modes",
+        "poll",
+        "--rounds",
+        "7",
+        "--dtype",
+        "f4",
+    )[1]
+    for words in (
+        "run operation",
+        "--shape 96 80",
+        "--slices 9",
+        "--modes off poll",
+        "--rounds 7",
+        "--dtype f4",
+        f"--json {tmp_path}/scale-1.json",
+    ):
         assert words in text, words
 
 
@@ -82,23 +151,29 @@ def test_a_core_of_its_own_is_explained(tmp_path):
     assert "12 per rank, and as many workers" in shared and "C + T/N" in shared
     own = submit(tmp_path, "slurm", "mpich", "--dedicated-core")[1]
     assert "12 per rank, 11 for workers and one for the communicator" in own
-    assert "--cpus-per-task=12" in own      # all are bound to the rank
+    assert "--cpus-per-task=12" in own  # all are bound to the rank
 
 
-@pytest.mark.parametrize("more, complaint", [
-    (["--scheduler", "lsf", "--mpi", "mpich"], "invalid choice: 'lsf'"),
-    (["--scheduler", "slurm", "--mpi", "lam"], "invalid choice: 'lam'"),
-    (["--scheduler", "slurm", "--mpi", "fujitsu"],
-     "one of openmpi, mpich, intel, received fujitsu"),
-    (["--scheduler", "slurm", "--mpi", "mpich", "--time", "soon"], "expected a time H:MM:SS"),
-    (["--scheduler", "slurm", "--mpi", "mpich", "--queue", "a\nb"], "expected the queue's name"),
-    (["--scheduler", "slurm", "--mpi", "mpich", "--nodes", "0"], "expected an integer >= 1"),
-    (["--scheduler", "slurm", "--mpi", "mpich", "--ranks-per-node", "49"],
-     "expected at least 1 core(s) per rank, received 48 cores for 49 ranks"),
-    (["--scheduler", "slurm", "--mpi", "mpich", "--ranks-per-node", "48", "--dedicated-core"],
-     "expected at least 2 core(s) per rank, one of them for its communicator"),
-    (["--scheduler", "slurm", "--mpi", "mpich", "--dtype", "c16"], "dtype of operation"),
-])
+@pytest.mark.parametrize(
+    "more, complaint",
+    [
+        (["--scheduler", "lsf", "--mpi", "mpich"], "invalid choice: 'lsf'"),
+        (["--scheduler", "slurm", "--mpi", "lam"], "invalid choice: 'lam'"),
+        (["--scheduler", "slurm", "--mpi", "fujitsu"], "one of openmpi, mpich, intel, received fujitsu"),
+        (["--scheduler", "slurm", "--mpi", "mpich", "--time", "soon"], "expected a time H:MM:SS"),
+        (["--scheduler", "slurm", "--mpi", "mpich", "--queue", "a\nb"], "expected the queue's name"),
+        (["--scheduler", "slurm", "--mpi", "mpich", "--nodes", "0"], "expected an integer >= 1"),
+        (
+            ["--scheduler", "slurm", "--mpi", "mpich", "--ranks-per-node", "49"],
+            "expected at least 1 core(s) per rank, received 48 cores for 49 ranks",
+        ),
+        (
+            ["--scheduler", "slurm", "--mpi", "mpich", "--ranks-per-node", "48", "--dedicated-core"],
+            "expected at least 2 core(s) per rank, one of them for its communicator",
+        ),
+        (["--scheduler", "slurm", "--mpi", "mpich", "--dtype", "c16"], "dtype of operation"),
+    ],
+)
 def test_bad_wishes(more, complaint, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["scale", "submit", "operation", *BASE, "--out", str(tmp_path / "out"), *more])
@@ -108,6 +183,7 @@ def test_bad_wishes(more, complaint, tmp_path, capsys):
 
 
 # ---- templates -------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "pjm"])
 def test_an_edited_template_is_used(scheduler, tmp_path, capsys):
@@ -127,10 +203,13 @@ def _file(folder, text):
     return path
 
 
-@pytest.mark.parametrize("text, complaint", [
-    ("srun $command $qos ${HOME}", "received HOME, qos"),
-    ("echo $(date) $command", "received another $"),
-])
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("srun $command $qos ${HOME}", "received HOME, qos"),
+        ("echo $(date) $command", "received another $"),
+    ],
+)
 def test_templates_with_unknown_fields(text, complaint, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         submit(tmp_path, "slurm", "mpich", "--template", str(_file(tmp_path, text)))
@@ -141,6 +220,21 @@ def test_templates_with_unknown_fields(text, complaint, tmp_path, capsys):
 
 
 def test_a_template_that_is_not_there(tmp_path, capsys):
-    assert cli.main(["scale", "submit", "fft2", "--scheduler", "pbs", "--mpi", "mpich", *BASE,
-                     "--template", str(tmp_path / "none")]) == 1
+    assert (
+        cli.main(
+            [
+                "scale",
+                "submit",
+                "fft2",
+                "--scheduler",
+                "pbs",
+                "--mpi",
+                "mpich",
+                *BASE,
+                "--template",
+                str(tmp_path / "none"),
+            ]
+        )
+        == 1
+    )
     assert "No such file" in capsys.readouterr().err

@@ -27,8 +27,9 @@ counts = st.integers(1, 24)
 
 def program(slices, compute_s, exchange_s, split=0.6, messages=1):
     """`slices` slices that compute `compute_s` in two steps; an exchange takes `exchange_s`."""
-    return Program.alike(slices, (split * compute_s, (1 - split) * compute_s),
-                         (Transfer(exchange_s * IDEAL.bandwidth_Bps, messages),))
+    return Program.alike(
+        slices, (split * compute_s, (1 - split) * compute_s), (Transfer(exchange_s * IDEAL.bandwidth_Bps, messages),)
+    )
 
 
 def wall_s(what, machine=IDEAL, every_rank=False, **options):
@@ -37,20 +38,22 @@ def wall_s(what, machine=IDEAL, every_rank=False, **options):
 
 # ---- closed forms --------------------------------------------------------------------------------
 
+
 @given(counts, times, times, st.integers(1, 20))
 def test_without_overlap_it_is_c_plus_t(slices, compute_s, exchange_s, depth):
     assert wall_s(program(slices, compute_s, exchange_s), wait="off", depth=depth) == pytest.approx(
-        slices * (compute_s + exchange_s))
+        slices * (compute_s + exchange_s)
+    )
 
 
 @given(counts, times, times)
 def test_one_thread_inside_mpi_hides_nothing(slices, compute_s, exchange_s):
     assert wall_s(program(slices, compute_s, exchange_s), wait="block", workers=1) == pytest.approx(
-        slices * (compute_s + exchange_s))
+        slices * (compute_s + exchange_s)
+    )
 
 
-@pytest.mark.parametrize("workers, ratio", [
-    (2, 0.5), (2, 1.5), (4, 0.8), (4, 1.2), (8, 1.0), (4, 3)])
+@pytest.mark.parametrize("workers, ratio", [(2, 0.5), (2, 1.5), (4, 0.8), (4, 1.2), (8, 1.0), (4, 3)])
 def test_blocking_form(workers, ratio):
     """max(C + T/N, T); waiting for a core token until some step ends adds at most 10 % here."""
     slices = 480
@@ -61,12 +64,15 @@ def test_blocking_form(workers, ratio):
     assert least * (1 - 1e-9) <= simulated <= 1.1 * least
 
 
-@pytest.mark.parametrize("workers, held_s, expected_s", [
-    (1, 0.5, 32.0), (4, 0.0, 8.0), (4, 0.125, 8.0 + 3 * 0.125), (8, 0.5, 32 * 0.5 + 0.5), (16, 1.0, 32.0)])
+@pytest.mark.parametrize(
+    "workers, held_s, expected_s",
+    [(1, 0.5, 32.0), (4, 0.0, 8.0), (4, 0.125, 8.0 + 3 * 0.125), (8, 0.5, 32 * 0.5 + 0.5), (16, 1.0, 32.0)],
+)
 def test_steps_that_hold_the_interpreter(workers, held_s, expected_s):
     """32 steps of 1 s: one after the other where they hold it, the first ones staggered by it."""
-    assert wall_s(Program.alike(32, (1.0,), ()), replace(IDEAL, interpreter_s=held_s), ranks=1, workers=workers,
-                  depth=32) == pytest.approx(expected_s, abs=LONGEST_SLEEP_S)  # by which the end is seen late
+    assert wall_s(
+        Program.alike(32, (1.0,), ()), replace(IDEAL, interpreter_s=held_s), ranks=1, workers=workers, depth=32
+    ) == pytest.approx(expected_s, abs=LONGEST_SLEEP_S)  # by which the end is seen late
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -100,6 +106,7 @@ def test_several_threads_leave_some_idle():
 
 
 # ---- the machine ---------------------------------------------------------------------------------
+
 
 def test_what_each_number_costs():
     one = program(1, 0.0, 1.0, messages=3)
@@ -144,15 +151,13 @@ def test_small_messages_leave_before_the_receiver_is_there():
 
 # ---- properties ----------------------------------------------------------------------------------
 
-@given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 4), st.integers(1, 8),
-       st.integers(1, 8))
+
+@given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 4), st.integers(1, 8), st.integers(1, 8))
 @settings(max_examples=60)
-def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, workers, depth,
-                                     in_flight):
+def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, workers, depth, in_flight):
     what = program(slices, compute_s, exchange_s)
     bound = max(slices * compute_s / workers, slices * exchange_s)
-    assert wall_s(what, wait=wait, workers=workers, depth=depth,
-                  in_flight=in_flight) >= bound * (1 - 1e-9)
+    assert wall_s(what, wait=wait, workers=workers, depth=depth, in_flight=in_flight) >= bound * (1 - 1e-9)
 
 
 @given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 8), st.floats(1.0, 10.0))
@@ -169,9 +174,19 @@ def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, d
 @given(st.sampled_from(WAITS), counts, st.integers(1, 6), st.integers(1, 3), st.integers(0, 3))
 @settings(max_examples=30)
 def test_one_rank_stands_for_all(wait, slices, ranks, workers, exchanges):
-    machine = replace(IDEAL, latency_s=1e-4, message_s=1e-5, byte_s=1e-8, poll_s=1e-5,
-                      ranks_per_node=2 if ranks % 2 == 0 else 1, burst_nbytes=100, wake_s=1e-5,
-                      busy_wake_s=1e-4, operation_s=1e-5, copy_Bps=1e8)
+    machine = replace(
+        IDEAL,
+        latency_s=1e-4,
+        message_s=1e-5,
+        byte_s=1e-8,
+        poll_s=1e-5,
+        ranks_per_node=2 if ranks % 2 == 0 else 1,
+        burst_nbytes=100,
+        wake_s=1e-5,
+        busy_wake_s=1e-4,
+        operation_s=1e-5,
+        copy_Bps=1e8,
+    )
     what = Program.alike(slices, (1e-3,) * (exchanges + 1), (Transfer(500, ranks - 1),) * exchanges)
     options = Options(ranks=ranks, workers=workers, wait=wait, depth=4, agree_every=5)
     one, every = (simulate(what, machine, options, every_rank=each) for each in (False, True))
@@ -187,12 +202,10 @@ def test_issue_order(wait, depth):
     slices = 10
     machine = replace(IDEAL, jitter=1.0)
     what = Program.alike(slices, (1e-3,) * 3, (Transfer(300, 1),) * 2)
-    slots = [[(z, k) for z in range(slot, slices, depth) for k in range(2)]
-             for slot in range(depth)]
+    slots = [[(z, k) for z in range(slot, slices, depth) for k in range(2)] for slot in range(depth)]
     expected = [slot[turn] for turn in range(2 * slices) for slot in slots if turn < len(slot)]
     for seed in range(3):
-        result = simulate(what, machine, Options(
-            ranks=3, workers=2, wait=wait, depth=depth, seed=seed))
+        result = simulate(what, machine, Options(ranks=3, workers=2, wait=wait, depth=depth, seed=seed))
         assert result.order == expected and result.simulated == 3
 
 
@@ -215,17 +228,20 @@ def test_ranks_with_different_programs():
 
 # ---- a recorded run ------------------------------------------------------------------------------
 
+
 def test_recorded_run():
     """The simulation issues the exchanges in the order of a real run (traced, two ranks)."""
     recorded = json.loads(RECORDED.read_text())
     what = Program.alike(recorded["slices"], (1e-3,) * 3, (Transfer(1000, 1),) * 2)
     for run in recorded["runs"]:
-        result = simulate(what, replace(IDEAL, jitter=0.5), Options(
-            wait=run["wait"], depth=run["depth"], workers=run["workers"]))
+        result = simulate(
+            what, replace(IDEAL, jitter=0.5), Options(wait=run["wait"], depth=run["depth"], workers=run["workers"])
+        )
         assert [z for z, _ in result.order] == run["order"]
 
 
 # ---- workloads -----------------------------------------------------------------------------------
+
 
 def test_program_of_a_transform():
     what = Workload(slices=6, shape=(8, 16)).program(4, IDEAL, chunk=4)
@@ -251,8 +267,9 @@ def test_beyond_one_row_per_rank_nothing_is_sent():
 
 
 def test_strong_scaling_of_many_ranks():
-    rows = strong_scaling(Workload(slices=64), replace(IDEAL, bandwidth_Bps=1e9, latency_s=1e-6),
-                          [2, 64, 65536], workers=4)
+    rows = strong_scaling(
+        Workload(slices=64), replace(IDEAL, bandwidth_Bps=1e9, latency_s=1e-6), [2, 64, 65536], workers=4
+    )
     assert [row.ranks for row in rows] == [2, 64, 65536]
     assert rows[0].limit == "computing" and "fewer rows than ranks" in rows[2].limit
     assert all(row.wall_s <= row.off_s for row in rows)
@@ -260,28 +277,37 @@ def test_strong_scaling_of_many_ranks():
 
 # ---- machine files -------------------------------------------------------------------------------
 
+
 def test_machine_file_round_trip(tmp_path):
-    machine = replace(IDEAL, name='quotes " and \\', latency_s=1.25e-6, ranks_per_node=4,
-                      threads=ThreadScaling.of_table({64: {2: 1.5}, 512: {2: 1.875, 4: 3.5}}))
+    machine = replace(
+        IDEAL,
+        name='quotes " and \\',
+        latency_s=1.25e-6,
+        ranks_per_node=4,
+        threads=ThreadScaling.of_table({64: {2: 1.5}, 512: {2: 1.875, 4: 3.5}}),
+    )
     machine.write(tmp_path / "m.toml")
     assert Machine.read(tmp_path / "m.toml") == machine
     assert [path.name for path in tmp_path.iterdir()] == ["m.toml"]
 
 
-@pytest.mark.parametrize("old, new, complaint", [
-    ("latency_s = 0.0", "latency_s = -1.0", "network.latency_s: expected a finite number >= 0"),
-    ("latency_s = 0.0", "latency_s = nan", "network.latency_s: expected a finite number >= 0"),
-    ("latency_s = 0.0", "latency_s = true", "received True"),
-    ("latency_s = 0.0", "", "network.latency_s: missing, expected a finite number >= 0"),
-    ("latency_s = 0.0", "lag = 1", "network.lag: unknown, expected one of name, compute.fft_flops"),
-    ("bandwidth_Bps = 1000000.0", "bandwidth_Bps = 0", "expected a finite number > 0, received 0"),
-    ("ranks_per_node = 1", "ranks_per_node = 1.5", "expected an integer >= 1, received 1.5"),
-    ("[network]", "[wires]", "wires.latency_s: unknown"),
-    ("[network]", "[network", "expected a machine as TOML"),
-    ("[network]", "[threads]\n64 = {2 = -1.0}\n[network]", "expected tables of speed-ups > 0"),
-    ("[network]", "[threads]\n64 = 2\n[network]", "expected tables of speed-ups > 0"),
-    ('name = "ideal"', "name = 3", "name: expected text, received 3"),
-])
+@pytest.mark.parametrize(
+    "old, new, complaint",
+    [
+        ("latency_s = 0.0", "latency_s = -1.0", "network.latency_s: expected a finite number >= 0"),
+        ("latency_s = 0.0", "latency_s = nan", "network.latency_s: expected a finite number >= 0"),
+        ("latency_s = 0.0", "latency_s = true", "received True"),
+        ("latency_s = 0.0", "", "network.latency_s: missing, expected a finite number >= 0"),
+        ("latency_s = 0.0", "lag = 1", "network.lag: unknown, expected one of name, compute.fft_flops"),
+        ("bandwidth_Bps = 1000000.0", "bandwidth_Bps = 0", "expected a finite number > 0, received 0"),
+        ("ranks_per_node = 1", "ranks_per_node = 1.5", "expected an integer >= 1, received 1.5"),
+        ("[network]", "[wires]", "wires.latency_s: unknown"),
+        ("[network]", "[network", "expected a machine as TOML"),
+        ("[network]", "[threads]\n64 = {2 = -1.0}\n[network]", "expected tables of speed-ups > 0"),
+        ("[network]", "[threads]\n64 = 2\n[network]", "expected tables of speed-ups > 0"),
+        ('name = "ideal"', "name = 3", "name: expected text, received 3"),
+    ],
+)
 def test_bad_machine_files(tmp_path, old, new, complaint):
     text = IDEAL.text()
     assert old in text
@@ -296,21 +322,23 @@ def test_all_that_is_wrong_is_named(tmp_path):
     (tmp_path / "bad.toml").write_text("name = 'x'\nspeed = 1\n[network]\nlatency_s = -1\n")
     with pytest.raises(InputError) as caught:
         Machine.read(tmp_path / "bad.toml")
-    for words in ("speed: unknown", "latency_s: expected", "fft_flops: missing",
-                  "bandwidth_Bps: missing"):
+    for words in ("speed: unknown", "latency_s: expected", "fft_flops: missing", "bandwidth_Bps: missing"):
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("call, complaint", [
-    (lambda: Options(ranks=0), "ranks: expected an integer >= 1"),
-    (lambda: Options(wait="auto"), "wait: expected one of off, block, poll"),
-    (lambda: replace(IDEAL, jitter=-1.0), "runtime.jitter"),
-    (lambda: Program(((1.0,),), ((Transfer(1, 1),),)), "expected one more than the 1 exchanges"),
-    (lambda: Program.alike(1, (-1.0,), ()), "expected finite numbers >= 0"),
-    (lambda: Workload(workload="fft9"), "workload: expected one of fft2, operation"),
-    (lambda: Workload(shape=(0, 4)), "expected integers >= 1"),
-    (lambda: Workload(workload="operation", dtype="c16"), "expected one of f4, f8, received 'c16'"),
-])
+@pytest.mark.parametrize(
+    "call, complaint",
+    [
+        (lambda: Options(ranks=0), "ranks: expected an integer >= 1"),
+        (lambda: Options(wait="auto"), "wait: expected one of off, block, poll"),
+        (lambda: replace(IDEAL, jitter=-1.0), "runtime.jitter"),
+        (lambda: Program(((1.0,),), ((Transfer(1, 1),),)), "expected one more than the 1 exchanges"),
+        (lambda: Program.alike(1, (-1.0,), ()), "expected finite numbers >= 0"),
+        (lambda: Workload(workload="fft9"), "workload: expected one of fft2, operation"),
+        (lambda: Workload(shape=(0, 4)), "expected integers >= 1"),
+        (lambda: Workload(workload="operation", dtype="c16"), "expected one of f4, f8, received 'c16'"),
+    ],
+)
 def test_refusals(call, complaint):
     with pytest.raises(InputError, match=complaint):
         call()
@@ -318,13 +346,34 @@ def test_refusals(call, complaint):
 
 # ---- the command ---------------------------------------------------------------------------------
 
+
 def test_predict_command(tmp_path, capsys):
     IDEAL.write(tmp_path / "m.toml")
     out = tmp_path / "rows.json"
-    assert cli.main([
-        "predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml"), "--slices", "8",
-        "--shape", "64", "64", "--ranks", "2", "4", "--json", str(out),
-        "--png", str(tmp_path / "s.png")]) == 0
+    assert (
+        cli.main(
+            [
+                "predict",
+                "--workload",
+                "fft2",
+                "--machine",
+                str(tmp_path / "m.toml"),
+                "--slices",
+                "8",
+                "--shape",
+                "64",
+                "64",
+                "--ranks",
+                "2",
+                "4",
+                "--json",
+                str(out),
+                "--png",
+                str(tmp_path / "s.png"),
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "max(C + T/N, T)" in shown and "bandwidth" in shown
     rows = json.loads(out.read_text())
@@ -336,9 +385,24 @@ def test_predict_command(tmp_path, capsys):
 def test_predict_command_with_a_measured_c(tmp_path):
     IDEAL.write(tmp_path / "m.toml")
     out = tmp_path / "rows.json"
-    arguments = ["predict", "--workload", "fft2", "--machine", str(tmp_path / "m.toml"),
-                 "--slices", "8", "--shape", "64", "64", "--compute-s", "3", "--chunk", "1",
-                 "--json", str(out)]
+    arguments = [
+        "predict",
+        "--workload",
+        "fft2",
+        "--machine",
+        str(tmp_path / "m.toml"),
+        "--slices",
+        "8",
+        "--shape",
+        "64",
+        "64",
+        "--compute-s",
+        "3",
+        "--chunk",
+        "1",
+        "--json",
+        str(out),
+    ]
     assert cli.main(arguments) == 0
     assert json.loads(out.read_text())[0]["compute_s"] == pytest.approx(3.0)
     assert cli.main([*arguments, "--ranks", "2", "4"]) == 1
@@ -395,8 +459,9 @@ def test_a_workload_with_weights():
     """The shares of a plan: what is computed and sent by all ranks together stays, or falls."""
     machine = Machine(name="none", fft_flops=1e9, copy_Bps=1e12, latency_s=0.0, bandwidth_Bps=1e12)
     workload = Workload(shape=(44, 66), slices=2)
-    even, uneven = ([workload.program(2, machine, rank=rank, weights=weights) for rank in range(2)]
-                    for weights in (None, (7, 4)))
+    even, uneven = (
+        [workload.program(2, machine, rank=rank, weights=weights) for rank in range(2)] for weights in (None, (7, 4))
+    )
     assert sum(one.compute_s for one in even) == pytest.approx(sum(one.compute_s for one in uneven))
     assert uneven[0].compute_s / uneven[1].compute_s == pytest.approx(7 / 4)
     assert [len(one.transfers) for one in even] == [len(one.transfers) for one in uneven]

@@ -20,8 +20,10 @@ def test_threads_that_are_not_as_many_times_faster():
     assert four == pytest.approx(4 / 3 * one)  # 256 points: half way between 64 and 1,024
 
 
-@pytest.mark.parametrize("threads, points, speedup", [
-    (1, 64, 1.0), (4, 64, 2.0), (4, 1, 2.0), (4, 1e9, 4.0), (8, 64, 1 / (1 / 3 + 2 / 3 / 8)), (8, 1024, 8.0)])
+@pytest.mark.parametrize(
+    "threads, points, speedup",
+    [(1, 64, 1.0), (4, 64, 2.0), (4, 1, 2.0), (4, 1e9, 4.0), (8, 64, 1 / (1 / 3 + 2 / 3 / 8)), (8, 1024, 8.0)],
+)
 def test_speedups_of_threads(threads, points, speedup):
     scaling = ThreadScaling.of_table({"8": {"4": 2}, "32": {"4": 4}})
     assert scaling.speedup(threads, points) == pytest.approx(speedup)

@@ -26,40 +26,59 @@ def exchange(start_s, end_s, rank=0, thread="communicator", label="slice 0"):
 
 # --- summary ------------------------------------------------------------------------------------
 
+
 def test_summary_of_hand_made_intervals():
     spans = [
         # Rank 0 computes in [0, 4] and [6, 8], communicates in [1, 2] and [3, 7].
-        compute(0, 3), compute(2, 4, thread="worker 1"), compute(6, 8),
-        exchange(1, 2), exchange(3, 6), exchange(4, 7), exchange(5, 5),
+        compute(0, 3),
+        compute(2, 4, thread="worker 1"),
+        compute(6, 8),
+        exchange(1, 2),
+        exchange(3, 6),
+        exchange(4, 7),
+        exchange(5, 5),
         # Rank 1: nothing at once.
-        compute(10, 11, rank=1), exchange(11, 14, rank=1)]
+        compute(10, 11, rank=1),
+        exchange(11, 14, rank=1),
+    ]
     random.Random(0).shuffle(spans)
-    assert timeline.summary(spans) == [RankSummary(0, 8.0, 6.0, 5.0, 3.0),
-                                    RankSummary(1, 4.0, 1.0, 3.0, 0.0)]
+    assert timeline.summary(spans) == [RankSummary(0, 8.0, 6.0, 5.0, 3.0), RankSummary(1, 4.0, 1.0, 3.0, 0.0)]
     assert timeline.summary([]) == []
 
 
 def test_summary_agrees_with_counting():
     pick = random.Random(3)
     for _ in range(50):
-        spans = [Span(0, "t", pick.choice(KINDS), "", start, start + pick.randrange(6))
-                 for start in (pick.randrange(30) for _ in range(12))]
-        cells = {kind: {cell for span in spans if span.kind == kind
-                        for cell in range(span.start_s, span.end_s)} for kind in KINDS}
-        record, = timeline.summary(spans)
+        spans = [
+            Span(0, "t", pick.choice(KINDS), "", start, start + pick.randrange(6))
+            for start in (pick.randrange(30) for _ in range(12))
+        ]
+        cells = {
+            kind: {cell for span in spans if span.kind == kind for cell in range(span.start_s, span.end_s)}
+            for kind in KINDS
+        }
+        (record,) = timeline.summary(spans)
         assert record.compute_s == len(cells["compute"])
         assert record.communicate_s == len(cells["communicate"])
         assert record.both_s == len(cells["compute"] & cells["communicate"])
 
 
-@pytest.mark.parametrize("bad, words", [
-    (Span(0, "worker 0", "sleep", "", 0.0, 1.0), "kind: expected one of .* got 'sleep'"),
-    (compute(2.0, 1.0), "start <= end, got 2.0 to 1.0"),
-    (compute(0.0, float("nan")), "finite times"),
-])
-@pytest.mark.parametrize("use", [
-    timeline.summary, lambda spans: timeline.write_chrome(spans, "never"),
-    lambda spans: timeline.draw(spans, "never.png")])
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        (Span(0, "worker 0", "sleep", "", 0.0, 1.0), "kind: expected one of .* got 'sleep'"),
+        (compute(2.0, 1.0), "start <= end, got 2.0 to 1.0"),
+        (compute(0.0, float("nan")), "finite times"),
+    ],
+)
+@pytest.mark.parametrize(
+    "use",
+    [
+        timeline.summary,
+        lambda spans: timeline.write_chrome(spans, "never"),
+        lambda spans: timeline.draw(spans, "never.png"),
+    ],
+)
 def test_bad_spans_are_refused(bad, words, use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=words):
@@ -70,16 +89,21 @@ def test_bad_spans_are_refused(bad, words, use, tmp_path, monkeypatch):
 # --- Chrome trace -------------------------------------------------------------------------------
 
 SPANS = [
-    compute(100.0, 100.5, thread="worker 2"), compute(100.5, 101.0, thread="worker 2"),
+    compute(100.0, 100.5, thread="worker 2"),
+    compute(100.5, 101.0, thread="worker 2"),
     compute(100.25, 100.75, thread="worker 10", label='a "quoted" slice, \u03c0'),
-    exchange(100.25, 100.75), exchange(100.5, 101.0), exchange(100.75, 101.25),
-    compute(100.125, 100.25, rank=1, thread="worker 2"), exchange(100.5, 101.5, rank=1)]
+    exchange(100.25, 100.75),
+    exchange(100.5, 101.0),
+    exchange(100.75, 101.25),
+    compute(100.125, 100.25, rank=1, thread="worker 2"),
+    exchange(100.5, 101.5, rank=1),
+]
 
 
 def test_chrome_trace_structure(tmp_path):
     path = tmp_path / "timeline.json"
     timeline.write_chrome(reversed(SPANS), path)
-    assert list(tmp_path.iterdir()) == [path]           # no partial file is left
+    assert list(tmp_path.iterdir()) == [path]  # no partial file is left
     events = json.loads(path.read_text())["traceEvents"]
     complete = [event for event in events if event["ph"] == "X"]
     metadata = [event for event in events if event["ph"] == "M"]
@@ -92,21 +116,26 @@ def test_chrome_trace_structure(tmp_path):
     first = next(event for event in complete if "quoted" in event["name"])
     assert (first["pid"], first["ts"], first["dur"]) == (0, 250_000, 500_000)
 
-    names = {event["pid"]: event["args"]["name"] for event in metadata
-             if event["name"] == "process_name"}
+    names = {event["pid"]: event["args"]["name"] for event in metadata if event["name"] == "process_name"}
     assert names == {0: "rank 0", 1: "rank 1"}
     assert {event["pid"]: event["args"]["labels"] for event in metadata if event["name"] == "process_labels"} == {
-        0: "waits 20 % of the time", 1: "waits 91 % of the time"}
-    tracks = [(event["pid"], event["args"]["name"]) for event in metadata
-              if event["name"] == "thread_name"]
-    assert tracks == [(0, "worker 2"), (0, "worker 10"), (0, "communicator"),
-                      (0, "communicator, in flight 2"), (1, "worker 2"), (1, "communicator")]
+        0: "waits 20 % of the time",
+        1: "waits 91 % of the time",
+    }
+    tracks = [(event["pid"], event["args"]["name"]) for event in metadata if event["name"] == "thread_name"]
+    assert tracks == [
+        (0, "worker 2"),
+        (0, "worker 10"),
+        (0, "communicator"),
+        (0, "communicator, in flight 2"),
+        (1, "worker 2"),
+        (1, "communicator"),
+    ]
     tids = [event["tid"] for event in metadata if event["name"] == "thread_name"]
     assert len(set(tids)) == len(tids)
     # No two spans of one track overlap.
     for tid in tids:
-        times = sorted((event["ts"], event["ts"] + event["dur"]) for event in complete
-                       if event["tid"] == tid)
+        times = sorted((event["ts"], event["ts"] + event["dur"]) for event in complete if event["tid"] == tid)
         assert times and all(a[1] <= b[0] for a, b in zip(times, times[1:]))
 
 
@@ -114,8 +143,7 @@ def test_chrome_trace_round_trip(tmp_path):
     path = tmp_path / "timeline.json"
     timeline.write_chrome(SPANS, path)
     back = timeline.read_chrome(path)
-    assert back == [Span(s.rank, s.thread, s.kind, s.label, s.start_s - 100, s.end_s - 100)
-                    for s in SPANS]
+    assert back == [Span(s.rank, s.thread, s.kind, s.label, s.start_s - 100, s.end_s - 100) for s in SPANS]
     assert timeline.summary(back) == timeline.summary(SPANS)
     timeline.write_chrome([], path)
     assert timeline.read_chrome(path) == []
@@ -134,16 +162,19 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
         timeline.read_chrome(path)
 
 
-@pytest.mark.parametrize("content, words", [
-    (b"", "got something else"),
-    (b"\x89PNG\r\n\x1a\n\xff", "got something else"),
-    (b"[]", "got other JSON"),
-    (b"3", "got other JSON"),
-    (b'{"traceEvents": []}', "got other JSON"),
-    (b'{"otherData": {"format": "overlap-trace-99"}}', "got format 'overlap-trace-99'"),
-    (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": []}', "got format 'overlap-trace-1'"),
-    (b'{"otherData": {"format": "overlap-trace-2"}, "traceEvents": []}', "damaged: its content"),
-])
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", "got something else"),
+        (b"\x89PNG\r\n\x1a\n\xff", "got something else"),
+        (b"[]", "got other JSON"),
+        (b"3", "got other JSON"),
+        (b'{"traceEvents": []}', "got other JSON"),
+        (b'{"otherData": {"format": "overlap-trace-99"}}', "got format 'overlap-trace-99'"),
+        (b'{"otherData": {"format": "overlap-trace-1"}, "traceEvents": []}', "got format 'overlap-trace-1'"),
+        (b'{"otherData": {"format": "overlap-trace-2"}, "traceEvents": []}', "damaged: its content"),
+    ],
+)
 def test_foreign_files_are_refused(content, words, tmp_path):
     path = tmp_path / "other.json"
     path.write_bytes(content)
@@ -164,7 +195,7 @@ def test_a_flipped_bit_is_seen(tmp_path):
     timeline.write_chrome(SPANS, path)
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:])
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(InputError, match="cannot read the trace .*timeline.json"):
             timeline.read_chrome(path)
 
@@ -181,6 +212,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
     def fail(*_):
         raise OSError("disk full")
+
     monkeypatch.setattr("overlap.files.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         timeline.write_chrome([], path)
@@ -189,13 +221,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 # --- picture ------------------------------------------------------------------------------------
 
+
 def test_draw_makes_a_picture_with_both_colours(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     path = tmp_path / "timeline.png"
     timeline.draw(SPANS, path, title="two ranks, $5 a slice")
     pixels = image.imread(path)[..., :3]
     for colour in timeline._COLOURS.values():
-        wanted = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+        wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         share = (abs(pixels - wanted).max(axis=2) < 0.01).mean()
         assert share > 0.03, colour
 
@@ -205,8 +238,16 @@ def test_draw_has_one_row_per_thread(tmp_path):
     path = tmp_path / "timeline.svg"
     timeline.draw(SPANS, path)
     text = path.read_text()
-    for name in ("rank 0 worker 2", "rank 0 worker 10", "rank 0 communicator", "rank 1 worker 2",
-                 "rank 1 communicator", "computing", "communicating", "time (ms)"):
+    for name in (
+        "rank 0 worker 2",
+        "rank 0 worker 10",
+        "rank 0 communicator",
+        "rank 1 worker 2",
+        "rank 1 communicator",
+        "computing",
+        "communicating",
+        "time (ms)",
+    ):
         assert f"<!-- {name} -->" in text
     # Rank 0's communicator is busy for 1 s of 1.5 s, however many exchanges are in flight.
     assert text.count("<!-- 67% -->") == 3
@@ -226,11 +267,13 @@ def test_draw_many_spans_and_one_instant(tmp_path):
 def test_import_needs_neither_mpi_nor_matplotlib():
     # Only the module's own imports count, not those of the packages around it.
     root = Path(timeline.__file__).parents[1]
-    code = ("import sys, types\n"
-            "for name, folder in (('overlap', ''), ('overlap.runtime', '/runtime'), ('overlap.tools', '/tools')):\n"
-            "    sys.modules[name] = types.ModuleType(name)\n"
-            f"    sys.modules[name].__path__ = [{str(root)!r} + folder]\n"
-            "import overlap.tools.timeline\n"
-            "print([m for m in ('mpi4py', 'matplotlib', 'numpy') if m in sys.modules])")
+    code = (
+        "import sys, types\n"
+        "for name, folder in (('overlap', ''), ('overlap.runtime', '/runtime'), ('overlap.tools', '/tools')):\n"
+        "    sys.modules[name] = types.ModuleType(name)\n"
+        f"    sys.modules[name].__path__ = [{str(root)!r} + folder]\n"
+        "import overlap.tools.timeline\n"
+        "print([m for m in ('mpi4py', 'matplotlib', 'numpy') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

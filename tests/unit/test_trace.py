@@ -49,7 +49,7 @@ class FakeComm:
 def on_ranks(size, body, delay=lambda rank: None):
     """Results of body(comm) on every rank, by rank."""
     mail, results = defaultdict(queue.SimpleQueue), {}
-    for source in range(size):          # beforehand: defaultdict creates without a lock
+    for source in range(size):  # beforehand: defaultdict creates without a lock
         for dest in range(size):
             for tag in (trace._TAG, "gather"):
                 mail[source, dest, tag]
@@ -66,6 +66,7 @@ def on_ranks(size, body, delay=lambda rank: None):
 
 
 # --- clocks -------------------------------------------------------------------------------------
+
 
 def skewed(rank):
     skew_s = (0.0, 1234.5, -0.75)[rank]
@@ -95,15 +96,13 @@ class Network:
 def test_the_round_with_the_shortest_trip_is_taken():
     # Question and answer of each round: all lopsided but the quick third.
     network = Network([5.0, 1.0, 0.5, 4.0, 0.25, 0.25, 0.1, 0.9])
-    offsets = on_ranks(2, lambda comm: trace.clock_offset(comm, 4, clock=network.clock(comm.rank)),
-                       network.pass_time)
+    offsets = on_ranks(2, lambda comm: trace.clock_offset(comm, 4, clock=network.clock(comm.rank)), network.pass_time)
     assert offsets == [0.0, 7.0]
 
 
 def test_the_error_is_within_half_the_round_trip():
     network = Network([0.5, 0.1])
-    offsets = on_ranks(2, lambda comm: trace.clock_offset(comm, 1, clock=network.clock(comm.rank)),
-                       network.pass_time)
+    offsets = on_ranks(2, lambda comm: trace.clock_offset(comm, 1, clock=network.clock(comm.rank)), network.pass_time)
     assert offsets[1] == pytest.approx(7.0 + (0.1 - 0.5) / 2)
 
 
@@ -127,9 +126,15 @@ def test_gather_merges_on_the_clock_of_rank_0():
     merged, other = on_ranks(2, body)
     assert other is None
     assert merged == [
-        span for rank in (0, 1) for span in (
-            compute(1.0, 2.0, rank, "worker 9", "6"), compute(4.0, 5.0, rank, "worker 9", "8"),
-            compute(2.0, 3.0, rank, "worker 10", "7"), exchange(1.0, 2.5, rank, label="slice 7"))]
+        span
+        for rank in (0, 1)
+        for span in (
+            compute(1.0, 2.0, rank, "worker 9", "6"),
+            compute(4.0, 5.0, rank, "worker 9", "8"),
+            compute(2.0, 3.0, rank, "worker 10", "7"),
+            exchange(1.0, 2.5, rank, label="slice 7"),
+        )
+    ]
 
 
 def test_start_measures_the_offset_of_real_clocks():
@@ -142,9 +147,11 @@ def test_threads_record_without_losing_spans():
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
+
         def record(worker):
             for item in range(each):
                 ours.add(f"worker {worker}", "compute", item, item, item + 1)
+
         workers = [threading.Thread(target=record, args=(worker,)) for worker in range(threads)]
         for worker in workers:
             worker.start()

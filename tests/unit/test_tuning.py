@@ -27,8 +27,12 @@ MACHINE = {"cpu": "a processor", "cores": 2, "mpi": "MPI 1.0"}
 
 
 def entry(plan=PLAN, machine=MACHINE, names=("forward",), settings=SETTINGS):
-    return {"plan": plan, "machine": machine, "wisdom": "(fftw-3.3.10 \"\u00e9\")",
-            "transforms": {name: store.record(settings, TUNED) for name in names}}
+    return {
+        "plan": plan,
+        "machine": machine,
+        "wisdom": '(fftw-3.3.10 "\u00e9")',
+        "transforms": {name: store.record(settings, TUNED) for name in names},
+    }
 
 
 def refused(path, *words):
@@ -52,8 +56,7 @@ def test_round_trip(tmp_path):
 
 def test_other_entries_stay(tmp_path):
     path = tmp_path / "tuning.json"
-    others = [entry(plan=PLAN | {"ranks": ranks}) for ranks in (3, 4)] + [
-        entry(machine=MACHINE | {"cores": 64})]
+    others = [entry(plan=PLAN | {"ranks": ranks}) for ranks in (3, 4)] + [entry(machine=MACHINE | {"cores": 64})]
     for one in others:
         store.write(str(path), one)
     store.write(str(path), entry(names=("forward", "pointwise")))
@@ -79,8 +82,7 @@ def test_two_jobs_at_once_lose_nothing(tmp_path):
     for job in jobs:
         job.join(60)
         assert job.exitcode == 0
-    assert sorted(one["plan"]["ranks"] for one in store.read(path)) == [
-        *range(10), *range(100, 110)]
+    assert sorted(one["plan"]["ranks"] for one in store.read(path)) == [*range(10), *range(100, 110)]
 
 
 def test_another_plan_or_machine_is_not_used(tmp_path):
@@ -103,16 +105,20 @@ def test_every_shorter_file_is_refused(tmp_path):
         refused(path, "cut off")
 
 
-@pytest.mark.parametrize("content, words", [
-    ([], "which is none"),
-    ({"format": "overlap-report-1", "cases": []}, "which is none"),
-    ({"format": store.FORMAT}, "version 2"),
-    ({"format": store.FORMAT, "version": 1, "entries": []}, "of version 1; tune anew"),
-    ({"format": store.FORMAT, "version": 3, "entries": []}, "version 3"),
-    ({"format": store.FORMAT, "version": 2}, "entries"),
-    ({"format": store.FORMAT, "version": 2, "entries": []}, "digest"),
-    ({"format": store.FORMAT, "version": 2, "entries": [], "digest": ""}, "digest"),
-    ({"format": store.FORMAT, "version": 2, "entries": [], "digest": "0" * 64}, "digest")])
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ([], "which is none"),
+        ({"format": "overlap-report-1", "cases": []}, "which is none"),
+        ({"format": store.FORMAT}, "version 2"),
+        ({"format": store.FORMAT, "version": 1, "entries": []}, "of version 1; tune anew"),
+        ({"format": store.FORMAT, "version": 3, "entries": []}, "version 3"),
+        ({"format": store.FORMAT, "version": 2}, "entries"),
+        ({"format": store.FORMAT, "version": 2, "entries": []}, "digest"),
+        ({"format": store.FORMAT, "version": 2, "entries": [], "digest": ""}, "digest"),
+        ({"format": store.FORMAT, "version": 2, "entries": [], "digest": "0" * 64}, "digest"),
+    ],
+)
 def test_other_files_are_refused_and_stay(tmp_path, content, words):
     path = tmp_path / "other.json"
     path.write_text(json.dumps(content))
@@ -127,9 +133,17 @@ def _with_the_right_digest(path, *entries):
     path.write_text(store.text_of(list(entries)))
 
 
-@pytest.mark.parametrize("damaged", [
-    {}, [], None, entry() | {"wisdom": None}, entry() | {"more": 1},
-    {name: value for name, value in entry().items() if name != "machine"}])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {},
+        [],
+        None,
+        entry() | {"wisdom": None},
+        entry() | {"more": 1},
+        {name: value for name, value in entry().items() if name != "machine"},
+    ],
+)
 def test_entries_that_are_none_are_refused(tmp_path, damaged):
     path = tmp_path / "tuning.json"
     _with_the_right_digest(path, entry(), damaged)
@@ -144,18 +158,36 @@ def test_plans_and_machines_hold_nothing_deep(tmp_path):
             refused(path, f"a {part} whose 'shape'")
 
 
-@pytest.mark.parametrize("change", [
-    {"wait": "hope"}, {"wait": "auto"}, {"depth": 0}, {"depth": None}, {"chunk": 1.5},
-    {"in_flight": True}, {"polls": -8}, {"polls": 10**4000}, {"effort": "none"}, {"effort": []},
-    {"late": 2}, {"late": 10**400}, {"gain": "much"}, {"gain": 0.0},
-    {"gain": 10**400}, {"default": 3}, {"tried": None}, {"tried": 1.5}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wait": "hope"},
+        {"wait": "auto"},
+        {"depth": 0},
+        {"depth": None},
+        {"chunk": 1.5},
+        {"in_flight": True},
+        {"polls": -8},
+        {"polls": 10**4000},
+        {"effort": "none"},
+        {"effort": []},
+        {"late": 2},
+        {"late": 10**400},
+        {"gain": "much"},
+        {"gain": 0.0},
+        {"gain": 10**400},
+        {"default": 3},
+        {"tried": None},
+        {"tried": 1.5},
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(tmp_path, change):
     path = tmp_path / "tuning.json"
     damaged = entry()
     damaged["transforms"]["forward"] |= change
     _with_the_right_digest(path, damaged)
     refused(path, "make no sense")
-    name, = change
+    (name,) = change
     del damaged["transforms"]["forward"][name]
     _with_the_right_digest(path, damaged)
     refused(path, "lack something")
@@ -189,7 +221,7 @@ def test_no_damage_goes_unnoticed(tmp_path):
         elif damage == 2:
             del data[place:]
         else:
-            del data[place:place + choice.randrange(1, 40)]
+            del data[place : place + choice.randrange(1, 40)]
         path.write_bytes(data)
         refused(path)
     path.write_bytes(whole)
@@ -211,7 +243,9 @@ def _without_end(path):
 
 
 UNREADABLE = {kind: make for kind, make in NO_FILES.items() if kind != "no folder"} | {
-    "no end": _without_end, "error": lambda path: "/proc/self/mem"}
+    "no end": _without_end,
+    "error": lambda path: "/proc/self/mem",
+}
 
 
 @pytest.mark.parametrize("kind", UNREADABLE)
@@ -289,9 +323,20 @@ def test_a_simpler_candidate_wins_a_near_tie():
     assert winner([1.0, 0.97, 0.9], 0.98) == 2
 
 
-@pytest.mark.parametrize("budget_s, good", [(1, True), (0.5, True), (0, False), (-1, False),
-                                            (float("nan"), False), (float("inf"), False),
-                                            ("1", False), (True, False), (None, False)])
+@pytest.mark.parametrize(
+    "budget_s, good",
+    [
+        (1, True),
+        (0.5, True),
+        (0, False),
+        (-1, False),
+        (float("nan"), False),
+        (float("inf"), False),
+        ("1", False),
+        (True, False),
+        (None, False),
+    ],
+)
 def test_budgets(budget_s, good):
     problem = budget_problem(budget_s)
     assert problem is None if good else "expected budget_s" in problem and "received" in problem
@@ -299,17 +344,28 @@ def test_budgets(budget_s, good):
 
 def test_settings_print_what_differs_from_the_default():
     assert str(Settings("off", 1, 4, 1)) == "off, depth 1, 4 slice(s) per message"
-    assert str(SETTINGS) == ("poll, depth 8, 4 slice(s) per message, 2 in flight, 16 polls per "
-                             "exchange, effort patient")
+    assert str(SETTINGS) == (
+        "poll, depth 8, 4 slice(s) per message, 2 in flight, 16 polls per exchange, effort patient"
+    )
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"wait": "hope"}, "expected wait to be one of ('auto', 'off', 'block', 'poll')"),
-    ({"wait": None}, "expected wait"), ({"wait": ["off"]}, "expected wait"),
-    ({"depth": 0}, "expected depth to be a positive integer below 2**31, or None"), ({"chunk": 1.5}, "chunk"),
-    ({"in_flight": True}, "in_flight"), ({"polls": "8"}, "polls"),
-    ({"effort": "none"}, "expected effort to be one of"), ({"late": 1.5}, "expected late"),
-    ({"late": float("nan")}, "late"), ({"late": True}, "late"), ({"late": "half"}, "late")])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"wait": "hope"}, "expected wait to be one of ('auto', 'off', 'block', 'poll')"),
+        ({"wait": None}, "expected wait"),
+        ({"wait": ["off"]}, "expected wait"),
+        ({"depth": 0}, "expected depth to be a positive integer below 2**31, or None"),
+        ({"chunk": 1.5}, "chunk"),
+        ({"in_flight": True}, "in_flight"),
+        ({"polls": "8"}, "polls"),
+        ({"effort": "none"}, "expected effort to be one of"),
+        ({"late": 1.5}, "expected late"),
+        ({"late": float("nan")}, "late"),
+        ({"late": True}, "late"),
+        ({"late": "half"}, "late"),
+    ],
+)
 def test_bad_requests_are_named(change, words):
     problem = settings_problem(Settings(**change))
     assert words in problem and "received" in problem

@@ -16,10 +16,10 @@ HERE = Path(__file__).parent
 
 def test_type_checkers_see_the_names_that_are_imported_later():
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    block, = (node for node in tree.body if isinstance(node, ast.If)
-              and ast.unparse(node.test) == "TYPE_CHECKING")
-    seen = {alias.asname: node.module for node in block.body
-            if isinstance(node, ast.ImportFrom) for alias in node.names}
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {
+        alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
     assert seen == overlap._LAYER_OF
     assert (PACKAGE / "py.typed").exists()
 
@@ -27,14 +27,20 @@ def test_type_checkers_see_the_names_that_are_imported_later():
 @pytest.fixture(scope="module")
 def checks():
     """mypy at work on the package, as pyproject.toml says, and on a program that uses it, side by side."""
-    arguments = {"package": [],
-                 "use": ["--strict", "--follow-imports=silent", str(HERE / "typed_use.py")]}
+    arguments = {"package": [], "use": ["--strict", "--follow-imports=silent", str(HERE / "typed_use.py")]}
     with ExitStack() as stack:
-        yield {name: stack.enter_context(subprocess.Popen(
-            [sys.executable, "-m", "mypy", "--no-error-summary", f"--cache-dir=.mypy_cache/{name}", *options],
-            cwd=HERE.parents[1],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-            for name, options in arguments.items()}
+        yield {
+            name: stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "mypy", "--no-error-summary", f"--cache-dir=.mypy_cache/{name}", *options],
+                    cwd=HERE.parents[1],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            for name, options in arguments.items()
+        }
 
 
 @pytest.mark.parametrize("name", ["package", "use"])

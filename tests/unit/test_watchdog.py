@@ -56,8 +56,13 @@ def test_after_a_pause_the_deadline_holds(monkeypatch, aborted):
 
 def test_a_pause_before_its_start_excuses_nothing(monkeypatch, aborted):
     watched = {}
-    watch(monkeypatch, 5.0, [60.0, *[1.0] * 7], watched=watched,
-          then=lambda now: watched.setdefault("work", now) if now > 160 else None)
+    watch(
+        monkeypatch,
+        5.0,
+        [60.0, *[1.0] * 7],
+        watched=watched,
+        then=lambda now: watched.setdefault("work", now) if now > 160 else None,
+    )
     assert [text.split(" (")[0] for text in aborted] == ["work has not completed in 6.0 s"]
 
 

@@ -10,11 +10,42 @@ PACKAGE = Path(overlap.__file__).parent
 # measures the MPI library itself. `collectives` serves users without a runtime, with a deadline of its own while it waits.
 ELSEWHERE = ("runtime", "tools", "timing", "collectives")
 
-PICKLED = {"allgather", "allreduce", "alltoall", "bcast", "exscan", "gather", "recv", "reduce", "scan",
-           "scatter", "send", "sendrecv", "ssend"}
-BUFFERS = {"Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Alltoallw", "Barrier",
-           "Bcast", "Exscan", "Gather", "Gatherv", "Recv", "Reduce", "Scan", "Scatter", "Scatterv",
-           "Send", "Sendrecv", "Ssend"}
+PICKLED = {
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "bcast",
+    "exscan",
+    "gather",
+    "recv",
+    "reduce",
+    "scan",
+    "scatter",
+    "send",
+    "sendrecv",
+    "ssend",
+}
+BUFFERS = {
+    "Allgather",
+    "Allgatherv",
+    "Allreduce",
+    "Alltoall",
+    "Alltoallv",
+    "Alltoallw",
+    "Barrier",
+    "Bcast",
+    "Exscan",
+    "Gather",
+    "Gatherv",
+    "Recv",
+    "Reduce",
+    "Scan",
+    "Scatter",
+    "Scatterv",
+    "Send",
+    "Sendrecv",
+    "Ssend",
+}
 BUFFERS |= {"I" + name.lower() for name in BUFFERS}
 MAKERS = {"Allocate_shared", "Clone", "Create", "Create_cart", "Create_group", "Dup", "Split_type", "Sub"}
 
@@ -49,9 +80,16 @@ def unwatched(source):
     tree = ast.parse(source)
     # `comm.Alltoallv(...)` of an `AsyncComm` makes no call but an `Operation`, to be awaited.
     operations = {node.value for node in ast.walk(tree) if isinstance(node, (ast.Await, ast.Return))}
-    watched = {inside for node in ast.walk(tree) if isinstance(node, ast.With) and any(
-        isinstance(item.context_expr, ast.Call) and getattr(item.context_expr.func, "attr", None) == "watching"
-        for item in node.items) for inside in ast.walk(node)}
+    watched = {
+        inside
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        and any(
+            isinstance(item.context_expr, ast.Call) and getattr(item.context_expr.func, "attr", None) == "watching"
+            for item in node.items
+        )
+        for inside in ast.walk(node)
+    }
     for node in ast.walk(tree):
         if node in watched or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -62,7 +100,7 @@ def unwatched(source):
             receiver = receiver.value
         if getattr(receiver, "id", None) == "np":  # np.logical_and.reduce
             continue
-        if name in PICKLED | MAKERS or name in BUFFERS and node not in operations:
+        if name in PICKLED | MAKERS or (name in BUFFERS and node not in operations):
             yield node.lineno, name
 
 
@@ -76,7 +114,8 @@ def test_no_collective_but_through_control():
             where = module.as_posix(), name
             assert where in USERS_OWN | ELSEWISE_SAFE, (
                 f"{module}:{line}: {name} is not watched by the deadline, and a rank that fails "
-                "leaves the others in it: use runtime.control")
+                "leaves the others in it: use runtime.control"
+            )
             found.add(where)
     assert found == USERS_OWN | ELSEWISE_SAFE, f"allowed, but not there any more: {(USERS_OWN | ELSEWISE_SAFE) - found}"
 
@@ -85,10 +124,8 @@ def test_what_the_test_finds():
     def names(source):
         return [name for _, name in unwatched(source)]
 
-    assert names("runtime.comm.allgather(1)\nx.handle.Barrier()\ncomm.Dup()") == [
-        "allgather", "Barrier", "Dup"]
+    assert names("runtime.comm.allgather(1)\nx.handle.Barrier()\ncomm.Dup()") == ["allgather", "Barrier", "Dup"]
     assert names("async def f():\n    await comm.Allreduce(a)\n") == []
     assert names("with control.watching('x') as comm:\n    comm.Barrier()\ncomm.Dup()") == ["Dup"]
     assert names("def exchanged(comm):\n    return comm.Alltoallv(a, b)\n") == []
-    assert names("self.runtime.control.allgather(1)\ncontrol.bcast(2)\ncomm.reduce(x)\nnp.add.reduce(x)") == [
-        "reduce"]
+    assert names("self.runtime.control.allgather(1)\ncontrol.bcast(2)\ncomm.reduce(x)\nnp.add.reduce(x)") == ["reduce"]

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from overlap.arrays import Layout, block, checked, combined, coordinates, length_of, shares
 from overlap.arrays.speeds import LEAST_GAIN, ROUNDS, speeds_of, weights_of
 
-NUMBERS = (st.integers(1, 30) | st.integers(1, 10**40) | st.fractions(Fraction(1, 10**6), 10**6)
-           | st.floats(min_value=5e-324, allow_infinity=False, exclude_min=False))
+NUMBERS = (
+    st.integers(1, 30)
+    | st.integers(1, 10**40)
+    | st.fractions(Fraction(1, 10**6), 10**6)
+    | st.floats(min_value=5e-324, allow_infinity=False, exclude_min=False)
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -59,18 +63,43 @@ def test_a_coordinate_weighs_what_its_ranks_weigh_together():
     assert [length_of(part) for part in layout.even.parts((20, 20), 1)] == [10, 10]
 
 
-@pytest.mark.parametrize("given_, expected", [
-    (None, None), ([7, 4], (7, 4)), (np.array([7, 4], "i1"), (7, 4)), (np.array([0.5, 2], "f4"), (0.5, 2)),
-    ((3, 3.0), None), ((Fraction(1, 3), 1), (Fraction(1, 3), 1)), (iter([1.0, 2]), (1, 2))])
+@pytest.mark.parametrize(
+    "given_, expected",
+    [
+        (None, None),
+        ([7, 4], (7, 4)),
+        (np.array([7, 4], "i1"), (7, 4)),
+        (np.array([0.5, 2], "f4"), (0.5, 2)),
+        ((3, 3.0), None),
+        ((Fraction(1, 3), 1), (Fraction(1, 3), 1)),
+        (iter([1.0, 2]), (1, 2)),
+    ],
+)
 def test_weights_become_numbers_of_python(given_, expected):
     found, problem = checked(given_, 2)
     assert problem is None and found == expected
     assert found is None or all(type(one) in (int, float, Fraction) for one in found)
 
 
-@pytest.mark.parametrize("given_", [
-    (1, 0), (1, -2), (1, float("nan")), (1, float("inf")), (1,), (1, 2, 3), "74", ("7", "4"), (True, 2), 7, (1, None),
-    np.ones((2, 2)), (1, 2j), b"ab"])
+@pytest.mark.parametrize(
+    "given_",
+    [
+        (1, 0),
+        (1, -2),
+        (1, float("nan")),
+        (1, float("inf")),
+        (1,),
+        (1, 2, 3),
+        "74",
+        ("7", "4"),
+        (True, 2),
+        7,
+        (1, None),
+        np.ones((2, 2)),
+        (1, 2j),
+        b"ab",
+    ],
+)
 def test_bad_weights_are_refused(given_):
     found, problem = checked(given_, 2)
     assert found is None
@@ -81,23 +110,25 @@ def test_bad_weights_are_refused(given_):
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.lists(st.integers(1, 20), min_size=6, max_size=6))
 def test_speeds_are_shares_over_times(speeds, some):
     """Any speeds, found from any shares; new shares pay where the even ones lose more than measuring errs."""
-    parts = [one / sum(some[:len(speeds)]) for one in some[:len(speeds)]]
+    parts = [one / sum(some[: len(speeds)]) for one in some[: len(speeds)]]
     times = [[share / speed] * ROUNDS for share, speed in zip(parts, speeds)]
     found, pays = speeds_of(times, parts)
     np.testing.assert_allclose(found, np.array(speeds) / max(speeds), rtol=1e-12)
     gain = max(each[0] for each in times) * sum(speeds)
     assert pays == (gain >= LEAST_GAIN) or abs(gain - LEAST_GAIN) < 1e-9
-    assert all(abs(weight - 1000 * speed / max(speeds)) <= 0.5 or weight == 1 for weight, speed in zip(
-        weights_of(found), speeds))
+    assert all(
+        abs(weight - 1000 * speed / max(speeds)) <= 0.5 or weight == 1
+        for weight, speed in zip(weights_of(found), speeds)
+    )
 
 
 def test_a_disturbed_round_balances_nothing():
     times = np.ones((2, ROUNDS))
-    times[1, :ROUNDS // 2] = 3.0
+    times[1, : ROUNDS // 2] = 3.0
     assert not speeds_of(times, (0.5, 0.5))[1]
     assert speeds_of(np.array([[1.0], [2.0]]) * np.ones(ROUNDS), (0.5, 0.5))[1]
     found, pays = speeds_of([[1.0] * ROUNDS, [0.0] * ROUNDS, [1.0] * ROUNDS], (0.5, 0.0, 0.5))
-    assert found == (1, 1, 1) and pays      # who has no work gets some
+    assert found == (1, 1, 1) and pays  # who has no work gets some
 
 
 def test_equal_ranks_stay_equal():
@@ -105,8 +136,10 @@ def test_equal_ranks_stay_equal():
     chance = np.random.default_rng(0)
     for ranks in (2, 4, 8):
         for deviation in (0.002, 0.02, 0.05, 0.1):
-            changed = [speeds_of(1 + deviation * chance.standard_normal((ranks, ROUNDS)), (1 / ranks,) * ranks)[1]
-                       for _ in range(200)]
+            changed = [
+                speeds_of(1 + deviation * chance.standard_normal((ranks, ROUNDS)), (1 / ranks,) * ranks)[1]
+                for _ in range(200)
+            ]
             assert sum(changed) <= 2, (ranks, deviation)
         slow = np.ones(ranks)
         slow[-1] = 4 / 7
@@ -118,6 +151,6 @@ def test_equal_ranks_stay_equal():
 
 def test_what_differs_from_half_to_half_is_no_speed():
     times = np.ones((2, ROUNDS))
-    times[0, :ROUNDS // 2] = 2.0
-    times[1, ROUNDS // 2:] = 2.0
+    times[0, : ROUNDS // 2] = 2.0
+    times[1, ROUNDS // 2 :] = 2.0
     assert not speeds_of(times, (0.5, 0.5))[1]

@@ -10,7 +10,9 @@ HEADER = "(fftw-3.3.10 fftw_wisdom #x1 #x2 #x3 #x4"
 
 
 def text(*entries, header=HEADER):
-    return "\n".join([header, *(f"  ({solver} 0 #x1 #x1 #x0 #x{problem} #x2 #x3 #x4)" for solver, problem in entries), ")\n"])
+    return "\n".join(
+        [header, *(f"  ({solver} 0 #x1 #x1 #x0 #x{problem} #x2 #x3 #x4)" for solver, problem in entries), ")\n"]
+    )
 
 
 def test_of_what_several_know_the_first_ones_counts():
@@ -53,8 +55,8 @@ def test_fftw_takes_both_and_keeps_what_it_knew(as_before):
     with fftw.only_wisdom("D", joined(texts)) as accepted:
         assert accepted
         assert set(fftw.wisdom("D").splitlines()) == everything
-    fftw.absorb("D", texts[0])      # beside the second
+    fftw.absorb("D", texts[0])  # beside the second
     assert set(fftw.wisdom("D").splitlines()) == everything
     assert without(fftw.wisdom("D"), texts[1]) and not without(texts[0], fftw.wisdom("D"))
-    fftw.absorb("D", text(("nonsense", 1)))     # which FFTW refuses
+    fftw.absorb("D", text(("nonsense", 1)))  # which FFTW refuses
     assert set(fftw.wisdom("D").splitlines()) == everything

@@ -13,6 +13,7 @@ from overlap.runtime import Pipeline
 def a_slice_program(comm: MPI.Intracomm) -> None:
     send, receive = np.zeros((2, 8, 4))
     with overlap.Runtime(comm, workers=2, wait="poll", deadline_s=10.0) as rt:
+
         @rt.pipelined
         async def plain(z: int, scale: float) -> None:
             await rt.comm.Alltoall(send[z], receive[z])

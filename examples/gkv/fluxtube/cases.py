@@ -47,18 +47,21 @@ def _cyclone(config, history):
         asked = low - 1e-6 < ky < high + 1e-6
         converged = bool(change[number] < CHANGE)
         for name, value, theirs, within in (
-                ("omega", omega[number], reference[0], published.OMEGA_WITHIN),
-                ("gamma", gamma[number], reference[1], published.GAMMA_WITHIN)):
-            found.append(_figure(f"{name} at ky = {ky:.2f}", value, theirs,
-                                 within if asked and theirs else None, converged=converged))
-        found.append(_figure(f"gamma at ky = {ky:.2f} from the balance of entropy",
-                             balance[number]))
+            ("omega", omega[number], reference[0], published.OMEGA_WITHIN),
+            ("gamma", gamma[number], reference[1], published.GAMMA_WITHIN),
+        ):
+            found.append(
+                _figure(
+                    f"{name} at ky = {ky:.2f}", value, theirs, within if asked and theirs else None, converged=converged
+                )
+            )
+        found.append(_figure(f"gamma at ky = {ky:.2f} from the balance of entropy", balance[number]))
     return found
 
 
 def balance_rates(config, history):
     """Growth rates ((R/LT) Q + D + losses) / (2 (S + W)), ``(samples, ky)``."""
-    production = (config.plasma.R_LT * history["heat_flux"] + history["D"] + history["losses"])
+    production = config.plasma.R_LT * history["heat_flux"] + history["D"] + history["losses"]
     with np.errstate(divide="ignore", invalid="ignore"):
         return production / (2 * (history["S"] + history["W"]))
 
@@ -68,8 +71,7 @@ def imbalance(config, history):
 
     The change of S + W from sample to sample, against the mean of its production at both.
     """
-    terms = np.array([config.plasma.R_LT * history["heat_flux"].sum(1), history["D"].sum(1),
-                      history["losses"].sum(1)])
+    terms = np.array([config.plasma.R_LT * history["heat_flux"].sum(1), history["D"].sum(1), history["losses"].sum(1)])
     steps = np.diff(history["time"])
     change = np.diff((history["S"] + history["W"]).sum(1)) / steps
     production = (terms[:, 1:] + terms[:, :-1]) / 2
@@ -88,23 +90,24 @@ def _zonal(config, history):
     if late.any():
         residual = phi[late].mean()
         found = [
-            _figure("residual, Xiao-Catto", residual,
-                    published.xiao_catto(plasma.q, plasma.eps), published.RESIDUAL_WITHIN),
-            _figure("residual, Rosenbluth-Hinton", residual,
-                    published.rosenbluth_hinton(plasma.q, plasma.eps))]
+            _figure(
+                "residual, Xiao-Catto", residual, published.xiao_catto(plasma.q, plasma.eps), published.RESIDUAL_WITHIN
+            ),
+            _figure("residual, Rosenbluth-Hinton", residual, published.rosenbluth_hinton(plasma.q, plasma.eps)),
+        ]
     early = (time > 1) & (time < 15)
     if early.sum() > 20:
         frequency = published.gam_frequency(plasma.q, 1 / plasma.tau if plasma.tau else 0.0)
-        fit, _ = curve_fit(_oscillation, time[early], phi[early],
-                           (0.1, 0.0, 0.5, 0.0, frequency, 0.05), maxfev=20_000)
-        found += [_figure("GAM frequency", abs(fit[4]), frequency, published.GAM_WITHIN),
-                  _figure("GAM damping", -fit[5])]
+        fit, _ = curve_fit(_oscillation, time[early], phi[early], (0.1, 0.0, 0.5, 0.0, frequency, 0.05), maxfev=20_000)
+        found += [
+            _figure("GAM frequency", abs(fit[4]), frequency, published.GAM_WITHIN),
+            _figure("GAM damping", -fit[5]),
+        ]
     return found
 
 
 def _oscillation(t, level, slope, cosine, sine, omega, damping):
-    return (level + slope * t
-            + (cosine * np.cos(omega * t) + sine * np.sin(omega * t)) * np.exp(-damping * t))
+    return level + slope * t + (cosine * np.cos(omega * t) + sine * np.sin(omega * t)) * np.exp(-damping * t)
 
 
 def saturated(history):
@@ -122,7 +125,12 @@ def _turbulence(config, history):
     zonal = history["phi2"][late, 0].mean() / history["phi2"][late].sum(1).mean()
     return [
         _figure("mean heat flux, n T v_ti (rho/R)^2", mean, spread=float(spread)),
-        _figure("chi_i L_n / (rho_i^2 v_ti)", conductivity,
-                spread=float(spread / mean * conductivity), published_range=[low, high]),
+        _figure(
+            "chi_i L_n / (rho_i^2 v_ti)",
+            conductivity,
+            spread=float(spread / mean * conductivity),
+            published_range=[low, high],
+        ),
         _figure("zonal share of <phi^2>", zonal),
-        _figure("balance of entropy, median imbalance", np.median(imbalance(config, history)))]
+        _figure("balance of entropy, median imbalance", np.median(imbalance(config, history))),
+    ]

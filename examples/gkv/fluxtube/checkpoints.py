@@ -68,15 +68,19 @@ def write(folder, solver, history):
 def _remove_old(path):
     """Remove all but the last checkpoints up to this one, and what killed runs left of theirs."""
     older = [other for other in paths(path.parent) if other < path]
-    for old in (*older[KEPT - 1:], *path.parent.glob(".checkpoint-*.partial")):
+    for old in (*older[KEPT - 1 :], *path.parent.glob(".checkpoint-*.partial")):
         with suppress(OSError):  # what cannot be removed does no harm
             old.unlink()
 
 
 def _write_small_things(file, solver, history):
     state = solver.state
-    for name, value in {"time": state.time, "step": state.step, "version": VERSION,
-                        "config": json.dumps(solver.config.as_dict())}.items():
+    for name, value in {
+        "time": state.time,
+        "step": state.step,
+        "version": VERSION,
+        "config": json.dumps(solver.config.as_dict()),
+    }.items():
         file.attrs[name] = value
     for name, values in history.items():
         file[f"history/{name}"] = np.array(values)
@@ -119,6 +123,7 @@ def _flush_folder(folder):
 
 
 # ---- reading -------------------------------------------------------------------------------------
+
 
 def read(folder, solver):
     """Go on from the newest checkpoint that is whole and makes sense (collective).
@@ -248,10 +253,12 @@ def _dataset(file, name, shape, kind):
     """A dataset of the expected shape, in which None stands for any length, and type."""
     data = file.get(name)
     _expect(isinstance(data, h5py.Dataset), f"an array {name}", data)
-    fits = len(data.shape) == len(shape) and all(
-        want in (None, have) for want, have in zip(shape, data.shape))
-    _expect(fits and data.dtype == kind, f"{name} of shape {shape} and type {np.dtype(kind)}",
-            f"{data.shape} and {data.dtype}")
+    fits = len(data.shape) == len(shape) and all(want in (None, have) for want, have in zip(shape, data.shape))
+    _expect(
+        fits and data.dtype == kind,
+        f"{name} of shape {shape} and type {np.dtype(kind)}",
+        f"{data.shape} and {data.dtype}",
+    )
     return data
 
 

@@ -14,8 +14,7 @@ class ConfigError(ValueError):
 
 def number(default, least=-inf, most=inf, kind=float, above=None):
     """A key that is a number from `least` to `most`, or larger than `above`."""
-    return field(default=default, metadata={
-        "kind": kind, "least": least, "most": most, "above": above})
+    return field(default=default, metadata={"kind": kind, "least": least, "most": most, "above": above})
 
 
 def count(default, least=0, most=inf):
@@ -183,22 +182,24 @@ class Config:
         grid = self.grid
         for name in ("nz", "nv"):
             if getattr(grid, name) % 2:
-                raise ConfigError(f"grid.{name}: expected an even number, received "
-                                  f"{getattr(grid, name)}")
+                raise ConfigError(f"grid.{name}: expected an even number, received {getattr(grid, name)}")
         if grid.kx_min and grid.nx and grid.ny:
-            raise ConfigError("grid.kx_min: expected 0 (chosen by m_j) with several kx and ky, "
-                              f"received {grid.kx_min}")
+            raise ConfigError(f"grid.kx_min: expected 0 (chosen by m_j) with several kx and ky, received {grid.kx_min}")
         if self.start.form == "zonal" and not grid.nx:
             raise ConfigError("grid.nx: expected at least 1 for start.form zonal, received 0")
         if self.parallel.nonlinear != "off" and not (grid.nx and grid.ny):
-            raise ConfigError("parallel.nonlinear: expected off without several kx and ky, "
-                              f"received {self.parallel.nonlinear}")
+            raise ConfigError(
+                f"parallel.nonlinear: expected off without several kx and ky, received {self.parallel.nonlinear}"
+            )
         points = self.grid.points
         least = 3 * grid.ny + 1, 3 * grid.nx + 1
-        if points and not (len(points) == 2 and all(isinstance(n, int) for n in points)
-                           and points[0] >= least[0] and points[1] >= least[1]):
-            raise ConfigError(f"grid.points: expected two integers, at least {list(least)}, "
-                              f"received {list(points)}")
+        if points and not (
+            len(points) == 2
+            and all(isinstance(n, int) for n in points)
+            and points[0] >= least[0]
+            and points[1] >= least[1]
+        ):
+            raise ConfigError(f"grid.points: expected two integers, at least {list(least)}, received {list(points)}")
 
     def with_values(self, values):
         """This configuration with some values replaced.
@@ -219,9 +220,10 @@ class Config:
                 if key not in known:
                     raise ConfigError(f"{name}.{key}: expected one of {', '.join(known)}")
             _check(name, sections[name], keys)
-            sections[name] = replace(sections[name], **{
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in keys.items()})
+            sections[name] = replace(
+                sections[name],
+                **{key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()},
+            )
         return Config(**sections)
 
     def as_dict(self):
@@ -255,13 +257,17 @@ def _check(section, record, values=None):
         name, rule = f"{section}.{key.name}", key.metadata
         if "allowed" in rule:
             if value not in rule["allowed"]:
-                raise ConfigError(f"{name}: expected one of {', '.join(rule['allowed'])}, "
-                                  f"received {value!r}")
+                raise ConfigError(f"{name}: expected one of {', '.join(rule['allowed'])}, received {value!r}")
         elif "kind" in rule:
             kinds = (int,) if rule["kind"] is int else (int, float)
             above = -inf if rule["above"] is None else rule["above"]
-            if (isinstance(value, bool) or not isinstance(value, kinds) or not abs(value) < inf
-                    or not rule["least"] <= value <= rule["most"] or not value > above):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, kinds)
+                or not abs(value) < inf
+                or not rule["least"] <= value <= rule["most"]
+                or not value > above
+            ):
                 raise ConfigError(f"{name}: expected {_range(rule)}, received {value!r}")
         elif not isinstance(value, (list, tuple)):
             raise ConfigError(f"{name}: expected a list, received {value!r}")
@@ -286,12 +292,14 @@ CASES = {
         plasma=Plasma(R_LT=0.0, R_Ln=0.0, nu=0.0),
         grid=Grid(nx=1, ny=0, nz=32, nv=64, nmu=24, turns=1, kx_min=0.05),
         time=Time(end=56.0, dt_max=0.02, sample_every=5),
-        start=Start(form="zonal")),
+        start=Start(form="zonal"),
+    ),
     # GKV's sample of nonlinear ITG turbulence, on a smaller grid.
     "turbulence": Config(
         plasma=Plasma(R_LT=7.0, R_Ln=2.0),
         grid=Grid(nx=20, ny=10, nz=24, nv=24, nmu=7, turns=1, m_j=4),
         time=Time(end=120.0, dt_max=0.05),
         start=Start(form="noise", amplitude=0.2),
-        parallel=Parallel(nonlinear="planes")),
+        parallel=Parallel(nonlinear="planes"),
+    ),
 }

@@ -51,12 +51,11 @@ class Decomposition:
         self.coordinates, rest = {}, comm.rank
         for axis in reversed(AXES):
             rest, self.coordinates[axis] = divmod(rest, self.ranks[axis])
-        self.parts = {axis: parts[self.coordinates[axis]]
-                      for axis, parts in parts_of(self.ranks, config.grid).items()}
+        self.parts = {axis: parts[self.coordinates[axis]] for axis, parts in parts_of(self.ranks, config.grid).items()}
         self.ky = comm.Split(self._line("ky"))
         self.z, self.v, self.mu, self.velocity = (
-            runtime.comm.Split(self._line(*axes))
-            for axes in (("z",), ("v",), ("mu",), ("v", "mu")))
+            runtime.comm.Split(self._line(*axes)) for axes in (("z",), ("v",), ("mu",), ("v", "mu"))
+        )
 
     def _line(self, *axes):
         """A number that those ranks share which differ along some axes only."""
@@ -68,8 +67,9 @@ class Decomposition:
     def neighbours(self, axis):
         """Ranks below and above in the line along an axis; PROC_NULL beyond an end."""
         here, count = self.coordinates[axis], self.ranks[axis]
-        return [there % count if axis in RING or 0 <= there < count else MPI.PROC_NULL
-                for there in (here - 1, here + 1)]
+        return [
+            there % count if axis in RING or 0 <= there < count else MPI.PROC_NULL for there in (here - 1, here + 1)
+        ]
 
     def ends(self, axis):
         """Whether this rank is the first, and the last, along an axis."""
@@ -84,9 +84,12 @@ class Decomposition:
 def parts_of(ranks, grid):
     """Slices of all ranks along each axis."""
     pairs = block(grid.nz // 2, ranks["z"])
-    return {"mu": block(grid.nmu + 1, ranks["mu"]), "v": block(grid.nv, ranks["v"]),
-            "z": [slice(2 * part.start, 2 * part.stop) for part in pairs],
-            "ky": block(grid.ny + 1, ranks["ky"])}
+    return {
+        "mu": block(grid.nmu + 1, ranks["mu"]),
+        "v": block(grid.nv, ranks["v"]),
+        "z": [slice(2 * part.start, 2 * part.stop) for part in pairs],
+        "ky": block(grid.ny + 1, ranks["ky"]),
+    }
 
 
 def allowed(grid):
@@ -95,10 +98,10 @@ def allowed(grid):
     A halo must come from one neighbour; in mu the first rank reflects two planes about the axis.
     Every rank has as many slices in v.
     """
-    most = {"ky": grid.ny + 1, "v": grid.nv // HALO, "z": grid.nz // 2,
-            "mu": (grid.nmu + 1) // (HALO + 1)}
-    return {axis: [n for n in range(1, largest + 1) if axis != "v" or grid.nv % n == 0]
-            for axis, largest in most.items()}
+    most = {"ky": grid.ny + 1, "v": grid.nv // HALO, "z": grid.nz // 2, "mu": (grid.nmu + 1) // (HALO + 1)}
+    return {
+        axis: [n for n in range(1, largest + 1) if axis != "v" or grid.nv % n == 0] for axis, largest in most.items()
+    }
 
 
 def arrange(size, config):
@@ -107,8 +110,9 @@ def arrange(size, config):
     for axis, numbers in allowed(config.grid).items():
         ranks[axis] = getattr(config.parallel, axis)
         if ranks[axis] and ranks[axis] not in numbers:
-            raise ConfigError(f"parallel.{axis}: expected one of {_listed(numbers)} ranks for this "
-                              f"grid, received {ranks[axis]}")
+            raise ConfigError(
+                f"parallel.{axis}: expected one of {_listed(numbers)} ranks for this grid, received {ranks[axis]}"
+            )
         left, rest = divmod(left, max(1, ranks[axis]))
         if rest:
             left = 0
@@ -118,9 +122,14 @@ def arrange(size, config):
             left //= ranks[axis]
     if left == 1:
         return ranks
-    raise ConfigError("parallel: expected a number of ranks that is a product of " + " and ".join(
-        f"{getattr(config.parallel, axis) or 'one of ' + _listed(numbers)} ({axis})"
-        for axis, numbers in allowed(config.grid).items()) + f", received {size}")
+    raise ConfigError(
+        "parallel: expected a number of ranks that is a product of "
+        + " and ".join(
+            f"{getattr(config.parallel, axis) or 'one of ' + _listed(numbers)} ({axis})"
+            for axis, numbers in allowed(config.grid).items()
+        )
+        + f", received {size}"
+    )
 
 
 def _listed(numbers):

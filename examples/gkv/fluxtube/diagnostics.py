@@ -59,10 +59,11 @@ class Diagnostics:
         self._over_F_mu = volume * fields.surface / geometry.maxwellian_mu(w, z)
         self._v_energy = v**2 / 2
         self._ones = np.ones(len(v))
-        self._perpendicular = fields.weights * (w[:, None]**2 / 2 * B)[..., None]
+        self._perpendicular = fields.weights * (w[:, None] ** 2 / 2 * B)[..., None]
         self._collisions, self._losses = (
             Linear(geometry, solver.decomposition, solver.config.time.dissipation, terms)
-            for terms in (("collisions",), LOSSES))
+            for terms in (("collisions",), LOSSES)
+        )
         # Fields are the same on all ranks that share z and ky.
         self._counts = solver.decomposition.velocity.rank == 0
         self._middle = np.flatnonzero(abs(z) < geometry.dz / 2)
@@ -88,21 +89,24 @@ class Diagnostics:
     def _of_fields(self, f):
         solver, fields = self._solver, self._solver.fields
         phi, tau = fields.inner, self._plasma.tau
-        squares = self._surface * abs(phi)**2
+        squares = self._surface * abs(phi) ** 2
         phi2, middle = squares.sum((0, 2)), phi[self._middle, :, phi.shape[2] // 2].sum(0)
         W = 0.5 * ((fields.polarisation + tau) * squares).sum((0, 2))
         zonal = np.zeros(phi.shape[2], complex)
         if fields.zonal and solver.decomposition.ends("z")[0] and self._counts:
             zonal += fields.average
-            W[0] -= tau / 2 * (abs(zonal)**2).sum()
+            W[0] -= tau / 2 * (abs(zonal) ** 2).sum()
         pressure = self._moment(f, self._v_energy, fields.weights)
         pressure += self._moment(f, self._ones, self._perpendicular)
         drive = (-1j * self._ky * phi * np.conj(pressure)).real
         flux = (self._surface * drive).sum((0, 2))
-        return {"phi_middle": self._by_ky(middle * self._counts / self._both_signs),
-                "zonal": self._solver.comm.allreduce(zonal, MPI.SUM),
-                "phi2": self._by_ky(phi2 * self._counts), "W": self._by_ky(W * self._counts),
-                "heat_flux": self._by_ky(flux)}
+        return {
+            "phi_middle": self._by_ky(middle * self._counts / self._both_signs),
+            "zonal": self._solver.comm.allreduce(zonal, MPI.SUM),
+            "phi2": self._by_ky(phi2 * self._counts),
+            "W": self._by_ky(W * self._counts),
+            "heat_flux": self._by_ky(flux),
+        }
 
     def entropy_production(self, change):
         """Sum of Re < integral of conj(f + F J0 phi) change / F d3v >, by ky (collective).

@@ -51,16 +51,14 @@ class Fields:
         if self.zonal:
             # The same at all z-ranks: of the whole field line.
             row = geometry.gamma0(geometry.z, ky[:1])[:, 0]
-            response = geometry.surface_weights @ ((1 - row) / np.where(
-                1 - row + tau > 0, 1 - row + tau, np.inf))
+            response = geometry.surface_weights @ ((1 - row) / np.where(1 - row + tau > 0, 1 - row + tau, np.inf))
             self._response = np.where(geometry.kx == 0, np.inf, response)
             self._inverse[:, 0, geometry.kx == 0] = 0
 
     def add_density(self, f, part):
         """This rank's share of n at some z."""
         self.density[part] = 0
-        loops.add_moment(loops.real(f), self._ones, self.weights, part.start, part.stop,
-                         loops.real(self.density))
+        loops.add_moment(loops.real(f), self._ones, self.weights, part.start, part.stop, loops.real(self.density))
 
     async def sum_density(self, part):
         """Add up all ranks' shares of n at some z."""
@@ -88,8 +86,7 @@ class Fields:
             await line.Sendrecv(low, down, 1, above, up, 1)
         else:
             below[...], above[...] = high, low
-        for ghosts, end, at_end in zip((below, above), (True, False),
-                                       self._decomposition.ends("z")):
+        for ghosts, end, at_end in zip((below, above), (True, False), self._decomposition.ends("z")):
             if at_end:
                 incoming = ghosts.copy()[None]
                 loops.continue_field_line(incoming, self._shift, incoming, False, end, ghosts[None])

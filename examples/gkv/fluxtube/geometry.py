@@ -51,8 +51,7 @@ class Geometry:
         self.dkx = grid.kx_min or 2 * np.pi * plasma.shear * grid.ky_min / grid.m_j
         self.kx = self.dkx * np.arange(-grid.nx, grid.nx + 1)
         self.ky = grid.ky_min * np.arange(grid.ny + 1)
-        self.points = tuple(grid.points) or tuple(
-            next_fast_len(3 * most + 1) for most in (grid.ny, grid.nx))
+        self.points = tuple(grid.points) or tuple(next_fast_len(3 * most + 1) for most in (grid.ny, grid.nx))
         self.shift = grid.m_j * grid.turns * np.arange(grid.ny + 1)
 
     def field(self, z):
@@ -67,11 +66,11 @@ class Geometry:
     def k_perp2(self, z, ky):
         """k_perp^2, ``(z, ky, kx)``."""
         z, ky = z[:, None, None], ky[:, None]
-        return (self.kx + self.plasma.shear * z * ky)**2 + ky**2
+        return (self.kx + self.plasma.shear * z * ky) ** 2 + ky**2
 
     def larmor(self, z, ky):
         """b = k_perp^2 rho^2, ``(z, ky, kx)``."""
-        return self.k_perp2(z, ky) / self.field(z)[:, None, None]**2
+        return self.k_perp2(z, ky) / self.field(z)[:, None, None] ** 2
 
     def gamma0(self, z, ky):
         """Gamma0 = I0(b) exp(-b), ``(z, ky, kx)``."""
@@ -89,11 +88,11 @@ class Geometry:
 
     def maxwellian_v(self, v):
         """The factor of F in v; 0 outside the grid, where g is taken to vanish."""
-        return np.where(abs(v) < self.grid.vmax + self.dv / 2, np.exp(-v**2 / 2), 0.0)
+        return np.where(abs(v) < self.grid.vmax + self.dv / 2, np.exp(-(v**2) / 2), 0.0)
 
     def maxwellian_mu(self, w, z):
         """The factor of F in mu, with that in front, ``(w, z)``; 0 outside the grid."""
-        factor = (2 * np.pi)**-1.5 * np.exp(-w[:, None]**2 / 2 * self.field(z))
+        factor = (2 * np.pi) ** -1.5 * np.exp(-(w[:, None] ** 2) / 2 * self.field(z))
         return np.where(abs(w[:, None]) < self.grid.vmax + self.dw / 2, factor, 0.0)
 
     @property

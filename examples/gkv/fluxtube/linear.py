@@ -29,8 +29,7 @@ class Slot:
 
     def __init__(self, shape):
         mus, zs, *plane = shape
-        self.low, self.high, self.z_below, self.z_above = np.zeros(
-            (4, mus, HALO, *plane), complex)
+        self.low, self.high, self.z_below, self.z_above = np.zeros((4, mus, HALO, *plane), complex)
         self.mu_below, self.mu_above = np.zeros((2, HALO, zs, *plane), complex)
 
 
@@ -66,25 +65,23 @@ class Linear:
         B = geometry.field(z)
         self._shape = len(w), len(z), len(ky), len(geometry.kx)
         # Stencils: at each v, mu or z the factors of the values 2 below ... 2 above.
-        self._z_taps = (-on["streaming"] * v[:, None] / plasma.q / geometry.dz * FIRST
-                        - on["dissipation"] * dissipation * FOURTH)
+        self._z_taps = (
+            -on["streaming"] * v[:, None] / plasma.q / geometry.dz * FIRST - on["dissipation"] * dissipation * FOURTH
+        )
         self._v_taps = np.zeros((len(v), 2, 5))
         self._v_taps[:, 0] = FIRST / geometry.dv
-        self._v_taps[:, 1] = nu * (SECOND / geometry.dv**2 + v[:, None] * FIRST / geometry.dv
-                                   + 3 * (NEAR == 0))
-        self._mirror = on["mirror"] * w[:, None]**2 / 2 * plasma.eps * np.sin(z) / plasma.q
+        self._v_taps[:, 1] = nu * (SECOND / geometry.dv**2 + v[:, None] * FIRST / geometry.dv + 3 * (NEAR == 0))
+        self._mirror = on["mirror"] * w[:, None] ** 2 / 2 * plasma.eps * np.sin(z) / plasma.q
         self._mu_taps = nu * _perpendicular(w, geometry.dw, B) if nu else np.zeros((0, 0, 0))
         self._drift = on["drift"] * geometry.drift(z, ky)
         self._damping = nu * geometry.larmor(z, ky)
-        self._muB = w[:, None]**2 / 2 * B
+        self._muB = w[:, None] ** 2 / 2 * B
         F_v = geometry.maxwellian_v(v)
         F_v_near = geometry.maxwellian_v(v[:, None] + geometry.dv * NEAR)
-        self._weights = np.stack(
-            [F_v, F_v * v, F_v * v**2, (self._v_taps[:, 1] * F_v_near).sum(1)], axis=1)
+        self._weights = np.stack([F_v, F_v * v, F_v * v**2, (self._v_taps[:, 1] * F_v_near).sum(1)], axis=1)
         # Of J0 phi, with neighbours in mu and z.
         w_near = geometry.dw * np.arange(parts["mu"].start - 2, parts["mu"].stop + 2)
-        z_near = geometry.z[0] + geometry.dz * np.arange(
-            parts["z"].start - HALO, parts["z"].stop + HALO)
+        z_near = geometry.z[0] + geometry.dz * np.arange(parts["z"].start - HALO, parts["z"].stop + HALO)
         self._gyroaverage = geometry.gyroaverage(w_near, z_near, ky)
         self._F_mu = geometry.maxwellian_mu(w_near, z)[..., None, None]
         self._psi_near = np.zeros(self._gyroaverage.shape, complex)
@@ -95,10 +92,10 @@ class Linear:
         self._v_halos = np.zeros((2, HALO, *self._shape), complex)
         self._reflects = bool(nu) and decomposition.ends("mu")[0]
         self._exchanges_mu = bool(nu) and decomposition.mu.size > 1
-        rates = (((v**2).max(initial=0) + self._muB)[..., None, None] * abs(self._drift)
-                 ).max(initial=0)
-        self.fastest = rates + STEEPEST * (abs(v).max(initial=0) / plasma.q / geometry.dz
-                                           + abs(self._mirror).max(initial=0) / geometry.dv)
+        rates = (((v**2).max(initial=0) + self._muB)[..., None, None] * abs(self._drift)).max(initial=0)
+        self.fastest = rates + STEEPEST * (
+            abs(v).max(initial=0) / plasma.q / geometry.dz + abs(self._mirror).max(initial=0) / geometry.dv
+        )
 
     # ---- the potential's terms -------------------------------------------------------------------
 
@@ -116,20 +113,18 @@ class Linear:
         muB = self._muB[m, :, None, None]
         drift, ky = self._drift, self._ky[:, None]
         np.multiply(F, psi, out=q3)
-        np.multiply(1j * (muB * drift - ky * (R_Ln + (muB - 1.5) * R_LT)) - self._damping, q3,
-                    out=q0)
+        np.multiply(1j * (muB * drift - ky * (R_Ln + (muB - 1.5) * R_LT)) - self._damping, q3, out=q0)
         np.multiply(1j * (drift - ky * R_LT / 2), q3, out=q2)
         zs = self._shape[1]
         q1[...] = 0
         for k, factor in zip(NEAR, self._z_slope):
             if factor:
-                q1 -= factor * self._psi_near[m + 2, HALO + k:HALO + k + zs]
+                q1 -= factor * self._psi_near[m + 2, HALO + k : HALO + k + zs]
         q1 *= F
         if len(self._mu_taps):
             for k, taps in zip(NEAR, self._mu_taps[m].T):
                 near = m + 2 + k
-                q0 += (taps[:, None, None] * self._F_mu[near]
-                       * self._psi_near[near, HALO:-HALO])
+                q0 += taps[:, None, None] * self._F_mu[near] * self._psi_near[near, HALO:-HALO]
 
     # ---- slices ----------------------------------------------------------------------------------
 
@@ -167,28 +162,36 @@ class Linear:
         """Halos at the ends of the field line and at the axis v_perp = 0."""
         first, last = self._decomposition.ends("z")
         if first:
-            loops.continue_field_line(slot.z_below.copy(), self._shift, slot.low, v < 0, True,
-                                      slot.z_below)
+            loops.continue_field_line(slot.z_below.copy(), self._shift, slot.low, v < 0, True, slot.z_below)
         if last:
-            loops.continue_field_line(slot.z_above.copy(), self._shift, slot.high, v > 0, False,
-                                      slot.z_above)
+            loops.continue_field_line(slot.z_above.copy(), self._shift, slot.high, v > 0, False, slot.z_above)
         if self._reflects:
             slot.mu_below[0], slot.mu_below[1] = here[2], here[1]
 
     def add(self, f, number, slot, sign, out):
         """``out = sign * out + linear terms`` of slice ``f[number]``, whose halos are in `slot`."""
         below, above = self._v_halos
-        near = [f[j] if 0 <= j < len(f) else below[j] if j < 0 else above[j - len(f)]
-                for j in number + NEAR]
+        near = [f[j] if 0 <= j < len(f) else below[j] if j < 0 else above[j - len(f)] for j in number + NEAR]
         v = self._v[number]
-        drift, damping = (factor.reshape(len(factor), -1)
-                          for factor in (self._drift, self._damping))
+        drift, damping = (factor.reshape(len(factor), -1) for factor in (self._drift, self._damping))
         loops.add_linear(
-            loops.real(out), float(sign), *map(loops.real, near), loops.real(slot.z_below),
-            loops.real(slot.z_above), loops.real(slot.mu_below), loops.real(slot.mu_above),
-            loops.real(self._potential), drift, damping, self._z_taps[number],
-            self._v_taps[number], self._mirror, self._mu_taps, v**2 + self._muB,
-            self._weights[number])
+            loops.real(out),
+            float(sign),
+            *map(loops.real, near),
+            loops.real(slot.z_below),
+            loops.real(slot.z_above),
+            loops.real(slot.mu_below),
+            loops.real(slot.mu_above),
+            loops.real(self._potential),
+            drift,
+            damping,
+            self._z_taps[number],
+            self._v_taps[number],
+            self._mirror,
+            self._mu_taps,
+            v**2 + self._muB,
+            self._weights[number],
+        )
 
 
 def _perpendicular(w, dw, B):

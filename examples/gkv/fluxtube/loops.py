@@ -15,8 +15,28 @@ def real(array):
 
 
 @compiled
-def add_linear(out, sign, below2, below, here, above, above2, z_below, z_above, mu_below, mu_above,
-               potential, drift, damping, z_taps, v_taps, mirror, mu_taps, energy, weights):
+def add_linear(
+    out,
+    sign,
+    below2,
+    below,
+    here,
+    above,
+    above2,
+    z_below,
+    z_above,
+    mu_below,
+    mu_above,
+    potential,
+    drift,
+    damping,
+    z_taps,
+    v_taps,
+    mirror,
+    mu_taps,
+    energy,
+    weights,
+):
     """Complete the right-hand side of one v: ``out = sign * out + linear terms``.
 
     Parameters

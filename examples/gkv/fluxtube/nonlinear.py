@@ -39,9 +39,12 @@ class ByPlanes(Off):
     def __init__(self, state, geometry, decomposition, runtime, config):
         vs, mus, zs, _, _ = state.f.shape
         self._bracket = overlap.Bracket(
-            runtime.wrap(decomposition.ky), (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
-            (config.grid.ky_min, geometry.dkx), points=geometry.points,
-            settings={"wait": config.parallel.wait, "depth": config.parallel.depth})
+            runtime.wrap(decomposition.ky),
+            (vs, mus * zs, len(geometry.ky), len(geometry.kx)),
+            (config.grid.ky_min, geometry.dkx),
+            points=geometry.points,
+            settings={"wait": config.parallel.wait, "depth": config.parallel.depth},
+        )
         self.buffers = self._bracket.buffers
 
     @property
@@ -80,9 +83,14 @@ class BySlab(Off):
         fine = geometry.points[::-1]
 
         def plan(*batch):
-            return overlap.FFT2(self._runtime, (*batch, nx, ny), "f8", norm="forward",
-                                layout={"order": "transposed"},
-                                settings={"wait": parallel.wait, "depth": parallel.depth})
+            return overlap.FFT2(
+                self._runtime,
+                (*batch, nx, ny),
+                "f8",
+                norm="forward",
+                layout={"order": "transposed"},
+                settings={"wait": parallel.wait, "depth": parallel.depth},
+            )
 
         self._plan, self._potential_plan = plan(vs, mus * zs), plan(mus * zs)
         self._ky = grid.ky_min * np.arange(grid.ny + 1)[decomposition.parts["ky"], None]

@@ -27,8 +27,7 @@ def write(path, solver, history):
     """
     comm, state = solver.comm, solver.state
     solver.solve_fields(state.f)
-    parts = comm.gather(None if solver.decomposition.velocity.rank else
-                        (state.where[2:4], solver.fields.inner))
+    parts = comm.gather(None if solver.decomposition.velocity.rank else (state.where[2:4], solver.fields.inner))
     with together(comm, f"expected to write {path}"):
         if comm.rank:
             return
@@ -46,8 +45,11 @@ def _fill(file, solver, history, phi):
         file[axis] = np.array(values, float)
         file[axis].make_scale(axis)
         file[axis].attrs["units"] = UNITS[axis]
-    arrays = {name: (history[name], ("time", *axes), unit, meaning)
-              for name, (axes, _, unit, meaning) in SERIES.items() if name in history}
+    arrays = {
+        name: (history[name], ("time", *axes), unit, meaning)
+        for name, (axes, _, unit, meaning) in SERIES.items()
+        if name in history
+    }
     arrays["phi"] = phi, ("z", "ky", "kx"), "T/e rho/R", "potential at the end"
     for name, (values, axes, unit, meaning) in arrays.items():
         data = file.create_dataset(name, data=np.array(values))

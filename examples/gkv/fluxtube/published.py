@@ -5,10 +5,22 @@ import numpy as np
 # Cyclone base case, adiabatic electrons: ky, omega, gamma. GKV's Benchmarks_Note, case ITGae-lin (f0.58).
 # Its gamma at ky = 0.55 and 0.60 (0.311, -0.488) breaks the trend; what is here was found by running
 # GKV f0.65.
-CYCLONE = np.array([
-    (0.05, -0.101, 0.030), (0.10, -0.219, 0.079), (0.15, -0.354, 0.144), (0.20, -0.498, 0.200),
-    (0.25, -0.645, 0.236), (0.30, -0.790, 0.249), (0.35, -0.928, 0.238), (0.40, -1.056, 0.208),
-    (0.45, -1.173, 0.162), (0.50, -1.278, 0.102), (0.55, -1.370, 0.031), (0.60, -1.453, -0.052)])
+CYCLONE = np.array(
+    [
+        (0.05, -0.101, 0.030),
+        (0.10, -0.219, 0.079),
+        (0.15, -0.354, 0.144),
+        (0.20, -0.498, 0.200),
+        (0.25, -0.645, 0.236),
+        (0.30, -0.790, 0.249),
+        (0.35, -0.928, 0.238),
+        (0.40, -1.056, 0.208),
+        (0.45, -1.173, 0.162),
+        (0.50, -1.278, 0.102),
+        (0.55, -1.370, 0.031),
+        (0.60, -1.453, -0.052),
+    ]
+)
 CYCLONE_CHECKED = 0.15, 0.40  # ky between which the figures are asked for
 OMEGA_WITHIN, GAMMA_WITHIN = 0.02, 0.05
 
@@ -39,5 +51,9 @@ def rosenbluth_hinton(q, eps):
 
 def gam_frequency(q, tau_e=1.0):
     """Frequency of the geodesic acoustic mode, Sugama and Watanabe, J. Plasma Phys. 72, 825 (2006)."""
-    return np.sqrt(2) * np.sqrt(7 + 4 * tau_e) / 2 * np.sqrt(
-        1 + 2 * (23 + 16 * tau_e + 4 * tau_e**2) / (q * (7 + 4 * tau_e))**2)
+    return (
+        np.sqrt(2)
+        * np.sqrt(7 + 4 * tau_e)
+        / 2
+        * np.sqrt(1 + 2 * (23 + 16 * tau_e + 4 * tau_e**2) / (q * (7 + 4 * tau_e)) ** 2)
+    )

@@ -25,8 +25,7 @@ from .state import State, start
 
 STABLE = 2.8  # |lambda dt| that a fourth-order Runge-Kutta step bears on the imaginary axis
 # a, b and c of `loops.gill`, by stage.
-GILL = ((0.5, 0.0, 0.5), (1 - 0.5**0.5, 1.0, 1 - 0.5**0.5), (1 + 0.5**0.5, 1.0, 1 + 0.5**0.5),
-        (1 / 6, 2.0, 0.5))
+GILL = ((0.5, 0.0, 0.5), (1 - 0.5**0.5, 1.0, 1 - 0.5**0.5), (1 + 0.5**0.5, 1.0, 1 + 0.5**0.5), (1 / 6, 2.0, 0.5))
 V_HALOS = "halos in v"
 
 
@@ -69,7 +68,8 @@ class Solver:
         self.nonlinear = Off()
         if parallel.nonlinear != "off":
             self.nonlinear = FORMS[parallel.nonlinear](
-                self.state, self.geometry, self.decomposition, self.runtime, config)
+                self.state, self.geometry, self.decomposition, self.runtime, config
+            )
         self.dt = 0.0
         self._make_pipelines()
         start(self.state, self.geometry, config.start)
@@ -125,14 +125,21 @@ class Solver:
             await nonlinear.of(f[number], out[number], exchange, False)
 
         async def update(number, dt, stage):
-            loops.gill(*(array[number].reshape(-1).view(float) for array in (
-                self.state.f, self.slope, self._carry)), dt, *GILL[stage])
+            loops.gill(
+                *(array[number].reshape(-1).view(float) for array in (self.state.f, self.slope, self._carry)),
+                dt,
+                *GILL[stage],
+            )
 
         self._gather = pipelined(gather, skeleton=gather_skeleton, wait=wait, depth=depth)
         self._solve = pipelined(solve, wait=local, depth=1)
         self._advance = pipelined(
-            advance, skeleton=advance_skeleton, wait=wait, depth=depth,
-            buffers=lambda: (self.linear.buffers(), self.nonlinear.buffers()))
+            advance,
+            skeleton=advance_skeleton,
+            wait=wait,
+            depth=depth,
+            buffers=lambda: (self.linear.buffers(), self.nonlinear.buffers()),
+        )
         self._update = pipelined(update, wait=local, depth=2 * self.runtime.workers)
 
     # ---- the right-hand side ---------------------------------------------------------------------

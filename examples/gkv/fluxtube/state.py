@@ -27,8 +27,7 @@ class State:
     dims = DIMS
 
     def __init__(self, geometry, parts):
-        self.coords = {"v": geometry.v, "mu": geometry.mu, "z": geometry.z, "ky": geometry.ky,
-                       "kx": geometry.kx}
+        self.coords = {"v": geometry.v, "mu": geometry.mu, "z": geometry.z, "ky": geometry.ky, "kx": geometry.kx}
         self.global_shape = tuple(len(self.coords[axis]) for axis in DIMS)
         self.where = tuple(parts.get(axis, slice(0, len(self.coords[axis]))) for axis in DIMS)
         self.f = self.zeros()
@@ -46,8 +45,7 @@ class State:
 def start(state, geometry, form):
     """Set `state` to the initial distribution; the same on any number of ranks."""
     v, mu, z, ky, kx = (state.local(axis) for axis in DIMS)
-    maxwellian = (geometry.maxwellian_v(v)[:, None, None]
-                  * geometry.maxwellian_mu(np.sqrt(2 * mu), z))[..., None, None]
+    maxwellian = (geometry.maxwellian_v(v)[:, None, None] * geometry.maxwellian_mu(np.sqrt(2 * mu), z))[..., None, None]
     state.f[...] = form.amplitude * maxwellian * _shape(form, geometry, v, z, ky, kx)
     zero = np.flatnonzero(kx == 0)[0]
     if len(ky) and ky[0] == 0:
@@ -58,14 +56,13 @@ def start(state, geometry, form):
 def _shape(form, geometry, v, z, ky, kx):
     """f / (amplitude F), to be broadcast to ``(v, mu, z, ky, kx)``."""
     if form.form == "zonal":
-        return np.where((abs(abs(kx) - geometry.dkx) < geometry.dkx / 2) & (ky[:, None] == 0),
-                        1.0, 0.0)
-    along = ((1 + v[:, None] + z)**2 * np.exp(-z**2 / (0.2 * np.pi)**2))[:, None, :, None, None]
+        return np.where((abs(abs(kx) - geometry.dkx) < geometry.dkx / 2) & (ky[:, None] == 0), 1.0, 0.0)
+    along = ((1 + v[:, None] + z) ** 2 * np.exp(-(z**2) / (0.2 * np.pi) ** 2))[:, None, :, None, None]
     if form.form == "ballooning":
         return along * ((kx == 0) & (ky[:, None] > 0))
     phases = np.random.default_rng(form.seed).random((len(geometry.ky), len(geometry.kx)))
     factors = np.exp(2j * np.pi * phases)
     factors[0] = 0  # zonal flows are to grow by themselves
-    factors /= 1 + (geometry.kx**2 + geometry.ky[:, None]**2) / 0.1
+    factors /= 1 + (geometry.kx**2 + geometry.ky[:, None] ** 2) / 0.1
     rows = np.isin(geometry.ky, ky)
     return along * factors[rows]

@@ -21,10 +21,10 @@ from .random_numbers import MASK, SCALE, jumped, power
 
 SEED = 314159265
 CONDITION = 0.1
-STEPS = 25              # of conjugate gradients, for each of z
-ROUNDS = 9              # of so many products, in which speeds are measured
+STEPS = 25  # of conjugate gradients, for each of z
+ROUNDS = 9  # of so many products, in which speeds are measured
 ROWS = {"S": 1400, "W": 7000, "A": 14000, "B": 75000, "C": 150000}
-ENTRIES = {"S": 7, "W": 8, "A": 11, "B": 13, "C": 15}   # per random vector
+ENTRIES = {"S": 7, "W": 8, "A": 11, "B": 13, "C": 15}  # per random vector
 ITERATIONS = {"S": 15, "W": 15, "A": 15, "B": 75, "C": 75}
 SHIFTS = {"S": 10.0, "W": 12.0, "A": 20.0, "B": 60.0, "C": 110.0}
 ZETAS = {"S": 8.5971775078648, "W": 10.362595087124, "A": 17.130235054029, "B": 22.712745482631, "C": 28.973605592845}
@@ -87,14 +87,17 @@ def triplets(letter: str, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarr
     n, nonzer = ROWS[letter], ENTRIES[letter]
     places, values = np.empty((n, nonzer + 1), np.int64), np.zeros((n, nonzer + 1))
     vectors(jumped(SEED, 0), n, nonzer, places, values)
-    ratio = CONDITION**(1 / n)
+    ratio = CONDITION ** (1 / n)
     nothing = np.empty(0, np.int64)
     count = products(places, values, part.start, part.stop, ratio, nothing, nothing, np.empty(0))
     rows, columns, entries = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count)
     products(places, values, part.start, part.stop, ratio, rows, columns, entries)
     mine = np.arange(part.start, part.stop)
-    return (np.concatenate([rows, mine]), np.concatenate([columns, mine]),
-            -np.concatenate([entries, np.full(len(mine), CONDITION - SHIFTS[letter])]))
+    return (
+        np.concatenate([rows, mine]),
+        np.concatenate([columns, mine]),
+        -np.concatenate([entries, np.full(len(mine), CONDITION - SHIFTS[letter])]),
+    )
 
 
 class PlainMatrix(Matrix):

@@ -19,19 +19,26 @@ from .kernel import DRAWN, Advance, Check, Kernel, Waiting, Weights
 from .random_numbers import MASK, SCALE, jumped, power
 
 SEED = 271828183
-BATCH, BLOCK = 2**16, 2**11     # pairs; a block stays in the second-level cache
+BATCH, BLOCK = 2**16, 2**11  # pairs; a block stays in the second-level cache
 EXPONENTS = {"S": 24, "W": 25, "A": 28, "B": 30, "C": 32}
-SUMS = {"S": (-3.247834652034740e+3, -6.958407078382297e+3), "W": (-2.863319731645753e+3, -6.320053679109499e+3),
-        "A": (-4.295875165629892e+3, -1.580732573678431e+4), "B": (4.033815542441498e+4, -2.660669192809235e+4),
-        "C": (4.764367927995374e+4, -8.084072988043731e+4)}
-COUNTS = {"S": (6140517, 5865300, 1100361, 68546, 1648, 17, 0), "W": (12281576, 11729692, 2202726, 137368, 3371, 36, 0),
-          "A": (98257395, 93827014, 17611549, 1110028, 26536, 245, 0),
-          "B": (393058470, 375280898, 70460742, 4438852, 105691, 948, 5),
-          "C": (1572172634, 1501108549, 281805648, 17761221, 424017, 3821, 13)}
+SUMS = {
+    "S": (-3.247834652034740e3, -6.958407078382297e3),
+    "W": (-2.863319731645753e3, -6.320053679109499e3),
+    "A": (-4.295875165629892e3, -1.580732573678431e4),
+    "B": (4.033815542441498e4, -2.660669192809235e4),
+    "C": (4.764367927995374e4, -8.084072988043731e4),
+}
+COUNTS = {
+    "S": (6140517, 5865300, 1100361, 68546, 1648, 17, 0),
+    "W": (12281576, 11729692, 2202726, 137368, 3371, 36, 0),
+    "A": (98257395, 93827014, 17611549, 1110028, 26536, 245, 0),
+    "B": (393058470, 375280898, 70460742, 4438852, 105691, 948, 5),
+    "C": (1572172634, 1501108549, 281805648, 17761221, 424017, 3821, 13),
+}
 ANNULI = 10
 
 _ONE, _TWO = power(1), power(2)
-_NEXT_BLOCK, _MASK = int(power(2 * BLOCK)), int(MASK)   # signed: products wrap around alike
+_NEXT_BLOCK, _MASK = int(power(2 * BLOCK)), int(MASK)  # signed: products wrap around alike
 _LN2 = float(np.log(2))
 _MANTISSA, _ONE_BITS, _TWO_52_BITS = 2**52 - 1, 1023 << 52, 1075 << 52
 
@@ -39,16 +46,20 @@ _MANTISSA, _ONE_BITS, _TWO_52_BITS = 2**52 - 1, 1023 << 52, 1075 << 52
 @intrinsic
 def _bits(typing, number):
     """The bits of a number."""
+
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.IntType(64))
+
     return types.int64(types.float64), generate
 
 
 @intrinsic
 def _number(typing, bits):
     """The number of some bits."""
+
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
+
     return types.float64(types.int64), generate
 
 
@@ -115,7 +126,7 @@ def _tally(x, y, factors, largest, sums, counts):
     counts[1] += beyond_1 - beyond_2
     counts[2] += beyond_2 - beyond_3
     counts[3] += beyond_3 - beyond_4
-    if beyond_4:                # a few in a hundred thousand
+    if beyond_4:  # a few in a hundred thousand
         for place in range(len(x)):
             if largest[place] >= 4.0:
                 counts[int(largest[place])] += 1
@@ -153,7 +164,7 @@ class EP(Kernel):
 
     def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance, hide: bool = True) -> None:
         super().__init__(comm, letter, weights, advance, hide)
-        self._batches = 2**EXPONENTS[letter] // BATCH
+        self._batches = 2 ** EXPONENTS[letter] // BATCH
         self._mine = None if weights == DRAWN else block(self._batches, comm.size, weights)[comm.rank]
         self._sums, self._counts = np.zeros(2), np.zeros(ANNULI, np.int64)
         self._pieces = pieces(self._batches, comm.size)
@@ -163,11 +174,11 @@ class EP(Kernel):
 
     @property
     def size(self) -> str:
-        return str(2**(EXPONENTS[self.letter] + 1))
+        return str(2 ** (EXPONENTS[self.letter] + 1))
 
     @property
     def mop(self) -> float:
-        return 2**(EXPONENTS[self.letter] + 1) / 1e6
+        return 2 ** (EXPONENTS[self.letter] + 1) / 1e6
 
     def warm_up(self) -> None:
         for number in range(16):
@@ -202,14 +213,18 @@ class EP(Kernel):
         for number in range(first, last):
             batch(jumped(SEED, number * 2 * BATCH), BATCH, self._sums, self._counts)
             self.share += 1
-            self.comm.Iprobe()      # lets others draw from this rank's memory where that needs its help
+            self.comm.Iprobe()  # lets others draw from this rank's memory where that needs its help
             self.advance(number + 1, self._batches)
 
     def checks(self) -> list[Check]:
-        found = [Check(name, float(value), expected, 1e-8)
-                 for name, value, expected in zip(("sx", "sy"), self._sums, SUMS[self.letter])]
+        found = [
+            Check(name, float(value), expected, 1e-8)
+            for name, value, expected in zip(("sx", "sy"), self._sums, SUMS[self.letter])
+        ]
         counts = (*COUNTS[self.letter], 0, 0, 0)
-        return found + [Check(f"q{annulus}", int(value), counts[annulus], 0.0) for annulus, value in enumerate(self._counts)]
+        return found + [
+            Check(f"q{annulus}", int(value), counts[annulus], 0.0) for annulus, value in enumerate(self._counts)
+        ]
 
     def close(self) -> None:
         self._counter.Unlock_all()

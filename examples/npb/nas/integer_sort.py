@@ -22,17 +22,31 @@ from .random_numbers import numbers
 SEED = 314159265
 ITERATIONS = 10
 PIECES = 4
-WARM_UP = 8             # rankings, in which the pipeline finds the fastest way to wait
-KEYS = {"S": 16, "W": 20, "A": 23, "B": 25, "C": 27}        # binary logarithms
+WARM_UP = 8  # rankings, in which the pipeline finds the fastest way to wait
+KEYS = {"S": 16, "W": 20, "A": 23, "B": 25, "C": 27}  # binary logarithms
 RANGES = {"S": 11, "W": 16, "A": 19, "B": 21, "C": 23}
 BUCKETS = {"S": 9, "W": 10, "A": 10, "B": 10, "C": 10}
-PLACES = {"S": (48427, 17148, 23627, 62548, 4431), "W": (357773, 934767, 875723, 898999, 404505),
-          "A": (2112377, 662041, 5336171, 3642833, 4250760), "B": (41869, 812306, 5102857, 18232239, 26860214),
-          "C": (44172927, 72999161, 74326391, 129606274, 21736814)}
-RANKS = {"S": (0, 18, 346, 64917, 65463), "W": (1249, 11698, 1039987, 1043896, 1048018),
-         "A": (104, 17523, 123928, 8288932, 8388264), "B": (33422937, 10244, 59149, 33135281, 99),
-         "C": (61147, 882988, 266290, 133997595, 133525895)}
-SIGNS = {"S": (1, 1, 1, -1, -1), "W": (1, 1, -1, -1, -1), "A": (1, 1, 1, -1, -1), "B": (-1, 1, 1, -1, 1), "C": (1, 1, 1, -1, -1)}
+PLACES = {
+    "S": (48427, 17148, 23627, 62548, 4431),
+    "W": (357773, 934767, 875723, 898999, 404505),
+    "A": (2112377, 662041, 5336171, 3642833, 4250760),
+    "B": (41869, 812306, 5102857, 18232239, 26860214),
+    "C": (44172927, 72999161, 74326391, 129606274, 21736814),
+}
+RANKS = {
+    "S": (0, 18, 346, 64917, 65463),
+    "W": (1249, 11698, 1039987, 1043896, 1048018),
+    "A": (104, 17523, 123928, 8288932, 8388264),
+    "B": (33422937, 10244, 59149, 33135281, 99),
+    "C": (61147, 882988, 266290, 133997595, 133525895),
+}
+SIGNS = {
+    "S": (1, 1, 1, -1, -1),
+    "W": (1, 1, -1, -1, -1),
+    "A": (1, 1, 1, -1, -1),
+    "B": (-1, 1, 1, -1, 1),
+    "C": (1, 1, 1, -1, -1),
+}
 
 
 def expected_rank(letter: str, test: int, iteration: int) -> int:
@@ -73,7 +87,7 @@ def count_places(places, histogram, shift, counts):
     begin = 0
     for bucket in range(len(histogram)):
         end = begin + histogram[bucket]
-        here = counts[bucket << shift:(bucket + 1) << shift]
+        here = counts[bucket << shift : (bucket + 1) << shift]
         for place in places[begin:end]:
             here[place] += np.uint32(1)
         begin = end
@@ -104,15 +118,15 @@ class IS(Kernel):
 
     def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance, hide: bool = True) -> None:
         super().__init__(comm, letter, weights, advance, hide)
-        self._highest = 2**RANGES[letter]
+        self._highest = 2 ** RANGES[letter]
         self._shift = np.uint32(RANGES[letter] - BUCKETS[letter])
-        parts = block(2**KEYS[letter], comm.size, weights)
+        parts = block(2 ** KEYS[letter], comm.size, weights)
         self._part, self._limits = parts[comm.rank], np.array([part.stop for part in parts])
         self.share = self._part.stop - self._part.start
         draws = numbers(SEED, 4 * self._part.start, 4 * self.share).reshape(-1, 4)
         sums = ((draws[:, 0] + draws[:, 1]) + draws[:, 2]) + draws[:, 3]
         self._keys = (self._highest / 4 * sums).astype(np.uint32)
-        self._original = self._keys[:2 * ITERATIONS + 1].copy()     # all that iterations change, where this rank has it
+        self._original = self._keys[: 2 * ITERATIONS + 1].copy()  # all that iterations change, where this rank has it
         self._by_places = hide and nodes(comm) > 1
         self._kind = np.dtype(np.uint16 if self._by_places else np.uint32)
         self._mpi_kind = MPI.UINT16_T if self._by_places else MPI.UINT32_T
@@ -120,7 +134,7 @@ class IS(Kernel):
         self._packed, self._received = np.empty(self.share, self._kind), np.empty(0, self._kind)
         self._pieces = PIECES if hide else 1
         self._cuts = self.share * np.arange(self._pieces + 1) // self._pieces
-        tests, self._buckets = len(PLACES[letter]), 2**BUCKETS[letter]
+        tests, self._buckets = len(PLACES[letter]), 2 ** BUCKETS[letter]
         # The histograms of this rank's pieces, and the test keys that it has.
         self._told = np.zeros(self._pieces * self._buckets + tests, np.int32)
         self._histograms, self._test_keys = self._told[:-tests].reshape(self._pieces, -1), self._told[-tests:]
@@ -128,18 +142,20 @@ class IS(Kernel):
         self._found = np.zeros((ITERATIONS, tests), np.int64)
         self._counts = np.empty(0, np.uint32)
         self._runtime = overlap.Runtime(comm)
-        self._exchange = self._runtime.pipelined(self._piece, skeleton=self._only_exchange, wait=None if hide else "off")
+        self._exchange = self._runtime.pipelined(
+            self._piece, skeleton=self._only_exchange, wait=None if hide else "off"
+        )
 
     @property
     def size(self) -> str:
-        return str(2**KEYS[self.letter])
+        return str(2 ** KEYS[self.letter])
 
     @property
     def mop(self) -> float:
-        return ITERATIONS * 2**KEYS[self.letter] / 1e6
+        return ITERATIONS * 2 ** KEYS[self.letter] / 1e6
 
     def warm_up(self) -> None:
-        self._keys[:len(self._original)] = self._original
+        self._keys[: len(self._original)] = self._original
         for _ in range(WARM_UP):
             self._rank(1)
 
@@ -169,7 +185,7 @@ class IS(Kernel):
         self._look_up(iteration)
 
     def _keys_of(self, piece):
-        return self._keys[self._cuts[piece]:self._cuts[piece + 1]]
+        return self._keys[self._cuts[piece] : self._cuts[piece + 1]]
 
     def _set(self, place, key):
         """Set a key, where this rank has it."""
@@ -179,24 +195,24 @@ class IS(Kernel):
     def _deal(self):
         """Give runs of buckets to ranks, and find where each piece's keys for each rank are packed."""
         rank, size = self.comm.rank, self.comm.size
-        histograms = self._everywhere[:, :self._pieces * self._buckets].reshape(size, self._pieces, self._buckets)
+        histograms = self._everywhere[:, : self._pieces * self._buckets].reshape(size, self._pieces, self._buckets)
         totals = histograms.sum(axis=(0, 1))
         before = np.cumsum(totals) - totals
         firsts = np.searchsorted(np.searchsorted(self._limits, before, side="right"), np.arange(size + 1))
         firsts[-1] = self._buckets
         starts = np.concatenate([np.zeros((size, self._pieces, 1), np.int64), np.cumsum(histograms, axis=2)], axis=2)
         self._ends = (starts[rank, :, :-1] + self._cuts[:-1, None]).astype(np.uint32)
-        edges = starts[:, :, firsts]                                  # (ranks, pieces, ranks + 1)
+        edges = starts[:, :, firsts]  # (ranks, pieces, ranks + 1)
         self._sent_at = edges[rank] + self._cuts[:-1, None]
-        arrived = edges[:, :, rank + 1] - edges[:, :, rank]           # (ranks, pieces): from each, in each piece
-        arrived[rank] = 0                                             # those stay where they are packed
+        arrived = edges[:, :, rank + 1] - edges[:, :, rank]  # (ranks, pieces): from each, in each piece
+        arrived[rank] = 0  # those stay where they are packed
         self._arrived = arrived
         self._arrived_at = (np.cumsum(arrived.T.ravel()) - arrived.T.ravel()).reshape(self._pieces, -1).T
         if arrived.sum() > len(self._received):
             self._received = np.empty(int(1.1 * arrived.sum()), self._kind)
-        self._mine = histograms[:, :, firsts[rank]:firsts[rank + 1]]    # (ranks, pieces, buckets of this rank)
+        self._mine = histograms[:, :, firsts[rank] : firsts[rank + 1]]  # (ranks, pieces, buckets of this rank)
         self._first, self._last = firsts[rank] << self._shift, firsts[rank + 1] << self._shift
-        self._below = int(totals[:firsts[rank]].sum())
+        self._below = int(totals[: firsts[rank]].sum())
         if len(self._counts) != self._last - self._first:
             self._counts = np.empty(self._last - self._first, np.uint32)
         self._counts[:] = 0
@@ -207,15 +223,16 @@ class IS(Kernel):
         counts[self.comm.rank] = 0
         return self._runtime.comm.Alltoallv(
             [self._packed, (counts, self._sent_at[piece, :-1]), self._mpi_kind],
-            [self._received, (self._arrived[:, piece], self._arrived_at[:, piece]), self._mpi_kind])
+            [self._received, (self._arrived[:, piece], self._arrived_at[:, piece]), self._mpi_kind],
+        )
 
     def _keys_from(self, rank, piece):
         """The keys of this rank's buckets that a rank has packed in a piece, as they came, or stayed."""
         if rank == self.comm.rank:
-            begin, end = self._sent_at[piece, rank:rank + 2]
+            begin, end = self._sent_at[piece, rank : rank + 2]
             return self._packed[begin:end]
         begin = self._arrived_at[rank, piece]
-        return self._received[begin:begin + self._arrived[rank, piece]]
+        return self._received[begin : begin + self._arrived[rank, piece]]
 
     def _count(self, rank, piece):
         keys = self._keys_from(rank, piece)
@@ -237,17 +254,26 @@ class IS(Kernel):
 
     def _look_up(self, iteration):
         """Note the ranks of the test keys that this rank has counted."""
-        for test, key in enumerate(self._everywhere[:, self._pieces * self._buckets:].sum(axis=0)):
+        for test, key in enumerate(self._everywhere[:, self._pieces * self._buckets :].sum(axis=0)):
             mine = self._first <= key < self._last
             lower = int(self._counts[key - 1 - self._first]) if mine and key > self._first else 0
             self._found[iteration - 1, test] = self._below + lower if mine else 0
 
     def checks(self) -> list[Check]:
         found = self.comm.allreduce(self._found)
-        return [Check(f"rank of test key {test + 1} in iteration {iteration}", int(found[iteration - 1, test]),
-                      expected_rank(self.letter, test, iteration), 0.0)
-                for iteration in range(1, ITERATIONS + 1) for test in range(found.shape[1])] + [
-            Check(f"keys out of order on rank {rank}", disorder, 0, 0.0) for rank, disorder in enumerate(self._disorder())]
+        return [
+            Check(
+                f"rank of test key {test + 1} in iteration {iteration}",
+                int(found[iteration - 1, test]),
+                expected_rank(self.letter, test, iteration),
+                0.0,
+            )
+            for iteration in range(1, ITERATIONS + 1)
+            for test in range(found.shape[1])
+        ] + [
+            Check(f"keys out of order on rank {rank}", disorder, 0, 0.0)
+            for rank, disorder in enumerate(self._disorder())
+        ]
 
     def _disorder(self):
         """How many neighbouring keys of each rank, and across its lower border, are out of order once all are sorted."""
@@ -257,7 +283,7 @@ class IS(Kernel):
             put(keys, np.uint32(self._first), self._counts, sorted_keys)
         disorder = int((sorted_keys[1:] < sorted_keys[:-1]).sum())
         ends = self.comm.allgather((int(sorted_keys[0]), int(sorted_keys[-1])) if len(sorted_keys) else None)
-        lower = [end[1] for end in ends[:self.comm.rank] if end is not None]
+        lower = [end[1] for end in ends[: self.comm.rank] if end is not None]
         if len(sorted_keys) and lower and max(lower) > sorted_keys[0]:
             disorder += 1
         return self.comm.allgather(disorder)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from overlap import Runtime
 
-DRAWN = "drawn"     # in place of weights: a rank takes what it finds undone
+DRAWN = "drawn"  # in place of weights: a rank takes what it finds undone
 Weights = tuple[float, ...] | str | None
 Advance = Callable[[int, int], None]
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from overlap.compiled import njit
 
-_COUNT = 2**22          # numbers of each of three arrays
+_COUNT = 2**22  # numbers of each of three arrays
 _ROUNDS = 5
 _LINES, _LENGTH = 256, 256
 

@@ -22,11 +22,16 @@ from .random_numbers import fill, jumped
 SEED = 314159265
 LEVELS = {"S": 5, "W": 7, "A": 8, "B": 8, "C": 9}
 CYCLES = {"S": 4, "W": 4, "A": 4, "B": 20, "C": 20}
-NORMS = {"S": 0.5307707005734e-04, "W": 0.6467329375339e-05, "A": 0.2433365309069e-05, "B": 0.1800564401355e-05,
-         "C": 0.5706732285740e-06}
+NORMS = {
+    "S": 0.5307707005734e-04,
+    "W": 0.6467329375339e-05,
+    "A": 0.2433365309069e-05,
+    "B": 0.1800564401355e-05,
+    "C": 0.5706732285740e-06,
+}
 SMOOTHERS = {letter: (-3 / 8, 1 / 32, -1 / 64) if letter in "SWA" else (-3 / 17, 1 / 33, -1 / 61) for letter in LEVELS}
-CHARGES = 10            # of either sign
-CHUNK_NBYTES = 2**22    # computed between two looks at a halo
+CHARGES = 10  # of either sign
+CHUNK_NBYTES = 2**22  # computed between two looks at a halo
 
 
 class Level:
@@ -91,10 +96,10 @@ class MG(Kernel):
 
     def __init__(self, comm: MPI.Intracomm, letter: str, weights: Weights, advance: Advance, hide: bool = True) -> None:
         super().__init__(comm, letter, weights, advance, hide)
-        n = 2**LEVELS[letter]
+        n = 2 ** LEVELS[letter]
         own = block(n, comm.size, weights)[comm.rank]
         self.share = own.stop - own.start
-        self._levels: list[Level] = []      # the finest first
+        self._levels: list[Level] = []  # the finest first
         while n > 1:
             self._levels.append(Level(comm, n, own, self._levels[-1] if self._levels else None))
             n, own = n // 2, slice(own.start // 2, own.stop // 2)
@@ -168,23 +173,46 @@ class MG(Kernel):
         self._smooth(self._levels[-1], True)
         for fine, coarse in zip(self._levels[-2::-1], self._levels[:0:-1]):
             fresh = fine is not self._top
-            self._exchanged(coarse, coarse.u, fine.alone, fine.total,
-                            lambda first, last: loops.prolong(coarse.u, fine.u, fine.low, fine.high, first, last, fresh))
+            self._exchanged(
+                coarse,
+                coarse.u,
+                fine.alone,
+                fine.total,
+                lambda first, last: loops.prolong(coarse.u, fine.u, fine.low, fine.high, first, last, fresh),
+            )
             loops.residual(fine.u, fine.r if fresh else self._v, fine.r, fine.below, fine.above, 0, fine.count)
             self._smooth(fine, False)
 
     def _residual(self, level, v):
         """r = v - A u, where the ghost planes of u are not there yet."""
-        self._exchanged(level, level.u, level.inner, level.count, lambda first, last: loops.residual(
-            level.u, v, level.r, level.below, level.above, first, last))
+        self._exchanged(
+            level,
+            level.u,
+            level.inner,
+            level.count,
+            lambda first, last: loops.residual(level.u, v, level.r, level.below, level.above, first, last),
+        )
 
     def _smooth(self, level, fresh):
         """u = u + S r."""
-        self._exchanged(level, level.r, level.inner, level.count, lambda first, last: loops.smooth(
-            level.r, level.u, level.below, level.above, first, last, *SMOOTHERS[self.letter], fresh))
+        self._exchanged(
+            level,
+            level.r,
+            level.inner,
+            level.count,
+            lambda first, last: loops.smooth(
+                level.r, level.u, level.below, level.above, first, last, *SMOOTHERS[self.letter], fresh
+            ),
+        )
 
-    def _exchanged(self, level: Level, field: np.ndarray, inner: tuple[int, int], total: int,
-                   compute: Callable[[int, int], None] | None) -> None:
+    def _exchanged(
+        self,
+        level: Level,
+        field: np.ndarray,
+        inner: tuple[int, int],
+        total: int,
+        compute: Callable[[int, int], None] | None,
+    ) -> None:
         """Exchange the ghost planes of a field, and compute: first the planes that need none of them."""
         first, last = inner if self.hide else (0, 0)
         flat = field.reshape(level.total, -1)

@@ -20,7 +20,7 @@ def _sums(u, low, here, high, y, faces, edges):
     down, up = u[low, y], u[high, y]
     a, b = u[low, y - 1 if y else ny - 1], u[low, y + 1 if y + 1 < ny else 0]
     c, d = u[high, y - 1 if y else ny - 1], u[high, y + 1 if y + 1 < ny else 0]
-    inner_faces, inner_edges = faces[1:n + 1], edges[1:n + 1]
+    inner_faces, inner_edges = faces[1 : n + 1], edges[1 : n + 1]
     for x in range(n):
         inner_faces[x] = south[x] + north[x] + down[x] + up[x]
         inner_edges[x] = a[x] + b[x] + c[x] + d[x]
@@ -37,11 +37,15 @@ def residual(u, v, r, below, above, first, last):
         for y in range(u.shape[1]):
             _sums(u, below[z], z, above[z], y, faces, edges)
             here, right, out = u[z, y], v[z, y], r[z, y]
-            faces_low, faces_high = faces[:n], faces[2:n + 2]
-            edges_low, edges_here, edges_high = edges[:n], edges[1:n + 1], edges[2:n + 2]
+            faces_low, faces_high = faces[:n], faces[2 : n + 2]
+            edges_low, edges_here, edges_high = edges[:n], edges[1 : n + 1], edges[2 : n + 2]
             for x in range(n):
-                out[x] = (right[x] + 8.0 / 3.0 * here[x] - 1.0 / 6.0 * (edges_here[x] + faces_low[x] + faces_high[x])
-                          - 1.0 / 12.0 * (edges_low[x] + edges_high[x]))
+                out[x] = (
+                    right[x]
+                    + 8.0 / 3.0 * here[x]
+                    - 1.0 / 6.0 * (edges_here[x] + faces_low[x] + faces_high[x])
+                    - 1.0 / 12.0 * (edges_low[x] + edges_high[x])
+                )
 
 
 @njit(fastmath={"contract"})
@@ -58,13 +62,17 @@ def smooth(r, u, below, above, first, last, centre, face, edge, fresh):
             last_x = n - 1
             for x in (0, last_x):
                 beside = here[x - 1 if x else last_x] + here[x + 1 if x < last_x else 0]
-                out[x] += (centre * here[x] + face * (faces[x + 1] + beside)
-                           + edge * (edges[x + 1] + faces[x] + faces[x + 2]))
-            inner, before, middle, after = out[1:last_x], here[:n - 2], here[1:last_x], here[2:]
-            faces_low, faces_here, faces_high, edges_here = faces[1:last_x], faces[2:n], faces[3:n + 1], edges[2:n]
+                out[x] += (
+                    centre * here[x] + face * (faces[x + 1] + beside) + edge * (edges[x + 1] + faces[x] + faces[x + 2])
+                )
+            inner, before, middle, after = out[1:last_x], here[: n - 2], here[1:last_x], here[2:]
+            faces_low, faces_here, faces_high, edges_here = faces[1:last_x], faces[2:n], faces[3 : n + 1], edges[2:n]
             for x in range(n - 2):
-                inner[x] += (centre * middle[x] + face * (faces_here[x] + (before[x] + after[x]))
-                             + edge * (edges_here[x] + faces_low[x] + faces_high[x]))
+                inner[x] += (
+                    centre * middle[x]
+                    + face * (faces_here[x] + (before[x] + after[x]))
+                    + edge * (edges_here[x] + faces_low[x] + faces_high[x])
+                )
 
 
 @njit(fastmath={"contract"})
@@ -81,8 +89,12 @@ def restrict(fine, coarse, middle, below, above, count):
             for cx in range(coarse.shape[2]):
                 x = 2 * cx + 1
                 right = x + 1 if x + 1 < n else 0
-                out[cx] = (0.5 * here[x] + 0.25 * (here[x - 1] + here[right] + faces[x + 1])
-                           + 0.125 * (edges[x + 1] + faces[x] + faces[x + 2]) + 0.0625 * (edges[x] + edges[x + 2]))
+                out[cx] = (
+                    0.5 * here[x]
+                    + 0.25 * (here[x - 1] + here[right] + faces[x + 1])
+                    + 0.125 * (edges[x + 1] + faces[x] + faces[x + 2])
+                    + 0.0625 * (edges[x] + edges[x + 2])
+                )
 
 
 @njit(fastmath={"contract"})

@@ -38,7 +38,7 @@ def fill(state, out):
         state = (state * _STEP) & MASK
         states[place] = state
     for first in range(0, len(out), BLOCK):
-        part = out[first:first + BLOCK]
+        part = out[first : first + BLOCK]
         for place in range(len(part)):
             part[place] = np.int64(states[place]) * SCALE
             states[place] = (states[place] * _BLOCK_STEP) & MASK

@@ -31,10 +31,14 @@ def text(runs: list[Run], kernel: Kernel) -> str:
     line("Verification", "SUCCESSFUL" if all(run.verified for run in runs) else "UNSUCCESSFUL")
     for run in runs:
         lines += [f"   {run.how}: {failed}" for failed in _failed(run.checks)]
-        lines.append(f" {run.how + ' shares':<23} : {run.mops:.2f} Mop/s in {run.seconds:.3f} s, {sum(c.passed for c in run.checks)} "
-                     f"of {len(run.checks)} checks passed, at most {run.messages} messages from a rank")
+        lines.append(
+            f" {run.how + ' shares':<23} : {run.mops:.2f} Mop/s in {run.seconds:.3f} s, {sum(c.passed for c in run.checks)} "
+            f"of {len(run.checks)} checks passed, at most {run.messages} messages from a rank"
+        )
         for rank, (share, waited_s) in enumerate(zip(run.shares, run.waited_s)):
-            lines.append(f"   rank {rank:<3} {share:>10} {kernel.unit}, waited {100 * waited_s / run.seconds:.0f} % of the time")
+            lines.append(
+                f"   rank {rank:<3} {share:>10} {kernel.unit}, waited {100 * waited_s / run.seconds:.0f} % of the time"
+            )
     for run in runs[:-1]:
         line(f"{last.how} over {run.how}", f"{last.mops / run.mops:.3f}")
     return "\n".join(lines)
@@ -55,13 +59,15 @@ def progress(rank: int, title: str) -> Iterator[Advance]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _nothing
         return
     shown_at = monotonic()
-    with Progress(TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=console,
-                  auto_refresh=False) as bar:
+    with Progress(
+        TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=console, auto_refresh=False
+    ) as bar:
         task = bar.add_task("", total=1.0)
 
         def show(done: int, total: int) -> None:
@@ -69,6 +75,7 @@ def progress(rank: int, title: str) -> Iterator[Advance]:
             if done == total or monotonic() - shown_at > 0.1:
                 shown_at = monotonic()
                 bar.update(task, completed=done, total=total, refresh=True)
+
         yield show
 
 
@@ -81,6 +88,7 @@ def draw(runs: list[Run], kernel: Kernel, path: str) -> None:
     from matplotlib.figure import Figure
 
     from overlap.tools import picture
+
     ranks = range(len(runs[0].shares))
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -90,10 +98,12 @@ def draw(runs: list[Run], kernel: Kernel, path: str) -> None:
         left.bar(places, run.shares, width, color=f"C{number}", label=f"{run.how}, {run.mops:.0f} Mop/s")
         computed = [run.seconds - waited for waited in run.waited_s]
         right.bar(places, computed, width, color=f"C{number}", label=f"{run.how}: computing")
-        right.bar(places, run.waited_s, width, bottom=computed, color=f"C{number}", alpha=0.35, label=f"{run.how}: waiting")
+        right.bar(
+            places, run.waited_s, width, bottom=computed, color=f"C{number}", alpha=0.35, label=f"{run.how}: waiting"
+        )
     left.set(xlabel="rank", ylabel=kernel.unit, title=f"{kernel.title}, class {kernel.letter}: shares", xticks=ranks)
     right.set(xlabel="rank", ylabel="s", title="times", xticks=ranks)
     for axes in (left, right):
-        axes.margins(y=0.3)     # room for the legend
+        axes.margins(y=0.3)  # room for the legend
         axes.legend(fontsize="small", loc="upper center", ncols=2 if axes is right else 1)
     picture.save(figure, Path(path))

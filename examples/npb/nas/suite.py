@@ -16,7 +16,7 @@ from .integer_sort import IS
 from .kernel import DRAWN, Advance, Check, Kernel, Weights
 from .multigrid import MG
 
-POWERS = 1.0, 1.2, 1.5, 2.0     # of the speeds, as weights that are tried
+POWERS = 1.0, 1.2, 1.5, 2.0  # of the speeds, as weights that are tried
 
 KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (EP, IS, CG, FT, MG)}
 
@@ -73,8 +73,15 @@ class Case:
     repeat: int = 1
 
 
-def runs(comm: MPI.Intracomm, case: Case, advance: Advance, *, weights: Weights = None, balance: bool = False,
-         plain: bool = False) -> tuple[list[Run], Kernel]:
+def runs(
+    comm: MPI.Intracomm,
+    case: Case,
+    advance: Advance,
+    *,
+    weights: Weights = None,
+    balance: bool = False,
+    plain: bool = False,
+) -> tuple[list[Run], Kernel]:
     """Measure a kernel with even shares, and with those of weights, or those that the speeds of even runs before ask for (collective).
 
     What moving data costs a slow rank does not shrink with its share, so that less than its speed's share may be better: shares after
@@ -103,7 +110,9 @@ def runs(comm: MPI.Intracomm, case: Case, advance: Advance, *, weights: Weights 
                 for power in POWERS:
                     one = tuple(speed**power for speed in speeds)
                     with KERNELS[case.name](comm, case.letter, one, advance) as kernel:
-                        tried[one] = _typical([_timed(comm, "balanced", kernel, one) for _ in range(case.repeat)]).seconds
+                        tried[one] = _typical(
+                            [_timed(comm, "balanced", kernel, one) for _ in range(case.repeat)]
+                        ).seconds
                 asked = min(tried, key=tried.__getitem__)
             kernel = add("balanced", asked)
         for _ in range(case.repeat):
@@ -128,17 +137,27 @@ def _timed(comm, how, kernel, weights):
 def _typical(found):
     """The run of the median time; one that failed counts before all that did not."""
     failed = [run for run in found if not run.verified]
-    return (failed or sorted(found, key=lambda run: run.seconds)[(len(found) - 1) // 2:])[0]
+    return (failed or sorted(found, key=lambda run: run.seconds)[(len(found) - 1) // 2 :])[0]
 
 
 def figures(runs: list[Run], kernel: Kernel) -> dict[str, Any]:
     """What ``--json`` writes."""
     last, of = runs[-1], {run.how: run for run in runs}
     return {
-        "kernel": kernel.name, "class": kernel.letter, "ranks": kernel.comm.size, "seconds": last.seconds, "mops": last.mops,
-        "verified": all(run.verified for run in runs), "messages": last.messages,
-        "even_mops": of["even"].mops, "even_messages": of["even"].messages,
+        "kernel": kernel.name,
+        "class": kernel.letter,
+        "ranks": kernel.comm.size,
+        "seconds": last.seconds,
+        "mops": last.mops,
+        "verified": all(run.verified for run in runs),
+        "messages": last.messages,
+        "even_mops": of["even"].mops,
+        "even_messages": of["even"].messages,
         "plain_mops": of["plain"].mops if "plain" in of else None,
         "balanced_mops": last.mops if last.how != "even" else None,
-        "runs": [asdict(run) | {"checks": [{"name": check.name, "error": check.error, "passed": check.passed}
-                                           for check in run.checks]} for run in runs]}
+        "runs": [
+            asdict(run)
+            | {"checks": [{"name": check.name, "error": check.error, "passed": check.passed} for check in run.checks]}
+            for run in runs
+        ],
+    }

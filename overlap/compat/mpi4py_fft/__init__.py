@@ -19,5 +19,16 @@ from .stand_in import stand_in
 
 __version__ = "2.0.6"  # of mpi4py-fft, whose names and semantics these are
 
-__all__ = ["DistArray", "Function", "HDF5File", "NCFile", "PFFT", "Subcomm", "fftlib", "fftw", "generate_xdmf",
-           "newDistArray", "stand_in"]
+__all__ = [
+    "PFFT",
+    "DistArray",
+    "Function",
+    "HDF5File",
+    "NCFile",
+    "Subcomm",
+    "fftlib",
+    "fftw",
+    "generate_xdmf",
+    "newDistArray",
+    "stand_in",
+]

@@ -36,8 +36,9 @@ class DistArray(np.ndarray):
         0 for a scalar, 1 for a vector, 2 for a matrix.
     """
 
-    def __new__(cls, global_shape, subcomm=None, val=None, dtype=float, buffer=None, strides=None,
-                alignment=None, rank=0):
+    def __new__(
+        cls, global_shape, subcomm=None, val=None, dtype=float, buffer=None, strides=None, alignment=None, rank=0
+    ):
         global_shape = tuple(int(length) for length in global_shape)
         shape = global_shape[rank:]
         if len(shape) < 2:
@@ -47,13 +48,13 @@ class DistArray(np.ndarray):
             if alignment is None:
                 whole = [axis for axis, comm in enumerate(comms) if comm.size == 1]
                 if not whole:
-                    raise InputError("expected an axis with one rank, received "
-                                     f"{[comm.size for comm in comms]} ranks per axis")
+                    raise InputError(
+                        f"expected an axis with one rank, received {[comm.size for comm in comms]} ranks per axis"
+                    )
                 alignment = len(shape) - 1 if subcomm is None else whole[-1]
             pencil, strides = Pencil(comms, shape, alignment), None
             local = pencil.subshape
-        array = super().__new__(cls, (*global_shape[:rank], *local), dtype, buffer,
-                                strides=strides)
+        array = super().__new__(cls, (*global_shape[:rank], *local), dtype, buffer, strides=strides)
         if buffer is None and isinstance(val, Number):
             array.fill(val)
         array._p0, array._rank = pencil, rank
@@ -95,8 +96,7 @@ class DistArray(np.ndarray):
 
     @property
     def global_shape(self):
-        return self.shape[:self.rank] + (self.shape[self.rank:] if self._p0 is None
-                                         else self._p0.shape)
+        return self.shape[: self.rank] + (self.shape[self.rank :] if self._p0 is None else self._p0.shape)
 
     @property
     def substart(self):
@@ -120,8 +120,8 @@ class DistArray(np.ndarray):
 
     def local_slice(self):
         """Where the local part lies in the global array, a tuple of slices."""
-        own = (() if self._p0 is None else self._p0.local_slice)
-        return tuple(slice(0, length) for length in self.shape[:self.ndim - len(own)]) + own
+        own = () if self._p0 is None else self._p0.local_slice
+        return tuple(slice(0, length) for length in self.shape[: self.ndim - len(own)]) + own
 
     def get(self, gslice):
         """A part of the global array (collective).
@@ -170,11 +170,15 @@ class DistArray(np.ndarray):
         """
         if out is None and axis is None:
             raise InputError("expected axis or out, received neither")
-        if out is not None and (not isinstance(out, DistArray)
-                                or out.global_shape != self.global_shape
-                                or axis is not None and axis % self.dimensions != out.alignment):
-            raise InputError(f"expected out to be a DistArray of global shape {self.global_shape}"
-                             f"{'' if axis is None else f', aligned along {axis}'}, received {out!r}")
+        if out is not None and (
+            not isinstance(out, DistArray)
+            or out.global_shape != self.global_shape
+            or (axis is not None and axis % self.dimensions != out.alignment)
+        ):
+            raise InputError(
+                f"expected out to be a DistArray of global shape {self.global_shape}"
+                f"{'' if axis is None else f', aligned along {axis}'}, received {out!r}"
+            )
         pencil = self._p0
         if out is None:
             axis %= self.dimensions
@@ -183,13 +187,12 @@ class DistArray(np.ndarray):
                     self._p0 = Pencil(pencil.subcomm, pencil.shape, axis)
                 return self
             there = pencil.pencil(axis)
-            out = DistArray(self.global_shape, subcomm=there.subcomm, dtype=self.dtype,
-                            alignment=axis, rank=self.rank)
+            out = DistArray(self.global_shape, subcomm=there.subcomm, dtype=self.dtype, alignment=axis, rank=self.rank)
         if out._p0.local_slice == pencil.local_slice and out.commsizes == self.commsizes:
             out[...] = self
             return out
         transfer = pencil.transfer(out._p0, self.dtype)
-        for component in np.ndindex(self.shape[:self.rank]):
+        for component in np.ndindex(self.shape[: self.rank]):
             transfer.forward(self.v[component], out.v[component])
         return out
 
@@ -251,8 +254,14 @@ def newDistArray(pfft, forward_output=True, val=0, rank=0, view=False):
     """
     shape = pfft.global_shape(forward_output)
     pencil = pfft.pencil[bool(forward_output)]
-    array = DistArray((len(shape),) * rank + shape, subcomm=pencil.subcomm, val=val,
-                      dtype=pfft.dtype(forward_output), alignment=pencil.axis, rank=rank)
+    array = DistArray(
+        (len(shape),) * rank + shape,
+        subcomm=pencil.subcomm,
+        val=val,
+        dtype=pfft.dtype(forward_output),
+        alignment=pencil.axis,
+        rank=rank,
+    )
     return array.v if view else array
 
 
@@ -270,10 +279,10 @@ def _comms(subcomm, count, alignment):
         dims = [0] * count
         dims[-1 if alignment is None else alignment] = 1
         return _of_world(tuple(dims))
-    if not isinstance(subcomm, (tuple, list)) or len(subcomm) != count and not isinstance(
-            subcomm, Subcomm):
-        raise InputError(f"expected subcomm to be None, a Subcomm, or {count} integers or "
-                         f"communicators, received {subcomm!r}")
+    if not isinstance(subcomm, (tuple, list)) or (len(subcomm) != count and not isinstance(subcomm, Subcomm)):
+        raise InputError(
+            f"expected subcomm to be None, a Subcomm, or {count} integers or communicators, received {subcomm!r}"
+        )
     if all(isinstance(comm, MPI.Comm) for comm in subcomm):
         return subcomm
     return _of_world(tuple(int(size) for size in subcomm))

@@ -47,8 +47,7 @@ class FFT:
     InputError
     """
 
-    def __init__(self, shape, axes=None, dtype=float, padding=False, backend="fftw", transforms=None,
-                 **options):
+    def __init__(self, shape, axes=None, dtype=float, padding=False, backend="fftw", transforms=None, **options):
         self.shape = [int(length) for length in np.atleast_1d(shape)]
         count = len(self.shape)
         self.axes = [int(axis) for axis in np.atleast_1d(range(count) if axes is None else axes)]
@@ -57,8 +56,9 @@ class FFT:
         self.axes = [axis % count for axis in self.axes]
         self.dtype, self.backend, self.padding = np.dtype(dtype), backend, padding
         if len({*self.axes}) < len(self.axes) or self.dtype.char not in "fdgFDG":
-            raise InputError(f"expected axes, each once, and a real or complex floating type, received {axes!r} and "
-                             f"{self.dtype}")
+            raise InputError(
+                f"expected axes, each once, and a real or complex floating type, received {axes!r} and {self.dtype}"
+            )
         self.padding_factor = 1.0
         if padding is not False and padding is not None:
             self.padding_factor = float(padding[self.axes[-1]] if np.ndim(padding) else padding)
@@ -66,8 +66,11 @@ class FFT:
             raise InputError(f"backend {backend!r} is not supported: expected one of {BACKENDS}")
         chosen = (transforms or {}).get(tuple(self.axes))
         self.fwd, self.bck = PLANNERS[backend](tuple(self.shape), self.axes, self.dtype, chosen, options)
-        self.M = (self.fwd.get_normalization() if backend == "fftw" else
-                  1 / np.prod([float(self.shape[axis]) for axis in self.axes]))
+        self.M = (
+            self.fwd.get_normalization()
+            if backend == "fftw"
+            else 1 / np.prod([float(self.shape[axis]) for axis in self.axes])
+        )
         source, modes = self.fwd.input_array, self.fwd.output_array
         self.real_transform = source.dtype.kind == "f" and source.shape != modes.shape
         if abs(self.padding_factor - 1) > 1e-8:
@@ -198,6 +201,7 @@ def _pad(modes, fine, axis, half):
 
 # ---- backends: the plans of both directions, on the same two arrays ---------------------------
 
+
 def _plan_fftw(shape, axes, dtype, transforms, options):
     given = {"planner_effort": "FFTW_MEASURE", "overwrite_input": "FFTW_DESTROY_INPUT", "threads": 1}
     if not given.keys() >= options.keys():
@@ -209,8 +213,14 @@ def _plan_fftw(shape, axes, dtype, transforms, options):
     lengths = [shape[axis] for axis in axes]
     source = fftw.aligned(shape, dtype=dtype)
     fwd = forward(source, s=lengths, axes=axes, threads=given["threads"], flags=(effort, overwrite))
-    bck = backward(fwd.output_array, s=lengths, axes=axes, threads=given["threads"],
-                   flags=(effort,) if real else (effort, overwrite), output_array=source)
+    bck = backward(
+        fwd.output_array,
+        s=lengths,
+        axes=axes,
+        threads=given["threads"],
+        flags=(effort,) if real else (effort, overwrite),
+        output_array=source,
+    )
     source[...] = 0
     fwd.output_array[...] = 0
     return fwd, bck
@@ -218,11 +228,16 @@ def _plan_fftw(shape, axes, dtype, transforms, options):
 
 def _plan_pyfftw(shape, axes, dtype, transforms, options):
     from pyfftw import builders
+
     real = dtype.kind == "f"
-    forward, backward = transforms or (
-        (builders.rfftn, builders.irfftn) if real else (builders.fftn, builders.ifftn))
-    given = {"avoid_copy": True, "overwrite_input": True, "auto_align_input": True, "auto_contiguous": True,
-             "threads": 1} | {name: value for name, value in options.items() if value is not None}
+    forward, backward = transforms or ((builders.rfftn, builders.irfftn) if real else (builders.fftn, builders.ifftn))
+    given = {
+        "avoid_copy": True,
+        "overwrite_input": True,
+        "auto_align_input": True,
+        "auto_contiguous": True,
+        "threads": 1,
+    } | {name: value for name, value in options.items() if value is not None}
     lengths = [shape[axis] for axis in axes]
     source = fftw.aligned(shape, dtype=dtype)
     fwd = forward(source, s=lengths, axes=axes, **given)
@@ -269,12 +284,14 @@ def _plan_functions(shape, axes, dtype, transforms, lengths_as):
 
 def _plan_numpy(shape, axes, dtype, transforms, options):
     real = dtype.kind == "f"
-    return _plan_functions(shape, axes, dtype, transforms or (
-        (np.fft.rfftn, np.fft.irfftn) if real else (np.fft.fftn, np.fft.ifftn)), "s")
+    return _plan_functions(
+        shape, axes, dtype, transforms or ((np.fft.rfftn, np.fft.irfftn) if real else (np.fft.fftn, np.fft.ifftn)), "s"
+    )
 
 
 def _plan_scipy(shape, axes, dtype, transforms, options):
     from scipy import fftpack
+
     return _plan_functions(shape, axes, dtype, transforms or (fftpack.fftn, fftpack.ifftn), "shape")
 
 
@@ -284,9 +301,19 @@ def _plan_mkl(shape, axes, dtype, transforms, options):
     except ImportError as error:
         raise InputError(f"backend 'mkl_fft' is not supported here: {error}") from None
     real = dtype.kind == "f"
-    return _plan_functions(shape, axes, dtype, transforms or (
-        (library.rfftn, library.irfftn) if real else (library.fftn, library.ifftn)), "s")
+    return _plan_functions(
+        shape,
+        axes,
+        dtype,
+        transforms or ((library.rfftn, library.irfftn) if real else (library.fftn, library.ifftn)),
+        "s",
+    )
 
 
-PLANNERS = {"fftw": _plan_fftw, "pyfftw": _plan_pyfftw, "numpy": _plan_numpy, "scipy": _plan_scipy,
-            "mkl_fft": _plan_mkl}
+PLANNERS = {
+    "fftw": _plan_fftw,
+    "pyfftw": _plan_pyfftw,
+    "numpy": _plan_numpy,
+    "scipy": _plan_scipy,
+    "mkl_fft": _plan_mkl,
+}

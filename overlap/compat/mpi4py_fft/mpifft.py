@@ -106,10 +106,27 @@ class PFFT:
 
     _shared = None  # what plans on one communicator have in common; a subclass' transforms may need none of it
 
-    def __init__(self, comm, shape=None, axes=None, dtype=float, grid=None, padding=False,
-                 collapse=False, backend="fftw", transforms=None, darray=None, slab=False,
-                 planner_effort=None, threads=1, overwrite_input=None, wait="auto",
-                 deadline_s=DEADLINE_S, weights=None, **unknown):
+    def __init__(
+        self,
+        comm,
+        shape=None,
+        axes=None,
+        dtype=float,
+        grid=None,
+        padding=False,
+        collapse=False,
+        backend="fftw",
+        transforms=None,
+        darray=None,
+        slab=False,
+        planner_effort=None,
+        threads=1,
+        overwrite_input=None,
+        wait="auto",
+        deadline_s=DEADLINE_S,
+        weights=None,
+        **unknown,
+    ):
         parent = comm.parent if isinstance(comm, Subcomm) else comm
         if not isinstance(parent, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {comm!r}")
@@ -134,12 +151,25 @@ class PFFT:
         self._workers = workers
         self.collapse = collapse
         self.runtime = self._shared.runtime(workers, DEADLINE_S if late else deadline_s)
-        serial = {"backend": backend, "transforms": transforms, "threads": workers,
-                  "planner_effort": planner_effort, "overwrite_input": overwrite_input}
+        serial = {
+            "backend": backend,
+            "transforms": transforms,
+            "threads": workers,
+            "planner_effort": planner_effort,
+            "overwrite_input": overwrite_input,
+        }
         with self.runtime.together(
-                "making a PFFT", lambda: self._shared.leave(workers), problem=problem, request=request,
-                effort=planner_effort, wait=wait, workers=workers, backend=backend,
-                transforms=transforms and sorted(transforms), weights=weights):
+            "making a PFFT",
+            lambda: self._shared.leave(workers),
+            problem=problem,
+            request=request,
+            effort=planner_effort,
+            wait=wait,
+            workers=workers,
+            backend=backend,
+            transforms=transforms and sorted(transforms),
+            weights=weights,
+        ):
             self._understand(comm, darray, request, weights)
             if has_pipeline(request, backend, transforms):
                 self._make_pipelines(request, EFFORTS[planner_effort], wait, serial)
@@ -156,7 +186,9 @@ class PFFT:
         if weights is not None:
             order, grid, _ = dimensions_of(self.runtime, self.subcomm)
             places = [coordinates(rank, grid) for rank in range(len(weights))]
-            along = {axis: combined(weights, [place[dimension] for place in places]) for dimension, axis in enumerate(order)}
+            along = {
+                axis: combined(weights, [place[dimension] for place in places]) for dimension, axis in enumerate(order)
+            }
             self._comms = Comms(self.subcomm, self.subcomm.parent, map(along.get, range(len(self.subcomm))))
 
     def _weights(self, order, grid):
@@ -164,8 +196,10 @@ class PFFT:
         along = [self._comms.weights[axis] for axis in order] if isinstance(self._comms, Comms) else []
         if not any(along):
             return None
-        return tuple(prod(each[place] if each else 1 for each, place in zip(along, coordinates(rank, grid)))
-                     for rank in range(prod(grid)))
+        return tuple(
+            prod(each[place] if each else 1 for each, place in zip(along, coordinates(rank, grid)))
+            for rank in range(prod(grid))
+        )
 
     def _make_serially(self, request, options):
         """Serial transforms and exchanges, one after the other."""
@@ -177,18 +211,19 @@ class PFFT:
             return modes.shape, modes.dtype
 
         self.pencil, self.transfer = self._steps(request, transformed)
-        self.forward = Transform([one.forward for one in self.xfftn],
-                                 [one.forward for one in self.transfer], self.pencil)
-        self.backward = Transform([one.backward for one in self.xfftn[::-1]],
-                                  [one.backward for one in self.transfer[::-1]], self.pencil[::-1])
+        self.forward = Transform(
+            [one.forward for one in self.xfftn], [one.forward for one in self.transfer], self.pencil
+        )
+        self.backward = Transform(
+            [one.backward for one in self.xfftn[::-1]], [one.backward for one in self.transfer[::-1]], self.pencil[::-1]
+        )
 
     def _make_pipelines(self, request, effort, wait, serial):
         runtime = self.runtime
         order, grid, here = dimensions_of(runtime, self.subcomm)
         weights = self._weights(order, grid)
         comms = subcomms(runtime, grid)
-        splits = [order.index(axis) if axis in order else None
-                  for axis in range(len(request.fine))]
+        splits = [order.index(axis) if axis in order else None for axis in range(len(request.fine))]
         layouts = [Layout((None, *splits), grid, weights)]
         route, ends = route_of(request.axes, layouts[0], request.padded)
         layouts.append(ends)
@@ -208,20 +243,37 @@ class PFFT:
         specs = []
         for layout, shape, kind in zip(layouts, shapes, dtypes):
             where = layout.local_slice((1, *shape), here)[1:]
-            specs.append(ArraySpec(runtime.comm, (), shape, {
-                axis - len(shape): part for axis, part in enumerate(where)}, kind))
+            specs.append(
+                ArraySpec(runtime.comm, (), shape, {axis - len(shape): part for axis, part in enumerate(where)}, kind)
+            )
         real = request.dtype.kind == "f"
         volumes = []
-        memory = Memory(runtime, {"kind": "PFFT", "shape": list(request.fine), "dtype": str(request.dtype),
-                                  "axes": str(request.axes), "request": str(request), "effort": str(effort), "wait": wait,
-                                  "order": list(order), "grid": list(grid), "workers": runtime.workers,
-                                  "weights": str(weights)}, request.dtype)
+        memory = Memory(
+            runtime,
+            {
+                "kind": "PFFT",
+                "shape": list(request.fine),
+                "dtype": str(request.dtype),
+                "axes": str(request.axes),
+                "request": str(request),
+                "effort": str(effort),
+                "wait": wait,
+                "order": list(order),
+                "grid": list(grid),
+                "workers": runtime.workers,
+                "weights": str(weights),
+            },
+            request.dtype,
+        )
         for forward in (True, False):
-            source, target = specs[::1 if forward else -1]
+            source, target = specs[:: 1 if forward else -1]
             staged = StagedTransform(
-                for_stages(route, real, forward), request.transformed,
+                for_stages(route, real, forward),
+                request.transformed,
                 SourceArray(layouts[not forward], (1, *source.global_shape), here, source.dtype),
-                Direction(forward, effort), runtime.workers)
+                Direction(forward, effort),
+                runtime.workers,
+            )
             volumes.append(Volume(runtime, comms, staged, source, target, 1.0))
             volumes[-1].name = "forward" if forward else "backward"
             choose(volumes[-1], Settings(wait), memory)
@@ -295,5 +347,3 @@ class PFFT:
     def describe(self):
         """The plan's choices, as text."""
         return "\n".join((self.forward.describe(), self.backward.describe()))
-
-

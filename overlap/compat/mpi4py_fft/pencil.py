@@ -20,7 +20,7 @@ def grid_sizes(size, dims):
         rest, known = divmod(size, int(np.prod([count for count in dims if count], dtype=int)))
     except (TypeError, ValueError):
         raise InputError(f"expected a sequence of integers as grid, received {dims!r}") from None
-    if known or 0 not in dims and rest != 1:
+    if known or (0 not in dims and rest != 1):
         raise InputError(f"expected a grid that holds {size} rank(s), received {dims}")
     return tuple(MPI.Compute_dims(size, dims))
 
@@ -55,8 +55,7 @@ class Subcomm(tuple):
             dims = [0] if dims is None else dims if np.ndim(dims) else [0] * dims
             grid = comm.Create_cart(grid_sizes(comm.size, dims), reorder=False)
         count = grid.Get_dim()
-        found = super().__new__(cls, (grid.Sub([axis == other for other in range(count)])
-                                      for axis in range(count)))
+        found = super().__new__(cls, (grid.Sub([axis == other for other in range(count)]) for axis in range(count)))
         if not given:
             grid.Free()
         found.parent = comm
@@ -111,11 +110,12 @@ class Pencil:
     def __init__(self, subcomm, shape, axis=-1):
         shape = tuple(int(length) for length in shape)
         count = len(shape)
-        if count < 2 or min(shape) < 1 or not -count <= axis < count or not (
-                1 <= len(subcomm) <= count):
-            raise InputError("expected a shape of two or more axes, one of them as axis, and at "
-                             f"most one communicator per axis, received shape {shape}, axis "
-                             f"{axis} and {len(subcomm)} communicators")
+        if count < 2 or min(shape) < 1 or not -count <= axis < count or not (1 <= len(subcomm) <= count):
+            raise InputError(
+                "expected a shape of two or more axes, one of them as axis, and at "
+                f"most one communicator per axis, received shape {shape}, axis "
+                f"{axis} and {len(subcomm)} communicators"
+            )
         axis %= count
         comms = list(subcomm)
         if len(comms) < count:
@@ -124,21 +124,25 @@ class Pencil:
         if comms[axis].size != 1:
             raise InputError(f"expected one rank along axis {axis}, received {comms[axis].size}")
         self.shape, self.axis = shape, int(axis)
-        self.subcomm = Comms(comms, getattr(subcomm, "parent", None),
-                             subcomm.weights if isinstance(subcomm, Comms) else None)
-        parts = [block(length, comm.size, weights)[comm.rank]
-                 for length, comm, weights in zip(shape, comms, self.subcomm.weights)]
+        self.subcomm = Comms(
+            comms, getattr(subcomm, "parent", None), subcomm.weights if isinstance(subcomm, Comms) else None
+        )
+        parts = [
+            block(length, comm.size, weights)[comm.rank]
+            for length, comm, weights in zip(shape, comms, self.subcomm.weights)
+        ]
         self.subshape = tuple(map(length_of, parts))
         self.substart = tuple(part.start for part in parts)
 
     def __repr__(self):
-        return (f"<Pencil of {self.shape}, whole along axis {self.axis}, over {ranks_of(self.subcomm)}; "
-                f"here {self.subshape} from {self.substart}>")
+        return (
+            f"<Pencil of {self.shape}, whole along axis {self.axis}, over {ranks_of(self.subcomm)}; "
+            f"here {self.subshape} from {self.substart}>"
+        )
 
     @property
     def local_slice(self):
-        return tuple(slice(start, start + length)
-                     for start, length in zip(self.substart, self.subshape))
+        return tuple(slice(start, start + length) for start, length in zip(self.substart, self.subshape))
 
     def pencil(self, axis):
         """The pencil aligned along `axis`: its ranks and those of the present axis change places."""
@@ -152,14 +156,26 @@ class Pencil:
         """The `Transfer` of arrays of `dtype` from this pencil to another of the same array."""
         there = self.pencil(pencil.axis)
         if self.axis == pencil.axis or (there.shape, there.subshape, there.substart) != (
-                pencil.shape, pencil.subshape, pencil.substart):
+            pencil.shape,
+            pencil.subshape,
+            pencil.substart,
+        ):
             raise InputError(
                 f"expected a pencil of global shape {self.shape} and local part "
-                f"{there.local_slice}, received {pencil.shape} and {pencil.local_slice}")
+                f"{there.local_slice}, received {pencil.shape} and {pencil.local_slice}"
+            )
         shape = list(self.subshape)
         shape[pencil.axis] = self.shape[pencil.axis]
-        return Transfer(self.subcomm[pencil.axis], shape, dtype, self.subshape, self.axis,
-                        pencil.subshape, pencil.axis, weights=self.subcomm.weights[pencil.axis])
+        return Transfer(
+            self.subcomm[pencil.axis],
+            shape,
+            dtype,
+            self.subshape,
+            self.axis,
+            pencil.subshape,
+            pencil.axis,
+            weights=self.subcomm.weights[pencil.axis],
+        )
 
 
 class Transfer:
@@ -182,8 +198,9 @@ class Transfer:
     def __init__(self, comm, shape, dtype, subshapeA, axisA, subshapeB, axisB, *, weights=None):
         splits = [None] * len(shape)
         splits[axisB] = 0
-        crossing = TransposeBlocks(Layout(tuple(splits), (comm.size,), weights), Transpose(axisB, axisA), tuple(shape),
-                            (comm.rank,), axisB, 1)
+        crossing = TransposeBlocks(
+            Layout(tuple(splits), (comm.size,), weights), Transpose(axisB, axisA), tuple(shape), (comm.rank,), axisB, 1
+        )
         self.comm, self.shape, self.dtype = comm, tuple(shape), np.dtype(dtype)
         self.subshapeA, self.axisA = tuple(subshapeA), axisA
         self.subshapeB, self.axisB = tuple(subshapeB), axisB
@@ -205,15 +222,16 @@ class Transfer:
     def _exchange(self, source, target, sent, received):
         for shape, array in (source, target):
             if array.shape != shape or array.dtype != self.dtype:
-                raise InputError(f"expected a local array of shape {shape} and dtype {self.dtype}, "
-                                 f"received {array.shape} and {array.dtype}")
+                raise InputError(
+                    f"expected a local array of shape {shape} and dtype {self.dtype}, "
+                    f"received {array.shape} and {array.dtype}"
+                )
         source, target = np.asarray(source[1]), np.asarray(target[1])
         send = np.concatenate([source[box].reshape(-1) for box in sent])
         receive = np.empty(target.size, self.dtype)
         counts = [[int(np.prod(box_shape(box))) for box in boxes] for boxes in (sent, received)]
-        self.comm.Alltoallv([send, counts[0], None, self._type],
-                            [receive, counts[1], None, self._type])
+        self.comm.Alltoallv([send, counts[0], None, self._type], [receive, counts[1], None, self._type])
         start = 0
         for box, count in zip(received, counts[1]):
-            target[box] = receive[start:start + count].reshape(box_shape(box))
+            target[box] = receive[start : start + count].reshape(box_shape(box))
             start += count

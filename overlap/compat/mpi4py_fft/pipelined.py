@@ -58,14 +58,19 @@ class PipelinedTransform(Transform):
         problem = self._problem(input_array, output_array, unknown)
         # What does not fit as it is goes through the plan's own arrays.
         source, target = input_array, output_array
-        if problem is None and input_array is not None and (
+        if (
+            problem is None
+            and input_array is not None
+            and (
                 source_spec.problem(input_array, "input_array") is not None
-                or output_array is not None and np.may_share_memory(input_array, output_array)):
+                or (output_array is not None and np.may_share_memory(input_array, output_array))
+            )
+        ):
             source = arrays.own(source_side)
             try:
                 source[...] = input_array
             except (TypeError, ValueError) as error:
-                problem = (f"expected input_array to fit a local shape of {source_spec.shape}: {error}")
+                problem = f"expected input_array to fit a local shape of {source_spec.shape}: {error}"
         if problem is not None:
             self._volume.refuse(problem)
         if source is None:
@@ -94,10 +99,13 @@ class PipelinedTransform(Transform):
             return f"expected no option but normalize, received {sorted(unknown)}"
         if masked := mask_problem(input_array=input_array, output_array=output_array):
             return masked
-        if output_array is not None and not (isinstance(output_array, np.ndarray) and output_array.shape == shape
-                                             and output_array.flags.writeable):
-            return (f"expected output_array to be a writeable array of local shape {shape}, "
-                    f"received {type(output_array).__name__} of {np.shape(output_array)}")
+        if output_array is not None and not (
+            isinstance(output_array, np.ndarray) and output_array.shape == shape and output_array.flags.writeable
+        ):
+            return (
+                f"expected output_array to be a writeable array of local shape {shape}, "
+                f"received {type(output_array).__name__} of {np.shape(output_array)}"
+            )
         return None
 
     def describe(self):
@@ -149,7 +157,10 @@ class OwnArrays:
             warnings.warn(
                 "the plan's own arrays had not been asked for and were no longer filled: this one takes what the array "
                 "that was given last holds now (ask for input_array and output_array once at the beginning to have "
-                "them filled by every call)", RuntimeWarning, stacklevel=3)
+                "them filled by every call)",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         return own
 
     def result(self, side):

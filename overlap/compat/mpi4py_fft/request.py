@@ -13,8 +13,13 @@ from .libfft import BACKENDS, PADDED
 from .pencil import Subcomm, grid_sizes
 
 # FFTW_MEASURE is what mpi4py-fft does by default, and says nothing of the modes' choice.
-EFFORTS = {None: None, "FFTW_ESTIMATE": "estimate", "FFTW_MEASURE": None,
-           "FFTW_PATIENT": "patient", "FFTW_EXHAUSTIVE": "patient"}
+EFFORTS = {
+    None: None,
+    "FFTW_ESTIMATE": "estimate",
+    "FFTW_MEASURE": None,
+    "FFTW_PATIENT": "patient",
+    "FFTW_EXHAUSTIVE": "patient",
+}
 
 
 @dataclass(frozen=True)
@@ -62,33 +67,38 @@ def check_supported(backend, transforms, planner_effort, wait, unknown):
     if backend not in BACKENDS:
         raise InputError(f"backend {backend!r} is not supported: expected one of {BACKENDS}")
     if not isinstance(transforms, dict | None):
-        raise InputError(f"expected transforms to be a dict of pairs of functions by axes or None, received {transforms!r}")
+        raise InputError(
+            f"expected transforms to be a dict of pairs of functions by axes or None, received {transforms!r}"
+        )
     if planner_effort not in EFFORTS:
-        raise InputError(f"expected planner_effort to be one of {list(EFFORTS)[1:]}, received "
-                         f"{planner_effort!r}")
+        raise InputError(f"expected planner_effort to be one of {list(EFFORTS)[1:]}, received {planner_effort!r}")
     if wait not in ("auto", *WAITS):
         raise InputError(f"expected wait to be one of {('auto', *WAITS)}, received {wait!r}")
 
 
 def has_pipeline(request, backend, transforms):
     """Whether all local transforms are of the kinds that pipelines have."""
-    return (backend in ("fftw", "pyfftw") and request.dtype in DTYPES
-            and not any(group in (transforms or {}) for group in request.axes))
+    return (
+        backend in ("fftw", "pyfftw")
+        and request.dtype in DTYPES
+        and not any(group in (transforms or {}) for group in request.axes)
+    )
 
 
 def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
     """The `Request`, or an `InputError`."""
     if darray is not None:
         if getattr(darray, "pencil", None) is None:
-            raise InputError("expected darray to be a DistArray of two or more axes, received "
-                             f"{type(darray).__name__}")
+            raise InputError(f"expected darray to be a DistArray of two or more axes, received {type(darray).__name__}")
         shape, dtype = darray.pencil.shape, darray.dtype
     if shape is None:
         raise InputError("expected shape or darray, received neither")
     dtype = np.dtype(dtype)
     if dtype.char not in "fdgFDG" or get_fftw_lib(dtype) is None:
-        raise InputError(f"expected a dtype of {', '.join(map(str, DTYPES))}, or of long double where FFTW's library "
-                         f"has it, received {dtype}")
+        raise InputError(
+            f"expected a dtype of {', '.join(map(str, DTYPES))}, or of long double where FFTW's library "
+            f"has it, received {dtype}"
+        )
     given, shape = shape, tuple(int(length) for length in shape)
     if len(shape) < 2 or min(shape) < 1 or shape != tuple(given):
         raise InputError(f"expected a shape of two or more positive integers, received {given!r}")
@@ -136,8 +146,7 @@ def _groups(axes, count, darray):
     groups = []
     for group in [axes] if isinstance(axes, (int, np.integer)) else axes:
         group = list(group) if isinstance(group, (list, tuple)) else [group]
-        if not group or not all(isinstance(axis, (int, np.integer)) and -count <= axis < count
-                                for axis in group):
+        if not group or not all(isinstance(axis, (int, np.integer)) and -count <= axis < count for axis in group):
             raise InputError(f"expected axes from {-count} to {count - 1}, received {axes!r}")
         groups.append([int(axis) % count for axis in group])
     flat = [axis for group in groups for axis in group]
@@ -152,17 +161,19 @@ def _factors(padding, count):
         return [1.0] * count
     factors = [float(factor) for factor in (padding if np.ndim(padding) else [padding] * count)]
     if len(factors) != count or not all(1 <= factor < np.inf for factor in factors):
-        raise InputError(f"expected padding to be False, a number, or {count} numbers of 1 or more, "
-                         f"received {padding!r}")
+        raise InputError(
+            f"expected padding to be False, a number, or {count} numbers of 1 or more, received {padding!r}"
+        )
     return factors
 
 
 def _dims(comm, groups, count, grid, slab, darray):
     """Ranks along every axis."""
     if darray is not None or isinstance(comm, Subcomm):
-        if grid is not None or slab is not False and slab is not None:
-            raise InputError("expected neither grid nor slab with a Subcomm or a darray, received "
-                             f"grid={grid!r}, slab={slab!r}")
+        if grid is not None or (slab is not False and slab is not None):
+            raise InputError(
+                f"expected neither grid nor slab with a Subcomm or a darray, received grid={grid!r}, slab={slab!r}"
+            )
         comms = comm if darray is None else darray.pencil.subcomm
         if len(comms) != count:
             raise InputError(f"expected a Subcomm of {count} axes, received {len(comms)}")
@@ -178,8 +189,9 @@ def _dims(comm, groups, count, grid, slab, darray):
         dims = [1 if axis in groups[-1] else 0 for axis in range(count)]
         if 0 in dims or comm.size == 1:
             return grid_sizes(comm.size, dims)
-        raise InputError(f"expected an axis to split over {comm.size} ranks outside of the last "
-                         f"group, received {groups}")
+        raise InputError(
+            f"expected an axis to split over {comm.size} ranks outside of the last group, received {groups}"
+        )
     axis = (groups[-1][-1] + 1) % count if slab is True else slab
     if not -count <= axis < count:
         raise InputError(f"expected slab to be a bool or an axis, received {slab!r}")
@@ -191,8 +203,9 @@ def _dims(comm, groups, count, grid, slab, darray):
 def _collapsed(groups, dims, factors):
     """Groups joined with the next one where no rank divides them."""
     if any(factor > PADDED for factor in factors):
-        raise InputError("expected no padding with collapse=True, received "
-                         f"{factors}: padded axes are groups of their own")
+        raise InputError(
+            f"expected no padding with collapse=True, received {factors}: padded axes are groups of their own"
+        )
     found = [[]]
     for group in reversed(groups):
         if all(dims[axis] == 1 for axis in group):
@@ -210,5 +223,7 @@ def _check_whole(axes, dims):
         dims[aligned], dims[group[-1]] = dims[group[-1]], dims[aligned]
         aligned = group[-1]
         if any(dims[axis] > 1 for axis in group):
-            raise InputError(f"expected every group of axes to be whole when it is transformed, "
-                             f"received {axes}, with {dims} ranks per axis at group {group}")
+            raise InputError(
+                f"expected every group of axes to be whole when it is transformed, "
+                f"received {axes}, with {dims} ranks per axis at group {group}"
+            )

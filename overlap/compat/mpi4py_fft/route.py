@@ -20,17 +20,22 @@ def dimensions_of(runtime, comms):
     """
     split = [axis for axis, comm in enumerate(comms) if comm.size > 1]
     sizes = [comm.size for comm in comms]
-    everyone = (list(np.ndindex(*sizes)) if isinstance(comms, Subcomm) else
-                runtime.control.allgather([comm.rank for comm in comms]))
+    everyone = (
+        list(np.ndindex(*sizes))
+        if isinstance(comms, Subcomm)
+        else runtime.control.allgather([comm.rank for comm in comms])
+    )
     for order in permutations(split):
         grid = tuple(sizes[axis] for axis in order)
-        if all(rank == sum(where[axis] * int(np.prod(grid[:dimension], dtype=int))
-                           for dimension, axis in enumerate(order))
-               for rank, where in enumerate(everyone)):
+        if all(
+            rank == sum(where[axis] * int(np.prod(grid[:dimension], dtype=int)) for dimension, axis in enumerate(order))
+            for rank, where in enumerate(everyone)
+        ):
             here = everyone[runtime.comm.rank]
             return order, grid, tuple(here[axis] for axis in order)
-    raise InputError(f"expected communicators of a Cartesian grid of {runtime.comm.size} ranks, "
-                     f"received {sizes} ranks per axis")
+    raise InputError(
+        f"expected communicators of a Cartesian grid of {runtime.comm.size} ranks, received {sizes} ranks per axis"
+    )
 
 
 def route_of(groups, layout, padded):
@@ -60,12 +65,12 @@ def for_stages(route, real, forward):
         *first, last = route[0]
         if not first:
             return [(last,), None, ()]
-        return ([(last,), None, tuple(first[::-1])] if real and not forward else
-                [tuple(first), None, (last,)])
+        return [(last,), None, tuple(first[::-1])] if real and not forward else [tuple(first), None, (last,)]
     if forward:
         return route
-    route = [step.reversed() if isinstance(step, Transpose) else
-             step if step is None else step[::-1] for step in route[::-1]]
+    route = [
+        step.reversed() if isinstance(step, Transpose) else step if step is None else step[::-1] for step in route[::-1]
+    ]
     if isinstance(route[1], Transpose) and len(route[0]) > 1:
         kept = tuple(axis for axis in route[0] if axis == route[1].split)
         others = tuple(axis for axis in route[0] if axis not in kept)

@@ -26,13 +26,17 @@ class Transform:
     def __init__(self, xfftn, transfer, pencil):
         self._xfftn, self._transfer, self._pencil = tuple(xfftn), tuple(transfer), tuple(pencil)
         if len(self._xfftn) != len(self._transfer) + 1 or len(self._pencil) != 2:
-            raise InputError("expected one serial transform more than exchanges, and two pencils, received "
-                             f"{len(self._xfftn)}, {len(self._transfer)} and {len(self._pencil)}")
+            raise InputError(
+                "expected one serial transform more than exchanges, and two pencils, received "
+                f"{len(self._xfftn)}, {len(self._transfer)} and {len(self._pencil)}"
+            )
 
     def __repr__(self):
         (before, after), types = self._pencil, self.dtypes
-        return (f"<{type(self).__name__} of {before.shape} {types[0]}, here {before.subshape}, "
-                f"to {after.shape} {types[1]}, here {after.subshape}>")
+        return (
+            f"<{type(self).__name__} of {before.shape} {types[0]}, here {before.subshape}, "
+            f"to {after.shape} {types[1]}, here {after.subshape}>"
+        )
 
     @property
     def input_array(self):

@@ -68,7 +68,7 @@ class Axis:
 
 
 def _one(modes, index):
-    return modes[index:index + 1]
+    return modes[index : index + 1]
 
 
 def axes_of(axes, points, fine, dtype):
@@ -80,5 +80,6 @@ def axes_of(axes, points, fine, dtype):
     dtype : dtype
         Type in real space.
     """
-    return {axis: Axis(n, m, axis == axes[-1] and np.dtype(dtype).kind == "f")
-            for axis, n, m in zip(axes, points, fine)}
+    return {
+        axis: Axis(n, m, axis == axes[-1] and np.dtype(dtype).kind == "f") for axis, n, m in zip(axes, points, fine)
+    }

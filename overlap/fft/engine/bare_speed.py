@@ -8,7 +8,8 @@ from .fftw import COLUMNS, complex_of, empty
 
 
 def _plan(source, target, axes, effort):
-    import pyfftw   # takes a third of a second, which every command would pay
+    import pyfftw  # takes a third of a second, which every command would pay
+
     return pyfftw.FFTW(source, target, axes=axes, flags=(f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT"))
 
 
@@ -50,17 +51,16 @@ def sweep_seconds(shape, axes, dtype, rounds=5):
         return 0.0
     width = shape[-1] if dtype.kind == "c" else shape[-1] // 2 + 1
     spectrum = empty((*shape[:-1], width), complex_of(dtype))
-    source = spectrum if dtype.kind == "c" else (
-        spectrum.view(dtype)[..., :shape[-1]])
+    source = spectrum if dtype.kind == "c" else (spectrum.view(dtype)[..., : shape[-1]])
 
     def planned(*where):
         effort = "measure" if axes[-1] == len(shape) - 1 else "patient"
-        return _plan(source[where], spectrum[where],
-                     tuple(axis - (source.ndim - source[where].ndim) for axis in axes), effort)
+        return _plan(
+            source[where], spectrum[where], tuple(axis - (source.ndim - source[where].ndim) for axis in axes), effort
+        )
 
     if 0 in axes:
-        wheres = [(Ellipsis, slice(start, min(start + COLUMNS, width)))
-                  for start in range(0, width, COLUMNS)]
+        wheres = [(Ellipsis, slice(start, min(start + COLUMNS, width))) for start in range(0, width, COLUMNS)]
     else:
         wheres = [(index,) for index in range(shape[0])]
     ways = [planned(Ellipsis)], [planned(*where) for where in wheres]

@@ -41,9 +41,8 @@ class BlockInPlace:
         if list(lines) == [turned] and real_axis is None and spectral == fine:
             # FFTW turns a block that is hot far faster than it could be copied with strides.
             apart = turned
-            order = [*fine[:apart], *fine[apart + 1:], fine[apart]]
-            modes = View(SCRATCH, tuple(order), strides_of(order, itemsize), dtype, beyond
-                         ).moved_axis(-1, apart)
+            order = [*fine[:apart], *fine[apart + 1 :], fine[apart]]
+            modes = View(SCRATCH, tuple(order), strides_of(order, itemsize), dtype, beyond).moved_axis(-1, apart)
         elif apart is not None:
             real = np.dtype(f"f{itemsize // 2}")
             physical = View(SCRATCH, tuple(fine), strides_of(fine, real.itemsize), real, beyond)
@@ -51,8 +50,9 @@ class BlockInPlace:
         self.keeps_source = forward and real_axis is not None  # all FFTs do
         self.nbytes = beyond + (0 if apart is None else physical.size * physical.dtype.itemsize)
         self._plans, self._gaps = [], []
-        self._folds = [(line.fold if forward else line.unfold, axis)
-                       for axis, line in lines.items() if line.nyquist == "split"]
+        self._folds = [
+            (line.fold if forward else line.unfold, axis) for axis, line in lines.items() if line.nyquist == "split"
+        ]
         self._forward = forward
         if 0 in spectral:
             return
@@ -61,13 +61,13 @@ class BlockInPlace:
         for position, axis in enumerate(axes):
             bounds = [[slice(None)]] * len(shape)
             # Going forward those that are transformed already, backward those that are not yet.
-            for other in axes[:position] if forward else axes[position + 1:]:
+            for other in axes[:position] if forward else axes[position + 1 :]:
                 bounds[other] = [pair[1] for pair in lines[other].segments]
             for where in product(*bounds):
-                source, target = (end[where].array(memory) for end in self._ends_of(
-                    axis == apart, modes, physical))
-                plan = LineTransform(source, target, axis, forward, direction.effort,
-                                     keep=self.keeps_source and axis == apart)
+                source, target = (end[where].array(memory) for end in self._ends_of(axis == apart, modes, physical))
+                plan = LineTransform(
+                    source, target, axis, forward, direction.effort, keep=self.keeps_source and axis == apart
+                )
                 self._plans.append((plan, axis == apart, where))
         for axis, line in () if forward else lines.items():
             for gap in complement([pair[1] for pair in line.segments], line.fine_modes):
@@ -124,7 +124,7 @@ class BlockChain:
         kinds = [(fine, np.dtype(f"f{dtype.itemsize // 2}") if real else dtype), (spectral, dtype), (spectral, dtype)]
         self.nbytes, self._ends = after, []
         kinds = kinds if direction.forward else kinds[::-1]
-        for one, kind in kinds[:1] + kinds[-min(2, len(lines)):]:
+        for one, kind in kinds[:1] + kinds[-min(2, len(lines)) :]:
             view = View(SCRATCH, tuple(one), strides_of(one, kind.itemsize), kind, self.nbytes)
             self._ends.append(view)
             self.nbytes += -(-view.size * kind.itemsize // ALIGNMENT) * ALIGNMENT
@@ -135,18 +135,35 @@ class BlockChain:
         given, between, result = (view.array(memory) for view in (*self._ends[:2], self._ends[-1]))
         for number, axis in enumerate(lines):
             first, last = number == 0, number == len(lines) - 1
-            self._plans.append((LineTransform(given if first else between, result if last else between, axis,
-                                              direction.forward, direction.effort, keep=first), first, last))
+            self._plans.append(
+                (
+                    LineTransform(
+                        given if first else between,
+                        result if last else between,
+                        axis,
+                        direction.forward,
+                        direction.effort,
+                        keep=first,
+                    ),
+                    first,
+                    last,
+                )
+            )
 
     @staticmethod
     def suits(shape, lines, direction):
         """Whether some FFTs of a box are to be made like that."""
         axes, inner = list(lines), len(shape) - 1
-        return (direction.turned not in axes
-                and all(line.fine == line.points and line.nyquist != "split" for line in lines.values())
-                and not any(lines[axis].real for axis in axes[1 if direction.forward else 0:][:len(axes) - 1])
-                and any(axis != inner and (lines[axis].fine & (lines[axis].fine - 1)
-                                           or len(axes) == 1 and lines[axis].fine > SHORT) for axis in axes))
+        return (
+            direction.turned not in axes
+            and all(line.fine == line.points and line.nyquist != "split" for line in lines.values())
+            and not any(lines[axis].real for axis in axes[1 if direction.forward else 0 :][: len(axes) - 1])
+            and any(
+                axis != inner
+                and (lines[axis].fine & (lines[axis].fine - 1) or (len(axes) == 1 and lines[axis].fine > SHORT))
+                for axis in axes
+            )
+        )
 
     def ends(self, physical=None):
         """Where what goes in lies, and what comes out."""
@@ -167,7 +184,7 @@ class BlockFromArray:
     keeps_source = scales_last = True
 
     def __init__(self, shape, whole, lines, direction):
-        (axis, _), = lines.items()
+        ((axis, _),) = lines.items()
         dtype = np.dtype(complex)
         source = View(SCRATCH, tuple(shape), strides_of(whole, dtype.itemsize), dtype)
         room = -(-source.nbytes // ALIGNMENT) * ALIGNMENT
@@ -178,22 +195,29 @@ class BlockFromArray:
         if 0 not in shape:
             given = barely_aligned(whole, dtype)[tuple(slice(0, length) for length in shape)]
             result = target.array(empty(self.nbytes, np.uint8))
-            self._plan = LineTransform(given, result, axis, direction.forward, direction.effort, keep=True, streamed=True)
+            self._plan = LineTransform(
+                given, result, axis, direction.forward, direction.effort, keep=True, streamed=True
+            )
 
     @staticmethod
     def suits(shape, lines, dtype, direction):
         """Whether the FFTs of a box are to be made like that."""
         if len(lines) != 1 or dtype != np.dtype(complex):
             return False
-        (axis, line), = lines.items()
-        inner = int(np.prod(shape[axis + 1:], dtype=int))
-        return (axis < len(shape) - 1 and direction.turned is None and line.fine == line.points > LONG
-                and line.nyquist != "split" and line.points * inner * dtype.itemsize <= ARRAY_NBYTES)
+        ((axis, line),) = lines.items()
+        inner = int(np.prod(shape[axis + 1 :], dtype=int))
+        return (
+            axis < len(shape) - 1
+            and direction.turned is None
+            and line.fine == line.points > LONG
+            and line.nyquist != "split"
+            and line.points * inner * dtype.itemsize <= ARRAY_NBYTES
+        )
 
     @staticmethod
     def at_once(shape, lines):
         """How many lines a block has."""
-        (_, line), = lines.items()
+        ((_, line),) = lines.items()
         return max(FEWEST, HOT_NBYTES // (16 * line.points))
 
     def ends(self, physical=None):

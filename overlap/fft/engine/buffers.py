@@ -42,5 +42,4 @@ class Buffers:
     def __init__(self, send, receive):
         self.send, self.receive = send, receive
         self.bases = np.zeros(BASES, np.int64)
-        self.bases[SEND], self.bases[RECEIVE] = (
-            address_of(buffer) for buffer in (send, receive))
+        self.bases[SEND], self.bases[RECEIVE] = (address_of(buffer) for buffer in (send, receive))

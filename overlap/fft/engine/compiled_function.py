@@ -64,7 +64,8 @@ class CompiledFunction:
             self._failed[0] = 0
             raise RuntimeError(
                 f"expected {self._name} to return arrays of its arguments' shape, received an exception "
-                f"from compiled code; {self._name}.py_func, uncompiled, tells which")
+                f"from compiled code; {self._name}.py_func, uncompiled, tells which"
+            )
 
 
 def can_be_compiled(function: Any) -> bool:
@@ -86,8 +87,9 @@ def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
     if returned is None and places.shared and _returned(function, places, False) is not None:
         raise InputError(
             f"expected a function of shared fields that are read-only, received {function.function.__name__}, which "
-            "writes to one, or was compiled for others (types.Array(..., readonly=True) in its signature mends that)")
-    if returned is None or function.takes_out and returned != types.none:
+            "writes to one, or was compiled for others (types.Array(..., readonly=True) in its signature mends that)"
+        )
+    if returned is None or (function.takes_out and returned != types.none):
         return None  # Python code finds out whether what it returns is `out` itself
     try:
         return CompiledFunction(function.function, function.takes_out, places)
@@ -109,16 +111,20 @@ def _returned(function, places, read_only):
 @intrinsic
 def _read_only(typing, array):
     """The same array, which compiled code cannot write to."""
+
     def generate(context, builder, signature, arguments):
         return arguments[0]
+
     return array.copy(readonly=True)(array), generate
 
 
 @intrinsic
 def _as_it_is(typing, array):
     """The same array."""
+
     def generate(context, builder, signature, arguments):
         return arguments[0]
+
     return array(array), generate
 
 
@@ -127,8 +133,9 @@ def _planes(count, step, kind, access=_as_it_is):
     if count == 0:
         return numba.njit(lambda address, shape: ())
     fewer, offset = _planes(count - 1, step, kind, access), (count - 1) * step
-    return numba.njit(lambda address, shape: fewer(address, shape) + (
-        access(carray(pointer(address + offset), shape, kind)),))
+    return numba.njit(
+        lambda address, shape: fewer(address, shape) + (access(carray(pointer(address + offset), shape, kind)),)
+    )
 
 
 def _callback(function, takes_out, places, failed):
@@ -136,8 +143,7 @@ def _callback(function, takes_out, places, failed):
     fields = _planes(places.inputs, places.step, kind)
     shared = _planes(places.shared, places.shared_step, kind, _read_only)
     results = _planes(places.outputs, places.step, kind)
-    after, nx, outputs, single = (places.inputs * places.step, places.nx, places.outputs,
-                                  places.outputs == 1)
+    after, nx, outputs, single = (places.inputs * places.step, places.nx, places.outputs, places.outputs == 1)
 
     @numba.njit
     def copied(made, returned):  # by hand: numba takes seconds to compile an assignment of arrays
@@ -148,18 +154,22 @@ def _callback(function, takes_out, places, failed):
                 made[row, column] = returned[row, column]
 
     if takes_out and single:
+
         @numba.njit
         def fill(given, made):
             function(*(given + (made[0],)))
     elif takes_out:
+
         @numba.njit
         def fill(given, made):
             function(*(given + (made,)))
     elif single:
+
         @numba.njit
         def fill(given, made):
             copied(made[0], function(*given))
     else:
+
         @numba.njit
         def fill(given, made):
             returned = function(*given)

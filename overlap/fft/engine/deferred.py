@@ -45,8 +45,9 @@ class DeferredTiles:
         blocks = stage.blocks
         remainder = DeferredBlocks(blocks, done, units)
         self.parts = chunks(remainder.units, max(chunk, -(-remainder.units // MOST_MESSAGES)))
-        messages = [Message(remainder.message(part), blocks.rank, stage.target_shape, True, False)
-                    for part in self.parts]
+        messages = [
+            Message(remainder.message(part), blocks.rank, stage.target_shape, True, False) for part in self.parts
+        ]
         sizes = [message.send_size for message in messages]
         self.receive_size = max(message.receive_size for message in messages)
         self.memory = zeros(sum(sizes), dtype)
@@ -54,9 +55,11 @@ class DeferredTiles:
         self._stage, self._dtype, self._done = stage, dtype, done
         self._messages, self._pieces, boxes = {}, [], []
         for part, message, start in zip(self.parts, messages, starts_of(sizes)):
-            self._messages[part.start] = message, self.memory[start:start + message.send_size]
-            pieces = [replace(piece, offset=piece.offset + start * dtype.itemsize)
-                      for piece in message.pieces_sent(ASIDE, dtype)]
+            self._messages[part.start] = message, self.memory[start : start + message.send_size]
+            pieces = [
+                replace(piece, offset=piece.offset + start * dtype.itemsize)
+                for piece in message.pieces_sent(ASIDE, dtype)
+            ]
             for rank, (piece, box) in enumerate(zip(pieces, message.sent)):
                 if rank != blocks.rank:
                     self._pieces.append(piece)
@@ -87,8 +90,11 @@ class DeferredTiles:
             if length_of(here):
                 there = (*where, moved(here, -self._row))
                 self._sweeps[length_of(here)].write(
-                    program, [source[(*where, here)]],
-                    [target[self._own[number]], *(piece[there] for piece in self._pieces)], scale)
+                    program,
+                    [source[(*where, here)]],
+                    [target[self._own[number]], *(piece[there] for piece in self._pieces)],
+                    scale,
+                )
 
     def unpack(self, program, part, target):
         """Write the storing of what was received of a late message, and the stage's other FFTs of it."""
@@ -106,11 +112,15 @@ class DeferredTiles:
             if length_of(here):
                 there, sweep = (*where, moved(here, -self._row)), stage.then[length_of(here)].overlapping()
                 groups = sweep.groups[part]
-                sweep.write(program, [_in_all(piece[there], split, first, length) for piece in pieces],
-                            [target[(*where, here)]], blocks=slice(groups[0].start, groups[-1].stop))
+                sweep.write(
+                    program,
+                    [_in_all(piece[there], split, first, length) for piece in pieces],
+                    [target[(*where, here)]],
+                    blocks=slice(groups[0].start, groups[-1].stop),
+                )
 
 
 def _in_all(piece, axis, first, length):
     """A view of some indices of an axis, as the part from `first` on of one of all indices."""
-    shape = (*piece.shape[:axis], length, *piece.shape[axis + 1:])
+    shape = (*piece.shape[:axis], length, *piece.shape[axis + 1 :])
     return replace(piece, shape=shape, offset=piece.offset - first * piece.strides[axis])

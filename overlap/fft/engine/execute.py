@@ -31,33 +31,39 @@ TILE = 16  # elements along both innermost axes of a copy that transposes
 @intrinsic
 def call(typing, function, argument, source, target):
     """Call a C function of three addresses by its address."""
+
     def generate(context, builder, signature, arguments):
         word = ir.IntType(64)
         kind = ir.FunctionType(ir.VoidType(), [word] * 3)
         address, *given = arguments
         builder.call(builder.inttoptr(address, kind.as_pointer()), given)
         return context.get_dummy_value()
+
     return types.void(types.int64, types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
 def _move(typing, target, source, nbytes):
     """Copy bytes from an address to another, where they do not overlap."""
+
     def generate(context, builder, signature, arguments):
         byte = ir.IntType(8).as_pointer()
         target, source = (builder.inttoptr(address, byte) for address in arguments[:2])
         cgutils.raw_memcpy(builder, target, source, arguments[2], 1)
         return context.get_dummy_value()
+
     return types.void(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
 def _clear(typing, target, nbytes):
     """Set bytes to zero."""
+
     def generate(context, builder, signature, arguments):
         target = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
         cgutils.memset(builder, target, arguments[1], 0)
         return context.get_dummy_value()
+
     return types.void(types.int64, types.int64), generate
 
 
@@ -67,7 +73,9 @@ def _loads(kind):
         def generate(context, builder, signature, arguments):
             pointer = context.get_value_type(kind).as_pointer()
             return builder.load(builder.inttoptr(arguments[0], pointer))
+
         return kind(types.int64), generate
+
     return load
 
 
@@ -78,7 +86,9 @@ def _stores(kind):
             pointer = context.get_value_type(kind).as_pointer()
             builder.store(arguments[1], builder.inttoptr(arguments[0], pointer))
             return context.get_dummy_value()
+
         return types.void(types.int64, kind), generate
+
     return store
 
 
@@ -86,14 +96,17 @@ def _stores(kind):
 def _bits_to_float(typing, bits):
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
+
     return types.float64(types.int64), generate
 
 
 @intrinsic
 def pointer(typing, address):
     """An address as numba's `carray` takes it."""
+
     def generate(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
     return types.voidptr(types.int64), generate
 
 
@@ -203,8 +216,7 @@ def _zero(target, line):
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
             for k in range(line[LENGTHS + 2]):
-                there = (target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1]
-                         + k * line[TARGET_STRIDES + 2])
+                there = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1] + k * line[TARGET_STRIDES + 2]
                 if nbytes == 0:
                     _clear(there, line[LENGTHS + 3])
                     continue
@@ -220,18 +232,14 @@ def _add(target, source, line):
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
             for k in range(line[LENGTHS + 2]):
-                here = (source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1]
-                        + k * line[SOURCE_STRIDES + 2])
-                there = (target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1]
-                         + k * line[TARGET_STRIDES + 2])
+                here = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1] + k * line[SOURCE_STRIDES + 2]
+                there = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1] + k * line[TARGET_STRIDES + 2]
                 for _ in range(line[LENGTHS + 3]):
                     for at in range(0, nbytes, precision):
                         if precision == 8:
-                            _store_double(there + at, _load_double(there + at)
-                                          + _load_double(here + at))
+                            _store_double(there + at, _load_double(there + at) + _load_double(here + at))
                         else:
-                            _store_single(there + at, _load_single(there + at)
-                                          + _load_single(here + at))
+                            _store_single(there + at, _load_single(there + at) + _load_single(here + at))
                     here += line[SOURCE_STRIDES + 3]
                     there += line[TARGET_STRIDES + 3]
 
@@ -255,8 +263,8 @@ def execute(program, bases):
         for turn in range(count):
             for number in range(at, at + body):
                 line = program[number]
-                source = (bases[line[SOURCE]] + line[SOURCE_OFFSET] + turn * line[SOURCE_STEP])
-                target = (bases[line[TARGET]] + line[TARGET_OFFSET] + turn * line[TARGET_STEP])
+                source = bases[line[SOURCE]] + line[SOURCE_OFFSET] + turn * line[SOURCE_STEP]
+                target = bases[line[TARGET]] + line[TARGET_OFFSET] + turn * line[TARGET_STEP]
                 operation = line[OPERATION]
                 if operation == COPY:
                     _copy(target, source, line)
@@ -272,9 +280,11 @@ def execute(program, bases):
 @intrinsic
 def _exchange(typing, address, value):
     """Store a word; the one that was there."""
+
     def generate(context, builder, signature, arguments):
         place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
         return builder.atomic_rmw("xchg", place, arguments[1], "seq_cst")
+
     return types.int64(types.int64, types.int64), generate
 
 
@@ -298,8 +308,7 @@ def execute_steps(code, steps, busy, source, target):
     bases = np.empty(number, np.int64)
     for step in steps:
         for base in range(number):
-            bases[base] = (step[2 + base] * source + step[2 + number + base] * target
-                           + step[2 + 2 * number + base])
-        execute(code[step[0]:step[1]], bases)
+            bases[base] = step[2 + base] * source + step[2 + number + base] * target + step[2 + 2 * number + base]
+        execute(code[step[0] : step[1]], bases)
     _exchange(busy, 0)
     return True

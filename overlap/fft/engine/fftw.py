@@ -27,7 +27,7 @@ def aligned(shape: Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarra
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
     raw = np.empty(nbytes + alignment, np.uint8)
     start = -address_of(raw) % alignment
-    return raw[start:start + nbytes].view(dtype).reshape(shape)
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def empty(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:

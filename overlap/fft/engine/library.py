@@ -73,8 +73,7 @@ class Precision:
 
     def alignment_of(self, array: np.ndarray) -> int:
         """What FFTW makes of an array's address: 0 is the best alignment."""
-        return self.function("alignment_of", ctypes.c_int)(
-            ctypes.c_void_p(array.__array_interface__["data"][0]))
+        return self.function("alignment_of", ctypes.c_int)(ctypes.c_void_p(array.__array_interface__["data"][0]))
 
     def version(self) -> str:
         """Version of FFTW, such as ``"3.3.10"``."""
@@ -101,6 +100,7 @@ def _libraries() -> ctypes.PyDLL:
         libraries = ctypes.PyDLL(str(_extension()))
     except OSError:  # it cannot be loaded without what `import` does first
         import pyfftw
+
         libraries = ctypes.PyDLL(pyfftw.pyfftw.__file__)
     if not hasattr(libraries, PREFIXES["D"] + "execute_dft"):
         raise ImportError("expected pyfftw to be linked with a shared library of FFTW, found none")

@@ -66,16 +66,26 @@ class LineTransform:
         Addresses: ``function(plan, source, target)`` executes it.
     """
 
-    def __init__(self, source: np.ndarray, target: np.ndarray, axis: int, forward: bool,
-                 effort: str | None, keep: bool = False, streamed: bool = False) -> None:
+    def __init__(
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        axis: int,
+        forward: bool,
+        effort: str | None,
+        keep: bool = False,
+        streamed: bool = False,
+    ) -> None:
         self._fftw = fftw_of(source.dtype)
         kind = {"cc": "dft", "fc": "dft_r2c", "cf": "dft_c2r"}[source.dtype.kind + target.dtype.kind]
         self._destroy = self._fftw.function("destroy_plan")
         make = self._fftw.function(f"plan_guru64_{kind}", ctypes.c_void_p)
         self._fftw.plan_with_one_thread()
         physical = source if kind != "dft_c2r" else target
-        dimensions = [_Dimension(length, here // source.itemsize, there // target.itemsize)
-                      for length, here, there in zip(physical.shape, source.strides, target.strides)]
+        dimensions = [
+            _Dimension(length, here // source.itemsize, there // target.itemsize)
+            for length, here, there in zip(physical.shape, source.strides, target.strides)
+        ]
         line = dimensions.pop(axis)
         # Batched axes, those with the longer strides first: FFTW need not look for an order then.
         batch = sorted(dimensions, key=lambda one: one.output, reverse=True)
@@ -90,9 +100,16 @@ class LineTransform:
             return known
 
         def made(flags: int) -> int | None:
-            return make(1, ctypes.byref(line), len(batch), (_Dimension * len(batch))(*batch),
-                        ctypes.c_void_p(address_of(source)), ctypes.c_void_p(address_of(target)),
-                        *direction, ctypes.c_uint(flags | kept))
+            return make(
+                1,
+                ctypes.byref(line),
+                len(batch),
+                (_Dimension * len(batch))(*batch),
+                ctypes.c_void_p(address_of(source)),
+                ctypes.c_void_p(address_of(target)),
+                *direction,
+                ctypes.c_uint(flags | kept),
+            )
 
         execute = self._fftw.function(f"execute_{kind}")
         self.function: int = ctypes.cast(execute, ctypes.c_void_p).value or 0
@@ -104,16 +121,16 @@ class LineTransform:
         else:
             plan = planned(NARROW) if source is target else self._faster(planned, source, target)
         if plan is None:
-            raise RuntimeError(f"expected FFTW to plan axis {axis} of {physical.shape} "
-                               f"{source.dtype}, received no plan")
+            raise RuntimeError(
+                f"expected FFTW to plan axis {axis} of {physical.shape} {source.dtype}, received no plan"
+            )
         self.plan: int = plan
 
     def __del__(self) -> None:
         if getattr(self, "plan", None) is not None:
             self._destroy(ctypes.c_void_p(self.plan))
 
-    def _faster(self, planned: Callable[[int], int | None], source: np.ndarray,
-                target: np.ndarray) -> int | None:
+    def _faster(self, planned: Callable[[int], int | None], source: np.ndarray, target: np.ndarray) -> int | None:
         """The plan that wisdom has, or the faster one of two searches."""
         if known := planned(WIDE | WISDOM_ONLY) or planned(NARROW | WISDOM_ONLY):
             return known

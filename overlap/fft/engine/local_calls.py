@@ -67,8 +67,15 @@ class LocalCalls:
     def _record(self, arrays, sources, targets, scale):
         """All programs as one array, and where each begins and what its bases are."""
         places = [(OF_SOURCE, sources, arrays[0][0].address), (OF_TARGET, targets, arrays[-1][0].address)]
-        bounds = [(kind, min(low for low, _ in map(byte_bounds, some)), max(high for _, high in map(byte_bounds, some)),
-                   first) for kind, some, first in places]
+        bounds = [
+            (
+                kind,
+                min(low for low, _ in map(byte_bounds, some)),
+                max(high for _, high in map(byte_bounds, some)),
+                first,
+            )
+            for kind, some, first in places
+        ]
         codes, steps, begun = [], [], 0
         for _, (code, bases) in self._staged.steps(self._tasks, arrays, self._slot, scale):
             if not len(code):
@@ -76,8 +83,9 @@ class LocalCalls:
             codes.append(code)
             step = np.zeros((3, BASES), np.int64)
             for base, address in enumerate(bases.tolist()):
-                kind, first = next(((kind, first) for kind, low, high, first in bounds if low <= address < high),
-                                   (ABSOLUTE, 0))
+                kind, first = next(
+                    ((kind, first) for kind, low, high, first in bounds if low <= address < high), (ABSOLUTE, 0)
+                )
                 if kind:
                     step[kind - 1, base] = 1
                 step[2, base] = address - first
@@ -100,7 +108,8 @@ class LocalCall:
         done = execute_steps(*self._arguments)
         took_s = perf_counter() - started
         if not done:
-            raise RuntimeError("expected threads to call a transform one at a time, received a call while another "
-                               "thread is in one")
+            raise RuntimeError(
+                "expected threads to call a transform one at a time, received a call while another thread is in one"
+            )
         for load in self._loads:
             load.add(took_s, took_s, 1)

@@ -91,15 +91,28 @@ class PlaneBlocks:
         for height in set(map(length_of, self.rows)) if nx else ():
             inside, spectral = slice(0, height), complex_of(dtype)
             here = [(one, inside, slice(0, nx))]
-            boxes = [[(one, inside, box[X]) for box in boxes] for boxes in (
-                back.message(one).received, forth.message(one).sent)]
+            boxes = [
+                [(one, inside, box[X]) for box in boxes]
+                for boxes in (back.message(one).received, forth.message(one).sent)
+            ]
             self._sweeps[height] = (
-                Sweep((1, height, lines[X].length(True)), {X: lines[X]}, spectral,
-                      Direction(False, effort), boxes[0], here, self._fields_nbytes),
-                Sweep((1, height, nx), {X: lines[X]}, dtype, Direction(True, effort), here, boxes[1],
-                      self._fields_nbytes))
-        nbytes = max([self._fields_nbytes, back.scratch_nbytes, forth.scratch_nbytes]
-                     + [sweep.scratch_nbytes for pair in self._sweeps.values() for sweep in pair])
+                Sweep(
+                    (1, height, lines[X].length(True)),
+                    {X: lines[X]},
+                    spectral,
+                    Direction(False, effort),
+                    boxes[0],
+                    here,
+                    self._fields_nbytes,
+                ),
+                Sweep(
+                    (1, height, nx), {X: lines[X]}, dtype, Direction(True, effort), here, boxes[1], self._fields_nbytes
+                ),
+            )
+        nbytes = max(
+            [self._fields_nbytes, back.scratch_nbytes, forth.scratch_nbytes]
+            + [sweep.scratch_nbytes for pair in self._sweeps.values() for sweep in pair]
+        )
         self._scratch = [zeros(nbytes, np.uint8) for _ in range(workers)]
         self._addresses = [address_of(memory) for memory in self._scratch]
         self._arrays = [{} for _ in self._scratch]  # of every worker, by rows and planes
@@ -116,8 +129,7 @@ class PlaneBlocks:
         found = self._arrays[worker].get((height, planes))
         if found is None:
             memory, inputs = self._scratch[worker], self.counts[0]
-            fields = [self._view(number, planes * height).array(memory)[0]
-                      for number in range(sum(self.counts))]
+            fields = [self._view(number, planes * height).array(memory)[0] for number in range(sum(self.counts))]
             found = self._arrays[worker][height, planes] = fields[:inputs], fields[inputs:]
         return found
 
@@ -128,8 +140,7 @@ class PlaneBlocks:
     def messages(self, count):
         """The messages of so many slices, to real space and back."""
         inputs, outputs = self.counts
-        return (self.back.message(slice(0, count * inputs)),
-                self.forth.message(slice(0, count * outputs)))
+        return (self.back.message(slice(0, count * inputs)), self.forth.message(slice(0, count * outputs)))
 
     def pack(self, slot, part, number, field):
         """Make the first FFTs of one input of some slices, into the message."""
@@ -167,8 +178,9 @@ class PlaneBlocks:
         self._execute(code, buffers)
 
     def _run_block(self, write, slot, count, planes, block):
-        code = self._codes.find((), (write.__name__, count, planes.start, planes.stop, block), write,
-                                count, planes, block)
+        code = self._codes.find(
+            (), (write.__name__, count, planes.start, planes.stop, block), write, count, planes, block
+        )
         self._execute(code, slot.middle)
 
     def _execute(self, code, buffers):
@@ -179,18 +191,24 @@ class PlaneBlocks:
         inputs = self.counts[0]
         body = Program()
         self.back.first[1].write(
-            body, [source[:1].stepping(0, 1)],
-            [piece[number:number + 1].stepping(0, inputs)
-             for piece in self.back.pieces_to_send(count * inputs, RECEIVE)], self._scales[0])
+            body,
+            [source[:1].stepping(0, 1)],
+            [
+                piece[number : number + 1].stepping(0, inputs)
+                for piece in self.back.pieces_to_send(count * inputs, RECEIVE)
+            ],
+            self._scales[0],
+        )
         program.repeat(body, count)
 
     def _write_unpack(self, program, target, number, count):
         outputs = self.counts[1]
         body = Program()
         self.forth.then[1].write(
-            body, [piece[number:number + 1].stepping(0, outputs)
-                   for piece in self.forth.pieces_received(count * outputs)],
-            [target[:1].stepping(0, 1)])
+            body,
+            [piece[number : number + 1].stepping(0, outputs) for piece in self.forth.pieces_received(count * outputs)],
+            [target[:1].stepping(0, 1)],
+        )
         program.repeat(body, count)
 
     def _write_to_real(self, program, count, planes, block):
@@ -200,8 +218,10 @@ class PlaneBlocks:
         for place, plane in enumerate(range(planes.start, planes.stop)):
             for number, at in enumerate(range(plane * inputs, (plane + 1) * inputs)):
                 self._sweeps[height][0].write_to(
-                    program, [piece[at:at + 1, rows].stepping(0, inputs) for piece in pieces],
-                    self._view(number, height, place))
+                    program,
+                    [piece[at : at + 1, rows].stepping(0, inputs) for piece in pieces],
+                    self._view(number, height, place),
+                )
 
     def _write_to_modes(self, program, count, planes, block):
         (inputs, outputs), rows = self.counts, self.rows[block]
@@ -210,8 +230,11 @@ class PlaneBlocks:
         for place, plane in enumerate(range(planes.start, planes.stop)):
             for number, at in enumerate(range(plane * outputs, (plane + 1) * outputs)):
                 self._sweeps[height][1].write_from(
-                    program, self._view(inputs + number, height, place),
-                    [piece[at:at + 1, rows].stepping(0, outputs) for piece in pieces], self._scales[1])
+                    program,
+                    self._view(inputs + number, height, place),
+                    [piece[at : at + 1, rows].stepping(0, outputs) for piece in pieces],
+                    self._scales[1],
+                )
 
     def _write_apply(self, program, count, function, shared):
         body, first = Program(), slice(0, 1)

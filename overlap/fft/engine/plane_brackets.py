@@ -53,13 +53,18 @@ class PlaneBrackets:
         self._back, self._forth = stages
         self.messages = tuple(stage.message(ONE) for stage in stages)
         self.planes = self._back.target_shape[PLANES]
-        self.blocks = [slice(2 * part.start, min(2 * part.stop, self.planes))
-                       for part in chunks(-(-self.planes // 2), PAIRS)]
+        self.blocks = [
+            slice(2 * part.start, min(2 * part.stop, self.planes)) for part in chunks(-(-self.planes // 2), PAIRS)
+        ]
         self._modes, self._spacing, self._points = self._back.shape[KY:], spacing, points
         (nky, _), (ny, nx) = self._modes, points
-        shapes = [(2 * PAIRS, 2 * nky - 1, nx),  # modes, ky = -M ... M
-                  (PAIRS, 2 * nky - 1, nx),  # spectra, ky = 0 ... M, -M ... -1
-                  (2, ny, nx), (2, ny, nx), (ny, nx)]  # of one pair, which stay in the cache
+        shapes = [
+            (2 * PAIRS, 2 * nky - 1, nx),  # modes, ky = -M ... M
+            (PAIRS, 2 * nky - 1, nx),  # spectra, ky = 0 ... M, -M ... -1
+            (2, ny, nx),
+            (2, ny, nx),
+            (ny, nx),
+        ]  # of one pair, which stay in the cache
         line, first, views = ALIGNMENT // 16, 0, []
         for shape in shapes:
             views.append(View.contiguous(SCRATCH, shape, np.dtype(complex), first))
@@ -75,13 +80,16 @@ class PlaneBrackets:
     def _plan(self, effort):
         """FFTW's plans for one pair."""
         (nky, _), (ny, _) = self._modes, self._points
-        lines = self._lines = self._gradients[:1].reshaped(self._gradients.shape[1:])  # free once the brackets are taken
+        lines = self._lines = self._gradients[:1].reshaped(
+            self._gradients.shape[1:]
+        )  # free once the brackets are taken
 
         def planned(source, target, axis, forward):
-            return LineTransform(*(view.array(self._scratch[0]) for view in (source, target)), axis, forward,
-                                 effort, keep=True)
+            return LineTransform(
+                *(view.array(self._scratch[0]) for view in (source, target)), axis, forward, effort, keep=True
+            )
 
-        self._rows = planned(self._loaded[:2], self._columns[:, :2 * nky - 1], 2, False)
+        self._rows = planned(self._loaded[:2], self._columns[:, : 2 * nky - 1], 2, False)
         self._to_real = planned(self._columns, self._gradients, 1, False)
         self._to_lines = planned(self._brackets, lines, 0, True)
         ends = [(slice(0, nky), slice(0, nky))]
@@ -90,7 +98,7 @@ class PlaneBrackets:
         self._ends = [(planned(lines[here], self._spectrum(0)[there], 1, True), here, there) for here, there in ends]
 
     def _spectrum(self, pair):
-        return self._spectra[pair:pair + 1].reshaped(self._spectra.shape[1:])
+        return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
 
     def apply(self, slot, f, out, gradient):
         """The brackets of a slice, whose first exchange is over; the second one sends the others'.
@@ -132,7 +140,7 @@ class PlaneBrackets:
         self._write_load(program, block)
         for pair, planes in _pairs(block):
             self._write_to_real(program, pair)
-            program.copy(self._advecting(planes, block), self._gradients[:length_of(planes)])
+            program.copy(self._advecting(planes, block), self._gradients[: length_of(planes)])
 
     def _advecting(self, planes, block):
         """Some planes of the advecting gradient, moving on by blocks."""
@@ -148,8 +156,9 @@ class PlaneBrackets:
         for piece, (first, rows) in zip(pieces, self._rows_of(message.received)):
             if piece.size:
                 argument = self._argument(length_of(block), rows, self._modes[1], first, lines, nx, *self._spacing)
-                program.call(_spread.address, argument, self._loaded,
-                             piece[:, block].stepping(PLANES, length_of(block)))
+                program.call(
+                    _spread.address, argument, self._loaded, piece[:, block].stepping(PLANES, length_of(block))
+                )
 
     def _write_to_real(self, program, pair):
         """Bring f_x + i f_y of a pair of planes to real space.
@@ -157,15 +166,19 @@ class PlaneBrackets:
         The modes are laid out from the most negative one on, not in FFTW's order: that gives all fields
         the same phase, on which the bracket does not depend.
         """
-        program.transform(self._rows, self._columns, self._loaded[2 * pair:])
+        program.transform(self._rows, self._columns, self._loaded[2 * pair :])
         program.transform(self._to_real, self._gradients, self._columns)
 
     def _write_brackets(self, program, pair, advecting):
         """The brackets of a pair of planes, and their spectrum."""
         self._write_to_real(program, pair)
         planes, points = advecting.shape[0], self._brackets.size
-        program.call(_multiply.address, self._argument(planes, points, self._brackets.offset - self._gradients.offset),
-                     self._gradients, advecting)
+        program.call(
+            _multiply.address,
+            self._argument(planes, points, self._brackets.offset - self._gradients.offset),
+            self._gradients,
+            advecting,
+        )
         program.transform(self._to_lines, self._lines, self._brackets)
         for transform, here, there in self._ends:
             program.transform(transform, self._spectrum(pair)[there], self._lines[here])
@@ -178,10 +191,12 @@ class PlaneBrackets:
         pieces[rank] = View.contiguous(TARGET, self._forth.target_shape, np.dtype(complex))[message.received[rank]]
         for piece, (first, rows) in zip(pieces, self._rows_of(message.sent)):
             if piece.size:
-                argument = self._argument(length_of(block), rows, self._modes[1], first, lines, nx,
-                                          0.5 / self._brackets.size)
-                program.call(_separate.address, argument, piece[:, block].stepping(PLANES, length_of(block)),
-                             self._spectra)
+                argument = self._argument(
+                    length_of(block), rows, self._modes[1], first, lines, nx, 0.5 / self._brackets.size
+                )
+                program.call(
+                    _separate.address, argument, piece[:, block].stepping(PLANES, length_of(block)), self._spectra
+                )
 
     @staticmethod
     def _rows_of(boxes):
@@ -273,13 +288,9 @@ def _separate(argument, source, target):
             b, d = piece[2 * pair, row], piece[min(2 * pair + 1, planes - 1), row]
             for kx in range(most + 1):
                 c, opposite = here[kx], mirrored[(nx - kx) % nx]
-                d[most + kx] = complex(scale * (c.imag + opposite.imag),
-                                       scale * (opposite.real - c.real))
-                b[most + kx] = complex(scale * (c.real + opposite.real),
-                                       scale * (c.imag - opposite.imag))
+                d[most + kx] = complex(scale * (c.imag + opposite.imag), scale * (opposite.real - c.real))
+                b[most + kx] = complex(scale * (c.real + opposite.real), scale * (c.imag - opposite.imag))
             for kx in range(1, most + 1):
                 c, opposite = here[nx - kx], mirrored[kx]
-                d[most - kx] = complex(scale * (c.imag + opposite.imag),
-                                       scale * (opposite.real - c.real))
-                b[most - kx] = complex(scale * (c.real + opposite.real),
-                                       scale * (c.imag - opposite.imag))
+                d[most - kx] = complex(scale * (c.imag + opposite.imag), scale * (opposite.real - c.real))
+                b[most - kx] = complex(scale * (c.real + opposite.real), scale * (c.imag - opposite.imag))

@@ -61,8 +61,7 @@ class View:
     @classmethod
     def contiguous(cls, base: int, shape: tuple[int, ...], dtype: np.dtype, first: int = 0) -> View:
         """A C-contiguous one, `first` elements after the start of the base."""
-        return cls(base, tuple(shape), strides_of(shape, dtype.itemsize), dtype,
-                   first * dtype.itemsize)
+        return cls(base, tuple(shape), strides_of(shape, dtype.itemsize), dtype, first * dtype.itemsize)
 
     @classmethod
     def of_lines(cls, base: int, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
@@ -70,7 +69,7 @@ class View:
 
         Without the gap lines whose length is a power of two would compete for the same places in the cache.
         """
-        others = shape[:axis] + shape[axis + 1:]
+        others = shape[:axis] + shape[axis + 1 :]
         line = -(-shape[axis] * dtype.itemsize // REQUIRED_ALIGNMENT) * REQUIRED_ALIGNMENT
         strides = strides_of(others, line + GAP_NBYTES)
         return cls(base, tuple(shape), (*strides[:axis], dtype.itemsize, *strides[axis:]), dtype)
@@ -99,23 +98,26 @@ class View:
 
     def is_like(self, other: View) -> bool:
         """Whether FFTs that were planned on the view `other`, which is aligned, work on this one."""
-        return (self.dtype == other.dtype and self.shape == other.shape and self.aligned
-                and (self.offset | self.step) % REQUIRED_ALIGNMENT == 0
-                and all(length == 1 or here == there for length, here, there in zip(
-                    self.shape, self.strides, other.strides)))
+        return (
+            self.dtype == other.dtype
+            and self.shape == other.shape
+            and self.aligned
+            and (self.offset | self.step) % REQUIRED_ALIGNMENT == 0
+            and all(
+                length == 1 or here == there for length, here, there in zip(self.shape, self.strides, other.strides)
+            )
+        )
 
     def moved_axis(self, axis: int, to: int) -> View:
         """The same with an axis at another place, as `numpy.moveaxis` has it."""
         order = list(range(len(self.shape)))
         order.insert(to % len(order), order.pop(axis))
-        return replace(self, shape=tuple(self.shape[i] for i in order),
-                       strides=tuple(self.strides[i] for i in order))
+        return replace(self, shape=tuple(self.shape[i] for i in order), strides=tuple(self.strides[i] for i in order))
 
     def reshaped(self, shape: tuple[int, ...]) -> View:
         """The same, C-contiguous, with another shape."""
         expected = strides_of(self.shape, self.dtype.itemsize)
-        if not all(length == 1 or here == there for length, here, there in zip(
-                self.shape, self.strides, expected)):
+        if not all(length == 1 or here == there for length, here, there in zip(self.shape, self.strides, expected)):
             raise ValueError(f"expected a contiguous view, received {self}")
         return replace(self, shape=tuple(shape), strides=strides_of(shape, self.dtype.itemsize))
 
@@ -194,8 +196,7 @@ class Program:
             return
         if count > 1:
             line = [0] * codes.WIDTH
-            line[codes.OPERATION], line[codes.COUNT], line[codes.BODY] = (
-                codes.REPEAT, count, len(body))
+            line[codes.OPERATION], line[codes.COUNT], line[codes.BODY] = (codes.REPEAT, count, len(body))
             self._lines.append(line)
         self._lines += body._lines
         self._transforms |= body._transforms
@@ -203,18 +204,23 @@ class Program:
     def _line(self, operation, source, target, further, away):
         line = [0] * codes.WIDTH
         line[codes.OPERATION] = operation
-        line[codes.SOURCE:codes.TARGET_STEP + 1] = (
-            source.base, source.offset + further, source.step,
-            target.base, target.offset + away, target.step)
+        line[codes.SOURCE : codes.TARGET_STEP + 1] = (
+            source.base,
+            source.offset + further,
+            source.step,
+            target.base,
+            target.offset + away,
+            target.step,
+        )
         self._lines.append(line)
         return line
 
     @staticmethod
     def _lay(line, shape, sources, targets, dtype, run):
         """Fill in lengths and strides."""
-        line[codes.LENGTHS:codes.LENGTHS + AXES] = shape
-        line[codes.SOURCE_STRIDES:codes.SOURCE_STRIDES + AXES] = sources
-        line[codes.TARGET_STRIDES:codes.TARGET_STRIDES + AXES] = targets
+        line[codes.LENGTHS : codes.LENGTHS + AXES] = shape
+        line[codes.SOURCE_STRIDES : codes.SOURCE_STRIDES + AXES] = sources
+        line[codes.TARGET_STRIDES : codes.TARGET_STRIDES + AXES] = targets
         if run:
             line[codes.LENGTHS + AXES - 1] *= dtype.itemsize
         else:
@@ -263,7 +269,7 @@ def strides_of(shape, itemsize):
     strides = [itemsize]
     for length in reversed(shape[1:]):
         strides.append(strides[-1] * length)
-    return tuple(reversed(strides[:len(shape)]))
+    return tuple(reversed(strides[: len(shape)]))
 
 
 def _precision(dtype):
@@ -300,6 +306,4 @@ def _instructions(target, source):
     for index in np.ndindex(*(axis[0] for axis in outer)):
         here = sum(i * axis[1] for i, axis in zip(index, outer))
         there = sum(i * axis[2] for i, axis in zip(index, outer))
-        yield ([axis[0] for axis in inner], (here, [axis[1] for axis in inner]),
-               (there, [axis[2] for axis in inner]))
-
+        yield ([axis[0] for axis in inner], (here, [axis[1] for axis in inner]), (there, [axis[2] for axis in inner]))

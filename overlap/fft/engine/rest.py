@@ -50,24 +50,43 @@ class Rest:
             beside = split == axis + 1 or split == 1 == axis - 1  # nothing but a batch of one before the two
             if not able and split == 1:
                 self.late_units, ends = len(stage.late_parts), (split, stage.late_parts)
-            elif able and axis == way.transpose.joined and not way.then and beside and (
-                    (dtype.itemsize * row) % REQUIRED_ALIGNMENT == 0):
+            elif (
+                able
+                and axis == way.transpose.joined
+                and not way.then
+                and beside
+                and ((dtype.itemsize * row) % REQUIRED_ALIGNMENT == 0)
+            ):
                 self.late_units = len(stage.late_parts)
-                inner = points(local[split + 1:axis] if split < axis else local[split + 1:])
+                inner = points(local[split + 1 : axis] if split < axis else local[split + 1 :])
                 cuts = [slice(part.start * inner, part.stop * inner) for part in stage.late_parts]
                 before = split < axis
         alone = alone or points(local) * dtype.itemsize % REQUIRED_ALIGNMENT == 0
-        if able and len(axes) == 1 and alone and SweepInPlace.suits(
-                local, axes[0], dtype, () if before else cuts or ()):
+        if (
+            able
+            and len(axes) == 1
+            and alone
+            and SweepInPlace.suits(local, axes[0], dtype, () if before else cuts or ())
+        ):
             self.sweep = SweepInPlace(local, axes[0], dtype, direction, cuts=cuts, before=before)
         else:
             there = transformed(local, axes, lines, direction.forward)
             own = direction if direction.forward else replace(direction, turned=None)
-            self.sweep = Sweep(local, {axis: lines[axis] for axis in axes}, dtype, own, [_whole(local)], [_whole(there)],
-                               same=able, ends=ends)
+            self.sweep = Sweep(
+                local,
+                {axis: lines[axis] for axis in axes},
+                dtype,
+                own,
+                [_whole(local)],
+                [_whole(there)],
+                same=able,
+                ends=ends,
+            )
         few = points(local) * dtype.itemsize // PART_NBYTES
-        self.parts = block(self.sweep.count, 1 if workers == 1 else max(1, min(
-            self.sweep.count, max(workers, min(few, PARTS * workers)))))
+        self.parts = block(
+            self.sweep.count,
+            1 if workers == 1 else max(1, min(self.sweep.count, max(workers, min(few, PARTS * workers)))),
+        )
 
     def write(self, program, source, target, scale, blocks):
         """Write some of its blocks, from the view `source` to `target`."""

@@ -69,8 +69,7 @@ class Task:
         if self.kind == "turn":
             return f"field {self.field}, turn"
         kind = "late " if self.kind == "late" else ""
-        return (f"field {self.field}, stage {self.stage}, {kind}units {self.part.start} to "
-                f"{self.part.stop}")
+        return f"field {self.field}, stage {self.stage}, {kind}units {self.part.start} to {self.part.stop}"
 
 
 def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: bool) -> list[Task]:
@@ -92,23 +91,33 @@ def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: boo
     parts = [chunks(number, chunk) for number in units]
     last = len(parts) - 1
     if last == 1 and buffers > 1:
-        groups = [[(field - stage, stage) for stage in (0, 1) if 0 <= field - stage < fields]
-                  for field in range(fields + 1)]
+        groups = [
+            [(field - stage, stage) for stage in (0, 1) if 0 <= field - stage < fields] for field in range(fields + 1)
+        ]
     else:
         groups = [[(field, stage)] for field in range(fields) for stage in range(last + 1)]
     found: list[Task] = []
     ends: list[int] = []  # tasks up to the end of every field
     for group in groups:
         before = range(len(found))
-        turns = sorted(((i + 1 + LEAD * stage) / len(parts[stage]), stage, field, i)
-                       for field, stage in group for i in range(len(parts[stage])))
+        turns = sorted(
+            ((i + 1 + LEAD * stage) / len(parts[stage]), stage, field, i)
+            for field, stage in group
+            for i in range(len(parts[stage]))
+        )
         for _, stage, field, i in turns:
             held = holds and stage == last and field >= buffers
             ending = stage == last and i == len(parts[stage]) - 1
-            found.append(Task(
-                field, stage, parts[stage][i], before if stage else NOTHING,
-                range(ends[field - buffers]) if held else NOTHING,
-                range(len(found)) if ending else None))
+            found.append(
+                Task(
+                    field,
+                    stage,
+                    parts[stage][i],
+                    before if stage else NOTHING,
+                    range(ends[field - buffers]) if held else NOTHING,
+                    range(len(found)) if ending else None,
+                )
+            )
             if ending:
                 ends.append(len(found))
     return found
@@ -119,8 +128,12 @@ def streamed(units: int, fields: int, chunk: int) -> list[Task]:
     parts = chunks(units, chunk)
     found: list[Task] = []
     packed: dict[tuple[int, int], int] = {}
-    turns = sorted((field * len(parts) + i + LEAD * stage, stage, field, i)
-                   for field in range(fields) for stage in (0, 1) for i in range(len(parts)))
+    turns = sorted(
+        (field * len(parts) + i + LEAD * stage, stage, field, i)
+        for field in range(fields)
+        for stage in (0, 1)
+        for i in range(len(parts))
+    )
     for number, (_, stage, field, i) in zip(count(), turns):
         after = NOTHING
         if stage:
@@ -128,6 +141,5 @@ def streamed(units: int, fields: int, chunk: int) -> list[Task]:
             after = range(before, before + 1)
         packed[field, i] = number
         ending = stage == 1 and i == len(parts) - 1
-        found.append(Task(field, stage, parts[i], after,
-                          rest_after=range(number) if ending else None))
+        found.append(Task(field, stage, parts[i], after, rest_after=range(number) if ending else None))
     return found

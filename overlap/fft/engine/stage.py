@@ -113,15 +113,17 @@ class Stage:
     def __init__(self, steps, place, lines, source, direction, units=None, ends_late=False):
         self.place = place
         self._steps = steps
-        layout, shape, coordinates, forward = (
-            source.layout, source.shape, source.coordinates, direction.forward)
+        layout, shape, coordinates, forward = (source.layout, source.shape, source.coordinates, direction.forward)
         spectral = self.dtype = complex_of(source.dtype)
         crossed = transformed(shape, steps.first, lines, forward)
         if units is None:
             longest = length_of(layout.even.parts(crossed, steps.along)[0])
             least = NARROWEST_UNIT if steps.along == len(shape) - 1 else 1
-            units = longest if direction.by_index else max(1, min(
-                longest // least, -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)))
+            units = (
+                longest
+                if direction.by_index
+                else max(1, min(longest // least, -(-largest_nbytes(layout, crossed, spectral) // UNIT_NBYTES)))
+            )
         self.blocks = TransposeBlocks(layout, steps.transpose, crossed, coordinates, steps.along, units)
         self.layout = layout if steps.transpose is None else layout.transposed(steps.transpose)
         self.shape = transformed(crossed, steps.then, lines, forward)
@@ -138,10 +140,13 @@ class Stage:
         real = any(lines[axis].real for axis in steps.then)
         self.target_dtype = np.dtype(f"f{spectral.itemsize // 2}") if real else spectral
         # Whether the last FFTs can be made in the target, where what was received is gathered.
-        self._in_target = place.natural and len(steps.then) == 1 and all(
-            not lines[axis].real and lines[axis].fine == lines[axis].points
-            for axis in steps.then) and SweepInPlace.suits(
-                self.target_shape, steps.then[0], spectral) and self._units_suit()
+        self._in_target = (
+            place.natural
+            and len(steps.then) == 1
+            and all(not lines[axis].real and lines[axis].fine == lines[axis].points for axis in steps.then)
+            and SweepInPlace.suits(self.target_shape, steps.then[0], spectral)
+            and self._units_suit()
+        )
         # What need not wait in the slot until the exchange is over, goes straight to the target.
         self.straight = place.early and (not steps.then or self._in_target)
         self.direct = self.straight and place.natural
@@ -156,9 +161,8 @@ class Stage:
     def _units_suit(self):
         """Whether every unit of the target is contiguous, and begins as aligned as FFTW requires."""
         along = self._steps.along
-        inner = points(self.target_shape[along + 1:])
-        return (points(self.target_shape[:along]) == 1
-                and inner * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0)
+        inner = points(self.target_shape[along + 1 :])
+        return points(self.target_shape[:along]) == 1 and inner * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0
 
     def _make_sweeps(self, number, length, lines, direction):
         straight = replace(direction, turned=None)
@@ -172,28 +176,43 @@ class Stage:
         pieces = [replaced(box, steps.along, slice(0, length)) for box in message.received]
         source, target = unit(self.source_shape), unit(self.target_shape)
         if self._gathers(source, lines):
-            self.first[length] = SweepInPlace(
-                box_shape(source), steps.first[0], self.source_dtype, direction, [source])
+            self.first[length] = SweepInPlace(box_shape(source), steps.first[0], self.source_dtype, direction, [source])
         else:
             self.first[length] = Sweep(
-                box_shape(source), {axis: lines[axis] for axis in steps.first}, self.source_dtype,
-                at_first, [source], tiles, natural=bool(steps.first) and steps.along < min(steps.first))
+                box_shape(source),
+                {axis: lines[axis] for axis in steps.first},
+                self.source_dtype,
+                at_first,
+                [source],
+                tiles,
+                natural=bool(steps.first) and steps.along < min(steps.first),
+            )
         if self._in_target:
-            self.then[length] = SweepInPlace(
-                box_shape(target), steps.then[0], self.dtype, direction, pieces)
+            self.then[length] = SweepInPlace(box_shape(target), steps.then[0], self.dtype, direction, pieces)
         elif steps.then:
             self.then[length] = Sweep(
-                box_shape(unit(self.blocks.after)), {axis: lines[axis] for axis in steps.then}, self.dtype,
-                at_last, pieces, [target], ends=self._ends)
+                box_shape(unit(self.blocks.after)),
+                {axis: lines[axis] for axis in steps.then},
+                self.dtype,
+                at_last,
+                pieces,
+                [target],
+                ends=self._ends,
+            )
 
     def _gathers(self, source, lines):
         """Whether the first FFTs of a unit are made where it is stored: no other rank gets any of it."""
         first = self._steps.first
-        return (self.blocks.size == 1 and self.straight and self.place.natural and len(first) == 1
-                and not lines[first[0]].real
-                and lines[first[0]].fine == lines[first[0]].points
-                and SweepInPlace.suits(box_shape(source), first[0], self.dtype)
-                and self._units_suit())
+        return (
+            self.blocks.size == 1
+            and self.straight
+            and self.place.natural
+            and len(first) == 1
+            and not lines[first[0]].real
+            and lines[first[0]].fine == lines[first[0]].points
+            and SweepInPlace.suits(box_shape(source), first[0], self.dtype)
+            and self._units_suit()
+        )
 
     def in_words(self, names):
         """What it does, with the axes by their names."""
@@ -208,15 +227,20 @@ class Stage:
     @property
     def scratch_nbytes(self):
         """Scratch memory that its programs need."""
-        return max((sweep.scratch_nbytes for sweeps in (self.first, self.then)
-                    for sweep in sweeps.values()), default=0)
+        return max((sweep.scratch_nbytes for sweeps in (self.first, self.then) for sweep in sweeps.values()), default=0)
 
     def message(self, part):
         """The message of some units."""
         key = part.start, part.stop
         if key not in self._messages:
-            self._messages[key] = Message(self.blocks.message(part), self.blocks.rank,
-                                          self.target_shape, self.straight, self.direct, self._sent_from)
+            self._messages[key] = Message(
+                self.blocks.message(part),
+                self.blocks.rank,
+                self.target_shape,
+                self.straight,
+                self.direct,
+                self._sent_from,
+            )
         return self._messages[key]
 
     def runs(self, part):
@@ -248,8 +272,15 @@ class Stage:
         pieces = message.pieces_sent(SEND, self.dtype)
         pieces[self.blocks.rank] = self._own(message, target)
         for count, here, there in self.runs(part):
-            self._write(program, self.first[length_of(here)], along, count,
-                        [(source, here)], [(piece, there) for piece in pieces], scale)
+            self._write(
+                program,
+                self.first[length_of(here)],
+                along,
+                count,
+                [(source, here)],
+                [(piece, there) for piece in pieces],
+                scale,
+            )
 
     def unpack(self, program, part, target):
         """Write the storing of what was received, and the other FFTs."""
@@ -262,8 +293,7 @@ class Stage:
             return
         for count, here, there in self.runs(part):
             sources = [] if message.direct else [(piece, there) for piece in pieces]
-            self._write(program, self.then[length_of(here)], self._steps.along, count, sources,
-                        [(target, here)])
+            self._write(program, self.then[length_of(here)], self._steps.along, count, sources, [(target, here)])
 
     def local(self, program, count, source, target, scale):
         """Write all that is done with some units of one index, one after the other; nothing is exchanged."""
@@ -293,6 +323,7 @@ class Stage:
     @staticmethod
     def _write(program, sweep, along, count, sources, targets, scale=1.0):
         """Write a sweep of one unit, as often as there are such units."""
+
         def unit(view, part):
             if view is None:
                 return None
@@ -322,28 +353,30 @@ class Message:
             self.starts_sent, self.send_size = [offset(box, source_shape) for box in boxes.sent], 0
         self.starts_received = starts_of(received)
         self.direct = direct and all(
-            contiguous(box, target_shape) for number, box in enumerate(boxes.received)
-            if number != rank)
+            contiguous(box, target_shape) for number, box in enumerate(boxes.received) if number != rank
+        )
         if self.direct:
             self.starts_received = [offset(box, target_shape) for box in boxes.received]
         self.receive_size = 0 if self.direct else sum(received)
-        self.counts_received = received[:rank] + [0] + received[rank + 1:]
+        self.counts_received = received[:rank] + [0] + received[rank + 1 :]
 
     def exchanged(self, comm, send, receive, mpi_type):
         """The awaitable exchange of the pieces of other ranks, between two buffers."""
         return comm.Alltoallv(
             [send, self.counts_sent, self.starts_sent, mpi_type],
-            [receive, self.counts_received, self.starts_received, mpi_type])
+            [receive, self.counts_received, self.starts_received, mpi_type],
+        )
 
     def pieces_sent(self, base, dtype):
         """The pieces as views of what is sent."""
-        return [View.contiguous(base, shape, dtype, start)
-                for start, shape in zip(self.starts_sent, self.shapes_sent)]
+        return [View.contiguous(base, shape, dtype, start) for start, shape in zip(self.starts_sent, self.shapes_sent)]
 
     def pieces_received(self, base, dtype):
         """The pieces as views of what is received, which is read once."""
-        return [replace(View.contiguous(base, shape, dtype, start), spare=True)
-                for start, shape in zip(self.starts_received, self.shapes_received)]
+        return [
+            replace(View.contiguous(base, shape, dtype, start), spare=True)
+            for start, shape in zip(self.starts_received, self.shapes_received)
+        ]
 
 
 def write_unpacking(program, message, pieces, target):
@@ -367,7 +400,7 @@ def starts_of(counts):
 
 def replaced(box, axis, part):
     """The box with another range along one axis."""
-    return (*box[:axis], part, *box[axis + 1:])
+    return (*box[:axis], part, *box[axis + 1 :])
 
 
 def transformed(shape, axes, lines, forward):

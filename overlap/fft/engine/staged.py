@@ -73,7 +73,7 @@ class StagedTransform:
         spectral = complex_of(source.dtype)
         real = next((axis for axis, line in lines.items() if line.real), None)
         nbytes = largest_nbytes(layout, (1, *source.shape[1:]), spectral)
-        whole = joined is None or batch > 1 and joined and nbytes <= UNIT_NBYTES
+        whole = joined is None or (batch > 1 and joined and nbytes <= UNIT_NBYTES)
         self._whole = whole
         self._relocates = direction.by_index  # what is done with some units, is done with any others
         self.coordinates = source.coordinates
@@ -86,26 +86,38 @@ class StagedTransform:
             axes.sort(key=lambda axis: axis not in route[-1])
         ways, rest = stages(route, axes, None if forward else real, natural and (forward or ends_complex))
         # The rest is made in the target, if that can hold what is not complete yet.
-        able = natural and (forward or real is None) and all(
-            lines[axis].fine == lines[axis].points for axis in rest)
+        able = natural and (forward or real is None) and all(lines[axis].fine == lines[axis].points for axis in rest)
         self._holds = bool(rest) and not able
         # The second stage has the units of the first one: nothing that it joins is cut there.
-        self._streams = (len(ways) == 2 and ways[0].along == ways[1].along and not self._holds and (
-            ways[0].transpose is None or ways[0].transpose.joined != ways[0].along))
+        self._streams = (
+            len(ways) == 2
+            and ways[0].along == ways[1].along
+            and not self._holds
+            and (ways[0].transpose is None or ways[0].transpose.joined != ways[0].along)
+        )
         self.stages: list[Stage] = []
         for number, way in enumerate(ways):
             # Targets are the user's array (place 0), or work memory; with more than one work array
             # on the way, every other one lies where the user's will be, if it fits there.
             at = len(ways) - 1 - number + self._holds
-            place = Place(at, not reused and (
-                at == 0 or self.fields <= self._buffers and len(ways) <= 2), natural or at > 0)
-            own = replace(direction, turned=turned if (
-                at == 0 if forward else number == 0) else None)
-            self.stages.append(Stage(
-                way, place, lines, source, own,
-                self.stages[0].blocks.units if self._streams and number else None,
-                ends_late=self._holds and number == len(ways) - 1 and rest == (way.along,) and (
-                    way.transpose is not None and way.transpose.split == 1)))
+            place = Place(
+                at, not reused and (at == 0 or (self.fields <= self._buffers and len(ways) <= 2)), natural or at > 0
+            )
+            own = replace(direction, turned=turned if (at == 0 if forward else number == 0) else None)
+            self.stages.append(
+                Stage(
+                    way,
+                    place,
+                    lines,
+                    source,
+                    own,
+                    self.stages[0].blocks.units if self._streams and number else None,
+                    ends_late=self._holds
+                    and number == len(ways) - 1
+                    and rest == (way.along,)
+                    and (way.transpose is not None and way.transpose.split == 1),
+                )
+            )
             layout, shape = self.stages[-1].layout, self.stages[-1].shape
             source = SourceArray(layout, shape, self.coordinates, spectral)
         self.dtype = spectral
@@ -114,23 +126,38 @@ class StagedTransform:
         local = all(stage.dimension is None for stage in self.stages)
         self._alone = self._relocates and local
         self.in_any_order = local and self.fields == 1
-        self._rest = Rest(self.stages[-1], rest, ways[-1], lines, direction, (able, whole, self.fields == 1),
-                          workers) if rest else None
-        self.can_be_late = (self._rest is not None and self._rest.late_units > 0 and self.stages[-1].place.early
-                            and not self._streams)
+        self._rest = (
+            Rest(self.stages[-1], rest, ways[-1], lines, direction, (able, whole, self.fields == 1), workers)
+            if rest
+            else None
+        )
+        self.can_be_late = (
+            self._rest is not None and self._rest.late_units > 0 and self.stages[-1].place.early and not self._streams
+        )
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
         local = layout.local_shape(shape, self.coordinates)
         room = points(transformed(local, rest, lines, forward)) * itemsize if natural else 0
-        sizes = [max((points(stage.target_shape) for stage in self.stages
-                      if stage.place.number and stage.place.number % 2 == odd), default=0)
-                 for odd in (0, 1)]
+        sizes = [
+            max(
+                (
+                    points(stage.target_shape)
+                    for stage in self.stages
+                    if stage.place.number and stage.place.number % 2 == odd
+                ),
+                default=0,
+            )
+            for odd in (0, 1)
+        ]
         self._borrows = 0 < sizes[0] * spectral.itemsize <= room
         line = ALIGNMENT // spectral.itemsize
         sizes = [-(-size // line) * line for size in sizes]
-        self._work = [zeros((self._buffers, 0 if self._borrows and not odd else size), spectral)
-                      for odd, size in enumerate(sizes)]
-        nbytes = max([stage.scratch_nbytes for stage in self.stages]
-                     + [0 if self._rest is None else self._rest.sweep.scratch_nbytes])
+        self._work = [
+            zeros((self._buffers, 0 if self._borrows and not odd else size), spectral) for odd, size in enumerate(sizes)
+        ]
+        nbytes = max(
+            [stage.scratch_nbytes for stage in self.stages]
+            + [0 if self._rest is None else self._rest.sweep.scratch_nbytes]
+        )
         self._scratch = [Located(zeros(nbytes, np.uint8)) for _ in range(workers)]
         self._deferred: DeferredTiles | None = None
         self._codes = Codes()
@@ -149,20 +176,23 @@ class StagedTransform:
         the last field is exchanged late, if that `can_be_late`.
         """
         if self._relocates:
-            return [Task(0, 0, part, kind="indices") for part in chunks(
-                self.units if fields is None else fields, chunk)]
+            return [
+                Task(0, 0, part, kind="indices") for part in chunks(self.units if fields is None else fields, chunk)
+            ]
         fields = self.fields if fields is None else fields
         units = [stage.blocks.units for stage in self.stages]
-        tasks = (streamed(units[0], fields, chunk) if self._streams else
-                 in_order(units, fields, chunk, self._buffers, self._holds))
+        tasks = (
+            streamed(units[0], fields, chunk)
+            if self._streams
+            else in_order(units, fields, chunk, self._buffers, self._holds)
+        )
         if self._deferred is not None:  # codes of late tasks are for its memory
             self._codes.clear()
         self._deferred = None
         if not late or not self.can_be_late or not tasks:
             return tasks
         last = len(self.stages) - 1
-        own = [number for number, task in enumerate(tasks)
-               if task.field == tasks[-1].field and task.stage == last]
+        own = [number for number, task in enumerate(tasks) if task.field == tasks[-1].field and task.stage == last]
         count = max(1, len(own) - round(late * len(own)))
         if count == len(own):
             return tasks
@@ -170,20 +200,19 @@ class StagedTransform:
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
         self._deferred = DeferredTiles(stage, done, self._rest.late_units, chunk, self.dtype)
-        setting_aside = own[min(1, count - 1):count]  # not the first: its message is waited for
-        for number, share in zip(setting_aside, block(stage.blocks.units - done,
-                                                      len(setting_aside))):
+        setting_aside = own[min(1, count - 1) : count]  # not the first: its message is waited for
+        for number, share in zip(setting_aside, block(stage.blocks.units - done, len(setting_aside))):
             tasks[number] = replace(tasks[number], set_aside=moved(share, done))
         tasks[turn:] = [Task(field, last, slice(done, done), kind="turn")]
-        return tasks + [Task(field, last, part, range(turn, turn + 1), range(turn), kind="late")
-                        for part in self._deferred.parts]
+        return tasks + [
+            Task(field, last, part, range(turn, turn + 1), range(turn), kind="late") for part in self._deferred.parts
+        ]
 
     def messages(self, chunk):
         """All messages of one field that are not late; of those that are alike, one."""
         if self._relocates:
             return [self.stages[0].message(slice(0, min(chunk, self.units)))] if self.units else []
-        return [stage.message(part) for stage in self.stages
-                for part in chunks(stage.blocks.units, chunk)]
+        return [stage.message(part) for stage in self.stages for part in chunks(stage.blocks.units, chunk)]
 
     def message_nbytes(self):
         """Bytes that leave this rank in a message of one index of the batch."""
@@ -194,8 +223,10 @@ class StagedTransform:
         """Elements of a slot's buffers, as of the last `tasks`: sent, and received."""
         messages = self.messages(chunk)
         late = 0 if self._deferred is None else self._deferred.receive_size
-        return (max((message.send_size for message in messages), default=0),
-                max([late, *(message.receive_size for message in messages)]))
+        return (
+            max((message.send_size for message in messages), default=0),
+            max([late, *(message.receive_size for message in messages)]),
+        )
 
     # ---- running ---------------------------------------------------------------------------------
 
@@ -203,7 +234,7 @@ class StagedTransform:
         """The fields of a local batch, in natural order: what `arrays` expects."""
         if self._whole:
             return [array]
-        return [array[number:number + 1] for number in range(len(array))]
+        return [array[number : number + 1] for number in range(len(array))]
 
     def arrays(self, sources, targets):
         """Where the fields of a call lie, as `run` wants it.
@@ -220,8 +251,7 @@ class StagedTransform:
         """
         found = [list(map(Located, targets))]
         for stage in reversed(self.stages):
-            found.append([self._stored(stage, field, target)
-                          for field, target in enumerate(found[0])])
+            found.append([self._stored(stage, field, target) for field, target in enumerate(found[0])])
         return [list(map(Located, sources)), *found[:0:-1], found[0]]
 
     def _stored(self, stage, field, target):
@@ -231,9 +261,9 @@ class StagedTransform:
             return target
         if number % 2 == 0 and self._borrows:
             memory = target.array.reshape(-1).view(np.uint8)
-            work = memory[:points(shape) * self.dtype.itemsize].view(self.dtype)
+            work = memory[: points(shape) * self.dtype.itemsize].view(self.dtype)
         else:
-            work = self._work[number % 2][field % self._buffers][:points(shape)]
+            work = self._work[number % 2][field % self._buffers][: points(shape)]
         return Located(work.reshape(shape))
 
     async def run(self, task, slot, arrays, compute, comms, scale, first=0, start=0):
@@ -293,8 +323,17 @@ class StagedTransform:
             stage = self.stages[task.stage]
             source, target = arrays[task.stage][task.field], arrays[task.stage + 1][task.field]
             if task.kind in ("units", "indices"):
-                yield task, self._step("local" if self._alone else "pack", task, slot, source, target,
-                                       scale if task.stage == 0 else 1.0)
+                yield (
+                    task,
+                    self._step(
+                        "local" if self._alone else "pack",
+                        task,
+                        slot,
+                        source,
+                        target,
+                        scale if task.stage == 0 else 1.0,
+                    ),
+                )
             if self._alone or task.kind == "turn":
                 continue
             if comms is not None and stage.dimension is not None:
@@ -330,7 +369,7 @@ class StagedTransform:
         if message.direct:
             receive = target.flat
             if self._relocates:
-                receive = receive[task.part.start * points(stage.target_shape[1:]):]
+                receive = receive[task.part.start * points(stage.target_shape[1:]) :]
         return message.exchanged(comm, send, receive, self.mpi_type)
 
     def _step(self, what, task, slot, source, target, scale):
@@ -338,8 +377,7 @@ class StagedTransform:
         codes = self._codes.of((source.kind, target.kind, scale))
         code = codes.get(key)
         if code is None:
-            code = codes[key] = written(
-                self._write, source.view(SOURCE), target.view(TARGET), scale, what, task)
+            code = codes[key] = written(self._write, source.view(SOURCE), target.view(TARGET), scale, what, task)
         bases, first = slot.bases, task.part.start if self._relocates else 0
         bases[SOURCE] = source.address + first * source.strides[0]
         bases[TARGET] = target.address + first * target.strides[0]
@@ -378,8 +416,9 @@ class StagedTransform:
         """The code of a part of that, and the addresses of its bases."""
         # To overwrite what comes from memory would have it written back there.
         given = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
-        code = self._codes.find(("rest", source.kind, target.kind), part.start, self._rest.write,
-                                given, target.view(TARGET), 1.0, part)
+        code = self._codes.find(
+            ("rest", source.kind, target.kind), part.start, self._rest.write, given, target.view(TARGET), 1.0, part
+        )
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE], bases[TARGET] = source.address, target.address
         bases[SCRATCH] = self._scratch[worker_index()].address

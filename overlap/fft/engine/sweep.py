@@ -56,12 +56,14 @@ class Sweep:
         Number of blocks.
     """
 
-    def __init__(self, shape, lines, dtype, direction, sources, targets, after=None, same=False, natural=False,
-                 ends=None):
+    def __init__(
+        self, shape, lines, dtype, direction, sources, targets, after=None, same=False, natural=False, ends=None
+    ):
         itemsize = complex_of(dtype).itemsize
-        budget = max(1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod(
-            [line.fine for line in lines.values()], dtype=int)))))
-        if len(lines) == 1 and int(np.prod(shape[next(iter(lines)) + 1:], dtype=int)) > 1:
+        budget = max(
+            1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod([line.fine for line in lines.values()], dtype=int))))
+        )
+        if len(lines) == 1 and int(np.prod(shape[next(iter(lines)) + 1 :], dtype=int)) > 1:
             budget = min(budget, max(AT_ONCE, SHORT_NBYTES * budget // BLOCK_NBYTES))
         from_array = natural and after is None and BlockFromArray.suits(shape, lines, dtype, direction)
         if from_array:
@@ -73,7 +75,7 @@ class Sweep:
             size = max(map(length_of, cuts[axis]), default=1)
             each = [[moved(part, one.start) for part in chunks(length_of(one), size)] for one in ranges]
             cuts[axis] = [part for parts in each for part in parts]
-            inner = int(np.prod([len(parts) for parts in cuts[axis + 1:]], dtype=int))
+            inner = int(np.prod([len(parts) for parts in cuts[axis + 1 :]], dtype=int))
             starts = [0, *accumulate(inner * len(parts) for parts in each)]
             self.groups = [slice(*pair) for pair in zip(starts, starts[1:])]
         made = {}
@@ -82,8 +84,11 @@ class Sweep:
         for ranges in product(*cuts) if lines else ():
             key = tuple(map(length_of, ranges))
             if key not in made:
-                made[key] = BlockFromArray(key, shape, lines, direction) if from_array else kind(
-                    key, lines, dtype, direction, after or 0)
+                made[key] = (
+                    BlockFromArray(key, shape, lines, direction)
+                    if from_array
+                    else kind(key, lines, dtype, direction, after or 0)
+                )
             self._parts.append((made[key], ranges, lines, direction.forward))
         self.scratch_nbytes = max((one.nbytes for one in made.values()), default=0)
         self._sources, self._same = sources, same
@@ -91,10 +96,15 @@ class Sweep:
 
     def _set_targets(self, targets):
         self._blocks = [_Block(*part, self._sources, targets) for part in self._parts]
-        self._moves = [] if self._parts else [
-            (i, here, j, there)
-            for (i, source), (j, target) in product(enumerate(self._sources), enumerate(targets))
-            for here, there in common(source, target)]
+        self._moves = (
+            []
+            if self._parts
+            else [
+                (i, here, j, there)
+                for (i, source), (j, target) in product(enumerate(self._sources), enumerate(targets))
+                for here, there in common(source, target)
+            ]
+        )
 
     @property
     def count(self):
@@ -188,13 +198,13 @@ class _Block:
         late = sources is None or self._transformed.scales_last
         before, after = (1.0, scale) if late else (scale, 1.0)
         # Whether it may lie elsewhere than in scratch memory.
-        elsewhere = not same and (not in_place or sources is not None and targets is not None)
+        elsewhere = not same and (not in_place or (sources is not None and targets is not None))
         given = result = None
         if elsewhere and targets is not None and not self._gaps and after == 1.0:
             result = self._only(targets, self._stores, target)
         if elsewhere and sources is not None and before == 1.0 and not (in_place and result):
             given = self._only(sources, self._loads, source)
-            if given is not None and not (given.spare or self._transformed.keeps_source and not in_place):
+            if given is not None and not (given.spare or (self._transformed.keeps_source and not in_place)):
                 given = None
         if in_place:
             source = target = result or given or source
@@ -215,7 +225,7 @@ class _Block:
         """The part of a view that takes the place of some scratch memory, or None."""
         if len(pairs) != 1:
             return None
-        (i, where, inside), = pairs
+        ((i, where, inside),) = pairs
         part = views[i][where]
         return part if memory[inside].shape == memory.shape and part.is_like(memory) else None
 

@@ -54,7 +54,7 @@ class SweepInPlace:
     """
 
     def __init__(self, shape, axis, dtype, direction, sources=(), cuts=None, before=False):
-        inner = int(np.prod(shape[axis + 1:], dtype=int))
+        inner = int(np.prod(shape[axis + 1 :], dtype=int))
         outer = int(np.prod(shape[:axis], dtype=int))
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
         lines = max(1, HOT_NBYTES // (max(1, length) * itemsize))  # in a block
@@ -63,11 +63,18 @@ class SweepInPlace:
         double, power_of_two = np.dtype(dtype) == np.complex128, length & (length - 1) == 0
         far = length * inner * itemsize > NEAR_NBYTES
         searched = direction.effort in THOROUGH and double and power_of_two and length > SHORT and not far
-        self._apart = (not self._contiguous and lines >= FEWEST_AT_ONCE and length * inner * itemsize > HOT_NBYTES  # through scratch
-                       and not (length in CODELETS and inner * itemsize % PAGE_NBYTES) and not searched)
-        self._inside = (power_of_two and length <= SHORT  # both ends of the FFT are in scratch memory
-                        or far and (power_of_two or length > COMPACT or not double))
-        self._compact = self._inside or double and length <= COMPACT  # as in the array, but close together
+        self._apart = (
+            not self._contiguous
+            and lines >= FEWEST_AT_ONCE
+            and length * inner * itemsize > HOT_NBYTES  # through scratch
+            and not (length in CODELETS and inner * itemsize % PAGE_NBYTES)
+            and not searched
+        )
+        self._inside = (
+            (power_of_two and length <= SHORT)  # both ends of the FFT are in scratch memory
+            or (far and (power_of_two or length > COMPACT or not double))
+        )
+        self._compact = self._inside or (double and length <= COMPACT)  # as in the array, but close together
         self._shape = shape if self._contiguous else (outer, length, inner)
         self.scratch_nbytes = 0
         wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
@@ -76,8 +83,11 @@ class SweepInPlace:
         cuts = [(cut, whole[1]) if before else (whole[0], cut) for cut in cuts] if cuts else [whole]
         for planes, cut in () if self._contiguous else cuts:
             first = len(wheres)
-            wheres += [(slice(i, i + 1), slice(0, length), columns) for i in range(planes.start, planes.stop)
-                       for columns in _even_runs(cut, at_once)]
+            wheres += [
+                (slice(i, i + 1), slice(0, length), columns)
+                for i in range(planes.start, planes.stop)
+                for columns in _even_runs(cut, at_once)
+            ]
             self.groups.append(slice(first, len(wheres)))
         if 0 in shape:
             return
@@ -115,7 +125,8 @@ class SweepInPlace:
         outer = int(np.prod(shape[:axis], dtype=int))
         inner = int(np.prod(shape[axis:], dtype=int))
         return (outer == 1 or inner * itemsize % REQUIRED_ALIGNMENT == 0) and all(
-            cut.start * itemsize % REQUIRED_ALIGNMENT == 0 for cut in cuts)
+            cut.start * itemsize % REQUIRED_ALIGNMENT == 0 for cut in cuts
+        )
 
     @property
     def count(self):
@@ -123,9 +134,10 @@ class SweepInPlace:
 
     def write(self, program, sources, targets, scale=1.0, blocks=slice(None)):
         """Write what it does from the views `sources` to the view of its array, ``targets[0]``."""
-        target, = targets
-        gathered = [(box, source) for box, source in zip(self._sources, sources)
-                    if source is not None]  # else it is there
+        (target,) = targets
+        gathered = [
+            (box, source) for box, source in zip(self._sources, sources) if source is not None
+        ]  # else it is there
         if not self._contiguous:
             for box, source in gathered:
                 program.copy(target[box], source, scale)
@@ -150,5 +162,7 @@ def _even_runs(part, size):
     length = length_of(part)
     if not length:
         return []
-    return [slice(part.start + 2 * pairs.start, min(part.start + 2 * pairs.stop, part.stop))
-            for pairs in block(-(-length // 2), max(1, round(length / size)))]
+    return [
+        slice(part.start + 2 * pairs.start, min(part.start + 2 * pairs.stop, part.stop))
+        for pairs in block(-(-length // 2), max(1, round(length / size)))
+    ]

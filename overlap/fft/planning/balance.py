@@ -18,7 +18,7 @@ from ...arrays.speeds import ROUND_S, ROUNDS
 from .candidates import Tunable
 from .trials import median_seconds, on_trial, seconds
 
-KEPT_GAIN = 1.02    # what new shares must show, or the plan goes back
+KEPT_GAIN = 1.02  # what new shares must show, or the plan goes back
 
 
 @dataclass(frozen=True)

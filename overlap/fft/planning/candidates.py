@@ -114,8 +114,9 @@ class Candidates:
         self.hides = self.slices > 1 and self.nbytes > 0
         self.long = requested.chunk or max(1, min(self.slices, LONG_NBYTES // max(1, self.nbytes)))
         self.workers = transform.runtime.workers
-        self.deep, self.shallow = (requested.depth or max(slots, SLOTS_PER_WORKER * self.workers)
-                                   for slots in (DEPTH, SHALLOW))
+        self.deep, self.shallow = (
+            requested.depth or max(slots, SLOTS_PER_WORKER * self.workers) for slots in (DEPTH, SHALLOW)
+        )
 
     def _of_all_ranks(self, values: list[int]) -> list[int]:
         """The largest of all ranks' values, each for itself (collective)."""
@@ -130,9 +131,14 @@ class Candidates:
         if wait == "off":
             depth = 1
         return replace(
-            self.requested, wait=wait, chunk=chunk, depth=depth,
+            self.requested,
+            wait=wait,
+            chunk=chunk,
+            depth=depth,
             in_flight=min(self.requested.in_flight or depth, depth),
-            polls=self.requested.polls or POLLS_PER_EXCHANGE, late=late)
+            polls=self.requested.polls or POLLS_PER_EXCHANGE,
+            late=late,
+        )
 
     def default(self) -> Settings:
         """Settings by rules of thumb, where nothing is measured."""
@@ -156,8 +162,13 @@ class Candidates:
         for wait in ("off", "poll", "block") if requested.wait == "auto" else (requested.wait,):
             for chunk in self.sizes:
                 messages = -(-self.slices // chunk)
-                for depth in (1,) if wait == "off" else (requested.depth,) if requested.depth else (
-                        sorted({min(depth, messages) for depth in DEPTHS})):
+                for depth in (
+                    (1,)
+                    if wait == "off"
+                    else (requested.depth,)
+                    if requested.depth
+                    else (sorted({min(depth, messages) for depth in DEPTHS}))
+                ):
                     yield self.settings(wait, chunk, depth, requested.late or 0.0)
 
     def late_shares(self, best: Settings) -> list[Settings]:
@@ -184,17 +195,22 @@ class PlaneCandidates(Candidates):
     def __init__(self, transform, requested):
         super().__init__(transform, requested)
         if self.nbytes:
-            most = (self.MESSAGE_NBYTES * self.control.size // self.nbytes,
-                    self.slices // self.FEWEST_MESSAGES)
+            most = (self.MESSAGE_NBYTES * self.control.size // self.nbytes, self.slices // self.FEWEST_MESSAGES)
         else:
-            most = (self.LOCAL_NBYTES // transform.nbytes_of_arrays(),
-                    self.slices // (self.LOCAL_PER_WORKER * self.workers))
+            most = (
+                self.LOCAL_NBYTES // transform.nbytes_of_arrays(),
+                self.slices // (self.LOCAL_PER_WORKER * self.workers),
+            )
         self._size = requested.chunk or max(1, min(most))
         few = min(self.slices, self.PARTS)
         self.parts = few, 1, few
-        self.sizes = [requested.chunk] if requested.chunk else sorted(
-            {self._times(2.0**power) for power in range(-2, 5)},
-            key=lambda chunk: abs(np.log(chunk / self._size)))
+        self.sizes = (
+            [requested.chunk]
+            if requested.chunk
+            else sorted(
+                {self._times(2.0**power) for power in range(-2, 5)}, key=lambda chunk: abs(np.log(chunk / self._size))
+            )
+        )
 
     def default(self):
         wait = self.requested.wait
@@ -206,11 +222,20 @@ class PlaneCandidates(Candidates):
     def planned(self, compute_s, exchange_s):
         deep, shallow = self.deep, self.shallow
         size, smaller, double, quadruple = map(self._times, (1, 0.5, 2, 4))
-        return [self.settings(*one) for one in (
-            ("off", self.long, 1), ("off", quadruple, 1), ("off", size, 1),
-            ("block", size, deep), ("block", size, shallow), ("block", quadruple, shallow),
-            *(("poll", chunk, deep) for chunk in (size, smaller, double, quadruple)),
-            ("poll", size, shallow), ("poll", quadruple, shallow))]
+        return [
+            self.settings(*one)
+            for one in (
+                ("off", self.long, 1),
+                ("off", quadruple, 1),
+                ("off", size, 1),
+                ("block", size, deep),
+                ("block", size, shallow),
+                ("block", quadruple, shallow),
+                *(("poll", chunk, deep) for chunk in (size, smaller, double, quadruple)),
+                ("poll", size, shallow),
+                ("poll", quadruple, shallow),
+            )
+        ]
 
     def _times(self, factor):
         """So many times the usual slices per message, unless their number was requested."""
@@ -218,9 +243,9 @@ class PlaneCandidates(Candidates):
 
     def count(self, entrants, share, nbytes):
         filled = max(3 * entrant.depth * entrant.chunk for entrant in entrants)
-        return self.control.maximum(min(
-            self.slices, max(filled, int(share * self.slices)),
-            max(1, nbytes // self.transform.nbytes_of_arrays())))
+        return self.control.maximum(
+            min(self.slices, max(filled, int(share * self.slices)), max(1, nbytes // self.transform.nbytes_of_arrays()))
+        )
 
     def efforts(self):
         return () if self.requested.effort else ("patient",)
@@ -244,8 +269,9 @@ class FieldCandidates(Candidates):
         units = self.slices_of_one = max(1, transform.units)
         unit_nbytes = max(1, *self._more)
         fewest = max(self.FEWEST_MESSAGES, self.MESSAGES_PER_WORKER * self.workers)
-        self._sizes = sorted({requested.chunk or max(1, min(
-            nbytes // unit_nbytes, units // fewest)) for nbytes in self.PIECE_NBYTES})
+        self._sizes = sorted(
+            {requested.chunk or max(1, min(nbytes // unit_nbytes, units // fewest)) for nbytes in self.PIECE_NBYTES}
+        )
         self._middle = self._sizes[len(self._sizes) // 2]
         self.hides = self.hides and units > 1
         long = min(self._middle, units)
@@ -270,10 +296,12 @@ class FieldCandidates(Candidates):
             others = [("poll", sizes[0])]
         else:
             others = [("block", size) for size in sizes if size != middle]
-        found = [self.settings("off", self.long, 1, late), self.settings("off", middle, 1, late),
-                 *(self.settings(wait, size, shallow, late)
-                   for wait, size in (("block", middle), *others)),
-                 *(self._with_slots("poll", size, late) for size in sizes)]
+        found = [
+            self.settings("off", self.long, 1, late),
+            self.settings("off", middle, 1, late),
+            *(self.settings(wait, size, shallow, late) for wait, size in (("block", middle), *others)),
+            *(self._with_slots("poll", size, late) for size in sizes),
+        ]
         share = round(1.0 - self.RESERVE * compute_s / exchange_s, 2) if exchange_s else 0.0
         if self.transform.can_be_late and requested.late is None and share > self.LITTLE:
             found += [self._with_slots("poll", size, share) for size in sizes[-2:]]
@@ -300,7 +328,6 @@ class FieldCandidates(Candidates):
         return () if self.requested.effort or not self.transform.replans else ("patient",)
 
     def late_shares(self, best):
-        if (best.wait != "poll" or self.requested.late is not None
-                or not self.transform.can_be_late):
+        if best.wait != "poll" or self.requested.late is not None or not self.transform.can_be_late:
             return []
         return [replace(best, late=late) for late in LATE if late != best.late]

@@ -38,8 +38,9 @@ class Expected:
         self._link, self._takes_core = link_of(runtime), shared_cores(runtime) <= runtime.workers * runtime.control.size
         ones = candidates.slices / candidates.slices_of_one
         self.compute_s = COMPUTING_S_PER_BYTE * candidates.nbytes_of_arrays * ones / self._workers
-        self.exchange_s = (candidates.nbytes * candidates.slices / self._link.bandwidth_Bps
-                           + candidates.slices * self._link.latency_s)
+        self.exchange_s = (
+            candidates.nbytes * candidates.slices / self._link.bandwidth_Bps + candidates.slices * self._link.latency_s
+        )
 
     def predicted_s(self, settings: Settings) -> float:
         """The model's time of the whole batch in seconds."""
@@ -47,9 +48,16 @@ class Expected:
         overhead_s = OVERHEAD_S + (HANDOVER_S if settings.wait != "off" else 0.0)
         wait = "block" if settings.wait == "poll" and self._takes_core else settings.wait
         return pipeline_s(
-            self.compute_s, candidates.nbytes * candidates.slices, self._link, slices=candidates.slices,
-            chunk=settings.chunk or 1, workers=self._workers, wait=wait,
-            message_overhead_s=overhead_s, depth=settings.depth)
+            self.compute_s,
+            candidates.nbytes * candidates.slices,
+            self._link,
+            slices=candidates.slices,
+            chunk=settings.chunk or 1,
+            workers=self._workers,
+            wait=wait,
+            message_overhead_s=overhead_s,
+            depth=settings.depth,
+        )
 
     def entrants(self) -> list[Settings]:
         """What planning would try, what the model likes best first."""

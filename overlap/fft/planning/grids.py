@@ -43,7 +43,7 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
 
     def cost(grid):
         P, Q = grid
-        empty = max(P > nx, P > ny, Q > ny, Q > nz)
+        empty = max(nx < P, ny < P, ny < Q, nz < Q)
         return empty, alltoall_s(points, grid, link, itemsize), P
 
     best, *others = sorted(((P, size // P) for P in range(1, size + 1) if size % P == 0), key=cost)

@@ -52,7 +52,9 @@ def settings_of(values: dict[str, Any]) -> Settings:
 def clear() -> int:
     """Remove all files of the cache, those of `overlap.collectives` as well; returns how many."""
     place = user_folder()
-    paths = [path for pattern in ("*.plan.json", "*.collectives.json") for path in (place.glob(pattern) if place else ())]
+    paths = [
+        path for pattern in ("*.plan.json", "*.collectives.json") for path in (place.glob(pattern) if place else ())
+    ]
     for path in [*paths, *(_unfinished(place) if place else ())]:
         path.unlink(missing_ok=True)
     return len(paths)
@@ -113,8 +115,12 @@ class Memory:
             entry = control.bcast(self._read() if control.rank == 0 else None)
             if len(known) == HELD:
                 del known[next(iter(known))]  # the same on all ranks, as the order is
-            known[self._key] = entry or {"plan": plan, "machine": runtime.cache["machine"], "transforms": {},
-                                         "wisdom": ""}
+            known[self._key] = entry or {
+                "plan": plan,
+                "machine": runtime.cache["machine"],
+                "transforms": {},
+                "wisdom": "",
+            }
             if entry:
                 local.absorb(dtype, entry["wisdom"])
         self._entry: dict[str, Any] = known[self._key]

@@ -40,8 +40,13 @@ class Refinement:
         ``keep(settings)`` is called on all ranks when the fastest is known.
     """
 
-    def __init__(self, transform: Tunable, entrants: list[Settings],
-                 successors: Callable[[Settings], list[Settings]], keep: Callable[[Settings], object]) -> None:
+    def __init__(
+        self,
+        transform: Tunable,
+        entrants: list[Settings],
+        successors: Callable[[Settings], list[Settings]],
+        keep: Callable[[Settings], object],
+    ) -> None:
         self._transform, self._successors, self._keep = transform, successors, keep
         self._entrants: list[Settings] = []
         self._times_s: list[list[float]] = []
@@ -67,9 +72,12 @@ class Refinement:
         medians = [float(np.median(times_s[1:])) for times_s in self._times_s]
         chosen = self._entrants[self._finalists[winner([medians[number] for number in self._finalists], NEAR_TIE)]]
         self._configure(chosen)
-        transform.trials = tuple(sorted(
-            (Trial(entrant, median / max(1, transform.slices))
-             for entrant, median in zip(self._entrants, medians)), key=lambda trial: trial.seconds_per_slice))
+        transform.trials = tuple(
+            sorted(
+                (Trial(entrant, median / max(1, transform.slices)) for entrant, median in zip(self._entrants, medians)),
+                key=lambda trial: trial.seconds_per_slice,
+            )
+        )
         self._keep(chosen)
         return False
 

@@ -62,6 +62,7 @@ def choose(transform: Tunable, requested: Settings, memory: Memory | None = None
     if transform.trials and memory is not None:
         memory.keep(transform.name, chosen, len(transform.trials))
     if len(entrants) > 1:
+
         def keep(settings: Settings) -> None:
             if memory is not None:
                 memory.keep(transform.name, settings, len(transform.trials))
@@ -73,12 +74,10 @@ def adopt(transform: Tunable, requested: Settings, settings: Settings) -> None:
     """Configure a transform with settings found before, except for what is requested (collective)."""
     transform.requested, transform.refinement = requested, None
     if requested.wait not in ("auto", settings.wait):
-        settings = replace(transform.candidates(transform, requested).default(),
-                           effort=settings.effort)
+        settings = replace(transform.candidates(transform, requested).default(), effort=settings.effort)
     settings = replace(settings, **requested.given())
     depth = 1 if settings.wait == "off" else settings.depth or DEPTH
-    transform.configure(replace(
-        settings, depth=depth, in_flight=min(settings.in_flight or depth, depth)))
+    transform.configure(replace(settings, depth=depth, in_flight=min(settings.in_flight or depth, depth)))
 
 
 def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
@@ -90,7 +89,6 @@ def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
     measured = dict(zip(entrants, first[:, 0]))
     places = sorted(np.argsort(first[:, 0], kind="stable")[:FINALISTS])
     finalists = [entrants[place] for place in places]
-    times_s = np.median(
-        np.hstack((first[places], trials.race(finalists, count, range(ROUNDS)))), axis=1)
+    times_s = np.median(np.hstack((first[places], trials.race(finalists, count, range(ROUNDS)))), axis=1)
     measured |= zip(finalists, times_s)
     return finalists[winner(times_s, candidates.near_tie)], trials.records(measured, count)

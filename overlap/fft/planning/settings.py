@@ -110,14 +110,15 @@ def settings_problem(settings: object, complete: bool = False) -> str | None:
         if value is None and not complete:
             continue
         if type(value) is not int or not 1 <= value < 2**31:
-            return (f"expected {name} to be a positive integer below 2**31"
-                    f"{'' if complete else ', or None'}, received {value!r}")
+            return (
+                f"expected {name} to be a positive integer below 2**31"
+                f"{'' if complete else ', or None'}, received {value!r}"
+            )
     late = settings.late
     if late is None and not complete:
         return None
     if type(late) is not float or not 0 <= late <= 1:
-        return (f"expected late to be a share, 0 to 1{'' if complete else ', or None'}, "
-                f"received {late!r}")
+        return f"expected late to be a share, 0 to 1{'' if complete else ', or None'}, received {late!r}"
     return None
 
 

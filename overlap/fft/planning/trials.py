@@ -55,13 +55,13 @@ class Trials:
             compute[chunk] = self._shortest_s("compute", count)
             exchange[chunk] = self._shortest_s("exchange", count)
         self.compute_s, self.exchange_s = compute[long], exchange[long]
-        self._overhead_s = (max(0.0, compute[short] - compute[long])
-                            / (messages[short] - messages[long]))
+        self._overhead_s = max(0.0, compute[short] - compute[long]) / (messages[short] - messages[long])
         self._slice_s = max(0.0, compute[short] - messages[short] * self._overhead_s) / slices
         self._handover_s = 0.0
         self._link = fit_message_time(
             [candidates.nbytes * chunk for chunk in (short, long)],
-            [exchange[chunk] / messages[chunk] for chunk in (short, long)])
+            [exchange[chunk] / messages[chunk] for chunk in (short, long)],
+        )
         # What it costs beyond that to hand a message from thread to thread.
         polling = candidates.settings("poll", short, min(messages[short], candidates.shallow))
         self.transform.configure(polling, count)
@@ -71,8 +71,7 @@ class Trials:
     def _shortest_s(self, what: str, count: int) -> float:
         """The shorter of two times, after a first run that touches new memory."""
         arrays = self._trial_arrays(count)
-        return self.control.maximum(
-            min([seconds(self.transform, arrays, what) for _ in range(3)][1:]))
+        return self.control.maximum(min([seconds(self.transform, arrays, what) for _ in range(3)][1:]))
 
     def predicted_s(self, settings: Settings, speedup: float = 1.0) -> float:
         """The model's time of the whole batch in seconds, of computing that much faster."""
@@ -81,10 +80,16 @@ class Trials:
     def _predicted_s(self, settings: Settings, slices: int, speedup: float = 1.0) -> float:
         handover_s = 0.0 if settings.wait == "off" else self._handover_s
         return pipeline_s(
-            self._slice_s / speedup * slices, self.candidates.nbytes * slices, self._link,
-            slices=slices, chunk=settings.chunk or 1, workers=self.transform.runtime.workers,
-            wait=settings.wait, message_overhead_s=self._overhead_s + handover_s,
-            depth=settings.depth)
+            self._slice_s / speedup * slices,
+            self.candidates.nbytes * slices,
+            self._link,
+            slices=slices,
+            chunk=settings.chunk or 1,
+            workers=self.transform.runtime.workers,
+            wait=settings.wait,
+            message_overhead_s=self._overhead_s + handover_s,
+            depth=settings.depth,
+        )
 
     def promising(self, entrants: Iterable[Settings]) -> list[Settings]:
         """The settings that the model does not find hopeless, each once, in their order."""
@@ -131,11 +136,15 @@ class Trials:
     def records(self, measured: Mapping[Settings, float], count: int) -> tuple[Trial, ...]:
         """A record of every settings' seconds in trials of that size, fastest first."""
         slices = count * self.candidates.slices_of_one
-        return tuple(sorted(
-            (Trial(settings, float(time_s) / slices,
-                   self.predicted_s(settings) / self.candidates.slices)
-             for settings, time_s in measured.items()),
-            key=lambda trial: trial.seconds_per_slice))
+        return tuple(
+            sorted(
+                (
+                    Trial(settings, float(time_s) / slices, self.predicted_s(settings) / self.candidates.slices)
+                    for settings, time_s in measured.items()
+                ),
+                key=lambda trial: trial.seconds_per_slice,
+            )
+        )
 
     def _trial_arrays(self, count: int) -> tuple:
         if self._arrays is None or self._arrays[0] != count:
@@ -156,8 +165,7 @@ def seconds(transform: Tunable, arrays: tuple, what: str = "whole") -> float:
 def median_seconds(transform: Tunable, count: int, runs: int = 5) -> float:
     """Median time of a transform as it is configured, on trial arrays (collective)."""
     arrays = transform.trial_arrays(count)
-    return median(transform.runtime.control.maximum(seconds(transform, arrays))
-                  for _ in range(runs))
+    return median(transform.runtime.control.maximum(seconds(transform, arrays)) for _ in range(runs))
 
 
 def winner(times_s: Sequence[float] | NDArray[np.float64], near_tie: float) -> int:

@@ -52,8 +52,7 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
         candidates = transform.candidates(transform, transform.requested)
         if candidates.hides:
             trials = Trials(candidates)
-            default = (planned(trials)[0] if transform.requested.wait == "auto" else
-                       candidates.default())
+            default = planned(trials)[0] if transform.requested.wait == "auto" else candidates.default()
             search = _Search(trials, clock)
             chosen, gain = search.run(default, transform.settings)
             transform.trials = search.records()
@@ -67,8 +66,7 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
 
 def budget_problem(budget_s: object) -> str | None:
     """What is wrong with a budget for `tune`, or None."""
-    if (isinstance(budget_s, bool) or not isinstance(budget_s, (int, float))
-            or not 0 < budget_s < np.inf):
+    if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < np.inf:
         return f"expected budget_s to be a positive number of seconds, received {budget_s!r}"
     return None
 
@@ -93,8 +91,11 @@ class _Search:
         self._count = trials.count(field[:2], TRIAL_SECONDS, TRIAL_NBYTES)
         survivors = self._heats(field)
         challengers = survivors[:1]
-        for what, find in (("exchanges in flight", self._in_flights), ("polls", self._polls),
-                           ("late exchanges", self._candidates.late_shares)):
+        for what, find in (
+            ("exchanges in flight", self._in_flights),
+            ("polls", self._polls),
+            ("late exchanges", self._candidates.late_shares),
+        ):
             variants = find(challengers[0])
             if variants and self._clock.left(REFINED_SHARE):
                 challengers = self._ranked([challengers[0], *variants], what, REFINED_SHARE)
@@ -116,21 +117,22 @@ class _Search:
         keep = field[:2]
         first = self._race(field[:1], "a first run", SEARCH_SHARE, 2, 2)
         affordable = SEARCH_SHARE * self._clock.budget_s / (2 * ROUNDS * first[0, 1])
-        field = sorted(field, key=lambda entrant: (entrant not in keep,
-                                                   self._trials.predicted_s(entrant)))
-        field = field[:max(FEWEST_ENTRANTS, int(affordable))]
+        field = sorted(field, key=lambda entrant: (entrant not in keep, self._trials.predicted_s(entrant)))
+        field = field[: max(FEWEST_ENTRANTS, int(affordable))]
         while len(field) > FINALISTS and self._clock.left(SEARCH_SHARE):
             field = self._ranked(field, f"{len(field)} settings", SEARCH_SHARE)
-            field = field[:max(FINALISTS, len(field) // 2)]
+            field = field[: max(FINALISTS, len(field) // 2)]
         return field
 
     def _in_flights(self, best: Settings) -> list[Settings]:
         if best.wait != "poll" or self._requested.in_flight:
             return []
         depth = best.depth or 1
-        return [replace(best, in_flight=count)
-                for count in sorted({max(1, depth // 2), max(1, depth // 4), 2})
-                if count < (best.in_flight or depth)]
+        return [
+            replace(best, in_flight=count)
+            for count in sorted({max(1, depth // 2), max(1, depth // 4), 2})
+            if count < (best.in_flight or depth)
+        ]
 
     def _polls(self, best: Settings) -> list[Settings]:
         if best.wait != "poll" or self._requested.polls:
@@ -149,15 +151,16 @@ class _Search:
         times_s = np.median(self._race(entrants, what, share, 1, ROUNDS), axis=1)
         return [entrants[position] for position in np.argsort(times_s, kind="stable")]
 
-    def _race(self, entrants: Sequence[Settings], what: str, share: float, fewest: int,
-              most: int) -> np.ndarray:
+    def _race(self, entrants: Sequence[Settings], what: str, share: float, fewest: int, most: int) -> np.ndarray:
         """A race of some rounds, fewer when that share of the budget is spent (collective)."""
+
         def rounds() -> Iterator[None]:
             for number in range(most):
                 if number >= fewest and not self._clock.left(share):
                     return
                 self._clock.says(what)
                 yield
+
         times_s = self._trials.race(entrants, self._count, rounds())
         self._measured |= zip(entrants, np.median(times_s, axis=1))
         return times_s

@@ -69,20 +69,22 @@ class Tuning:
         control = runtime.control
         self._machine = machine(control)
         with runtime.together("reading a tuning file"):
-            found = (None if control.rank > 0 else
-                     store.find(store.read(path), plan, self._machine))
+            found = None if control.rank > 0 else store.find(store.read(path), plan, self._machine)
             self._entry, self._reason = control.bcast(found)
             if control.rank == 0 and not os.path.exists(path):
-                print(f"overlap: no tuning file {path!r} yet, so the plan is not tuned: its method tune() makes one",
-                      file=sys.stderr)
+                print(
+                    f"overlap: no tuning file {path!r} yet, so the plan is not tuned: its method tune() makes one",
+                    file=sys.stderr,
+                )
             self.weights = checked((self._entry or {}).get("weights"), control.size)[0]
             if self._entry is not None and not self._entry["transforms"]:
                 self._entry, self._reason = None, "its entry for this plan has weights alone"
             if self._entry is not None:
                 with self.planning() as accepted:
                     if not accepted:
-                        raise InputError(f"expected wisdom that FFTW {local.fftw_version()} accepts, "
-                                         f"received other in {path!r}")
+                        raise InputError(
+                            f"expected wisdom that FFTW {local.fftw_version()} accepts, received other in {path!r}"
+                        )
                 self.grid = self._grid_of(self._entry)
 
     def _grid_of(self, entry):
@@ -151,11 +153,15 @@ class Tuning:
         with self._runtime.together("keeping what tuning found"):
             if control.rank == 0:
                 self._entry = {
-                    "plan": self._plan, "machine": self._machine,
-                    "transforms": {name: store.record(transform.settings, transform.tuned)
-                                   for name, transform in transforms.items()
-                                   if transform.tuned is not None},
-                    "wisdom": joined([*filter(None, texts or ()), *self._known])}
+                    "plan": self._plan,
+                    "machine": self._machine,
+                    "transforms": {
+                        name: store.record(transform.settings, transform.tuned)
+                        for name, transform in transforms.items()
+                        if transform.tuned is not None
+                    },
+                    "wisdom": joined([*filter(None, texts or ()), *self._known]),
+                }
                 if self.weights is not None:
                     self._entry["weights"] = list(self.weights)
                 if self.grid is not None:
@@ -165,8 +171,7 @@ class Tuning:
                 try:
                     store.write(self.path, self._entry)
                 except (InputError, OSError) as error:
-                    raise InputError("expected to write a tuning file, received "
-                                     f"{self.path!r}: {error}") from None
+                    raise InputError(f"expected to write a tuning file, received {self.path!r}: {error}") from None
 
 
 def path_of(tuning: object) -> object:
@@ -184,10 +189,16 @@ def machine(control) -> dict:
     hosts = control.allgather(MPI.Get_processor_name())
     names = list(dict.fromkeys(hosts))
     library = MPI.Get_library_version().split("\n")[0].strip("\0")
-    return control.bcast({
-        "cpu": cpu_model(), "cores": os.cpu_count(),
-        "cores_of_rank": control.minimum(len(os.sched_getaffinity(0))),
-        "hosts": len(names), "ranks_per_host": max(map(hosts.count, names)),
-        "neighbours_share_host": hosts == sorted(hosts, key=names.index),
-        "link": os.environ.get("OVERLAP_LINK", ""),
-        "mpi": " ".join(library.split()), "fftw": local.fftw_version()})
+    return control.bcast(
+        {
+            "cpu": cpu_model(),
+            "cores": os.cpu_count(),
+            "cores_of_rank": control.minimum(len(os.sched_getaffinity(0))),
+            "hosts": len(names),
+            "ranks_per_host": max(map(hosts.count, names)),
+            "neighbours_share_host": hosts == sorted(hosts, key=names.index),
+            "link": os.environ.get("OVERLAP_LINK", ""),
+            "mpi": " ".join(library.split()),
+            "fftw": local.fftw_version(),
+        }
+    )

@@ -61,20 +61,23 @@ def read(path: str) -> list[dict]:
     try:
         content = json.loads(data.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"expected a whole tuning file, received {path!r}, which was cut off or "
-                         f"is none: {error}") from None
+        raise InputError(
+            f"expected a whole tuning file, received {path!r}, which was cut off or is none: {error}"
+        ) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"expected a tuning file of format {FORMAT!r}, received {path!r}, which "
-                         "is none")
+        raise InputError(f"expected a tuning file of format {FORMAT!r}, received {path!r}, which is none")
     if content.get("version") != VERSION:
-        raise InputError(f"expected a tuning file of version {VERSION}, received {path!r} of "
-                         f"version {_short(content.get('version'))}; tune anew, to another file")
+        raise InputError(
+            f"expected a tuning file of version {VERSION}, received {path!r} of "
+            f"version {_short(content.get('version'))}; tune anew, to another file"
+        )
     entries, digest = content.get("entries"), content.get("digest")
     if not isinstance(entries, list):
         raise InputError(f"expected a list of entries, received {path!r}, which has none")
     if not files.is_sealed(data, digest):
-        raise InputError(f"expected a tuning file as it was written, received {path!r}, whose content "
-                         "does not have its digest")
+        raise InputError(
+            f"expected a tuning file as it was written, received {path!r}, whose content does not have its digest"
+        )
     for entry in entries:
         if problem := _problem(entry):
             raise InputError(f"expected a valid tuning file, received {path!r} with {problem}")
@@ -114,8 +117,7 @@ def text_of(entries: list[dict]) -> str:
 def unwritable(path: str) -> str | None:
     """Why a tuning file cannot be written, or None."""
     if problem := files.unwritable(path):
-        return (f"expected a tuning file in a folder that can be written to, received {path!r}: "
-                f"{problem}")
+        return f"expected a tuning file in a folder that can be written to, received {path!r}: {problem}"
     return None
 
 
@@ -130,7 +132,9 @@ def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, s
     other = alike[-1]["machine"]
     return None, "its entry for this plan is of another machine: " + "; ".join(
         f"{name} expected {machine.get(name)!r}, received {other.get(name)!r}"
-        for name in dict.fromkeys((*machine, *other)) if machine.get(name) != other.get(name))
+        for name in dict.fromkeys((*machine, *other))
+        if machine.get(name) != other.get(name)
+    )
 
 
 def record(settings: Settings, tuned: Tuned) -> dict:
@@ -140,8 +144,10 @@ def record(settings: Settings, tuned: Tuned) -> dict:
 
 def settings_of(values: dict) -> tuple[Settings, Tuned]:
     """The settings and what tuning gained, of one transform's part of an entry."""
-    return (Settings(**{field.name: values[field.name] for field in fields(Settings)}),
-            Tuned(**{field.name: values[field.name] for field in fields(Tuned)}))
+    return (
+        Settings(**{field.name: values[field.name] for field in fields(Settings)}),
+        Tuned(**{field.name: values[field.name] for field in fields(Tuned)}),
+    )
 
 
 def _key(entry: dict) -> tuple[dict, dict]:
@@ -154,20 +160,23 @@ def _refuse(constant: str) -> None:
 
 def _problem(entry: object) -> str | None:
     """What is wrong with an entry, or None."""
-    if not isinstance(entry, dict) or set(entry) - {"weights", "grid"} != set(_PARTS) or any(
-            not isinstance(entry[name], kind) for name, kind in _PARTS.items()):
+    if (
+        not isinstance(entry, dict)
+        or set(entry) - {"weights", "grid"} != set(_PARTS)
+        or any(not isinstance(entry[name], kind) for name, kind in _PARTS.items())
+    ):
         return f"an entry that does not consist of {', '.join(_PARTS)}"
     weights = entry.get("weights")
     if weights is not None and (not isinstance(weights, list) or checked(weights, len(weights))[1]):
         return f"weights that are no list of positive numbers, {_short(weights)}"
     grid = entry.get("grid")
-    if grid is not None and (not isinstance(grid, list) or len(grid) != 2
-                             or not all(type(size) is int and 0 < size < 2**31 for size in grid)):
+    if grid is not None and (
+        not isinstance(grid, list) or len(grid) != 2 or not all(type(size) is int and 0 < size < 2**31 for size in grid)
+    ):
         return f"a grid that is no list of two positive integers, {_short(grid)}"
     for part in ("plan", "machine"):
         for name, value in entry[part].items():
-            if not all(isinstance(one, _SCALARS) for one in (
-                    value if isinstance(value, list) else [value])):
+            if not all(isinstance(one, _SCALARS) for one in (value if isinstance(value, list) else [value])):
                 return f"a {part} whose {name!r} is neither a value nor a list of values"
     for name, values in entry["transforms"].items():
         known = {field.name for kind in (Settings, Tuned) for field in fields(kind)}

@@ -101,8 +101,14 @@ class Control:
 
     # ---- agreement ---------------------------------------------------------------------------
 
-    def meet(self, call: str, agreed: dict[str, Any] | None = None, *,
-             error: BaseException | None = None, entry: bool = False) -> None:
+    def meet(
+        self,
+        call: str,
+        agreed: dict[str, Any] | None = None,
+        *,
+        error: BaseException | None = None,
+        entry: bool = False,
+    ) -> None:
         """Meet all ranks at a header: all are well and about to do the same, or all raise.
 
         Parameters
@@ -131,8 +137,10 @@ class Control:
         except Exception as problem:
             header = Header(call)
             if error is None:
-                error = InputError("expected values that can be written as text, received one for which this fails: "
-                                   f"{formatted(problem)[0]}")
+                error = InputError(
+                    "expected values that can be written as text, received one for which this fails: "
+                    f"{formatted(problem)[0]}"
+                )
         self.meet_for(header, error, entry)
 
     def meet_for(self, header: Header, error: BaseException | None = None, entry: bool = False) -> None:
@@ -172,7 +180,9 @@ class Control:
         if error is signals.error or not isinstance(error, Exception):
             raise self.mark(error) from common
         cause = error if error.__traceback__ is not None else None
-        if isinstance(error, StopIteration):  # a RuntimeError with such a cause is dropped by contextlib, for Python makes some
+        if isinstance(
+            error, StopIteration
+        ):  # a RuntimeError with such a cause is dropped by contextlib, for Python makes some
             cause = RuntimeError("raised a StopIteration")
             cause.__cause__ = error
         raise common from cause
@@ -200,20 +210,22 @@ class Control:
 
     def allgather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order, as a list; anything that can be pickled."""
-        return [pickle.loads(data) for data in self._talk(
-            "allgather", {}, lambda data: self.comm.allgather(data), value)]
+        return [
+            pickle.loads(data) for data in self._talk("allgather", {}, lambda data: self.comm.allgather(data), value)
+        ]
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         """The values of all ranks on rank `root`, as a list; None on the others."""
-        found = self._talk("gather", {"root": root},
-                           lambda data: self.comm.gather(data, root), value)
+        found = self._talk("gather", {"root": root}, lambda data: self.comm.gather(data, root), value)
         return None if found is None else [pickle.loads(data) for data in found]
 
     def bcast(self, value: Any, root: int = 0) -> Any:
         """The value of rank `root`, on all ranks."""
-        return pickle.loads(self._talk(
-            "bcast", {"root": root}, lambda data: self.comm.bcast(data, root),
-            value if self.rank == root else None))
+        return pickle.loads(
+            self._talk(
+                "bcast", {"root": root}, lambda data: self.comm.bcast(data, root), value if self.rank == root else None
+            )
+        )
 
     def maximum(self, value: Any) -> Any:
         """The largest of all ranks' values, element by element: of a number, or of an array."""
@@ -267,8 +279,10 @@ class Control:
         `kind` makes it. `comm` can be a function that makes one: that one is ours to free. Returns None on ranks for
         which it makes none.
         """
-        with self.exclusive.used("making a communicator"), self.watchdog.watching(
-                "making a communicator on all its ranks"):
+        with (
+            self.exclusive.used("making a communicator"),
+            self.watchdog.watching("making a communicator on all its ranks"),
+        ):
             self.check_idle()
             # Counted on every rank, also on those that get none: the number names it everywhere.
             number = self._wrapped
@@ -299,9 +313,13 @@ class Control:
         """
         for crowded in (False, True):
             waiting = {control._identity: control for control in tuple(_dropped)}
-            found = self.allgather((_open, {
-                identity: control.size for identity, control in waiting.items()},
-                (MPI.Get_processor_name(), os.getpid(), next(_numbers))))
+            found = self.allgather(
+                (
+                    _open,
+                    {identity: control.size for identity, control in waiting.items()},
+                    (MPI.Get_processor_name(), os.getpid(), next(_numbers)),
+                )
+            )
             self._identity = self._identity or found[0][2]
             sizes = {identity: size for _, known, _ in found for identity, size in known.items()}
             for identity in sorted(sizes):
@@ -315,15 +333,19 @@ class Control:
             gc.collect()  # perhaps some ranks have not noticed yet that one was dropped
         most = self.maximum(_open) if crowded else 0
         if most > MOST:
-            raise InputError(f"expected at most {MOST} communicators of open runtimes and plans, "
-                             f"received {most}: close() those that are in use no more")
+            raise InputError(
+                f"expected at most {MOST} communicators of open runtimes and plans, "
+                f"received {most}: close() those that are in use no more"
+            )
 
     def free(self, watchdog: Watchdog | None = None) -> None:
         """Free all communicators (collective), under some other watchdog if this one has ended."""
         self.closed = True
         if not MPI.Is_finalized():
-            with self.exclusive.used("closing a runtime"), (watchdog or self.watchdog).watching(
-                    "freeing a runtime's communicators on all ranks"):
+            with (
+                self.exclusive.used("closing a runtime"),
+                (watchdog or self.watchdog).watching("freeing a runtime's communicators on all ranks"),
+            ):
                 for comm in reversed(self.comms):
                     comm.free()
                     _count(-1 - comm.owns_source)
@@ -342,7 +364,8 @@ class Control:
         if self.running:
             raise RuntimeError(
                 "a pipeline of this runtime is running: expected one at a time, and no other call "
-                "of the runtime meanwhile")
+                "of the runtime meanwhile"
+            )
 
 
 def _count(change):
@@ -371,8 +394,7 @@ def _common_error(reports):
             if kind == "failure":
                 return RankError(rank, summary, traceback_text)
             ranks.setdefault(summary, []).append(rank)
-    return InputError("; ".join(
-        f"{_named(some, len(reports))}: {summary}" for summary, some in ranks.items()))
+    return InputError("; ".join(f"{_named(some, len(reports))}: {summary}" for summary, some in ranks.items()))
 
 
 def _named(ranks, size):

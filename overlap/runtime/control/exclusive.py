@@ -28,7 +28,8 @@ class _Holder:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         return RuntimeError(
             f"expected threads to use {self._name} one at a time, received {what} in thread "
-            f"{threading.current_thread().name!r} while thread {names.get(self.owner)!r} is in {self.what}")
+            f"{threading.current_thread().name!r} while thread {names.get(self.owner)!r} is in {self.what}"
+        )
 
 
 _process = _Holder("MPI below MPI_THREAD_MULTIPLE")

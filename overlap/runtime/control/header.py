@@ -25,12 +25,11 @@ class Header:
     signature : int
     """
 
-    __slots__ = ("call", "values", "signature")
+    __slots__ = ("call", "signature", "values")
 
     def __init__(self, call: str, agreed: dict[str, Any] | None = None) -> None:
         self.call = call
-        self.values = {"call": call} | {
-            name: canonical(value) for name, value in (agreed or {}).items()}
+        self.values = {"call": call} | {name: canonical(value) for name, value in (agreed or {}).items()}
         self.signature = zlib.crc32(repr(self.values).encode("utf-8", "backslashreplace"))
 
 
@@ -50,8 +49,7 @@ def canonical(value: Any) -> str:
         parts = ", ".join(map(canonical, value))
         return f"({parts},)" if len(value) == 1 else f"({parts})"
     if isinstance(value, dict):
-        return "{" + ", ".join(sorted(
-            f"{canonical(key)}: {canonical(part)}" for key, part in value.items())) + "}"
+        return "{" + ", ".join(sorted(f"{canonical(key)}: {canonical(part)}" for key, part in value.items())) + "}"
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(map(canonical, value))) + "}"
     return repr(value)
@@ -78,6 +76,8 @@ def disagreement(headers):
     for name in dict.fromkeys(name for header in headers for name in header):
         values = [header.get(name, "nothing") for header in headers]
         if any(value != values[0] for value in values):
-            lines.append(f"{name}: expected the same on all ranks, received " + ", ".join(
-                f"{value} (rank {rank})" for rank, value in enumerate(values)))
+            lines.append(
+                f"{name}: expected the same on all ranks, received "
+                + ", ".join(f"{value} (rank {rank})" for rank, value in enumerate(values))
+            )
     return "; ".join(lines)

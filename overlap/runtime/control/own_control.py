@@ -51,8 +51,9 @@ class OwnControl(Control):
         return comm if isinstance(comm, OwnControl) else cls(comm, deadline_s)
 
     @contextmanager
-    def together(self, what: str, undo: Callable[[], object] | None = None, problem: str | None = None,
-                 **agreed: Any) -> Iterator[None]:
+    def together(
+        self, what: str, undo: Callable[[], object] | None = None, problem: str | None = None, **agreed: Any
+    ) -> Iterator[None]:
         """Do something on all ranks, or fail on all of them: as `Runtime.together`."""
         with together(self, what, undo, problem, agreed):
             yield

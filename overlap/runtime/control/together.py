@@ -12,8 +12,13 @@ from .control import Control
 
 
 @contextmanager
-def together(control: Control, what: str, undo: Callable[[], object] | None = None,
-             problem: str | None = None, agreed: dict[str, Any] | None = None) -> Iterator[None]:
+def together(
+    control: Control,
+    what: str,
+    undo: Callable[[], object] | None = None,
+    problem: str | None = None,
+    agreed: dict[str, Any] | None = None,
+) -> Iterator[None]:
     """Do something on all ranks, or fail on all of them: a ``with`` block (collective).
 
     `Runtime.together` tells what it does; `control` is the one that the ranks meet at.

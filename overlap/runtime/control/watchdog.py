@@ -11,7 +11,7 @@ from time import perf_counter
 from ...abort import abort
 from ...errors import formatted
 
-_PAUSE_S = 1.0   # by which the watchdog wakes too late: the process was stopped, or had no core
+_PAUSE_S = 1.0  # by which the watchdog wakes too late: the process was stopped, or had no core
 
 
 class Watchdog:
@@ -37,14 +37,15 @@ class Watchdog:
 
     def start(self, deadline_s):
         """Watch with this deadline from now on, after `close`."""
-        deadlines = [("deadline_s", deadline_s, self.outstanding),
-                     ("entry_deadline_s", self._entry_deadline_s, self.entries)]
+        deadlines = [
+            ("deadline_s", deadline_s, self.outstanding),
+            ("entry_deadline_s", self._entry_deadline_s, self.entries),
+        ]
         self._closed = threading.Event()
         self._thread = None
         watched = [deadline for deadline in deadlines if deadline[1] is not None]
         if watched:
-            self._thread = threading.Thread(
-                target=_watch, args=(watched, self._closed), daemon=True, name="watchdog")
+            self._thread = threading.Thread(target=_watch, args=(watched, self._closed), daemon=True, name="watchdog")
             self._thread.start()
 
     def stop(self):
@@ -64,7 +65,7 @@ class Watchdog:
 class Watched:
     """The time in which something is under way, in a dictionary that a `Watchdog` watches: a ``with`` block."""
 
-    __slots__ = ("_outstanding", "_label")
+    __slots__ = ("_label", "_outstanding")
 
     def __init__(self, outstanding, label):
         self._outstanding, self._label = outstanding, label
@@ -83,7 +84,7 @@ def _watch(deadlines, closed):
     then nobody is late. If one rank alone is stopped, the others run, and their deadlines hold.
     """
     interval_s = min(1.0, *(limit_s / 4 for _, limit_s, _ in deadlines))
-    pauses, looked = [], perf_counter()     # pauses as (end, seconds)
+    pauses, looked = [], perf_counter()  # pauses as (end, seconds)
     while not closed.wait(interval_s):
         now = perf_counter()
         if now - looked - interval_s > _PAUSE_S:
@@ -94,8 +95,11 @@ def _watch(deadlines, closed):
                 oldest = min(oldest, started)
                 took_s = now - started - sum(seconds for end, seconds in pauses if end > started)
                 if took_s > limit_s:
-                    abort(f"{label} has not completed in {took_s:.1f} s "
-                          f"({name}={limit_s:g}): some rank does not take part", interval_s)
+                    abort(
+                        f"{label} has not completed in {took_s:.1f} s "
+                        f"({name}={limit_s:g}): some rank does not take part",
+                        interval_s,
+                    )
                 del label  # it keeps an operation's arrays alive
         pauses = [pause for pause in pauses if pause[0] > oldest]
 

@@ -70,7 +70,7 @@ class Agreements:
         try:
             shared = operation.shared()
         except Exception:  # spelled in a way that only MPI understands
-            shared = operation.name,
+            shared = (operation.name,)
         if shared is None:
             self.unmatched += operation.sent() * _mixed(operation.comm.number + 1, -1)
             self._messages |= operation.name in ("Send", "Ssend", "Recv")
@@ -140,15 +140,15 @@ class Agreements:
             if operation is not item:
                 text = f"the start of {text}"
         own_weight = weight(self._control.rank, self._control.size)
-        sums = self.sum([not well, own_weight * zlib.crc32(f"{text} {learned}".encode())
-                         + comm_weight * _crc(shared, 0)])
+        sums = self.sum(
+            [not well, own_weight * zlib.crc32(f"{text} {learned}".encode()) + comm_weight * _crc(shared, 0)]
+        )
         if sums[0]:
             return ""
         if not sums[1]:
             return None
         with self.waiting.watched("the report of what differs between the ranks"):
-            found = self._control.allgather(
-                text if shared is None else f"{text} {_terms(shared)}")
+            found = self._control.allgather(text if shared is None else f"{text} {_terms(shared)}")
         return _different(found)
 
     def sum(self, values):
@@ -162,15 +162,16 @@ class Agreements:
         with self.waiting.watched("the report of what differs between the ranks"):
             everyone = self._control.Get_group()
             found = self._control.allgather(
-                {(comm.number, _first_of(comm.source, everyone)): shared
-                 for comm, shared in issued.items()})
+                {(comm.number, _first_of(comm.source, everyone)): shared for comm, shared in issued.items()}
+            )
             everyone.Free()
         for which in sorted({key for mine in found for key in mine}):
             members = {rank: mine[which] for rank, mine in enumerate(found) if which in mine}
             for place in range(max(map(len, members.values()))):
-                texts = {rank: f"{shared[place][0]} {_terms(shared[place])}"
-                         if place < len(shared) else "nothing"
-                         for rank, shared in members.items()}
+                texts = {
+                    rank: f"{shared[place][0]} {_terms(shared[place])}" if place < len(shared) else "nothing"
+                    for rank, shared in members.items()
+                }
                 if len(set(texts.values())) > 1:
                     return _different(texts.values(), texts, f" on communicator {which[0]}")
         return _different(())
@@ -179,7 +180,7 @@ class Agreements:
 def _first_of(comm, group):
     """The place of a communicator's first rank in a group: tells the communicators of a split apart."""
     own = comm.Get_group()
-    first, = own.Translate_ranks([0], group)
+    (first,) = own.Translate_ranks([0], group)
     own.Free()
     return first
 
@@ -191,13 +192,14 @@ def _crc(shared, number):
 def _terms(shared):
     """What ranks must share, for messages."""
     names = ("type", "bytes", "root", "op")
-    return "(" + ", ".join(
-        f"{name}={value}" for name, value in zip(names, shared[1:]) if value is not None) + ")"
+    return "(" + ", ".join(f"{name}={value}" for name, value in zip(names, shared[1:]) if value is not None) + ")"
 
 
 def _different(texts, ranks=None, where=""):
     texts = list(texts)
-    listed = ", ".join(f"{text} (rank {rank})"
-                       for rank, text in zip(ranks or range(len(texts)), texts))
-    return ("the slice programs of the ranks await different operations" + where
-            + f": expected the same on all ranks, received {listed or 'different ones'}")
+    listed = ", ".join(f"{text} (rank {rank})" for rank, text in zip(ranks or range(len(texts)), texts))
+    return (
+        "the slice programs of the ranks await different operations"
+        + where
+        + f": expected the same on all ranks, received {listed or 'different ones'}"
+    )

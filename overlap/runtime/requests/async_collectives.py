@@ -157,5 +157,7 @@ def _operation(array, op):
     number = operation_number(op)
     possible = operations_of(code_of(array.dtype))
     if number not in possible:
-        raise ValueError(f"expected an operation for {array.dtype} ({', '.join(one.name for one in possible)}), received {op}")
+        raise ValueError(
+            f"expected an operation for {array.dtype} ({', '.join(one.name for one in possible)}), received {op}"
+        )
     return next(spelled for spelled, other in OPERATIONS if other == number)

@@ -54,7 +54,8 @@ class Recorded:
         return RuntimeError(
             "a program without a skeleton must await the same in every slice, but position "
             f"{position} differs: expected {_described(expected)} as in the first slice, received "
-            f"{_described(request)}; such a program needs skeleton=")
+            f"{_described(request)}; such a program needs skeleton="
+        )
 
     def problems(self, unchecked):
         """What is wrong with a slot's early awaits, as a list of (run, error)."""

@@ -65,8 +65,7 @@ class Request:
     def __del__(self) -> None:
         # What another slice has left, one that failed, may be collected in any step.
         owner = self._owner
-        if owner is not None and owner is steps.owner and steps.dropped is None and not getattr(
-                self, "awaited", False):
+        if owner is not None and owner is steps.owner and steps.dropped is None and not getattr(self, "awaited", False):
             steps.dropped = str(self)
 
 
@@ -85,10 +84,9 @@ class Operation(Request):
         for one, must not have the call made twice.
     """
 
-    __slots__ = ("comm", "name", "args", "kwargs", "made")
+    __slots__ = ("args", "comm", "kwargs", "made", "name")
 
-    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...],
-                 kwargs: dict[str, Any]) -> None:
+    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.comm = comm
         self.name = name
         self.args = args
@@ -122,7 +120,9 @@ class Collective(Operation):
 
     __slots__ = ()
 
-    def __init__(self, comm: AsyncCollectives, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, comm: AsyncCollectives, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(cast("Any", comm), name, args, kwargs or {})
 
     def make(self, blocking: bool) -> None:
@@ -201,8 +201,7 @@ class Persistent(Operation):
 
     __slots__ = ("_to_nobody", "request")
 
-    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...],
-                 kwargs: dict[str, Any]) -> None:
+    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(comm, name, args, kwargs)
         self._to_nobody = signatures.has_nobody(self)
         self.awaited = True  # to make one, and not to use it, is no mistake
@@ -257,8 +256,7 @@ def start(operation: Operation) -> Start:
         Await it to have the operation started in its turn; gives the `Pending`.
     """
     if not isinstance(operation, Operation):
-        raise TypeError("expected an operation such as comm.Allreduce(a, b), received "
-                        f"{type(operation).__name__}")
+        raise TypeError(f"expected an operation such as comm.Allreduce(a, b), received {type(operation).__name__}")
     return Start(operation)
 
 

@@ -73,7 +73,7 @@ def parallel(function: Callable[[Any], object], parts: Iterable[Any]) -> Paralle
 class WaitForSlices(Request):
     """Slices `start` to `stop` - 1 of the call have ended on this rank."""
 
-    __slots__ = ("stop", "start")
+    __slots__ = ("start", "stop")
 
     def __init__(self, stop: int, start: int) -> None:
         self.stop, self.start = stop, start
@@ -155,10 +155,10 @@ class AsyncComm:
     broken = False  # an exception has made it unusable
 
     if TYPE_CHECKING:  # the calls of `CALLS`, which are made below
+
         def __getattr__(self, name: str) -> Callable[..., Operation]: ...
 
-    def __init__(self, source: MPI.Comm, number: int, wrap: Callable[..., Any],
-                 owns_source: bool) -> None:
+    def __init__(self, source: MPI.Comm, number: int, wrap: Callable[..., Any], owns_source: bool) -> None:
         self._source = source  # never carries a pipeline's traffic: a fresh duplicate can be made
         self.owns_source = owns_source
         self._wrap = wrap
@@ -171,7 +171,7 @@ class AsyncComm:
     @property
     def runtime(self) -> Any:
         """The `Runtime` that it belongs to."""
-        return getattr(self._wrap, "__self__").runtime()
+        return getattr(self._wrap, "__self__").runtime()  # noqa: B009
 
     @property
     def source(self) -> Any:
@@ -202,8 +202,7 @@ class AsyncComm:
 
     def same_ranks(self, comm: MPI.Comm) -> bool:
         """Whether `comm` is an intracommunicator of the same ranks in the same order."""
-        return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self._handle) in (
-            MPI.IDENT, MPI.CONGRUENT)
+        return isinstance(comm, MPI.Intracomm) and MPI.Comm.Compare(comm, self._handle) in (MPI.IDENT, MPI.CONGRUENT)
 
     def Split(self, color: int = 0, key: int = 0) -> AsyncComm | None:
         """Split into sub-communicators, as `MPI.Comm.Split` (collective, outside of pipelines).
@@ -211,7 +210,6 @@ class AsyncComm:
         Returns None on ranks that give ``MPI.UNDEFINED`` as their color.
         """
         return self._wrap(lambda: self._source.Split(color, key))
-
 
     def _kept(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Persistent:
         """Make a persistent request: outside of pipelines, by the calling thread."""
@@ -224,6 +222,7 @@ class AsyncComm:
 def _awaitable(name):
     def method(self, *args, **kwargs):
         return Operation(self, name, args, kwargs)
+
     method.__doc__ = f"Awaitable `MPI.Comm.{name}`, same arguments."
     return name, method
 
@@ -231,17 +230,22 @@ def _awaitable(name):
 def _startable(name):
     def method(self, *args, **kwargs):
         return Start(Operation(self, name, args, kwargs))
-    method.__doc__ = (f"`MPI.Comm.I{name.lower()}`, same arguments: await it to start it, "
-                      "and what that gives to wait for it.")
+
+    method.__doc__ = (
+        f"`MPI.Comm.I{name.lower()}`, same arguments: await it to start it, and what that gives to wait for it."
+    )
     return "I" + name.lower(), method
 
 
 def _keepable(name):
     def method(self, *args, **kwargs):
         return self._kept(name, args, kwargs)
-    method.__doc__ = (f"`MPI.Comm.{name}_init`, same arguments: a request that slices can await again and "
-                      "again; outside of pipelines, by all ranks of the communicator if it is a collective. "
-                      "Freed with the communicator.")
+
+    method.__doc__ = (
+        f"`MPI.Comm.{name}_init`, same arguments: a request that slices can await again and "
+        "again; outside of pipelines, by all ranks of the communicator if it is a collective. "
+        "Freed with the communicator."
+    )
     return f"{name}_init", method
 
 

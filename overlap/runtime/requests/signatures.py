@@ -21,36 +21,66 @@ _REDUCTION = (*_EXCHANGE, "op")
 
 # Every awaitable call with the names of its arguments, in mpi4py's order.
 PARAMETERS = {
-    "Barrier": (), "Bcast": ("buf", "root"),
-    "Gather": _ROOTED, "Gatherv": _ROOTED, "Scatter": _ROOTED, "Scatterv": _ROOTED,
-    "Allgather": _EXCHANGE, "Allgatherv": _EXCHANGE,
-    "Alltoall": _EXCHANGE, "Alltoallv": _EXCHANGE, "Alltoallw": _EXCHANGE,
-    "Reduce": (*_REDUCTION, "root"), "Allreduce": _REDUCTION,
-    "Reduce_scatter": (*_EXCHANGE, "recvcounts", "op"), "Reduce_scatter_block": _REDUCTION,
-    "Scan": _REDUCTION, "Exscan": _REDUCTION,
-    "Neighbor_allgather": _EXCHANGE, "Neighbor_allgatherv": _EXCHANGE,
-    "Neighbor_alltoall": _EXCHANGE, "Neighbor_alltoallv": _EXCHANGE,
+    "Barrier": (),
+    "Bcast": ("buf", "root"),
+    "Gather": _ROOTED,
+    "Gatherv": _ROOTED,
+    "Scatter": _ROOTED,
+    "Scatterv": _ROOTED,
+    "Allgather": _EXCHANGE,
+    "Allgatherv": _EXCHANGE,
+    "Alltoall": _EXCHANGE,
+    "Alltoallv": _EXCHANGE,
+    "Alltoallw": _EXCHANGE,
+    "Reduce": (*_REDUCTION, "root"),
+    "Allreduce": _REDUCTION,
+    "Reduce_scatter": (*_EXCHANGE, "recvcounts", "op"),
+    "Reduce_scatter_block": _REDUCTION,
+    "Scan": _REDUCTION,
+    "Exscan": _REDUCTION,
+    "Neighbor_allgather": _EXCHANGE,
+    "Neighbor_allgatherv": _EXCHANGE,
+    "Neighbor_alltoall": _EXCHANGE,
+    "Neighbor_alltoallv": _EXCHANGE,
     "Neighbor_alltoallw": _EXCHANGE,
-    "Send": ("buf", "dest", "tag"), "Ssend": ("buf", "dest", "tag"),
+    "Send": ("buf", "dest", "tag"),
+    "Ssend": ("buf", "dest", "tag"),
     "Recv": ("buf", "source", "tag", "status"),
     "Sendrecv": ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag", "status"),
     "Sendrecv_replace": ("buf", "dest", "sendtag", "source", "recvtag", "status"),
 }
-_DEFAULTS = {"root": 0, "op": MPI.SUM, "tag": 0, "sendtag": 0, "recvtag": MPI.ANY_TAG,
-             "source": MPI.ANY_SOURCE, "recvcounts": None, "status": None, "recvbuf": None}
+_DEFAULTS = {
+    "root": 0,
+    "op": MPI.SUM,
+    "tag": 0,
+    "sendtag": 0,
+    "recvtag": MPI.ANY_TAG,
+    "source": MPI.ANY_SOURCE,
+    "recvcounts": None,
+    "status": None,
+    "recvbuf": None,
+}
 _BUFFERS = frozenset(("buf", "sendbuf", "recvbuf"))
-_OPS = {getattr(MPI, name).handle: name for name in (
-    "MAX", "MIN", "SUM", "PROD", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC")}
+_OPS = {
+    getattr(MPI, name).handle: name
+    for name in ("MAX", "MIN", "SUM", "PROD", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC")
+}
 
 # The buffers of which the first that is one says how much is sent: equal on all ranks.
 _SIZED_BY = {
-    "Bcast": ("buf",), "Allgather": ("recvbuf",), "Alltoall": ("recvbuf",),
-    "Allreduce": ("recvbuf",), "Reduce_scatter_block": ("recvbuf",), "Reduce": _EXCHANGE,
-    "Scan": _EXCHANGE, "Exscan": _EXCHANGE, "Gather": _EXCHANGE,
-    "Scatter": ("recvbuf", "sendbuf")}
+    "Bcast": ("buf",),
+    "Allgather": ("recvbuf",),
+    "Alltoall": ("recvbuf",),
+    "Allreduce": ("recvbuf",),
+    "Reduce_scatter_block": ("recvbuf",),
+    "Reduce": _EXCHANGE,
+    "Scan": _EXCHANGE,
+    "Exscan": _EXCHANGE,
+    "Gather": _EXCHANGE,
+    "Scatter": ("recvbuf", "sendbuf"),
+}
 # Of all ranks' blocks: there a count that is given is one block's.
-_BLOCKS = {"Allgather": "recvbuf", "Alltoall": "recvbuf", "Gather": "recvbuf",
-           "Scatter": "sendbuf"}
+_BLOCKS = {"Allgather": "recvbuf", "Alltoall": "recvbuf", "Gather": "recvbuf", "Scatter": "sendbuf"}
 _ONE_BLOCK = frozenset(("Gather", "Scatter"))  # what all ranks share is the size of one
 _RECEIVED = frozenset(("Allgather", "Alltoall", "Allreduce"))
 _OWN = frozenset(name for name in PARAMETERS if name.startswith(("Neighbor", "Send", "Ssend", "Recv")))
@@ -109,8 +139,13 @@ def alike(one, other) -> bool:
     TypeError, ValueError
         As of `terms`.
     """
-    if (one.name == other.name and one.comm is other.comm and not one.kwargs and not other.kwargs
-            and len(one.args) == len(other.args)):
+    if (
+        one.name == other.name
+        and one.comm is other.comm
+        and not one.kwargs
+        and not other.kwargs
+        and len(one.args) == len(other.args)
+    ):
         for left, right in zip(one.args, other.args):
             if left is right:
                 continue
@@ -138,8 +173,7 @@ def shared(operation) -> tuple | None:
             return name, _TYPE_NAMES.get(received.dtype) or _type_name(received.dtype), received.nbytes, 0, "SUM"
     given = arguments(operation)
     kind, nbytes = _message(operation, given)
-    return (name, kind, nbytes, index(given.get("root") or 0),
-            _op_name(given.get("op", MPI.SUM)))
+    return (name, kind, nbytes, index(given.get("root") or 0), _op_name(given.get("op", MPI.SUM)))
 
 
 def sent(operation) -> int:
@@ -147,8 +181,9 @@ def sent(operation) -> int:
     if operation.name not in _OWN or operation.name.startswith("Neighbor"):
         return 0
     given = arguments(operation)
-    return (("dest" in given and given["dest"] != MPI.PROC_NULL)
-            - ("source" in given and given["source"] != MPI.PROC_NULL))
+    return ("dest" in given and given["dest"] != MPI.PROC_NULL) - (
+        "source" in given and given["source"] != MPI.PROC_NULL
+    )
 
 
 def has_nobody(operation) -> bool:
@@ -170,9 +205,14 @@ def is_send(operation) -> bool:
 
 def _message(operation, given):
     """Type and bytes of a message, as all ranks must see them; None where that is not certain."""
-    which, buffer = next(((which, given[which]) for which in _SIZED_BY.get(operation.name, ())
-                          if given[which] is not None and given[which] is not MPI.IN_PLACE),
-                         (None, None))
+    which, buffer = next(
+        (
+            (which, given[which])
+            for which in _SIZED_BY.get(operation.name, ())
+            if given[which] is not None and given[which] is not MPI.IN_PLACE
+        ),
+        (None, None),
+    )
     if buffer is None:
         return None, None
     kind, counts = _layout(buffer)
@@ -183,8 +223,9 @@ def _message(operation, given):
             return None, None
         datatype = next((part for part in buffer[1:] if isinstance(part, MPI.Datatype)), None)
         given_count = any(not isinstance(part, (MPI.Datatype, str)) for part in buffer[1:])
-        kind, size = ((_leaf(datatype), datatype.Get_size()) if datatype is not None
-                      else (kind, memoryview(buffer[0]).itemsize))
+        kind, size = (
+            (_leaf(datatype), datatype.Get_size()) if datatype is not None else (kind, memoryview(buffer[0]).itemsize)
+        )
         nbytes = counts * size * (ranks if blocks and given_count else 1)
     else:
         nbytes = _nbytes(buffer)
@@ -197,20 +238,24 @@ def _layout(buffer):
         return None
     if isinstance(buffer, np.ndarray):
         if not (buffer.flags.c_contiguous or buffer.flags.f_contiguous):
-            raise ValueError("expected a contiguous array, received one with strides "
-                             f"{buffer.strides}")
+            raise ValueError(f"expected a contiguous array, received one with strides {buffer.strides}")
         return _type_name(buffer.dtype), buffer.size
     if isinstance(buffer, (list, tuple)):
         if not 2 <= len(buffer) <= 4:
             raise ValueError(f"expected a message of 2 to 4 items, received {len(buffer)}")
         data, *rest = buffer
-        types = [_datatype_name(part) for part in rest
-                 if isinstance(part, (MPI.Datatype, str))]
-        types += [tuple(map(_datatype_name, part)) for part in rest
-                  if isinstance(part, (list, tuple)) and part and isinstance(part[0], MPI.Datatype)]
-        counts = [_numbers(part) for part in rest if not isinstance(part, (MPI.Datatype, str))
-                  and not (isinstance(part, (list, tuple)) and part
-                           and isinstance(part[0], MPI.Datatype))]
+        types = [_datatype_name(part) for part in rest if isinstance(part, (MPI.Datatype, str))]
+        types += [
+            tuple(map(_datatype_name, part))
+            for part in rest
+            if isinstance(part, (list, tuple)) and part and isinstance(part[0], MPI.Datatype)
+        ]
+        counts = [
+            _numbers(part)
+            for part in rest
+            if not isinstance(part, (MPI.Datatype, str))
+            and not (isinstance(part, (list, tuple)) and part and isinstance(part[0], MPI.Datatype))
+        ]
         counts = [part for part in counts if part is not None]
         kind = types[0] if types else (_layout(data) or (None,))[0]
         if not counts:
@@ -223,8 +268,10 @@ def _layout(buffer):
             return None, 0
         if buffer is MPI.BOTTOM:
             return None, 0
-        raise TypeError("expected a buffer or a list of a buffer, counts and a data type, received "
-                        f"an object of {type(buffer).__name__}") from None
+        raise TypeError(
+            "expected a buffer or a list of a buffer, counts and a data type, received "
+            f"an object of {type(buffer).__name__}"
+        ) from None
     return _type_name(np.dtype(view.format if view.format != "B" else "u1")), view.nbytes
 
 

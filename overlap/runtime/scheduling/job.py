@@ -89,8 +89,9 @@ class Job:
         self._ended = bytearray(len(keys))  # which slices have
         self._gates = {}  # slots that wait for some of them; None: they stay
         numbered = list(enumerate(keys))
-        self.slots = [Slot(self, index, resources[index], numbered[index::depth])
-                      for index in range(min(depth, len(keys)))]
+        self.slots = [
+            Slot(self, index, resources[index], numbered[index::depth]) for index in range(min(depth, len(keys)))
+        ]
 
     def fail(self, key, error):
         """Keep the first failure of this rank; from now on the slots drain."""
@@ -153,12 +154,13 @@ class Job:
                 if other.gate is not None:
                     why = f"waits for others itself ({other.gate})"
                 elif other.item is not None:
-                    why = ("has an operation that comes later in the issue order: expected one "
-                           "operation, or take_turn(), in every slice")
+                    why = (
+                        "has an operation that comes later in the issue order: expected one "
+                        "operation, or take_turn(), in every slice"
+                    )
         if self.at_barrier(missing):
             why = "waits at a barrier() for this one"
-        self.fail(run.key, RuntimeError(
-            f"{gate} waits for ever: slice number {missing} {why}"))
+        self.fail(run.key, RuntimeError(f"{gate} waits for ever: slice number {missing} {why}"))
 
     def at_barrier(self, ordinal):
         """Whether a slice waits at a barrier; while no slot runs."""

@@ -38,8 +38,13 @@ class KnownPath(StraightPath):
         Makes a `Job` without slices, and its way to wait: to agree on an error.
     """
 
-    def __init__(self, scheduler: Scheduler, steps: Sequence[tuple[Any, Callable[[], object] | Operation]], in_flight: int,
-                 job: Callable[[], tuple[Job, Waiting]]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        steps: Sequence[tuple[Any, Callable[[], object] | Operation]],
+        in_flight: int,
+        job: Callable[[], tuple[Job, Waiting]],
+    ) -> None:
         super().__init__(scheduler, [], None, [], in_flight, False, job)  # type: ignore[arg-type]
         self._known: list[tuple[Any, Any, bool]] = [(key, step, isinstance(step, Operation)) for key, step in steps]
         self._sums = self._noted().summands(False)

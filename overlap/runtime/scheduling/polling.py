@@ -4,8 +4,7 @@ from mpi4py import MPI
 
 from ..requests.operations import Pending, Persistent
 from ..requests.signatures import is_receive, is_send
-from .waiting import (
-    HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Label, OneThread, Waiting, wait_for)
+from .waiting import HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Label, OneThread, Waiting, wait_for
 
 POLLS_PER_EXCHANGE = 8  # by default
 
@@ -76,8 +75,7 @@ class Polling(Waiting):
 
     def wait(self, request, label):
         with self.watched(label):
-            wait_for(request.Test, self._wake_event.sleep, 0.0 if self._job.running else self.hot_s,
-                     self.clock)
+            wait_for(request.Test, self._wake_event.sleep, 0.0 if self._job.running else self.hot_s, self.clock)
 
     def reduced(self, comm, values, op):
         self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), "agreement of all ranks")
@@ -113,8 +111,7 @@ class Polling(Waiting):
 
     def _pause(self, busy):
         """Until the next look: no time at all while exchanges are short and nothing else is to do."""
-        hot = (not busy and self._interval_s < self.hot_s
-               and self.clock() - self._last_completion < self.hot_s)
+        hot = not busy and self._interval_s < self.hot_s and self.clock() - self._last_completion < self.hot_s
         self._wake_event.sleep(0.0 if hot else self._sleep_s)
 
     def _collected(self):
@@ -125,8 +122,9 @@ class Polling(Waiting):
         now = self.clock()
         interval = (now - self._last_completion) / len(done)
         self._last_completion, self._interval_s = now, interval
-        self._sleep_s = min(max(interval / self._polls, 0.5 * self._sleep_s,
-                                SHORTEST_SLEEP_S), 2 * self._sleep_s, LONGEST_SLEEP_S)
+        self._sleep_s = min(
+            max(interval / self._polls, 0.5 * self._sleep_s, SHORTEST_SLEEP_S), 2 * self._sleep_s, LONGEST_SLEEP_S
+        )
         finished = [self._in_flight[place] for place in done]
         for place in sorted(done, reverse=True):
             del self._in_flight[place], self._requests[place]
@@ -150,9 +148,12 @@ class Polling(Waiting):
             return self.test_some(self._requests), None
         except MPI.Exception as failure:
             # MPI does not tell which has completed well and which has not: what it took is lost.
-            done = [place for place, request in enumerate(self._requests)
-                    if request == MPI.REQUEST_NULL
-                    or type(self._in_flight[place][1].operation) is Persistent and request.Test()]
+            done = [
+                place
+                for place, request in enumerate(self._requests)
+                if request == MPI.REQUEST_NULL
+                or (type(self._in_flight[place][1].operation) is Persistent and request.Test())
+            ]
             if not done:  # the error is of none in particular
                 self._job.fail(None, failure)
             return done, failure
@@ -172,7 +173,7 @@ class PollingInline(OneThread, Polling):
 
     def _look(self):
         """Collect what has completed; if nothing has, run a step; if none is ready, look again or sleep."""
-        if self._requests and self._collected() or self._advance():
+        if (self._requests and self._collected()) or self._advance():
             return
         if not self._requests:
             self._wake_event.sleep()  # workers have steps

@@ -24,7 +24,6 @@ on all ranks before any rank waits for it. If a rank fails in that time, all sto
 from __future__ import annotations
 
 import pickle
-from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -222,8 +221,7 @@ class Scheduler:
             waiting.resume(slot)
             item = waiting.take(slot)
         if job.skeleton is None:
-            learned = (job.recorded is not None and slot.index == 0 and job.first_ended
-                       and not job.stopping)
+            learned = job.recorded is not None and slot.index == 0 and job.first_ended and not job.stopping
             if not self._same_everywhere(item, learned):
                 return None
             if learned:
@@ -352,8 +350,7 @@ class Scheduler:
         with self._waiting.watched("the report of what failed"):
             length = np.array([len(text)], dtype=np.int64)
             self.control.Bcast(length, root=origin)
-            data = np.frombuffer(text, dtype=np.uint8).copy() if rank == origin else np.empty(
-                length[0], dtype=np.uint8)
+            data = np.frombuffer(text, dtype=np.uint8).copy() if rank == origin else np.empty(length[0], dtype=np.uint8)
             self.control.Bcast(data, root=origin)
         error = SliceError(*pickle.loads(data.tobytes()))
         dirty = self._dirty or any(comm.broken for comm in self.comms)
@@ -369,7 +366,8 @@ class Scheduler:
             self._exhausted = (
                 "expected failures that leave nothing behind on the communicators, received so many "
                 f"others that {left_behind - len(self.comms)} communicators had to be replaced, of about "
-                f"2,000 that MPI has; this runtime can only be closed. The last one was: {error}")
+                f"2,000 that MPI has; this runtime can only be closed. The last one was: {error}"
+            )
             return False
         _left_behind = left_behind
         with self._waiting.watched("new communicators on all ranks"):

@@ -31,8 +31,19 @@ FAILED = "a failed slice"  # posted when a slice failed before the runtime knew 
 class SliceRun:
     """One slice's coroutine, and how far it has come."""
 
-    __slots__ = ("answer", "awaited", "begun", "coroutine", "draining", "ended", "error", "identity", "key",
-                 "ordinal", "pending")
+    __slots__ = (
+        "answer",
+        "awaited",
+        "begun",
+        "coroutine",
+        "draining",
+        "ended",
+        "error",
+        "identity",
+        "key",
+        "ordinal",
+        "pending",
+    )
 
     def __init__(self, key, ordinal):
         self.key = key
@@ -155,10 +166,14 @@ class Slot:
                 self.current = None
                 if self.resources is not None and self._waiting:
                     # It would overwrite the parked slice's buffers.
-                    self._job.fail(run.key, RuntimeError(
-                        f"barrier() in a program with slot buffers needs all slices in flight: "
-                        f"expected at most {self._job.depth} slices (the depth), "
-                        f"received {self._job.slices}"))
+                    self._job.fail(
+                        run.key,
+                        RuntimeError(
+                            f"barrier() in a program with slot buffers needs all slices in flight: "
+                            f"expected at most {self._job.depth} slices (the depth), "
+                            f"received {self._job.slices}"
+                        ),
+                    )
             elif isinstance(request, Parallel):
                 if not self._job.split(self, request):
                     return
@@ -235,22 +250,23 @@ class Slot:
                 return not_awaited(steps.dropped)
             left = [str(one.operation) for one in run.pending if not one.waited] if ended else ()
             if left:
-                return RuntimeError("expected a slice to await all that it has started, received its end "
-                                    f"with {', '.join(left)} pending")
+                return RuntimeError(
+                    "expected a slice to await all that it has started, received its end "
+                    f"with {', '.join(left)} pending"
+                )
             if kind is Pending and (request.waited or request not in run.pending):
-                return RuntimeError("expected a slice to await what it has started itself, once, "
-                                    f"received {request}")
+                return RuntimeError(f"expected a slice to await what it has started itself, once, received {request}")
         if not ended and not issubclass(kind, Request):
             return TypeError(
                 "a slice program can await the runtime's own calls only: "
                 "expected comm.Alltoall(...), barrier(), parallel(...), wait_for_slices(...) or "
-                f"take_turn(), received {repr_of(request)}")
+                f"take_turn(), received {repr_of(request)}"
+            )
         if issubclass(kind, Parallel):
             return None
         if issubclass(kind, WaitForSlices):
             if request.stop > run.ordinal and not run.draining:
-                return RuntimeError(f"expected slice number {run.ordinal} to wait for earlier ones, "
-                                    f"received {request}")
+                return RuntimeError(f"expected slice number {run.ordinal} to wait for earlier ones, received {request}")
             return None
         recorded = self._job.recorded
         if recorded is None or run.draining:

@@ -64,9 +64,16 @@ class StraightPath:
         Time of steps on the path.
     """
 
-    def __init__(self, scheduler: Scheduler, keys: list[Any],
-                 coroutine: Callable[..., Coroutine[Any, Any, Any]], resources: list[Any], in_flight: int,
-                 splits: bool, job: Callable[[], tuple[Job, Waiting]]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        keys: list[Any],
+        coroutine: Callable[..., Coroutine[Any, Any, Any]],
+        resources: list[Any],
+        in_flight: int,
+        splits: bool,
+        job: Callable[[], tuple[Job, Waiting]],
+    ) -> None:
         self._scheduler = scheduler
         self._coroutine = coroutine
         self._in_flight = in_flight
@@ -78,8 +85,9 @@ class StraightPath:
         self._over = False  # that was the last one
         self._issued = 0  # operations and turns
         depth = len(resources)
-        self._slots = [StraightSlot(index, depth, keys[index::depth], resources[index])
-                       for index in range(min(depth, len(keys)))]
+        self._slots = [
+            StraightSlot(index, depth, keys[index::depth], resources[index]) for index in range(min(depth, len(keys)))
+        ]
         self._flying: list[StraightSlot] = []  # those whose operations are in flight, in the issue order
         self._ended = bytearray(len(keys))  # which slices have
         self._waiting_s = 0.0  # in MPI
@@ -121,7 +129,7 @@ class StraightPath:
                     return rotation[place:] + visited
                 visited.append(slot)
                 if not self._counted(agreements):
-                    return rotation[place + 1:] + visited
+                    return rotation[place + 1 :] + visited
                 if slot.flight is None:
                     self._step(slot)
             rotation = visited
@@ -174,8 +182,14 @@ class StraightPath:
         if slot.flight is not None and self._landed(slot):
             ready = slot
         else:
-            ready = next((one for one in self._slots  # a step of some slot opens a gate, if anything does
-                          if one.gate is not None and one.gate.is_open(self._ended)), None)
+            ready = next(
+                (
+                    one
+                    for one in self._slots  # a step of some slot opens a gate, if anything does
+                    if one.gate is not None and one.gate.is_open(self._ended)
+                ),
+                None,
+            )
             if ready is None:
                 if not self._flying:
                     return False
@@ -253,7 +267,7 @@ class StraightPath:
     def _make(self, slot, operation, later, agreements):
         """Make a slot's operation, or start it to be awaited later; False as of `_issue`."""
         blocking = not (self._in_flight or later)
-        if not (blocking and type(operation) is not Persistent or self._has_room(operation, later, slot)):
+        if not ((blocking and type(operation) is not Persistent) or self._has_room(operation, later, slot)):
             return False
         outstanding = self._scheduler.outstanding
         started = outstanding[slot] = perf_counter()
@@ -279,11 +293,14 @@ class StraightPath:
     def _has_room(self, operation, later, slot):
         """Have other slots go on until an operation may be started; False if the path ends first."""
         kept = type(operation) is Persistent
-        if kept and any(pending.operation is operation and not pending.done
-                        for one in self._slots for pending in one.pending):
+        if kept and any(
+            pending.operation is operation and not pending.done for one in self._slots for pending in one.pending
+        ):
             self._left = True
-        while not self._left and (not later and self._in_flight and len(self._flying) >= self._in_flight
-                                  or kept and any(one.operation is operation for one in self._flying)):
+        while not self._left and (
+            (not later and self._in_flight and len(self._flying) >= self._in_flight)
+            or (kept and any(one.operation is operation for one in self._flying))
+        ):
             self._go_on(slot)
         return not self._left
 

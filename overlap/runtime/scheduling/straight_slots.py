@@ -38,9 +38,29 @@ class StraightSlot:
         No slice is left.
     """
 
-    __slots__ = ("_coroutine", "_depth", "_keys", "_next", "_resources", "answer", "awaited", "error", "flight", "gate",
-                 "identity", "index", "key", "operation", "ordinal", "over", "pending", "raised", "request",
-                 "send", "taken")
+    __slots__ = (
+        "_coroutine",
+        "_depth",
+        "_keys",
+        "_next",
+        "_resources",
+        "answer",
+        "awaited",
+        "error",
+        "flight",
+        "gate",
+        "identity",
+        "index",
+        "key",
+        "operation",
+        "ordinal",
+        "over",
+        "pending",
+        "raised",
+        "request",
+        "send",
+        "taken",
+    )
 
     def __init__(self, index, depth, keys, resources):
         self.index = index

@@ -21,9 +21,19 @@ HOT_S = 150e-6  # exchanges that take less are polled for without sleep, if no s
 EVERY = object()  # in a slot's place: the communicator thread waits until no slot runs
 
 # Raised by a blocking call before anything was sent; any other error class comes after.
-ARGUMENT_ERRORS = frozenset((
-    MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_OP, MPI.ERR_RANK,
-    MPI.ERR_ROOT, MPI.ERR_TAG, MPI.ERR_TYPE))
+ARGUMENT_ERRORS = frozenset(
+    (
+        MPI.ERR_ARG,
+        MPI.ERR_BUFFER,
+        MPI.ERR_COMM,
+        MPI.ERR_COUNT,
+        MPI.ERR_OP,
+        MPI.ERR_RANK,
+        MPI.ERR_ROOT,
+        MPI.ERR_TAG,
+        MPI.ERR_TYPE,
+    )
+)
 
 
 class WakeEvent:
@@ -64,7 +74,7 @@ class Waiting:
 
     WakeEvent = WakeEvent
     clock = staticmethod(perf_counter)
-    naps = False     # sleeps between polls
+    naps = False  # sleeps between polls
     stopped = False  # the ranks have agreed to stop: slots do not go on
 
     def __init__(self, job, outstanding, workers):
@@ -200,8 +210,11 @@ class Waiting:
 
     def forgotten(self):
         """Whether messages are under way that no slice waits for, and that may never meet their other half."""
-        return any(is_receive(pending.operation) or is_send(pending.operation)
-                   for pending in self._pending if not pending.waited)
+        return any(
+            is_receive(pending.operation) or is_send(pending.operation)
+            for pending in self._pending
+            if not pending.waited
+        )
 
     def finish(self):
         """Wait until nothing is in flight."""
@@ -278,8 +291,7 @@ class OneThread(Waiting):
             return self._workers.take_step()
         if not self._ready:
             return False
-        ready = self._awaited if self._awaited in self._ready else min(
-            self._ready, key=lambda slot: slot.place)
+        ready = self._awaited if self._awaited in self._ready else min(self._ready, key=lambda slot: slot.place)
         self._ready.remove(ready)
         ready.advance()
         return True
@@ -349,8 +361,7 @@ def made(operation, blocking=True):
         operation.make(blocking)
     except BaseException as error:
         # Made, and then an exception from elsewhere; or MPI itself failed in the middle.
-        if operation.made or (isinstance(error, MPI.Exception)
-                              and error.Get_error_class() not in ARGUMENT_ERRORS):
+        if operation.made or (isinstance(error, MPI.Exception) and error.Get_error_class() not in ARGUMENT_ERRORS):
             return error
         raise NotIssued from error
     return None

@@ -30,8 +30,7 @@ def be_nice(increment):
     """Lower the calling thread's priority; elsewhere than on Linux nothing happens."""
     if increment and sys.platform == "linux":
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread,
-                       os.getpriority(os.PRIO_PROCESS, thread) + increment)
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + increment)
 
 
 def take_short_slices():
@@ -40,8 +39,7 @@ def take_short_slices():
     if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0,
-                                  round(SHORT_SLICE_S * 1e9), 0, 0, 0, 0)
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, round(SHORT_SLICE_S * 1e9), 0, 0, 0, 0)
     ctypes.CDLL(None).syscall(number, 0, attributes, 0)
 
 

@@ -46,8 +46,9 @@ class Threads:
             return self._helpers
         if self._pool is None:
             self._pool = Workers(range(self._count), self._nice, abort_on)
-            self._thread = threading.Thread(target=_communicate, args=(self._jobs, self._scheduler),
-                                            daemon=True, name="communicator")
+            self._thread = threading.Thread(
+                target=_communicate, args=(self._jobs, self._scheduler), daemon=True, name="communicator"
+            )
             self._thread.start()
         self._pool.core_tokens = self._core_tokens if wait == "block" else None
         return self._pool

@@ -128,9 +128,9 @@ class Workers(ReadySteps):
     def __init__(self, indices, nice, on_error):
         super().__init__(on_error)
         self._threads = [
-            threading.Thread(target=self._run, args=(index, nice), daemon=True,
-                             name=f"worker {index}")
-            for index in indices]
+            threading.Thread(target=self._run, args=(index, nice), daemon=True, name=f"worker {index}")
+            for index in indices
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -159,7 +159,7 @@ class Workers(ReadySteps):
 _pools_lock = threading.Lock()
 _pools_users = 0
 _pools_limit = None
-_pools_known = -1, None     # modules when they were looked for, and what finds them
+_pools_known = -1, None  # modules when they were looked for, and what finds them
 
 
 @contextmanager

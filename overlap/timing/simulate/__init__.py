@@ -20,5 +20,4 @@ from .machine import Machine
 from .program import WORKLOADS, Program, Transfer, Workload
 from .run import Options, Prediction, predict, simulate
 
-__all__ = ["WORKLOADS", "Machine", "Options", "Prediction", "Program", "Transfer", "Workload",
-           "predict", "simulate"]
+__all__ = ["WORKLOADS", "Machine", "Options", "Prediction", "Program", "Transfer", "Workload", "predict", "simulate"]

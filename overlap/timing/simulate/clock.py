@@ -22,6 +22,7 @@ class Clock:
 
     def __init__(self):
         from greenlet import getcurrent, greenlet
+
         self.now_s = 0.0
         self._events = []
         self._count = 0
@@ -39,8 +40,10 @@ class Clock:
 
     def fail(self, error):
         """Have `run` raise `error` at once."""
+
         def fail():
             raise error
+
         self.at(self.now_s, fail)
 
     def spawn(self, function):

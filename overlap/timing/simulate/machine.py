@@ -27,27 +27,23 @@ class Machine:
     """
 
     name: str = field(metadata={"section": None, "words": "for the reader"})
-    fft_flops: float = _number(
-        "compute", "operations per second of one thread in FFTs, counted as 5 n log2 n", above=0)
-    copy_Bps: float = _number(
-        "compute", "bytes per second that a rank exchanges inside a node: a copy", above=0)
+    fft_flops: float = _number("compute", "operations per second of one thread in FFTs, counted as 5 n log2 n", above=0)
+    copy_Bps: float = _number("compute", "bytes per second that a rank exchanges inside a node: a copy", above=0)
     latency_s: float = _number("network", "of an exchange, once")
     bandwidth_Bps: float = _number("network", "of one node's network card, each way", above=0)
     message_s: float = _number("network", "core time per message, its answer included", 0.0)
     byte_s: float = _number("network", "core time per byte sent and received (TCP)", 0.0)
-    burst_nbytes: float = _number(
-        "network", "that an idle link lets through at once (token bucket)", 0.0)
-    eager_nbytes: float = _number(
-        "network", "largest message that leaves before its receiver is there", 0.0)
+    burst_nbytes: float = _number("network", "that an idle link lets through at once (token bucket)", 0.0)
+    eager_nbytes: float = _number("network", "largest message that leaves before its receiver is there", 0.0)
     ranks_per_node: int = _number("network", "that share a network card", 1, least=1, integer=True)
     operation_s: float = _number("runtime", "core time of the runtime per exchange", 0.0)
     interpreter_s: float = _number(
-        "runtime", "of a step of a slice, in which no other thread of its rank may hold Python's interpreter", 0.0)
+        "runtime", "of a step of a slice, in which no other thread of its rank may hold Python's interpreter", 0.0
+    )
     poll_s: float = _number("runtime", "core time of one poll of the requests", 0.0)
     wake_s: float = _number("runtime", "by which the communicator oversleeps", 0.0)
     busy_wake_s: float = _number("runtime", "the same while all cores compute", 0.0)
-    jitter: float = _number(
-        "runtime", "standard deviation of the logarithm of a step's time", 0.0)
+    jitter: float = _number("runtime", "standard deviation of the logarithm of a step's time", 0.0)
     threads: ThreadScaling = ThreadScaling()
 
     def __post_init__(self):
@@ -78,10 +74,12 @@ class Machine:
         except InputError as error:
             problems.append(str(error))
         for key, value in content.items():
-            given |= ({f"{key}.{name}": number for name, number in value.items()}
-                      if isinstance(value, dict) else {key: value})
-        problems += [f"{where}: unknown, expected one of {', '.join(known)}, threads"
-                     for where in given if where not in known]
+            given |= (
+                {f"{key}.{name}": number for name, number in value.items()} if isinstance(value, dict) else {key: value}
+            )
+        problems += [
+            f"{where}: unknown, expected one of {', '.join(known)}, threads" for where in given if where not in known
+        ]
         for where, entry in known.items():
             if where in given:
                 problems.append(_problem(entry, given[where]))
@@ -113,7 +111,10 @@ class Machine:
             shown = json.dumps(float(f"{value:.4g}") if isinstance(value, float) else value)
             lines.append(f"{entry.name} = {shown}  # {entry.metadata['words']}")
         if self.threads.speedups:
-            lines += ["", "[threads]  # so many threads of a rank are so many times faster than one, on planes of n x n"]
+            lines += [
+                "",
+                "[threads]  # so many threads of a rank are so many times faster than one, on planes of n x n",
+            ]
             for n, row in self.threads.table().items():
                 cells = ", ".join(f"{threads} = {speedup:.4g}" for threads, speedup in row.items())
                 lines.append(f"{n} = {{{cells}}}")
@@ -134,9 +135,9 @@ def _expected(entry):
     allowed = entry.metadata
     if entry.type is str:
         return "text"
-    return (("an integer" if allowed["integer"] else "a finite number")
-            + (f" > {allowed['above']:g}" if allowed["above"] is not None
-               else f" >= {allowed['least']:g}"))
+    return ("an integer" if allowed["integer"] else "a finite number") + (
+        f" > {allowed['above']:g}" if allowed["above"] is not None else f" >= {allowed['least']:g}"
+    )
 
 
 def _problem(entry, value):
@@ -145,8 +146,11 @@ def _problem(entry, value):
         good = isinstance(value, str)
     else:
         allowed = entry.metadata
-        good = (isinstance(value, int if allowed["integer"] else (int, float))
-                and not isinstance(value, bool) and math.isfinite(value)
-                and value >= allowed["least"]
-                and (allowed["above"] is None or value > allowed["above"]))
+        good = (
+            isinstance(value, int if allowed["integer"] else (int, float))
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and value >= allowed["least"]
+            and (allowed["above"] is None or value > allowed["above"])
+        )
     return None if good else f"{_where(entry)}: expected {_expected(entry)}, received {value!r}"

@@ -32,7 +32,7 @@ class Card:
 class Ticket:
     """One rank's part in an exchange: what MPI calls its request."""
 
-    __slots__ = ("rank", "nbytes", "done", "mark")
+    __slots__ = ("done", "mark", "nbytes", "rank")
 
     def __init__(self, rank, nbytes):
         self.rank = rank
@@ -51,7 +51,7 @@ class Ticket:
 class _Meeting:
     """One exchange, until all ranks have come."""
 
-    __slots__ = ("tickets", "values", "signature", "sent_s", "large", "nbytes")
+    __slots__ = ("large", "nbytes", "sent_s", "signature", "tickets", "values")
 
     def __init__(self, nodes, signature):
         self.tickets = []
@@ -106,8 +106,7 @@ class Network:
             meeting.large = True
             meeting.nbytes[node] += nbytes
         elif nbytes:
-            meeting.sent_s = max(meeting.sent_s,
-                                 self._card.send(node, self._clock.now_s, nbytes))
+            meeting.sent_s = max(meeting.sent_s, self._card.send(node, self._clock.now_s, nbytes))
         ticket = Ticket(rank, self.remote * transfer.nbytes)
         meeting.tickets.append(ticket)
         if len(meeting.tickets) == self.simulated:
@@ -140,8 +139,9 @@ class Network:
             if signature is not None:
                 self.order.append(signature)
         elif meeting.signature != signature:
-            self._clock.fail(RuntimeError(f"exchange {number}: expected {meeting.signature} on "
-                                          f"all ranks, received {signature}"))
+            self._clock.fail(
+                RuntimeError(f"exchange {number}: expected {meeting.signature} on all ranks, received {signature}")
+            )
         return meeting
 
     def _complete(self, meeting, end_s):
@@ -149,4 +149,5 @@ class Network:
             for ticket in meeting.tickets:
                 ticket.done = True
                 ticket.rank.completed(ticket)
+
         self._clock.at(end_s, completed)

@@ -57,14 +57,17 @@ class Program:
 
     def __post_init__(self):
         if len(self.steps) != len(self.transfers):
-            raise InputError(f"transfers: expected those of {len(self.steps)} slices, "
-                             f"received {len(self.transfers)}")
+            raise InputError(f"transfers: expected those of {len(self.steps)} slices, received {len(self.transfers)}")
         for steps, transfers in set(zip(self.steps, self.transfers)):
             if len(steps) != len(transfers) + 1:
-                raise InputError(f"steps: expected one more than the {len(transfers)} exchanges "
-                                 f"of their slice, received {len(steps)}")
-            for value in (*steps, *(number for transfer in transfers
-                                    for number in (transfer.nbytes, transfer.messages))):
+                raise InputError(
+                    f"steps: expected one more than the {len(transfers)} exchanges "
+                    f"of their slice, received {len(steps)}"
+                )
+            for value in (
+                *steps,
+                *(number for transfer in transfers for number in (transfer.nbytes, transfer.messages)),
+            ):
                 if not 0 <= value < math.inf:
                     raise InputError(f"steps, transfers: expected finite numbers >= 0, received {value}")
 
@@ -113,17 +116,28 @@ class Workload:
 
     def __post_init__(self):
         if self.workload not in WORKLOADS:
-            raise InputError(f"workload: expected one of {', '.join(WORKLOADS)}, "
-                             f"received {self.workload!r}")
+            raise InputError(f"workload: expected one of {', '.join(WORKLOADS)}, received {self.workload!r}")
         if self.dtype not in WORKLOADS[self.workload]:
-            raise InputError(f"dtype of {self.workload}: expected one of "
-                             f"{', '.join(WORKLOADS[self.workload])}, received {self.dtype!r}")
+            raise InputError(
+                f"dtype of {self.workload}: expected one of "
+                f"{', '.join(WORKLOADS[self.workload])}, received {self.dtype!r}"
+            )
         if len(self.shape) != 2 or min(*self.shape, self.slices) < 1:
-            raise InputError("slices, shape: expected integers >= 1 and (ny, nx), "
-                             f"received {self.slices}, {self.shape}")
+            raise InputError(
+                f"slices, shape: expected integers >= 1 and (ny, nx), received {self.slices}, {self.shape}"
+            )
 
-    def program(self, ranks: int, machine: Machine, *, rank: int = 0, chunk: int = 1,
-                compute_s: float | None = None, workers: int = 1, weights: Weights = None) -> Program:
+    def program(
+        self,
+        ranks: int,
+        machine: Machine,
+        *,
+        rank: int = 0,
+        chunk: int = 1,
+        compute_s: float | None = None,
+        workers: int = 1,
+        weights: Weights = None,
+    ) -> Program:
         """Make the program of one of `ranks` ranks. With even shares, rank 0 has the most to do.
 
         Parameters
@@ -147,15 +161,16 @@ class Workload:
         sweeps, transfers = self._slice(ranks, rank, weights)
         if compute_s is None:
             # Threads that share what one needs get in each other's way: each takes longer.
-            seconds_per_flop = workers / machine.threads.speedup(workers, math.prod(self.shape) / ranks) / machine.fft_flops
+            seconds_per_flop = (
+                workers / machine.threads.speedup(workers, math.prod(self.shape) / ranks) / machine.fft_flops
+            )
         else:
             seconds_per_flop = workers * compute_s / (self.slices * (sum(sweeps) or 1))
         steps, exchanges = [], []
         for part in chunks(self.slices, chunk):
             count = length_of(part)
             steps.append(tuple(count * flops * seconds_per_flop for flops in sweeps))
-            exchanges.append(tuple(Transfer(count * nbytes, messages)
-                                   for nbytes, messages in transfers))
+            exchanges.append(tuple(Transfer(count * nbytes, messages) for nbytes, messages in transfers))
         return Program(tuple(steps), tuple(exchanges))
 
     def flops(self, ranks: int, rank: int = 0) -> list[tuple[float, ...]]:

@@ -26,7 +26,7 @@ from .clock import Queue, WakeEvent
 class VirtualOperation(Operation):
     """An exchange of one slice."""
 
-    __slots__ = ("rank", "transfer", "signature")
+    __slots__ = ("rank", "signature", "transfer")
 
     def __init__(self, rank, transfer, signature):
         super().__init__(rank.comm, "Alltoall", (), {})
@@ -97,7 +97,6 @@ class _Blocking(_OnClock, Blocking):
 
 
 class _Polling(_OnClock, Polling):
-
     hot_s = 0.0  # to look takes no time on this clock
 
     def __init__(self, rank, *args):
@@ -145,8 +144,7 @@ class Rank:
         self._jitter = None
         if random is not None:
             count = sum(map(len, program.steps))  # factors of mean 1
-            self._jitter = iter(random.lognormal(
-                -machine.jitter**2 / 2, machine.jitter, count).tolist())
+            self._jitter = iter(random.lognormal(-(machine.jitter**2) / 2, machine.jitter, count).tolist())
         self._computing = 0  # threads
         self._debt_s = 0.0  # core time that others took and a worker still has to wait for
         self._busy_s = self._busy_since_s = 0.0  # time with all cores busy, up to a moment
@@ -165,8 +163,15 @@ class Rank:
                 workers.core_tokens = CoreTokens(settings.workers, partial(Queue, self.clock))
             for _ in range(settings.workers):
                 self.clock.spawn(workers.work)
-        job = Job(range(len(self._program.steps)), self._slice, self._slice,
-                  [None] * settings.depth, settings.depth, workers, None)
+        job = Job(
+            range(len(self._program.steps)),
+            self._slice,
+            self._slice,
+            [None] * settings.depth,
+            settings.depth,
+            workers,
+            None,
+        )
         if workers is None:
             waiting = _Inline(self, job, {}, None)
         elif settings.wait == "block":
@@ -174,8 +179,7 @@ class Rank:
         else:
             waiting = _Polling(self, job, {}, workers, settings.in_flight)
         self._waiting = waiting
-        error = Scheduler(_Control(self, self.network.simulated), [], {}, settings.agree_every).run(
-            job, waiting)
+        error = Scheduler(_Control(self, self.network.simulated), [], {}, settings.agree_every).run(job, waiting)
         if error is not None:
             raise error
         self.end_s = self.clock.now_s
@@ -248,8 +252,7 @@ class Rank:
         transfer, machine = operation.transfer, self.machine
         self._issued += 1
         local = (1 - self.network.remote) * transfer.nbytes
-        self.occupy(machine.operation_s + machine.message_s * transfer.messages
-                    + local / machine.copy_Bps)
+        self.occupy(machine.operation_s + machine.message_s * transfer.messages + local / machine.copy_Bps)
         return self.network.exchange(self._issued, self, transfer, operation.signature)
 
     def completed(self, ticket):

@@ -54,17 +54,19 @@ class Options:
     def __post_init__(self):
         for name in ("ranks", "workers", "depth", "agree_every"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InputError(f"{name}: expected an integer >= 1, "
-                                 f"received {getattr(self, name)!r}")
+                raise InputError(f"{name}: expected an integer >= 1, received {getattr(self, name)!r}")
         if self.wait not in WAITS:
             raise InputError(f"wait: expected one of {', '.join(WAITS)}, received {self.wait!r}")
         if self.in_flight is None:
             object.__setattr__(self, "in_flight", self.depth)
         if self.in_flight < 1:
             raise InputError(f"in_flight: expected an integer >= 1, received {self.in_flight!r}")
-        if self.speeds is not None and (len(self.speeds) != self.ranks
-                                        or not all(0 < speed < math.inf for speed in self.speeds)):
-            raise InputError(f"speeds: expected {self.ranks} finite numbers > 0, one per rank, received {self.speeds!r}")
+        if self.speeds is not None and (
+            len(self.speeds) != self.ranks or not all(0 < speed < math.inf for speed in self.speeds)
+        ):
+            raise InputError(
+                f"speeds: expected {self.ranks} finite numbers > 0, one per rank, received {self.speeds!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ class Result:
     simulated: int
 
 
-def simulate(program: Program | Sequence[Program], machine: Machine, options: Options, *,
-             every_rank: bool = False) -> Result:
+def simulate(
+    program: Program | Sequence[Program], machine: Machine, options: Options, *, every_rank: bool = False
+) -> Result:
     """Run a program on a virtual machine.
 
     Parameters
@@ -120,9 +123,18 @@ def simulate(program: Program | Sequence[Program], machine: Machine, options: Op
     network = Network(clock, machine, options.ranks, count)
     seeds = np.random.SeedSequence(options.seed).spawn(count)
     speeds = options.speeds or (1.0,) * count
-    ranks = [Rank(number, clock, network, machine, programs[number].scaled(1 / speeds[number]), options,
-                  np.random.default_rng(seed) if machine.jitter else None)
-             for number, seed in enumerate(seeds)]
+    ranks = [
+        Rank(
+            number,
+            clock,
+            network,
+            machine,
+            programs[number].scaled(1 / speeds[number]),
+            options,
+            np.random.default_rng(seed) if machine.jitter else None,
+        )
+        for number, seed in enumerate(seeds)
+    ]
     clock.run()
     stuck = [rank.number for rank in ranks if rank.end_s is None]
     if stuck:
@@ -135,8 +147,10 @@ def _check(programs, options):
         raise InputError(f"program: expected one, or one for each of {options.ranks} ranks")
     shapes = {tuple(map(len, program.transfers)) for program in programs}
     if len(shapes) > 1:
-        raise InputError("program: expected the same number of exchanges in each slice on all "
-                         f"ranks, received {len(shapes)} different ones")
+        raise InputError(
+            "program: expected the same number of exchanges in each slice on all "
+            f"ranks, received {len(shapes)} different ones"
+        )
 
 
 @dataclass(frozen=True)
@@ -188,8 +202,7 @@ def predict(program: Program, machine: Machine, options: Options) -> Prediction:
     -------
     Prediction
     """
-    computing = Program(tuple((sum(steps),) for steps in program.steps),
-                        ((),) * len(program.steps))
+    computing = Program(tuple((sum(steps),) for steps in program.steps), ((),) * len(program.steps))
     talking = Program(tuple((0.0,) * len(steps) for steps in program.steps), program.transfers)
     off = replace(options, wait="off", workers=1)
     alone = replace(options, wait="off" if options.workers == 1 else "poll")
@@ -207,4 +220,3 @@ def predict(program: Program, machine: Machine, options: Options) -> Prediction:
     else:
         model_s = model.poll_s(compute_s, communication_s, slices=slices, workers=options.workers)
     return Prediction(compute_s, communication_s, off_s, wall_s, model_s)
-

@@ -15,6 +15,7 @@ def main():
     except BaseException as error:
         # The other ranks may be waiting for this one: mpiexec ends them when one is aborted.
         from mpi4py import MPI
+
         if isinstance(error, InputError):
             print(f"overlap: error: {error}", file=sys.stderr)
         else:

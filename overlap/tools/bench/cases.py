@@ -57,7 +57,7 @@ class Case:
     """
 
     workload: str = "fft2"
-    slices: Any = None      # None: what the job has; never None once it is made
+    slices: Any = None  # None: what the job has; never None once it is made
     shape: Any = None
     dtype: Any = None
     order: str = "natural"
@@ -89,8 +89,7 @@ class Case:
         _one_of("order", self.order, ORDERS)
         for mode in self.modes:
             _one_of("modes", mode, MODES)
-        object.__setattr__(
-            self, "modes", tuple(mode for mode in MODES if mode in ("off", *self.modes)))
+        object.__setattr__(self, "modes", tuple(mode for mode in MODES if mode in ("off", *self.modes)))
         if len(self.shape) != len(job.axes):
             raise ValueError(f"shape: expected ({', '.join(job.axes)}), got {self.shape}")
         for name in ("slices", "workers", "rounds", "calls", "depth", "chunk", "in_flight"):
@@ -103,18 +102,21 @@ class Case:
             if self.shape[2] % 2 == 0:
                 raise ValueError(f"shape: expected an odd nkx, got {self.shape}")
             if self.chunk is not None or self.in_flight is not None:
-                raise ValueError("chunk, in_flight: expected none with workload nonlinear, got "
-                                 f"{self.chunk}, {self.in_flight}")
+                raise ValueError(
+                    f"chunk, in_flight: expected none with workload nonlinear, got {self.chunk}, {self.in_flight}"
+                )
         try:
             object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
         except TypeError:
-            pass        # named below
+            pass  # named below
         _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
-        able = self.workload == "fft2" or self.workload == "fft3" and self.slices == 1
+        able = self.workload == "fft2" or (self.workload == "fft3" and self.slices == 1)
         if self.peer and not (able and self.order == "natural"):
-            raise ValueError("peer: expected workload fft2, or fft3 of one field, in natural "
-                             f"order, which mpi4py-fft can do, got {self.slices} of {self.workload} in "
-                             f"{self.order} order")
+            raise ValueError(
+                "peer: expected workload fft2, or fft3 of one field, in natural "
+                f"order, which mpi4py-fft can do, got {self.slices} of {self.workload} in "
+                f"{self.order} order"
+            )
 
     @property
     def global_shape(self) -> tuple[int, ...]:

@@ -24,37 +24,51 @@ def add_commands(add: options.Add) -> None:
     """Add the commands to the parser of `overlap`."""
     measured = add("bench", _bench, "measure one job against the model and against others")
     for name in ("depth", "chunk", "in-flight"):
-        measured.add_argument(f"--{name}", type=options.count,
-                              help="forced; default: chosen by the plan")
-    measured.add_argument("--wait", choices=MODES, default="auto",
-                          help="forced for the automatic plan")
+        measured.add_argument(f"--{name}", type=options.count, help="forced; default: chosen by the plan")
+    measured.add_argument("--wait", choices=MODES, default="auto", help="forced for the automatic plan")
     measured.add_argument("--peer", choices=("mpi4py-fft",), help="time it too")
-    measured.add_argument("--matrix", choices=MATRICES, default=MATRICES[0],
-                          help="7 points, 3 x 3 blocks at 27 points (spmv, cg), or diffusion with coefficients from 1e-5 to 1e5 "
-                          "(mgcg); default: poisson")
-    measured.add_argument("--delay", type=options.seconds, default=0.0, metavar="S",
-                          help="also measure iterations of cg in which a sum over all ranks takes so long")
-    measured.add_argument("--reference", action="store_true",
-                          help="time the C + OpenMP program too (in a checkout)")
+    measured.add_argument(
+        "--matrix",
+        choices=MATRICES,
+        default=MATRICES[0],
+        help="7 points, 3 x 3 blocks at 27 points (spmv, cg), or diffusion with coefficients from 1e-5 to 1e5 "
+        "(mgcg); default: poisson",
+    )
+    measured.add_argument(
+        "--delay",
+        type=options.seconds,
+        default=0.0,
+        metavar="S",
+        help="also measure iterations of cg in which a sum over all ranks takes so long",
+    )
+    measured.add_argument("--reference", action="store_true", help="time the C + OpenMP program too (in a checkout)")
     measured.add_argument("--json", metavar="FILE", type=options.output, help="write the report there")
-    measured.add_argument("--rounds", type=options.count,
-                          help="default: 9, 3 of fft3, 7 of nonlinear")
-    measured.add_argument("--calls", type=options.count, help="that follow each other and are "
-                          "timed as one; default: 1, or 10 of fft3")
+    measured.add_argument("--rounds", type=options.count, help="default: 9, 3 of fft3, 7 of nonlinear")
+    measured.add_argument(
+        "--calls", type=options.count, help="that follow each other and are timed as one; default: 1, or 10 of fft3"
+    )
     options.add_layout(measured)
 
     tuned = add("tune", _tune, "search for the fastest settings of a job and keep them in a file")
-    tuned.add_argument("--budget", type=options.seconds, default=30.0, metavar="S",
-                       help="time to take")
-    tuned.add_argument("--file", metavar="FILE", type=options.output, help="the tuning file; default: what "
-                       f"OVERLAP_TUNING names, else {DEFAULT_FILE}")
+    tuned.add_argument("--budget", type=options.seconds, default=30.0, metavar="S", help="time to take")
+    tuned.add_argument(
+        "--file",
+        metavar="FILE",
+        type=options.output,
+        help=f"the tuning file; default: what OVERLAP_TUNING names, else {DEFAULT_FILE}",
+    )
     tuned.add_argument("--balance", action="store_true", help="first find shares that follow the ranks' speeds")
 
     shown = add("demo", _demo, "see communication disappear on this machine")
     shown.add_argument("--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report")
     shown.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
-    shown.add_argument("--rates", nargs="*", type=options.rate, default=["2gbit", "4gbit"],
-                       help="of the shaped links; none: shared memory alone")
+    shown.add_argument(
+        "--rates",
+        nargs="*",
+        type=options.rate,
+        default=["2gbit", "4gbit"],
+        help="of the shaped links; none: shared memory alone",
+    )
     shown.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
 
     options.add_workload(measured, JOBS | SOLVERS)
@@ -70,12 +84,18 @@ def add_commands(add: options.Add) -> None:
 
 # --- bench ----------------------------------------------------------------------------------------
 
+
 def _case(given, parser, **settings):
     """The case that the arguments describe."""
     try:
-        return Case(workload=given.workload, slices=given.slices, dtype=given.dtype,
-                    workers=given.workers, **{"shape": given.shape} | settings,
-                    link=given.link or ("mpiexec" if launch.under_mpi() else "shm"))
+        return Case(
+            workload=given.workload,
+            slices=given.slices,
+            dtype=given.dtype,
+            workers=given.workers,
+            **{"shape": given.shape} | settings,
+            link=given.link or ("mpiexec" if launch.under_mpi() else "shm"),
+        )
     except ValueError as error:
         parser.error(str(error))
 
@@ -85,18 +105,46 @@ def _bench(given, parser):
         _solver(given, parser)
         return
     shapes = [given.shape] if given.shape else JOBS[given.workload].shapes
-    cases = [_case(given, parser, shape=shape, rounds=given.rounds, calls=given.calls,
-                   order=given.order, grid=given.grid, wait=given.wait, depth=given.depth,
-                   chunk=given.chunk, in_flight=given.in_flight,
-                   peer=given.peer is not None) for shape in shapes]
-    bench(cases, command=["overlap", *sys.argv[1:]], ranks=given.ranks, link=given.link,
-          burst=given.burst, deadline_s=given.deadline, with_reference=given.reference,
-          json_path=given.json)
+    cases = [
+        _case(
+            given,
+            parser,
+            shape=shape,
+            rounds=given.rounds,
+            calls=given.calls,
+            order=given.order,
+            grid=given.grid,
+            wait=given.wait,
+            depth=given.depth,
+            chunk=given.chunk,
+            in_flight=given.in_flight,
+            peer=given.peer is not None,
+        )
+        for shape in shapes
+    ]
+    bench(
+        cases,
+        command=["overlap", *sys.argv[1:]],
+        ranks=given.ranks,
+        link=given.link,
+        burst=given.burst,
+        deadline_s=given.deadline,
+        with_reference=given.reference,
+        json_path=given.json,
+    )
 
 
-def bench(cases: Sequence[Case], *, command: Sequence[str], ranks: int, link: str | None = None,
-          burst: int | None = None, deadline_s: float | None = None, with_reference: bool = False,
-          json_path: str | None = None) -> None:
+def bench(
+    cases: Sequence[Case],
+    *,
+    command: Sequence[str],
+    ranks: int,
+    link: str | None = None,
+    burst: int | None = None,
+    deadline_s: float | None = None,
+    with_reference: bool = False,
+    json_path: str | None = None,
+) -> None:
     """Measure cases, print their table, write their report.
 
     Raises
@@ -110,8 +158,11 @@ def bench(cases: Sequence[Case], *, command: Sequence[str], ranks: int, link: st
         for case in cases:
             record = session.measure(case, link, at_hand(ranks))
             if record is not None and with_reference:
-                record |= ({"reference_skipped": "mpiexec started this process already"}
-                           if launch.under_mpi() else reference(case, ranks, link))
+                record |= (
+                    {"reference_skipped": "mpiexec started this process already"}
+                    if launch.under_mpi()
+                    else reference(case, ranks, link)
+                )
     if not session.report["cases"]:
         return
     session.print()
@@ -124,10 +175,24 @@ def _solver(given, parser):
     options.check_grid(given, parser)
     refuse_links_under_mpi(given.link)
     events: dict[str, Any] = {}
-    run_spec({"task": "solver", "workload": given.workload, "shape": given.shape or SOLVERS[given.workload].shape,
-              "planes": given.slices or 8, "rounds": given.rounds or 9, "matrix": given.matrix, "delay_s": given.delay,
-              "workers": given.workers}, ranks=at_hand(given.ranks), workers=given.workers, on_event=events.update, link=given.link, burst=given.burst,
-             deadline_s=given.deadline)
+    run_spec(
+        {
+            "task": "solver",
+            "workload": given.workload,
+            "shape": given.shape or SOLVERS[given.workload].shape,
+            "planes": given.slices or 8,
+            "rounds": given.rounds or 9,
+            "matrix": given.matrix,
+            "delay_s": given.delay,
+            "workers": given.workers,
+        },
+        ranks=at_hand(given.ranks),
+        workers=given.workers,
+        on_event=events.update,
+        link=given.link,
+        burst=given.burst,
+        deadline_s=given.deadline,
+    )
     if "record" not in events:
         return
     record = events["record"] | {"link": given.link or "shm"}
@@ -144,26 +209,57 @@ def _solver(given, parser):
 
 # --- demo -----------------------------------------------------------------------------------------
 
+
 def _demo(given, parser):
-    case = Case(workload="operation", slices=given.slices, shape=given.shape, dtype="f8",
-                workers=given.workers, rounds=given.rounds)
+    case = Case(
+        workload="operation",
+        slices=given.slices,
+        shape=given.shape,
+        dtype="f8",
+        workers=given.workers,
+        rounds=given.rounds,
+    )
     rates = given.rates
     if given.quick:
         case, rates = quick(case), rates[:1]
-    demo(case, command=["overlap", *sys.argv[1:]], ranks=given.ranks, rates=rates,
-         out=given.out, burst=given.burst, deadline_s=given.deadline)
+    demo(
+        case,
+        command=["overlap", *sys.argv[1:]],
+        ranks=given.ranks,
+        rates=rates,
+        out=given.out,
+        burst=given.burst,
+        deadline_s=given.deadline,
+    )
 
 
 # --- tune -----------------------------------------------------------------------------------------
 
+
 def _tune(given, parser):
-    tune(_case(given, parser), budget_s=given.budget, path=given.file, balance=given.balance, ranks=given.ranks,
-         link=given.link, burst=given.burst, deadline_s=given.deadline)
+    tune(
+        _case(given, parser),
+        budget_s=given.budget,
+        path=given.file,
+        balance=given.balance,
+        ranks=given.ranks,
+        link=given.link,
+        burst=given.burst,
+        deadline_s=given.deadline,
+    )
 
 
-def tune(case: Case, *, budget_s: float, path: str | None = None, balance: bool = False, ranks: int,
-         link: str | None = None, burst: int | None = None,
-         deadline_s: float | None = None) -> None:
+def tune(
+    case: Case,
+    *,
+    budget_s: float,
+    path: str | None = None,
+    balance: bool = False,
+    ranks: int,
+    link: str | None = None,
+    burst: int | None = None,
+    deadline_s: float | None = None,
+) -> None:
     """Tune a case on ranks of its own, or on those mpiexec started; print what was tried.
 
     Raises
@@ -172,11 +268,17 @@ def tune(case: Case, *, budget_s: float, path: str | None = None, balance: bool 
     """
     need("rich")
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     refuse_links_under_mpi(link)
     path = os.path.abspath(path or os.environ.get("OVERLAP_TUNING") or DEFAULT_FILE)
     events: dict[str, Any] = {}
-    with Progress(TextColumn("tuning"), BarColumn(), TimeElapsedColumn(),
-                  TextColumn("{task.description}"), console=_console(stderr=True)) as bar:
+    with Progress(
+        TextColumn("tuning"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=_console(stderr=True),
+    ) as bar:
         task = bar.add_task("starting", total=budget_s)
 
         def on_event(event):
@@ -185,9 +287,15 @@ def tune(case: Case, *, budget_s: float, path: str | None = None, balance: bool 
                 what, done, total = event["progress"]
                 bar.update(task, description=what, completed=done, total=total)
 
-        run_spec({"task": "tune", "budget_s": budget_s, "path": path, "balance": balance, **case.as_dict()},
-                 ranks=at_hand(ranks), on_event=on_event, workers=case.workers, link=link,
-                 burst=burst, deadline_s=deadline_s)
+        run_spec(
+            {"task": "tune", "budget_s": budget_s, "path": path, "balance": balance, **case.as_dict()},
+            ranks=at_hand(ranks),
+            on_event=on_event,
+            workers=case.workers,
+            link=link,
+            burst=burst,
+            deadline_s=deadline_s,
+        )
         bar.update(task, description="done", completed=budget_s, total=budget_s)
     if "balanced" in events:
         _console().print(events["balanced"] + "; plans use them with layout={'weights': 'measure'}", markup=False)
@@ -197,12 +305,14 @@ def tune(case: Case, *, budget_s: float, path: str | None = None, balance: bool 
 
 def _console(**settings):
     from rich.console import Console
+
     console = Console(**settings)
     return console if console.is_terminal else Console(width=110, **settings)
 
 
 def _show_trials(transforms, path):
     from rich.table import Table
+
     console = _console()
     for name, record in transforms.items():
         table = Table(title=name, title_justify="left", box=None)
@@ -211,11 +321,16 @@ def _show_trials(transforms, path):
         table.add_column("model", justify="right")
         for settings, seconds, model_s in record["trials"]:
             chosen = settings == record["chosen"]
-            table.add_row(settings, f"{1e6 * seconds:.1f} us/slice", f"{1e6 * model_s:.1f}",
-                          style="bold" if chosen else "")
+            table.add_row(
+                settings, f"{1e6 * seconds:.1f} us/slice", f"{1e6 * model_s:.1f}", style="bold" if chosen else ""
+            )
         if record["trials"]:
             console.print(table)
-        console.print(f"{name}: {record['chosen']}: {record['gain']:.2f}x the speed of the default "
-                      f"({record['default']}); {record['tried']} settings tried\n", markup=False)
-    console.print(f"written: {path}; plans use it with tuning={path!r}, or with OVERLAP_TUNING set",
-                  markup=False, soft_wrap=True)
+        console.print(
+            f"{name}: {record['chosen']}: {record['gain']:.2f}x the speed of the default "
+            f"({record['default']}); {record['tried']} settings tried\n",
+            markup=False,
+        )
+    console.print(
+        f"written: {path}; plans use it with tuning={path!r}, or with OVERLAP_TUNING set", markup=False, soft_wrap=True
+    )

@@ -17,8 +17,16 @@ from .record import busy
 from .session import Session, at_hand, need
 
 
-def demo(case: Case, *, command: Sequence[str], ranks: int, rates: Sequence[str], out: str,
-         burst: int | None = None, deadline_s: float | None = None) -> None:
+def demo(
+    case: Case,
+    *,
+    command: Sequence[str],
+    ranks: int,
+    rates: Sequence[str],
+    out: str,
+    burst: int | None = None,
+    deadline_s: float | None = None,
+) -> None:
     """Measure the spectral operation on shared memory and on links; table, report and timeline.
 
     Raises
@@ -30,8 +38,7 @@ def demo(case: Case, *, command: Sequence[str], ranks: int, rates: Sequence[str]
     under_mpi = launch.under_mpi()
     reason = None
     if rates:
-        reason = ("mpiexec started this process already, on what it is on" if under_mpi
-                  else links.unavailable_reason())
+        reason = "mpiexec started this process already, on what it is on" if under_mpi else links.unavailable_reason()
     if reason:
         session.note(f"no shaped links: {reason}")
     places = [None, *(rates if not reason else ())]
@@ -45,8 +52,10 @@ def demo(case: Case, *, command: Sequence[str], ranks: int, rates: Sequence[str]
                 path = Path(scratch) / f"{number}.json"
                 try:
                     record = session.measure(
-                        replace(case, link=link or ("mpiexec" if under_mpi else "shm"),
-                                trace=str(path)), link, at_hand(ranks))
+                        replace(case, link=link or ("mpiexec" if under_mpi else "shm"), trace=str(path)),
+                        link,
+                        at_hand(ranks),
+                    )
                 except LinksUnavailable as error:
                     session.note(f"no links of {link}: {error}")
                     continue
@@ -84,16 +93,20 @@ def _sentence(records):
     linked = [record for record in records if record["hosts"] > 1]
     trusted = [record for record in linked if record["control_ok"] and not busy(record)]
     if not linked:
-        return ("Between ranks that share memory, communicating is copying: there is little to "
-                "hide.")
+        return "Between ranks that share memory, communicating is copying: there is little to hide."
     if not trusted:
         return "No times on links to be trusted: see the warnings."
     best = max(trusted, key=lambda record: record["gain"])
-    hidden = "" if best["hidden"] is None else (
-        f"; {100 * min(max(best['hidden'], 0), 1):.0f} % of the shorter of the two is hidden")
-    return (f"On {table.place(best)}, computing takes {1e3 * best['C_s']:.0f} ms and "
-            f"communicating {1e3 * best['T_s']:.0f} ms: {1e3 * best['off_s']:.0f} ms without "
-            f"overlap, {1e3 * best['auto_s']:.0f} ms with it{hidden}.")
+    hidden = (
+        ""
+        if best["hidden"] is None
+        else (f"; {100 * min(max(best['hidden'], 0), 1):.0f} % of the shorter of the two is hidden")
+    )
+    return (
+        f"On {table.place(best)}, computing takes {1e3 * best['C_s']:.0f} ms and "
+        f"communicating {1e3 * best['T_s']:.0f} ms: {1e3 * best['off_s']:.0f} ms without "
+        f"overlap, {1e3 * best['auto_s']:.0f} ms with it{hidden}."
+    )
 
 
 MEASURING = "choosing settings", "rounds", "bare FFTs, timeline"  # of the steps of a measurement
@@ -101,8 +114,10 @@ MEASURING = "choosing settings", "rounds", "bare FFTs, timeline"  # of the steps
 
 def _took(records):
     """Say how long the demo took, and of that measuring alone."""
-    whole_s, measuring_s = (sum(seconds for record in records for step, seconds in record["took_s"].items() if step in steps)
-                            for steps in (records[0]["took_s"], MEASURING))
+    whole_s, measuring_s = (
+        sum(seconds for record in records for step, seconds in record["took_s"].items() if step in steps)
+        for steps in (records[0]["took_s"], MEASURING)
+    )
     return f"{whole_s:.0f} s, of which {measuring_s:.0f} s of measuring; the rest started ranks, planned and checked results."
 
 

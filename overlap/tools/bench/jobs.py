@@ -57,8 +57,7 @@ class Transforms:
     @staticmethod
     def plan(comm: Any, case: Case, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
-        return FFT2(comm, case.global_shape, case.dtype, layout={"order": case.order},
-                    settings=settings)
+        return FFT2(comm, case.global_shape, case.dtype, layout={"order": case.order}, settings=settings)
 
     def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
@@ -88,8 +87,9 @@ class Transforms:
         rows = plan.real.shape[-2]
         columns = plan.spectrum.shape[-1 if case.order == "natural" else -2]
         spectral = plan.spectrum.dtype
-        return cls.transforms * (bare_fft_seconds(case.slices * rows, nx, case.dtype)
-                                 + bare_fft_seconds(case.slices * columns, ny, spectral))
+        return cls.transforms * (
+            bare_fft_seconds(case.slices * rows, nx, case.dtype) + bare_fft_seconds(case.slices * columns, ny, spectral)
+        )
 
 
 class Volumes(Transforms):
@@ -107,8 +107,9 @@ class Volumes(Transforms):
     @staticmethod
     def plan(comm: Any, case: Case, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
-        return FFT3(comm, case.global_shape, case.dtype,
-                    layout={"grid": case.grid, "order": case.order}, settings=settings)
+        return FFT3(
+            comm, case.global_shape, case.dtype, layout={"grid": case.grid, "order": case.order}, settings=settings
+        )
 
     @classmethod
     def bare_fft_s(cls, case: Case, plan: Any) -> float:
@@ -117,12 +118,11 @@ class Volumes(Transforms):
         if case.order == "transposed":
             last = (last[-1], *last[:-1])
         spectral = plan.spectrum.dtype
-        if plan.grid[0] == 1:       # y is whole before the exchange
+        if plan.grid[0] == 1:  # y is whole before the exchange
             parts: Any = (first, (1, 2), case.dtype), (last, (0,), spectral)
         else:
             between = (first[0], case.shape[1], last[2])
-            parts = ((first, (2,), case.dtype), (between, (1,), spectral),
-                     (last, (0,), spectral))
+            parts = ((first, (2,), case.dtype), (between, (1,), spectral), (last, (0,), spectral))
         return case.slices * sum(sweep_seconds(*part) for part in parts)
 
 
@@ -159,10 +159,12 @@ class Brackets(Transforms):
 
     def transform(self, plan: Any) -> Any:
         """Give the job as `plan` runs it, a function of the inputs."""
+
         @plan.pointwise(inputs=4, outputs=1)
         def bracket(ax, ay, bx, by, out):
             np.multiply(ax, by, out=out)
             out -= ay * bx
+
         return bracket
 
     def truth(self, z: int) -> np.ndarray:
@@ -176,8 +178,7 @@ class Brackets(Transforms):
         ny, nx = self._case.shape
         ky, kx = np.fft.fftfreq(ny, 1 / ny)[:, None], np.fft.rfftfreq(nx, 1 / nx)
         spectra = [_spectrum(self._field(z, which)) for which in range(2)]
-        ax, ay, bx, by = (np.fft.irfft2(1j * k * spectrum, self._case.shape)
-                          for spectrum in spectra for k in (kx, ky))
+        ax, ay, bx, by = (np.fft.irfft2(1j * k * spectrum, self._case.shape) for spectrum in spectra for k in (kx, ky))
         return _spectrum(ax * by - ay * bx)
 
     def _waves(self, z):
@@ -211,9 +212,11 @@ class NonlinearTerm(Transforms):
     @staticmethod
     def plan(comm: Any, case: Case, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings, as far as they mean something. Collective."""
-        return Bracket(comm, case.global_shape,
-                       settings={"wait": settings["wait"], "depth": settings.get("depth"),
-                                 "effort": "patient"})
+        return Bracket(
+            comm,
+            case.global_shape,
+            settings={"wait": settings["wait"], "depth": settings.get("depth"), "effort": "patient"},
+        )
 
     def __init__(self, case: Case, plan: Any) -> None:
         self._case = case
@@ -239,8 +242,7 @@ class NonlinearTerm(Transforms):
         def real(modes):
             spectra = np.zeros((len(modes), grid[0] // 2 + 1, grid[1]), complex)
             spectra[:, :nky, kx] = modes
-            return np.fft.irfft(np.fft.ifft(spectra, axis=2, norm="forward"), n=grid[0], axis=1,
-                                norm="forward")
+            return np.fft.irfft(np.fft.ifft(spectra, axis=2, norm="forward"), n=grid[0], axis=1, norm="forward")
 
         a, f = self._advecting, (1 + z) * self._advected
         product = real(1j * kx * a) * real(1j * ky * f) - real(1j * ky * a) * real(1j * kx * f)
@@ -261,8 +263,7 @@ class NonlinearTerm(Transforms):
         ny, nx = plan.points
         planes = 1.5 * case.shape[0] / plan.comm.size
         lines = max(1, round(planes * (2 * case.shape[1] - 1))), max(1, round(planes * nx))
-        return case.slices * sum(bare_fft_seconds(count, length, "c16")
-                                 for count, length in zip(lines, (nx, ny)))
+        return case.slices * sum(bare_fft_seconds(count, length, "c16") for count, length in zip(lines, (nx, ny)))
 
 
 def _flops(shape, dtype):
@@ -278,7 +279,7 @@ def _modes(shape, seed):
     return modes
 
 
-_P, _R = (1, 2), (3, -1)        # wave vectors (x, y) of the plane waves
+_P, _R = (1, 2), (3, -1)  # wave vectors (x, y) of the plane waves
 
 
 def _phase(shape, wave):
@@ -310,8 +311,7 @@ def _spectrum(field):
 JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear": NonlinearTerm}
 
 
-def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Case, plan: Any,
-                  result: np.ndarray) -> float:
+def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Case, plan: Any, result: np.ndarray) -> float:
     """Find the largest error in the first, middle and last slice, over the truth's largest value.
 
     Collective. `result` is this rank's part of the spectra, as `plan` distributes them.
@@ -330,8 +330,9 @@ def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Case, plan: Any,
             if case.order == "transposed":
                 truth = np.moveaxis(truth, 0, -1)
             largest = np.abs(truth).max() or 1.0
-            errors = [np.abs(part - truth[place]).max(initial=0.0) / largest
-                      for part, place in zip(parts or (), places or ())]
+            errors = [
+                np.abs(part - truth[place]).max(initial=0.0) / largest for part, place in zip(parts or (), places or ())
+            ]
             worst = np.inf if np.isnan(errors).any() else max(worst, *errors)
     return float(comm.bcast(worst, root=0))
 

@@ -65,14 +65,21 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
     # Polls and wake-ups are in it, which the simulation counts by themselves.
     message_s = min(message_s, 0.5 * latency_s)
     values = dict(
-        fft_flops=_fft_flops(comm), copy_Bps=_copy_Bps() if hosts > 1 else bandwidth_Bps,
-        latency_s=latency_s - message_s, bandwidth_Bps=bandwidth_Bps,
-        message_s=message_s, byte_s=byte_s if hosts > 1 else 0.0,
-        jitter=_jitter(comm, work), operation_s=_operation_s(), poll_s=_poll_s(),
-        wake_s=wake_s, busy_wake_s=busy_wake_s, threads=_threads(comm))
+        fft_flops=_fft_flops(comm),
+        copy_Bps=_copy_Bps() if hosts > 1 else bandwidth_Bps,
+        latency_s=latency_s - message_s,
+        bandwidth_Bps=bandwidth_Bps,
+        message_s=message_s,
+        byte_s=byte_s if hosts > 1 else 0.0,
+        jitter=_jitter(comm, work),
+        operation_s=_operation_s(),
+        poll_s=_poll_s(),
+        wake_s=wake_s,
+        busy_wake_s=busy_wake_s,
+        threads=_threads(comm),
+    )
     values = comm.bcast(values)
-    return Machine(name=name, burst_nbytes=float(burst_nbytes),
-                   ranks_per_node=comm.size // hosts, **values)
+    return Machine(name=name, burst_nbytes=float(burst_nbytes), ranks_per_node=comm.size // hosts, **values)
 
 
 def _timed(comm, function, rounds=ROUNDS):
@@ -93,6 +100,7 @@ def _link(comm, burst_nbytes):
     pause, as between two steps of a program; the burst that a token bucket saved up has left by
     then.
     """
+
     def exchanges(nbytes, pause_s):
         buffers = _two_buffers(comm, nbytes)
         repeats = min(400, max(16, (32 << 20) // nbytes))
@@ -107,10 +115,11 @@ def _link(comm, burst_nbytes):
         return _timed(comm, run) / repeats - pause_s
 
     bandwidth_Bps = fit_message_time(
-        [nbytes * (comm.size - 1) for nbytes in LARGE],
-        [exchanges(nbytes, 0.0) for nbytes in LARGE]).bandwidth_Bps
-    paused = [exchanges(nbytes, PAUSE_S)
-              - max(0, nbytes * (comm.size - 1) - burst_nbytes) / bandwidth_Bps for nbytes in LARGE]
+        [nbytes * (comm.size - 1) for nbytes in LARGE], [exchanges(nbytes, 0.0) for nbytes in LARGE]
+    ).bandwidth_Bps
+    paused = [
+        exchanges(nbytes, PAUSE_S) - max(0, nbytes * (comm.size - 1) - burst_nbytes) / bandwidth_Bps for nbytes in LARGE
+    ]
     return max(exchanges(1, 0.0), median(paused)), bandwidth_Bps
 
 
@@ -177,8 +186,7 @@ def _core_time(comm, work):
                             sleep(POLL_EVERY_S)
                         exchanges += 1
                 wall_s, count = perf_counter() - started, work.count
-            seconds.append(comm.allreduce(
-                max(0.0, wall_s - count * work.unit_s) / exchanges, MPI.MAX))
+            seconds.append(comm.allreduce(max(0.0, wall_s - count * work.unit_s) / exchanges, MPI.MAX))
         costs.append(median(seconds) / (comm.size - 1))
     byte_s = max(0.0, (costs[1] - costs[0]) / ((1 << 20) - (1 << 12)))
     return costs[0], byte_s
@@ -197,6 +205,7 @@ def _jitter(comm, work):
 
 def _wakes(work):
     """Measure by how much a thread oversleeps: alone, and while another computes on its core."""
+
     def oversleep():
         seconds = []
         wake_event = WakeEvent()
@@ -239,6 +248,7 @@ def _operation_s(slices=1000):
     """Measure what the runtime takes for a slice with one await, nothing else to do."""
     send, receive = np.zeros((2, 1))
     with Runtime(MPI.COMM_SELF, wait="poll", depth=16) as runtime:
+
         async def program(z):
             await runtime.comm.Alltoall(send, receive)
 
@@ -250,8 +260,7 @@ def _fft_flops(comm):
     """Measure the rate of a plan's local work, packing included."""
     workload = Workload(slices=16, shape=PLANE)
     flops = sum(map(sum, workload.flops(comm.size)))
-    with FFT2(comm, (workload.slices, *PLANE), workload.dtype,
-              settings={"wait": "off", "chunk": 1}) as plan:
+    with FFT2(comm, (workload.slices, *PLANE), workload.dtype, settings={"wait": "off", "chunk": 1}) as plan:
         field, spectrum = plan.real.empty(), plan.spectrum.empty()
         field[...] = 1.0
         return flops / _timed(comm, lambda: plan.forward.compute(field, out=spectrum))
@@ -290,8 +299,12 @@ def _all_cores():
 
 def _planes_s(n, threads):
     """Seconds of a batch of FFTs of planes of n x n points, none of which leaves this rank."""
-    with Runtime(MPI.COMM_SELF, workers=threads) as runtime, FFT2(
-            runtime, (THREADED_POINTS // n**2, n, n), complex, settings={"wait": "off" if threads == 1 else "poll"}) as plan:
+    with (
+        Runtime(MPI.COMM_SELF, workers=threads) as runtime,
+        FFT2(
+            runtime, (THREADED_POINTS // n**2, n, n), complex, settings={"wait": "off" if threads == 1 else "poll"}
+        ) as plan,
+    ):
         field, spectrum = plan.real.empty(), plan.spectrum.empty()
         field[...] = 1.0
         while plan.forward.refinement is not None:  # its settings are still compared

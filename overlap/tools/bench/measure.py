@@ -25,15 +25,14 @@ from . import peer as peer_module
 from .cases import Case
 from .jobs import JOBS, error_limit, max_rel_error
 
-TRACED_SLICES = 32      # enough to see how a pipeline fills and drains
+TRACED_SLICES = 32  # enough to see how a pipeline fills and drains
 
 
 class WrongResult(OverlapError, RuntimeError):
     """A result that was to be timed is wrong."""
 
 
-def measure(comm: MPI.Intracomm, case: Case,
-            progress: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
+def measure(comm: MPI.Intracomm, case: Case, progress: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
     """Measure one case. Collective.
 
     Parameters
@@ -60,14 +59,17 @@ def measure(comm: MPI.Intracomm, case: Case,
         runtime = stack.enter_context(Runtime(comm, workers=case.workers))
 
         def plan(wait, **settings):
-            return stack.enter_context(
-                kind.plan(runtime, case, wait=wait, **settings))
+            return stack.enter_context(kind.plan(runtime, case, wait=wait, **settings))
 
         forced = {name: getattr(case, name) for name in ("depth", "chunk", "in_flight")}
         steps.next("planning")
         kind = JOBS[case.workload]
-        plans = {mode: plan("off", chunk=case.chunk) if mode == "off" else
-                 plan(case.wait if mode == "auto" else mode, **forced) for mode in case.modes}
+        plans = {
+            mode: plan("off", chunk=case.chunk)
+            if mode == "off"
+            else plan(case.wait if mode == "auto" else mode, **forced)
+            for mode in case.modes
+        }
         if hosts > 1:
             plans["control"] = plan("off", chunk=kind.control_chunk)
         job = kind(case, plans["off"])
@@ -98,14 +100,18 @@ def measure(comm: MPI.Intracomm, case: Case,
         steps.end()
         return {
             "took_s": steps.took_s,
-            "seconds": seconds, "ranks": comm.size, "hosts": hosts, "max_rel_error": error,
+            "seconds": seconds,
+            "ranks": comm.size,
+            "hosts": hosts,
+            "max_rel_error": error,
             "grid": list(plans["off"].grid) if kind is JOBS["fft3"] else None,
-            "choice": {name: getattr(best.settings, name)
-                       for name in ("wait", "depth", "chunk", "in_flight")},
+            "choice": {name: getattr(best.settings, name) for name in ("wait", "depth", "chunk", "in_flight")},
             "nbytes_in_flight": comm.allreduce(best.nbytes_in_flight, MPI.MAX),
             "waiting": comm.allgather(best.load.waiting),
-            "bare_fft_s": bare_fft_s, "peer_setting": peers.get("setting"),
-            "peer_skipped": peers.get("skipped")}
+            "bare_fft_s": bare_fft_s,
+            "peer_setting": peers.get("setting"),
+            "peer_skipped": peers.get("skipped"),
+        }
 
 
 class _Progress:
@@ -151,10 +157,11 @@ def _control(columns, runs, case, job, out):
         Columns that need no time of their own: the name of one that does the same.
     """
     off, best, control = runs["off"].settings, runs[case.modes[-1]].settings, runs["control"]
-    alike = {       # column: (what does it, a column that may do the same, whether it does)
+    alike = {  # column: (what does it, a column that may do the same, whether it does)
         "control": (control, "off", off.chunk == 1),
         "control_C": (control.compute, "C", best.chunk == 1 and case.workers == 1),
-        "control_T": (control.communicate, "T", best.chunk == 1)}
+        "control_T": (control.communicate, "T", best.chunk == 1),
+    }
     for name, (run, _, same) in alike.items():
         if not same:
             columns[name] = _call(run, job.inputs, out)
@@ -166,8 +173,9 @@ def _check(comm, case, job, plan, runs, result, out):
     runs["off"](*job.inputs, out=result)
     error = max_rel_error(comm, job, case, plan, result)
     if not error <= error_limit(case):
-        raise WrongResult(f"{case.workload}: expected a relative error of at most "
-                          f"{error_limit(case):.1e}, got {error:.1e}")
+        raise WrongResult(
+            f"{case.workload}: expected a relative error of at most {error_limit(case):.1e}, got {error:.1e}"
+        )
     seen = {runs["off"].settings}
     for name, run in runs.items():
         if run.settings in seen:
@@ -177,14 +185,16 @@ def _check(comm, case, job, plan, runs, result, out):
         run(*job.inputs, out=out)
         same = all(np.array_equal(result[z], out[z]) for z in range(case.slices))
         if not comm.allreduce(same, MPI.LAND):
-            raise WrongResult(f"{case.workload}: expected the bits of the result without overlap, "
-                              f"got others with {name} ({run.settings})")
+            raise WrongResult(
+                f"{case.workload}: expected the bits of the result without overlap, "
+                f"got others with {name} ({run.settings})"
+            )
     return error
 
 
 def _rounds(comm, columns, rounds, calls, steps):
     """Seconds of the slowest rank per call, by column, one per round."""
-    for prepare, run in columns.values():       # what `_check` has not run yet
+    for prepare, run in columns.values():  # what `_check` has not run yet
         if prepare is not None:
             prepare()
             run()
@@ -217,8 +227,7 @@ def _peers(comm, case, stack):
     if best.setting != settings[0]:
         default = peer_module.prepare(comm, case, settings[:1])
         stack.callback(default.close)
-    return {"columns": {"peer_mpi4py_fft": best, "peer_mpi4py_fft_default": default},
-            "setting": best.setting}
+    return {"columns": {"peer_mpi4py_fft": best, "peer_mpi4py_fft_default": default}, "setting": best.setting}
 
 
 def _trace(comm, case, job, settings, out):
@@ -226,10 +235,21 @@ def _trace(comm, case, job, settings, out):
     count = min(case.slices, TRACED_SLICES)
     inputs, out = [array[:count] for array in job.inputs], out[:count]
     with Runtime(comm, workers=case.workers, trace=True) as runtime, ExitStack() as stack:
-        runs = [job.transform(stack.enter_context(job.plan(
-            runtime, replace(case, slices=count), wait=wait,
-            depth=settings.depth, chunk=settings.chunk, in_flight=settings.in_flight)))
-            for wait in dict.fromkeys(("off", settings.wait))]
+        runs = [
+            job.transform(
+                stack.enter_context(
+                    job.plan(
+                        runtime,
+                        replace(case, slices=count),
+                        wait=wait,
+                        depth=settings.depth,
+                        chunk=settings.chunk,
+                        in_flight=settings.in_flight,
+                    )
+                )
+            )
+            for wait in dict.fromkeys(("off", settings.wait))
+        ]
         for run in runs:
             run(*inputs, out=out)
         runtime.trace.clear()

@@ -27,14 +27,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fft2": {
         "fftw, FFTW_MEASURE": _PLANES | {"backend": "fftw", "planner_effort": "FFTW_MEASURE"},
         "pyfftw, FFTW_MEASURE": _PLANES | {"backend": "pyfftw", "planner_effort": "FFTW_MEASURE"},
-        "numpy": _PLANES | {"backend": "numpy"}},
+        "numpy": _PLANES | {"backend": "numpy"},
+    },
     "fft3": {
         "as it comes": _FIELD,
         "slab": _FIELD | {"slab": True},
         "collapse": _FIELD | {"collapse": True},
         "slab, collapse": _FIELD | {"slab": True, "collapse": True},
         "grid over z": _FIELD | {"grid": (-1,)},
-        "grid over y": _FIELD | {"grid": (1, -1)}},
+        "grid over y": _FIELD | {"grid": (1, -1)},
+    },
 }
 
 
@@ -90,8 +92,7 @@ class Prepared:
         self._plan.destroy()
 
 
-def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *,
-            trials: int = 3) -> Prepared:
+def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *, trials: int = 3) -> Prepared:
     """Plan the peer's fastest transform. Collective.
 
     Parameters
@@ -133,11 +134,12 @@ def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *,
 def _plan(comm, case, options):
     """A plan, or None and the reason, alike on all ranks."""
     from mpi4py_fft import PFFT
+
     plan, reason = None, None
     try:
         shape = case.shape if case.workload == "fft3" else case.global_shape
         plan = PFFT(comm, shape, dtype=np.dtype(case.dtype), **options)
-    except Exception as error:    # whatever a backend raises, the others may work
+    except Exception as error:  # whatever a backend raises, the others may work
         reason = f"{type(error).__name__}: {error}"
     reasons = comm.allgather(reason)
     if any(reasons):
@@ -164,8 +166,9 @@ def _check(comm, prepared, shape):
     worst = 0.0
     for z in range(*where[0].indices(shape[0])):
         i = z - where[0].start
-        phase = sum(np.ix_(*(np.arange(n)[part] * mode / n for n, mode, part in zip(
-            shape[1:], _modes(z, shape), where[1:]))))
+        phase = sum(
+            np.ix_(*(np.arange(n)[part] * mode / n for n, mode, part in zip(shape[1:], _modes(z, shape), where[1:])))
+        )
         wave = np.exp(2j * np.pi * phase)
         here[i] = wave.real if real else wave
     prepared.forward()
@@ -184,8 +187,9 @@ def _check(comm, prepared, shape):
     worst = comm.allreduce(worst, MPI.MAX)
     limit = 100 * np.finfo(there.dtype).eps
     if not worst < limit:
-        raise RuntimeError(f"mpi4py-fft ({prepared.setting}): expected a relative error below "
-                           f"{limit:.1e}, got {worst:.1e}")
+        raise RuntimeError(
+            f"mpi4py-fft ({prepared.setting}): expected a relative error below {limit:.1e}, got {worst:.1e}"
+        )
 
 
 def _modes(z, shape):

@@ -53,8 +53,11 @@ def _matrix(PETSc, A, half):
     rows, size = A.local_rows, (A.count * A.block, A.shape[0])
     kept = rows.columns >= rows.first + rows.row_of if half else slice(None)
     counts = np.bincount(rows.row_of[kept], minlength=rows.count)
-    csr = (np.concatenate([[0], np.cumsum(counts)]).astype(PETSc.IntType), rows.columns[kept].astype(PETSc.IntType),
-           rows.values[kept].reshape(-1))
+    csr = (
+        np.concatenate([[0], np.cumsum(counts)]).astype(PETSc.IntType),
+        rows.columns[kept].astype(PETSc.IntType),
+        rows.values[kept].reshape(-1),
+    )
     if A.block == 1:
         return PETSc.Mat().createAIJ((size, size), csr=csr, comm=PETSc.COMM_WORLD)
     make = PETSc.Mat().createSBAIJ if half else PETSc.Mat().createBAIJ

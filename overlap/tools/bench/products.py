@@ -87,7 +87,9 @@ class ByIndexLists:
         self._rows = rows.starts, columns.astype(np.uint32), rows.values
         dependent = np.zeros(rows.count, bool)
         dependent[rows.row_of[outside]] = True
-        self._independent, self._dependent = (np.flatnonzero(kind).astype(np.uint32) for kind in (~dependent, dependent))
+        self._independent, self._dependent = (
+            np.flatnonzero(kind).astype(np.uint32) for kind in (~dependent, dependent)
+        )
 
     def start(self, x: np.ndarray, y: np.ndarray, run: Run) -> None:
         """Compute the rows that need no other rank's entries."""
@@ -132,11 +134,15 @@ def springs(comm: MPI.Intracomm, shape: tuple[int, ...], kind: Callable[..., Mat
     found: list[tuple[Any, Any, Any]] = []
     for offset in offsets:
         there = [axis + step for axis, step in zip(grid, offset)]
-        inside = np.logical_and.reduce([(0 <= axis) & (axis < length) for axis, length in zip(there, shape)])
+        inside = np.logical_and.reduce([(axis >= 0) & (axis < length) for axis, length in zip(there, shape)])
         value = -stiffness[offset] if any(offset) else np.sum(list(stiffness.values()), axis=0)
-        found.append((np.ravel_multi_index([axis[inside] for axis in grid], shape),
-                      np.ravel_multi_index([axis[inside] for axis in there], shape),
-                      np.broadcast_to(value, (int(inside.sum()), 3, 3))))
+        found.append(
+            (
+                np.ravel_multi_index([axis[inside] for axis in grid], shape),
+                np.ravel_multi_index([axis[inside] for axis in there], shape),
+                np.broadcast_to(value, (int(inside.sum()), 3, 3)),
+            )
+        )
     rows, columns, values = (np.concatenate(one) for one in zip(*found))
     return kind(comm, rows, columns, values, grid[0].size)
 
@@ -151,5 +157,9 @@ def products(A: Matrix) -> dict[str, Callable[[], Any]]:
         how(extended, y)
         return y
 
-    return {"C": lambda: multiplied(A.compute), "T": lambda: A.halo.exchange(extended),
-            "off": lambda: multiplied(NotHidden(A).multiply), "auto": lambda: multiplied(A.multiply)}
+    return {
+        "C": lambda: multiplied(A.compute),
+        "T": lambda: A.halo.exchange(extended),
+        "off": lambda: multiplied(NotHidden(A).multiply),
+        "auto": lambda: multiplied(A.multiply),
+    }

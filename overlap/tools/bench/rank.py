@@ -18,8 +18,8 @@ from mpi4py import MPI
 from ...abort import limited_to
 from ...errors import InputError
 from ...fft import FFT2, FFT3
-from ...fft.planning.balance import Balance
 from ...fft.engine.fftw import fftw_version
+from ...fft.planning.balance import Balance
 from ...runtime import Runtime
 from .. import launch
 from .cases import Case
@@ -29,8 +29,8 @@ from .measure import measure
 from .record import case_record
 from .solvers import measure as measure_solver
 
-SHOWN = 8               # of the settings tried, the fastest
-_NAP_S = 1e-3           # between two polls of a rank that has nothing to do
+SHOWN = 8  # of the settings tried, the fastest
+_NAP_S = 1e-3  # between two polls of a rank that has nothing to do
 
 
 def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
@@ -53,12 +53,13 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
     """
     ranks = spec.get("ranks") or MPI.COMM_WORLD.size
     if ranks > MPI.COMM_WORLD.size:
-        raise InputError(f"expected {ranks} ranks, received {MPI.COMM_WORLD.size}: too few were "
-                         "started, or mpiexec and the library that mpi4py loads belong to two "
-                         "MPIs: " + MPI.Get_library_version().splitlines()[0])
+        raise InputError(
+            f"expected {ranks} ranks, received {MPI.COMM_WORLD.size}: too few were "
+            "started, or mpiexec and the library that mpi4py loads belong to two "
+            "MPIs: " + MPI.Get_library_version().splitlines()[0]
+        )
     deadline_s = spec.get("deadline_s") or launch.DEADLINE_S
-    with (limited_to(deadline_s, f"the task {spec['task']!r}"),
-          first_ranks(MPI.COMM_WORLD, ranks) as comm):
+    with limited_to(deadline_s, f"the task {spec['task']!r}"), first_ranks(MPI.COMM_WORLD, ranks) as comm:
         if comm is not None:
             _TASKS[spec["task"]](spec, comm, emit if comm.rank == 0 else lambda event: None)
 
@@ -92,6 +93,7 @@ def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[Any]:
 
 # --- the tasks: (spec, communicator, what takes rank 0's events) ------------------------------------
 
+
 def _environment(spec, comm, emit):
     emit({"environment": environment(comm)})
 
@@ -109,8 +111,14 @@ def _case(spec, comm, emit):
 
 
 def _tune(spec, comm, emit):
-    tuned, balanced = tune_case(comm, Case.from_dict(spec), spec["budget_s"], spec["path"],
-                                lambda *step: emit({"progress": step}), spec.get("balance", False))
+    tuned, balanced = tune_case(
+        comm,
+        Case.from_dict(spec),
+        spec["budget_s"],
+        spec["path"],
+        lambda *step: emit({"progress": step}),
+        spec.get("balance", False),
+    )
     emit({"tuned": tuned})
     if balanced is not None:
         emit({"balanced": str(balanced)})
@@ -118,27 +126,41 @@ def _tune(spec, comm, emit):
 
 def _solver(spec, comm, emit):
     emit({"environment": environment(comm)})
-    emit({"record": measure_solver(comm, spec["workload"], tuple(spec["shape"]), spec["planes"], spec["rounds"],
-                                    spec["matrix"], spec["delay_s"], spec["workers"])})
+    emit(
+        {
+            "record": measure_solver(
+                comm,
+                spec["workload"],
+                tuple(spec["shape"]),
+                spec["planes"],
+                spec["rounds"],
+                spec["matrix"],
+                spec["delay_s"],
+                spec["workers"],
+            )
+        }
+    )
 
 
-_TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune,
-          "solver": _solver}
+_TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune": _tune, "solver": _solver}
 
 
 def environment(comm: MPI.Intracomm) -> dict[str, Any]:
     """The MPI library, and where the ranks are. Collective; complete on rank 0."""
-    levels = {getattr(MPI, f"THREAD_{name}"): name.lower()
-              for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
+    levels = {getattr(MPI, f"THREAD_{name}"): name.lower() for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
     places = comm.gather((MPI.Get_processor_name(), sorted(os.sched_getaffinity(0))))
-    return {"library": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
-            "standard": ".".join(map(str, MPI.Get_version())),
-            "thread_level": levels[MPI.Query_thread()], "fftw": fftw_version(),
-            "ranks": [{"host": host, "cores": cores} for host, cores in places or ()]}
+    return {
+        "library": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
+        "standard": ".".join(map(str, MPI.Get_version())),
+        "thread_level": levels[MPI.Query_thread()],
+        "fftw": fftw_version(),
+        "ranks": [{"host": host, "cores": cores} for host, cores in places or ()],
+    }
 
 
-def tune_case(comm: MPI.Intracomm, case: Case, budget_s: float, path: str,
-              progress: Callable[..., None], balance: bool = False) -> tuple[dict[str, Any], Balance | None]:
+def tune_case(
+    comm: MPI.Intracomm, case: Case, budget_s: float, path: str, progress: Callable[..., None], balance: bool = False
+) -> tuple[dict[str, Any], Balance | None]:
     """Tune a case's plan. Collective.
 
     Parameters
@@ -161,14 +183,23 @@ def tune_case(comm: MPI.Intracomm, case: Case, budget_s: float, path: str,
     balanced : Balance or None
     """
     make: Any = FFT3 if case.workload == "fft3" else FFT2
-    with Runtime(comm, workers=case.workers) as runtime, \
-            make(runtime, case.global_shape, case.dtype, tuning=path) as plan:
+    with (
+        Runtime(comm, workers=case.workers) as runtime,
+        make(runtime, case.global_shape, case.dtype, tuning=path) as plan,
+    ):
         transform = JOBS[case.workload](case, plan).transform(plan)
         found = plan.balance() if balance else None
         plan.tune(budget_s, progress)
         transforms: dict[Any, Any] = {each.name: each for each in (plan.forward, plan.backward, transform)}
-        return {name: {
-            "default": each.tuned.default, "chosen": str(each.settings), "gain": each.tuned.gain,
-            "tried": each.tuned.tried,
-            "trials": [(str(trial.settings), trial.seconds_per_slice, trial.model_s)
-                       for trial in each.trials[:SHOWN]]} for name, each in transforms.items()}, found
+        return {
+            name: {
+                "default": each.tuned.default,
+                "chosen": str(each.settings),
+                "gain": each.tuned.gain,
+                "tried": each.tuned.tried,
+                "trials": [
+                    (str(trial.settings), trial.seconds_per_slice, trial.model_s) for trial in each.trials[:SHOWN]
+                ],
+            }
+            for name, each in transforms.items()
+        }, found

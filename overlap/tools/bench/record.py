@@ -16,9 +16,9 @@ from ...timing import model
 from .cases import MODES, Case
 from .jobs import JOBS
 
-CONTROL_LIMIT = 0.1         # more than this must not look hidden where nothing overlaps
-UNEVEN = 0.15               # of the time, by which ranks may wait longer than another one
-BUSY_SPREAD = 0.3           # of the times without any communication, over their median
+CONTROL_LIMIT = 0.1  # more than this must not look hidden where nothing overlaps
+UNEVEN = 0.15  # of the time, by which ranks may wait longer than another one
+BUSY_SPREAD = 0.3  # of the times without any communication, over their median
 
 Record = dict[str, Any]
 
@@ -48,35 +48,54 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
     median = {name: statistics.median(values) for name, values in seconds.items()}
     C, T, best = median["C"], median["T"], median[case.modes[-1]]
     record = {
-        "link": case.link, "ranks": measured["ranks"], "hosts": measured["hosts"],
-        "workers": case.workers, "slices": case.slices, "shape": list(case.shape),
-        "dtype": case.dtype, "order": case.order, "grid": measured.get("grid"), "calls": case.calls,
-        "workload": case.workload, "modes": list(case.modes),
-        "rounds": len(seconds["off"]), "seconds": seconds,
-        "C_s": C, "T_s": T, "T_over_C": _finite(T / C if C else math.inf),
+        "link": case.link,
+        "ranks": measured["ranks"],
+        "hosts": measured["hosts"],
+        "workers": case.workers,
+        "slices": case.slices,
+        "shape": list(case.shape),
+        "dtype": case.dtype,
+        "order": case.order,
+        "grid": measured.get("grid"),
+        "calls": case.calls,
+        "workload": case.workload,
+        "modes": list(case.modes),
+        "rounds": len(seconds["off"]),
+        "seconds": seconds,
+        "C_s": C,
+        "T_s": T,
+        "T_over_C": _finite(T / C if C else math.inf),
         "bare_fft_s": measured["bare_fft_s"],
         **{f"{mode}_s": median.get(mode) for mode in MODES},
         "auto_choice": measured["choice"],
-        "model_block_s": model.block_s(C, T, case.workers), "model_poll_s": model.poll_s(C, T),
+        "model_block_s": model.block_s(C, T, case.workers),
+        "model_poll_s": model.poll_s(C, T),
         "gflops": 1e-9 * JOBS[case.workload].flops(case) / best,
         "gain": _finite(median["off"] / best),
         "gain_bound": _finite((C + T) / max(C, T)),
         "gain_bound_block": model.best_speedup(case.workers),
         "hidden": _finite(model.hidden(C, T, best)),
         "max_rel_error": measured["max_rel_error"],
-        "nbytes_in_flight": measured["nbytes_in_flight"], "binding": measured["binding"],
-        "waiting": measured.get("waiting"), "took_s": measured.get("took_s"),
-        "control_s": median.get("control"), "control_hidden": None, "control_ok": None,
-        "spread": {name: [min(values), max(values)] for name, values in seconds.items()}}
+        "nbytes_in_flight": measured["nbytes_in_flight"],
+        "binding": measured["binding"],
+        "waiting": measured.get("waiting"),
+        "took_s": measured.get("took_s"),
+        "control_s": median.get("control"),
+        "control_hidden": None,
+        "control_ok": None,
+        "spread": {name: [min(values), max(values)] for name, values in seconds.items()},
+    }
     if "control" in median:
         hidden = model.hidden(median["control_C"], median["control_T"], median["control"])
         record["control_hidden"] = _finite(hidden)
         record["control_ok"] = not hidden > CONTROL_LIMIT
     if case.peer:
-        record |= {"peer_mpi4py_fft_s": median.get("peer_mpi4py_fft"),
-                   "peer_mpi4py_fft_default_s": median.get("peer_mpi4py_fft_default"),
-                   "peer_mpi4py_fft_setting": measured["peer_setting"],
-                   "peer_skipped": measured["peer_skipped"]}
+        record |= {
+            "peer_mpi4py_fft_s": median.get("peer_mpi4py_fft"),
+            "peer_mpi4py_fft_default_s": median.get("peer_mpi4py_fft_default"),
+            "peer_mpi4py_fft_setting": measured["peer_setting"],
+            "peer_skipped": measured["peer_skipped"],
+        }
     return record
 
 
@@ -90,13 +109,19 @@ def pooled(records: Sequence[Record]) -> Record:
     What is no time (``auto_choice``, ``binding``) is the last record's.
     """
     *_, last = records
-    seconds = {name: [value for record in records for value in record["seconds"][name]]
-               for name in last["seconds"] if all(name in record["seconds"] for record in records)}
+    seconds = {
+        name: [value for record in records for value in record["seconds"][name]]
+        for name in last["seconds"]
+        if all(name in record["seconds"] for record in records)
+    }
     measured = {
-        **last, "seconds": seconds, "choice": last["auto_choice"],
+        **last,
+        "seconds": seconds,
+        "choice": last["auto_choice"],
         "max_rel_error": max(record["max_rel_error"] for record in records),
         "peer_setting": last.get("peer_mpi4py_fft_setting"),
-        "peer_skipped": last.get("peer_skipped")}
+        "peer_skipped": last.get("peer_skipped"),
+    }
     case = Case.from_dict(last | {"peer": "peer_skipped" in last})
     return last | case_record(case, measured)
 
@@ -123,10 +148,15 @@ def imbalance(record: Record) -> str | None:
     least = min(range(len(waiting)), key=waiting.__getitem__)
     if max(waiting) - waiting[least] < UNEVEN:
         return None
-    long = [f"rank {rank} waits {100 * share:.0f} % of the time" for rank, share in enumerate(waiting)
-            if share - waiting[least] >= UNEVEN]
-    return (f"{', '.join(long)}, rank {least} {100 * waiting[least]:.0f} %: the ranks are not equally fast, and `balance` can give "
-            "each its share")
+    long = [
+        f"rank {rank} waits {100 * share:.0f} % of the time"
+        for rank, share in enumerate(waiting)
+        if share - waiting[least] >= UNEVEN
+    ]
+    return (
+        f"{', '.join(long)}, rank {least} {100 * waiting[least]:.0f} %: the ranks are not equally fast, and `balance` can give "
+        "each its share"
+    )
 
 
 def warnings(record: Record) -> list[str]:
@@ -135,18 +165,21 @@ def warnings(record: Record) -> list[str]:
     if hosts := crowded(record):
         lines.append(
             f"warning: {record['link']}: more workers than cores on {', '.join(hosts)}: "
-            "they take turns, and N of them compute no faster than the cores there are")
+            "they take turns, and N of them compute no faster than the cores there are"
+        )
     if record["control_ok"] is False:
         lines.append(
             f"warning: {record['link']}: slice by slice without overlap, "
             f"{record['control_hidden']:.2f} of min(C, T) looks hidden, expected at most "
             f"{CONTROL_LIMIT}: the links do not hold their rate (a burst too large?), or the "
-            "machine is busy; its 'hidden' means nothing")
+            "machine is busy; its 'hidden' means nothing"
+        )
     if busy(record):
         low, high = record["spread"]["C"]
         lines.append(
             f"warning: {record['link']}: computing alone took {1e3 * low:.0f} to {1e3 * high:.0f} "
-            "ms: something else ran on these cores, and no time here means much")
+            "ms: something else ran on these cores, and no time here means much"
+        )
     if text := imbalance(record):
         lines.append(f"{record['link']}: {text}")
     if record.get("peer_skipped"):

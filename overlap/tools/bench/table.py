@@ -25,6 +25,7 @@ def milliseconds(record: Record, key: str) -> str:
 def _ms(key):
     def show(record):
         return milliseconds(record, key).replace("(", "[dim](").replace(")", ")[/dim]")
+
     return show
 
 
@@ -32,6 +33,7 @@ def _number(key, digits=2, unit=""):
     def show(record):
         value = record.get(key)
         return "-" if value is None else f"{value:.{digits}f}{unit}"
+
     return show
 
 
@@ -104,8 +106,7 @@ def work(record: Record) -> str:
     """Name the whole of the work, in words, however many ranks share it."""
     job, count = JOBS[record["workload"]], record["slices"]
     order = "" if record.get("order", "natural") == "natural" else f", {record['order']} order"
-    return (f"{count} {job.title}{'' if count == 1 else 's'}{job.detail} of {shape(record)} "
-            f"{record['dtype']}{order}")
+    return f"{count} {job.title}{'' if count == 1 else 's'}{job.detail} of {shape(record)} {record['dtype']}{order}"
 
 
 def shape(record: Record) -> str:
@@ -135,12 +136,14 @@ def tables(records: Sequence[Record], width: int) -> list[Any]:
 def table(records: Sequence[Record]) -> Any:
     """Make a `rich.table.Table` of records of the same job: one column each."""
     from rich.table import Table
+
     table = Table()
     table.add_column("", overflow="fold")
     several = len({shape(record) for record in records}) > 1
     for record in records:
-        table.add_column(f"{place(record)}\n{shape(record)}" if several else place(record),
-                         justify="right", overflow="fold")
+        table.add_column(
+            f"{place(record)}\n{shape(record)}" if several else place(record), justify="right", overflow="fold"
+        )
     for row in ROWS:
         if row is None:
             table.add_section()

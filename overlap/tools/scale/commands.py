@@ -25,61 +25,77 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     """Add the commands to the parser of `overlap scale`."""
     add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
 
-    here = add("run", _run, "measure a matrix of ranks x workers x waiting modes, on this machine "
-               "or inside a scheduler's job")
-    here.add_argument("--ranks", nargs="+", type=options.count,
-                      help="default: 1 to the number of cores; in a job, all of its ranks")
-    here.add_argument("--workers", nargs="+", type=options.count, default=[1],
-                      help="per rank")
+    here = add(
+        "run", _run, "measure a matrix of ranks x workers x waiting modes, on this machine or inside a scheduler's job"
+    )
+    here.add_argument(
+        "--ranks", nargs="+", type=options.count, help="default: 1 to the number of cores; in a job, all of its ranks"
+    )
+    here.add_argument("--workers", nargs="+", type=options.count, default=[1], help="per rank")
     here.add_argument("--json", metavar="FILE", type=options.output, default="scale.json", help="the report")
-    here.add_argument("--matrix", choices=MATRICES, default=MATRICES[0], help="of a sparse solver, as for `overlap bench`; default: poisson")
+    here.add_argument(
+        "--matrix",
+        choices=MATRICES,
+        default=MATRICES[0],
+        help="of a sparse solver, as for `overlap bench`; default: poisson",
+    )
     here.add_argument("--weak", action="store_true", help="of a sparse solver: the shape is that of each rank")
-    here.add_argument("--picture", metavar="FILE", type=options.output, help="of a sparse solver: draw time and acceleration")
+    here.add_argument(
+        "--picture", metavar="FILE", type=options.output, help="of a sparse solver: draw time and acceleration"
+    )
     options.add_link(here)
     options.add_limits(here)
 
     there = add("submit", _submit, "write job scripts, one per number of nodes", one_rank=True)
     there.add_argument("--scheduler", choices=SCHEDULERS, required=True, help="whose job script")
     there.add_argument("--mpi", choices=ENVIRONMENT, required=True, help="the MPI library")
-    there.add_argument("--nodes", nargs="+", type=options.count, required=True,
-                       help="one number, or several: a job for each")
+    there.add_argument(
+        "--nodes", nargs="+", type=options.count, required=True, help="one number, or several: a job for each"
+    )
     there.add_argument("--ranks-per-node", type=options.count, default=1, help="default: 1")
     there.add_argument("--cores-per-node", type=options.count, required=True, help="that a node has")
-    there.add_argument("--dedicated-core", action="store_true",
-                       help="leave one core of each rank to its communicator thread")
+    there.add_argument(
+        "--dedicated-core", action="store_true", help="leave one core of each rank to its communicator thread"
+    )
     there.add_argument("--time", default="0:30:00", metavar="H:MM:SS", help="limit of each job; default: 0:30:00")
     there.add_argument("--queue", help="partition, queue or resource group")
     there.add_argument("--account", help="account, project or group")
-    there.add_argument("--setup", default="", metavar="LINES",
-                       help="shell lines before the run, such as module load ...")
+    there.add_argument(
+        "--setup", default="", metavar="LINES", help="shell lines before the run, such as module load ..."
+    )
     there.add_argument("--python", default=sys.executable, help="on the nodes; default: this one")
-    there.add_argument("--template", metavar="FILE", help="instead of the scheduler's own, for "
-                       "which see `overlap scale template`")
+    there.add_argument(
+        "--template", metavar="FILE", help="instead of the scheduler's own, for which see `overlap scale template`"
+    )
     there.add_argument("--out", metavar="DIR", default="scale", help="for scripts and reports")
 
     for command in (here, there):
         options.add_workload(command, JOBS | (SCALED if command is here else {}))
         options.add_size(command)
-        command.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES),
-                             help="off always is among them")
+        command.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="off always is among them")
         command.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
-        command.add_argument("--passes", type=options.count, default=1,
-                             help="over the whole matrix")
+        command.add_argument("--passes", type=options.count, default=1, help="over the whole matrix")
 
     plain = add("template", _template, "print a scheduler's template, to be edited", one_rank=True)
     plain.add_argument("scheduler", choices=SCHEDULERS, help="whose template")
 
-    shown = add("report", _report, "merge reports; draw time, acceleration and gain against ranks",
-                one_rank=True)
+    shown = add("report", _report, "merge reports; draw time, acceleration and gain against ranks", one_rank=True)
     shown.add_argument("files", nargs="+", metavar="FILE.json", help="reports of `overlap scale run`")
-    shown.add_argument("--out", metavar="DIR", default="scale-report",
-                       help="folder of table and figures; default: scale-report")
+    shown.add_argument(
+        "--out", metavar="DIR", default="scale-report", help="folder of table and figures; default: scale-report"
+    )
 
 
 def _case(given, parser):
     try:
-        return Case(workload=given.workload, slices=given.slices, shape=given.shape,
-                    dtype=given.dtype, rounds=given.rounds, modes=given.modes)
+        return Case(
+            workload=given.workload,
+            slices=given.slices,
+            shape=given.shape,
+            dtype=given.dtype,
+            rounds=given.rounds,
+            modes=given.modes,
+        )
     except ValueError as error:
         parser.error(str(error))
 
@@ -87,15 +103,37 @@ def _case(given, parser):
 def _run(given, parser):
     if given.workload in SCALED:
         options.check_grid(given, parser)
-        solvers.run(given.workload, command=["overlap", *sys.argv[1:]], ranks=given.ranks, workers=given.workers, path=given.json,
-                    weak=given.weak, shape=given.shape, matrix=given.matrix, rounds=given.rounds, link=given.link,
-                    drawing=given.picture, burst=given.burst, deadline_s=given.deadline)
+        solvers.run(
+            given.workload,
+            command=["overlap", *sys.argv[1:]],
+            ranks=given.ranks,
+            workers=given.workers,
+            path=given.json,
+            weak=given.weak,
+            shape=given.shape,
+            matrix=given.matrix,
+            rounds=given.rounds,
+            link=given.link,
+            drawing=given.picture,
+            burst=given.burst,
+            deadline_s=given.deadline,
+        )
         return
     if given.weak or given.picture or given.matrix != MATRICES[0]:
-        parser.error(f"--weak, --picture, --matrix: expected a workload of {', '.join(SCALED)}, received {given.workload}")
-    run(_case(given, parser), command=["overlap", *sys.argv[1:]], ranks=given.ranks,
-        workers=given.workers, path=given.json, link=given.link, passes=given.passes,
-        burst=given.burst, deadline_s=given.deadline)
+        parser.error(
+            f"--weak, --picture, --matrix: expected a workload of {', '.join(SCALED)}, received {given.workload}"
+        )
+    run(
+        _case(given, parser),
+        command=["overlap", *sys.argv[1:]],
+        ranks=given.ranks,
+        workers=given.workers,
+        path=given.json,
+        link=given.link,
+        passes=given.passes,
+        burst=given.burst,
+        deadline_s=given.deadline,
+    )
 
 
 def _submit(given, parser):
@@ -103,15 +141,24 @@ def _submit(given, parser):
     try:
         scripts = {}
         for nodes in sorted(set(given.nodes)):
-            layout = Layout(nodes=nodes, ranks_per_node=given.ranks_per_node,
-                            cores_per_node=given.cores_per_node,
-                            dedicated_core=given.dedicated_core)
+            layout = Layout(
+                nodes=nodes,
+                ranks_per_node=given.ranks_per_node,
+                cores_per_node=given.cores_per_node,
+                dedicated_core=given.dedicated_core,
+            )
             path = Path(given.out).absolute() / f"scale-{nodes}.sh"
             values = fields(
-                layout, scheduler=given.scheduler, mpi=given.mpi, name=f"overlap-{nodes}",
+                layout,
+                scheduler=given.scheduler,
+                mpi=given.mpi,
+                name=f"overlap-{nodes}",
                 command=_command(given, case, layout, path.with_suffix(".json")),
-                time=given.time, queue=given.queue, account=given.account,
-                setup=given.setup)
+                time=given.time,
+                queue=given.queue,
+                account=given.account,
+                setup=given.setup,
+            )
             scripts[path] = script(values, scheduler=given.scheduler, template=given.template)
     except InputError as error:
         parser.error(str(error))
@@ -125,11 +172,32 @@ def _submit(given, parser):
 
 def _command(given, case, layout, json_path):
     """What each rank of a script runs."""
-    return [given.python, "-m", "overlap", "scale", "run", case.workload,
-            "--ranks", str(layout.ranks), "--workers", str(layout.workers),
-            "--slices", str(case.slices), "--shape", *map(str, case.shape),
-            "--dtype", case.dtype, "--modes", *case.modes, "--rounds", str(case.rounds),
-            "--passes", str(given.passes), "--json", str(json_path)]
+    return [
+        given.python,
+        "-m",
+        "overlap",
+        "scale",
+        "run",
+        case.workload,
+        "--ranks",
+        str(layout.ranks),
+        "--workers",
+        str(layout.workers),
+        "--slices",
+        str(case.slices),
+        "--shape",
+        *map(str, case.shape),
+        "--dtype",
+        case.dtype,
+        "--modes",
+        *case.modes,
+        "--rounds",
+        str(case.rounds),
+        "--passes",
+        str(given.passes),
+        "--json",
+        str(json_path),
+    ]
 
 
 def _template(given, parser):

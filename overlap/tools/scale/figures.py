@@ -26,38 +26,49 @@ def _times(axes, panel, ranks, modes):
     for mode in modes:
         median = [1e3 * record[f"{mode}_s"] for record in panel]
         spread = [record["spread"][mode] for record in panel]
-        error = [[value - 1e3 * low for value, (low, _) in zip(median, spread)],
-                 [1e3 * high - value for value, (_, high) in zip(median, spread)]]
-        axes.errorbar(ranks, median, yerr=error, marker="o", capsize=3, color=_COLOURS[mode],
-                      label=_WORDS[mode])
+        error = [
+            [value - 1e3 * low for value, (low, _) in zip(median, spread)],
+            [1e3 * high - value for value, (_, high) in zip(median, spread)],
+        ]
+        axes.errorbar(ranks, median, yerr=error, marker="o", capsize=3, color=_COLOURS[mode], label=_WORDS[mode])
     for words, style, value in (
-            ("C + T", ":", lambda record: record["C_s"] + record["T_s"]),
-            ("C + T/N, or T", "--", lambda record: record["model_block_s"]),
-            ("max(C, T)", "-.", lambda record: record["model_poll_s"])):
-        axes.plot(ranks, [1e3 * value(record) for record in panel], style, color="black",
-                  label=words)
+        ("C + T", ":", lambda record: record["C_s"] + record["T_s"]),
+        ("C + T/N, or T", "--", lambda record: record["model_block_s"]),
+        ("max(C, T)", "-.", lambda record: record["model_poll_s"]),
+    ):
+        axes.plot(ranks, [1e3 * value(record) for record in panel], style, color="black", label=words)
     axes.set(xscale="log", yscale="log", ylabel="time (ms)")
 
 
 def _acceleration(axes, panel, ranks, modes):
     first = panel[0]
     for mode in modes:
-        axes.plot(ranks, [first["off_s"] / record[f"{mode}_s"] for record in panel], "o-",
-                  color=_COLOURS[mode], label=_WORDS[mode])
+        axes.plot(
+            ranks,
+            [first["off_s"] / record[f"{mode}_s"] for record in panel],
+            "o-",
+            color=_COLOURS[mode],
+            label=_WORDS[mode],
+        )
     axes.plot(ranks, [here / ranks[0] for here in ranks], ":", color="black", label="ideal")
-    axes.set(xscale="log", yscale="log",
-             ylabel=f"acceleration over {ranks[0]} rank(s), no overlap")
+    axes.set(xscale="log", yscale="log", ylabel=f"acceleration over {ranks[0]} rank(s), no overlap")
 
 
 def _gain(axes, panel, ranks, modes):
     for mode in modes[1:]:
-        axes.plot(ranks, [record["off_s"] / record[f"{mode}_s"] for record in panel], "o-",
-                  color=_COLOURS[mode], label=_WORDS[mode])
+        axes.plot(
+            ranks,
+            [record["off_s"] / record[f"{mode}_s"] for record in panel],
+            "o-",
+            color=_COLOURS[mode],
+            label=_WORDS[mode],
+        )
     both = [model.no_overlap_s(record["C_s"], record["T_s"]) for record in panel]
-    for words, style, key in (("(C + T)/(C + T/N, or T)", "--", "model_block_s"),
-                              ("(C + T)/max(C, T)", "-.", "model_poll_s")):
-        axes.plot(ranks, [time / record[key] for time, record in zip(both, panel)], style,
-                  color="black", label=words)
+    for words, style, key in (
+        ("(C + T)/(C + T/N, or T)", "--", "model_block_s"),
+        ("(C + T)/max(C, T)", "-.", "model_poll_s"),
+    ):
+        axes.plot(ranks, [time / record[key] for time, record in zip(both, panel)], style, color="black", label=words)
     axes.axhline(1.0, color="grey", linewidth=0.8)
     axes.set(xscale="log", ylabel="gain over no overlap")
 
@@ -77,13 +88,13 @@ def draw(records: Sequence[Record], name: str, path: str | os.PathLike[str]) -> 
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
     parts = panels(records)
     figure = Figure(figsize=(1 + 5 * len(parts), 4.4), layout="constrained")
     figure.suptitle(work(records[0]), fontsize="medium")
     for axes, panel in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
         ranks = [record["ranks"] for record in panel]
-        modes = [mode for mode in MODES
-                 if all(record[f"{mode}_s"] is not None for record in panel)]
+        modes = [mode for mode in MODES if all(record[f"{mode}_s"] is not None for record in panel)]
         FIGURES[name](axes, panel, ranks, modes)
         axes.xaxis.set_major_locator(FixedLocator(ranks))
         axes.xaxis.set_minor_locator(NullLocator())

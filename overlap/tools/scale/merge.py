@@ -12,8 +12,7 @@ from ..bench import report, table
 from ..bench.record import Record, pooled
 
 
-def merge(paths: Sequence[str | os.PathLike[str]]
-          ) -> tuple[list[Record], list[str], list[dict[str, Any]]]:
+def merge(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Record], list[str], list[dict[str, Any]]]:
     """Read reports and pool their cases.
 
     Returns
@@ -43,25 +42,33 @@ def merge(paths: Sequence[str | os.PathLike[str]]
             notes.append(f"{path} is a part: its run did not come to the end")
         notes += content["notes"]
     if len(works) > 1:
-        raise InputError("expected reports of the same work, received " + "; ".join(
-            f"{work} in {path}" for work, path in works.items()))
+        raise InputError(
+            "expected reports of the same work, received "
+            + "; ".join(f"{work} in {path}" for work, path in works.items())
+        )
     if not records:
         raise InputError(f"expected reports with cases, received none in {', '.join(contents)}")
-    for what, read in (("machines", lambda content: content["machine"]["cpu"]),
-                       ("commits", lambda content: content["commit"]),
-                       ("MPI libraries", lambda content: (content["mpi"] or {}).get("library"))):
+    for what, read in (
+        ("machines", lambda content: content["machine"]["cpu"]),
+        ("commits", lambda content: content["commit"]),
+        ("MPI libraries", lambda content: (content["mpi"] or {}).get("library")),
+    ):
         if len(found := sorted({str(read(content)) for content in contents.values()})) > 1:
             notes.append(f"the reports are of several {what}: {', '.join(found)}")
-    sources = [{"file": path} | {key: value for key, value in content.items() if key != "cases"}
-               for path, content in contents.items()]
+    sources = [
+        {"file": path} | {key: value for key, value in content.items() if key != "cases"}
+        for path, content in contents.items()
+    ]
     return pool(records), notes, sources
 
 
 def pool(records: Sequence[Record]) -> list[Record]:
     """Make one record per point of the matrix, sorted by link, workers and ranks."""
     records = sorted(records, key=lambda record: (*_panel(record), record["ranks"]))
-    return [pooled(list(same)) for _, same in groupby(
-        records, key=lambda record: (*_panel(record), record["ranks"], record["modes"]))]
+    return [
+        pooled(list(same))
+        for _, same in groupby(records, key=lambda record: (*_panel(record), record["ranks"], record["modes"]))
+    ]
 
 
 def _panel(record):

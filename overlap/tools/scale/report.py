@@ -21,6 +21,7 @@ from .merge import caption, merge, panels
 
 # --- the table ------------------------------------------------------------------------------------
 
+
 def _ms(key):
     return lambda record: tables.milliseconds(record, key)
 
@@ -35,7 +36,7 @@ def _over(record, key):
     return _ratio(other_s / auto_s if auto_s and other_s else None)
 
 
-COLUMNS = {      # heading: cell of a record; times in ms
+COLUMNS = {  # heading: cell of a record; times in ms
     "link": tables.place,
     "workers N": lambda record: str(record["workers"]),
     "ranks": lambda record: str(record["ranks"]),
@@ -53,29 +54,33 @@ COLUMNS = {      # heading: cell of a record; times in ms
     "over blocking": lambda record: _over(record, "block_s"),
     "over C + T/N": lambda record: _over(record, "model_block_s"),
     "bound": lambda record: _ratio(record["gain_bound"]),
-    "hidden (control)": lambda record: "-" if record["ranks"] == 1 else
-        f"{_ratio(record['hidden'])} ({_ratio(record['control_hidden'])})",
+    "hidden (control)": lambda record: (
+        "-" if record["ranks"] == 1 else f"{_ratio(record['hidden'])} ({_ratio(record['control_hidden'])})"
+    ),
 }
 
 
 def rows(records: Sequence[Record]) -> list[list[str]]:
     """Fill the table's cells, headings first; without columns in which no record has a value."""
-    shown = {heading: cells for heading, cell in COLUMNS.items()
-             if set(cells := [cell(record) for record in records]) != {"-"}}
+    shown = {
+        heading: cells
+        for heading, cell in COLUMNS.items()
+        if set(cells := [cell(record) for record in records]) != {"-"}
+    }
     return [list(shown), *map(list, zip(*shown.values()))]
 
 
 def heading(records: Sequence[Record]) -> str:
     """Say what the table holds, in a line."""
     rounds = sorted({record["rounds"] for record in records})
-    return (f"{tables.work(records[0])}: ms, median (range) of "
-            f"{' or '.join(map(str, rounds))} rounds")
+    return f"{tables.work(records[0])}: ms, median (range) of {' or '.join(map(str, rounds))} rounds"
 
 
 def show(records: Sequence[Record], notes: Sequence[str], paths: Sequence[object]) -> None:
     """Print the table, one block per panel, and what a reader must know."""
     from rich.console import Console
     from rich.table import Table
+
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=240)
@@ -105,8 +110,10 @@ def warnings(records: Sequence[Record]) -> list[str]:
 
 # --- the page -------------------------------------------------------------------------------------
 
-def page(records: Sequence[Record], notes: Sequence[str], sources: Sequence[dict[str, Any]],
-         pictures: dict[str, bytes]) -> str:
+
+def page(
+    records: Sequence[Record], notes: Sequence[str], sources: Sequence[dict[str, Any]], pictures: dict[str, bytes]
+) -> str:
     """Make the page's text: table, figures and where they come from, and nothing from outside.
 
     Parameters
@@ -116,39 +123,53 @@ def page(records: Sequence[Record], notes: Sequence[str], sources: Sequence[dict
     pictures : dict
         PNG bytes by name.
     """
+
     def cells(tag, row):
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
 
     head, *body = rows(records)
-    template = Template(resources.files(__package__).joinpath(
-        "templates", "report.html").read_text(encoding="utf-8"))
+    template = Template(resources.files(__package__).joinpath("templates", "report.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=html.escape(tables.work(records[0])), heading=html.escape(heading(records)),
+        title=html.escape(tables.work(records[0])),
+        heading=html.escape(heading(records)),
         table="\n".join([cells("th", head), *(cells("td", row) for row in body)]),
         notes="\n".join(f"<li>{html.escape(line)}</li>" for line in [*warnings(records), *notes]),
         figures="\n".join(
-            f'<img alt="{name} against ranks" '
-            f'src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
-            for name, picture in pictures.items()),
+            f'<img alt="{name} against ranks" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+            for name, picture in pictures.items()
+        ),
         sources="\n".join(cells("td", _source(source)) for source in sources),
-        binding="\n".join(cells("td", row) for row in _bindings(records)))
+        binding="\n".join(cells("td", row) for row in _bindings(records)),
+    )
 
 
 def _source(source):
     job = source.get("job")
     computer, mpi = source["machine"], source["mpi"] or {}
-    return [Path(source["file"]).name, source["date"], source["command"],
-            f"{computer['cpu']}, {computer['cores']} core(s), {computer['system']}",
-            mpi.get("library", "-"), f"{mpi.get('fftw', '-')}",
-            ", ".join(f"{name} {version}" for name, version in source["packages"].items()),
-            source["commit"] or "-", f"{job['scheduler']} {job['id']}" if job else "-"]
+    return [
+        Path(source["file"]).name,
+        source["date"],
+        source["command"],
+        f"{computer['cpu']}, {computer['cores']} core(s), {computer['system']}",
+        mpi.get("library", "-"),
+        f"{mpi.get('fftw', '-')}",
+        ", ".join(f"{name} {version}" for name, version in source["packages"].items()),
+        source["commit"] or "-",
+        f"{job['scheduler']} {job['id']}" if job else "-",
+    ]
 
 
 def _bindings(records):
     for record in records:
         for rank, place in enumerate(record["binding"]):
-            yield [tables.place(record), str(record["workers"]), str(record["ranks"]), str(rank),
-                   place["host"], tables.ranges(place["cores"])]
+            yield [
+                tables.place(record),
+                str(record["workers"]),
+                str(record["ranks"]),
+                str(rank),
+                place["host"],
+                tables.ranges(place["cores"]),
+            ]
 
 
 def report(given: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:

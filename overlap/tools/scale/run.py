@@ -25,9 +25,18 @@ from .report import show
 _JOB_IDS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "pjm": "PJM_JOBID"}
 
 
-def run(case: Case, *, command: Sequence[str], ranks: Sequence[int] | None, workers: Sequence[int],
-        path: str, link: str | None = None, passes: int = 1, burst: int | None = None,
-        deadline_s: float | None = None) -> None:
+def run(
+    case: Case,
+    *,
+    command: Sequence[str],
+    ranks: Sequence[int] | None,
+    workers: Sequence[int],
+    path: str,
+    link: str | None = None,
+    passes: int = 1,
+    burst: int | None = None,
+    deadline_s: float | None = None,
+) -> None:
     """Measure the matrix, write it to a report after every point, print its table.
 
     Parameters
@@ -61,14 +70,14 @@ def run(case: Case, *, command: Sequence[str], ranks: Sequence[int] | None, work
     session = Session(command, burst, deadline_s)
     session.report["job"] = scheduler_job()
     if not under_mpi:
-        reports.write(session.report, path, complete=False)     # or fail now, not after an hour
+        reports.write(session.report, path, complete=False)  # or fail now, not after an hour
     record = None
     with session.progress(passes * len(points)):
         for number in range(passes):
             for here, each in points if number % 2 == 0 else reversed(points):
-                record = session.measure(replace(
-                    case, workers=each, link=link or ("mpiexec" if under_mpi else "shm")),
-                    link, here)
+                record = session.measure(
+                    replace(case, workers=each, link=link or ("mpiexec" if under_mpi else "shm")), link, here
+                )
                 if record is not None:
                     reports.write(session.report, path, complete=False)
     if record is None:
@@ -80,5 +89,7 @@ def run(case: Case, *, command: Sequence[str], ranks: Sequence[int] | None, work
 
 def scheduler_job(environ: Mapping[str, str] = os.environ) -> dict[str, str] | None:
     """Find the scheduler's job that this process is part of, {"scheduler", "id"}, or None."""
-    return next(({"scheduler": name, "id": environ[variable]}
-                 for name, variable in _JOB_IDS.items() if variable in environ), None)
+    return next(
+        ({"scheduler": name, "id": environ[variable]} for name, variable in _JOB_IDS.items() if variable in environ),
+        None,
+    )

@@ -16,14 +16,29 @@ from ..bench import report
 from ..bench.session import need, refuse_links_under_mpi, run_spec
 from ..bench.solvers import SOLVERS
 
-MAIN = {"spmv": ("product", "auto_s", "off_s"), "cg": ("iteration", "iteration_s", "plain_s"),
-        "mgcg": ("solution", "solve_s", "setup_s")}  # what is told: its name, its time, and the time beside it
+MAIN = {
+    "spmv": ("product", "auto_s", "off_s"),
+    "cg": ("iteration", "iteration_s", "plain_s"),
+    "mgcg": ("solution", "solve_s", "setup_s"),
+}  # what is told: its name, its time, and the time beside it
 BESIDE = {"off_s": "not hidden", "plain_s": "not hidden", "setup_s": "set-up"}
 
 
-def run(workload: str, *, command: Sequence[str], ranks: Sequence[int] | None, workers: Sequence[int], path: str, weak: bool = False,
-        shape: Sequence[int] | None = None, matrix: str = "poisson", rounds: int = 5, link: str | None = None,
-        drawing: str | None = None, **limits: Any) -> None:
+def run(
+    workload: str,
+    *,
+    command: Sequence[str],
+    ranks: Sequence[int] | None,
+    workers: Sequence[int],
+    path: str,
+    weak: bool = False,
+    shape: Sequence[int] | None = None,
+    matrix: str = "poisson",
+    rounds: int = 5,
+    link: str | None = None,
+    drawing: str | None = None,
+    **limits: Any,
+) -> None:
     """Measure, write the report after every point, print a table, draw.
 
     Parameters
@@ -60,9 +75,23 @@ def run(workload: str, *, command: Sequence[str], ranks: Sequence[int] | None, w
     for each in workers:
         for here in ranks:
             events: dict[str, Any] = {}
-            run_spec({"task": "solver", "workload": workload, "shape": [first * here if weak else first, *others], "planes": 1,
-                      "rounds": rounds, "matrix": matrix, "delay_s": 0.0, "workers": each}, ranks=here, workers=each,
-                     on_event=events.update, link=link, **limits)
+            run_spec(
+                {
+                    "task": "solver",
+                    "workload": workload,
+                    "shape": [first * here if weak else first, *others],
+                    "planes": 1,
+                    "rounds": rounds,
+                    "matrix": matrix,
+                    "delay_s": 0.0,
+                    "workers": each,
+                },
+                ranks=here,
+                workers=each,
+                on_event=events.update,
+                link=link,
+                **limits,
+            )
             if "record" in events:
                 content["mpi"] = events["environment"]
                 content["solvers"].append(events["record"] | {"link": link or "shm", "weak": weak})
@@ -79,20 +108,40 @@ def run(workload: str, *, command: Sequence[str], ranks: Sequence[int] | None, w
 
 def _started():
     from mpi4py import MPI
+
     return MPI.COMM_WORLD.size
 
 
 def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
     """The table, headings first; times in ms."""
     what, key, beside = MAIN[records[0]["workload"]]
-    found = [["workers", "ranks", "points", "C", "T", what, BESIDE[beside], "hidden (control)",
-              "efficiency" if records[0]["weak"] else "acceleration", "iterations"]]
+    found = [
+        [
+            "workers",
+            "ranks",
+            "points",
+            "C",
+            "T",
+            what,
+            BESIDE[beside],
+            "hidden (control)",
+            "efficiency" if records[0]["weak"] else "acceleration",
+            "iterations",
+        ]
+    ]
     for record in records:
         iterations = record.get("iterations", "-")
-        found.append([str(record["workers"]), str(record["ranks"]), str(prod(record["shape"])), *(
-            f"{1e3 * record[name]:.3g}" for name in ("C_s", "T_s", key, beside)),
-            "-" if record["ranks"] == 1 else f"{record['hidden']:.2f} ({record['control_hidden']:.2f})",
-            f"{gain(records, record):.2f}", str(iterations["iteration"] if isinstance(iterations, dict) else iterations)])
+        found.append(
+            [
+                str(record["workers"]),
+                str(record["ranks"]),
+                str(prod(record["shape"])),
+                *(f"{1e3 * record[name]:.3g}" for name in ("C_s", "T_s", key, beside)),
+                "-" if record["ranks"] == 1 else f"{record['hidden']:.2f} ({record['control_hidden']:.2f})",
+                f"{gain(records, record):.2f}",
+                str(iterations["iteration"] if isinstance(iterations, dict) else iterations),
+            ]
+        )
     return found
 
 
@@ -107,12 +156,15 @@ def show(records: Sequence[dict[str, Any]]) -> None:
     """Print the table."""
     from rich.console import Console
     from rich.table import Table
+
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=140)
     head, *cells = rows(records)
     kind = "weak scaling: shape per rank" if records[0]["weak"] else "strong scaling"
-    table = Table(title=f"{SOLVERS[records[0]['workload']].title}, {records[0]['matrix']}, {kind}; ms", title_justify="left")
+    table = Table(
+        title=f"{SOLVERS[records[0]['workload']].title}, {records[0]['matrix']}, {kind}; ms", title_justify="left"
+    )
     for name in head:
         table.add_column(name, justify="right")
     for row in cells:
@@ -123,6 +175,7 @@ def show(records: Sequence[dict[str, Any]]) -> None:
 def draw(records: Sequence[dict[str, Any]], path: str) -> None:
     """Draw time and acceleration (or efficiency) against the number of ranks, a line for each number of workers."""
     from matplotlib.figure import Figure
+
     what, key, beside = MAIN[records[0]["workload"]]
     weak = records[0]["weak"]
     figure = Figure(figsize=(9, 4), layout="constrained")
@@ -131,7 +184,9 @@ def draw(records: Sequence[dict[str, Any]], path: str) -> None:
         line = [record for record in records if record["workers"] == workers]
         ranks = [record["ranks"] for record in line]
         times.plot(ranks, [1e3 * record[key] for record in line], "o-", label=f"{what}, {workers} worker(s)")
-        times.plot(ranks, [1e3 * record[beside] for record in line], "x--", label=f"{BESIDE[beside]}, {workers} worker(s)")
+        times.plot(
+            ranks, [1e3 * record[beside] for record in line], "x--", label=f"{BESIDE[beside]}, {workers} worker(s)"
+        )
         gains.plot(ranks, [gain(records, record) for record in line], "o-", label=f"{workers} worker(s)")
     first = min(record["ranks"] for record in records)
     every = sorted({record["ranks"] for record in records})

@@ -21,7 +21,7 @@ from string import Template
 
 from ...errors import InputError
 
-SCHEDULERS = {"slurm": "sbatch", "pjm": "pjsub", "pbs": "qsub"}    # and what submits a script
+SCHEDULERS = {"slurm": "sbatch", "pjm": "pjsub", "pbs": "qsub"}  # and what submits a script
 
 # {..} are names of `fields`.
 LAUNCHERS = {
@@ -39,31 +39,28 @@ LAUNCHERS = {
 }
 _PARTS = {
     "slurm": "--nodes={nodes} --ntasks={ranks} --ntasks-per-node={ranks_per_node} "
-             "--cpus-per-task={cores_per_rank} --threads-per-core=1 --cpu-bind=cores",
+    "--cpus-per-task={cores_per_rank} --threads-per-core=1 --cpu-bind=cores",
     "openmpi": "--map-by ppr:{ranks_per_node}:node:PE={cores_per_rank} --bind-to core",
 }
-ENVIRONMENT = {     # of each library: lines of the script
+ENVIRONMENT = {  # of each library: lines of the script
     "openmpi": "# Open MPI has no progress thread to switch off.",
-    "mpich": "# No progress thread: overlap's communicator does its work.\n"
-             "export MPIR_CVAR_ASYNC_PROGRESS=0",
-    "intel": "# No progress thread: overlap's communicator does its work.\n"
-             "export I_MPI_ASYNC_PROGRESS=0",
+    "mpich": "# No progress thread: overlap's communicator does its work.\nexport MPIR_CVAR_ASYNC_PROGRESS=0",
+    "intel": "# No progress thread: overlap's communicator does its work.\nexport I_MPI_ASYNC_PROGRESS=0",
     "fujitsu": "# No assistant core (opal_progress_thread_mode): overlap's communicator does its\n"
-               "# work. No file for each silent rank.\n"
-               "export PLE_MPI_STD_EMPTYFILE=off",
+    "# work. No file for each silent rank.\n"
+    "export PLE_MPI_STD_EMPTYFILE=off",
 }
 _PINNING = {
-    ("slurm", "intel"): "# Slurm binds. It may need I_MPI_PMI_LIBRARY, your site's libpmi2.so.\n"
-                        "export I_MPI_PIN=0",
+    ("slurm", "intel"): "# Slurm binds. It may need I_MPI_PMI_LIBRARY, your site's libpmi2.so.\nexport I_MPI_PIN=0",
     ("pbs", "intel"): "# A node's cores are dealt out to its ranks in equal shares.\n"
-                      "export I_MPI_PIN_CELL=core\nexport I_MPI_PIN_DOMAIN=auto",
+    "export I_MPI_PIN_CELL=core\nexport I_MPI_PIN_DOMAIN=auto",
 }
 _DIRECTIVES = {
     "slurm": {"queue": "#SBATCH --partition={}", "account": "#SBATCH --account={}"},
     "pbs": {"queue": "#PBS -q {}", "account": "#PBS -A {}"},
     "pjm": {"queue": '#PJM -L "rscgrp={}"', "account": "#PJM -g {}"},
 }
-_CORES = {      # by whether the communicator has a core of its own
+_CORES = {  # by whether the communicator has a core of its own
     False: """\
 # Cores: {cores_per_rank} per rank, and as many workers.
 # The communicator thread has no core of its own: polling, it sleeps between two polls (towards
@@ -102,7 +99,8 @@ class Layout:
             raise InputError(
                 f"expected at least {least} core(s) per rank"
                 f"{', one of them for its communicator' if self.dedicated_core else ''}, received "
-                f"{self.cores_per_node} cores for {self.ranks_per_node} ranks per node")
+                f"{self.cores_per_node} cores for {self.ranks_per_node} ranks per node"
+            )
 
     @property
     def ranks(self) -> int:
@@ -120,8 +118,18 @@ class Layout:
         return self.cores_per_rank - self.dedicated_core
 
 
-def fields(layout: Layout, *, scheduler: str, mpi: str, command: Sequence[str], name: str, time: str,
-           queue: str | None = None, account: str | None = None, setup: str = "") -> dict[str, str]:
+def fields(
+    layout: Layout,
+    *,
+    scheduler: str,
+    mpi: str,
+    command: Sequence[str],
+    name: str,
+    time: str,
+    queue: str | None = None,
+    account: str | None = None,
+    setup: str = "",
+) -> dict[str, str]:
     """Collect what a template may refer to, {name: text}.
 
     Parameters
@@ -146,8 +154,10 @@ def fields(layout: Layout, *, scheduler: str, mpi: str, command: Sequence[str], 
     """
     if (scheduler, mpi) not in LAUNCHERS:
         fitting = [library for where, library in LAUNCHERS if where == scheduler]
-        raise InputError(f"expected --mpi of {scheduler} to be one of {', '.join(fitting)}, "
-                         f"received {mpi}: for others edit a template")
+        raise InputError(
+            f"expected --mpi of {scheduler} to be one of {', '.join(fitting)}, "
+            f"received {mpi}: for others edit a template"
+        )
     if not re.fullmatch(r"\d+:[0-5]\d:[0-5]\d", time):
         raise InputError(f"expected a time H:MM:SS, received {time!r}")
     directives = []
@@ -156,16 +166,22 @@ def fields(layout: Layout, *, scheduler: str, mpi: str, command: Sequence[str], 
             if not re.fullmatch(r"[\w.:@+=-]+", value):
                 raise InputError(f"expected the {kind}'s name, received {value!r}")
             directives.append(_DIRECTIVES[scheduler][kind].format(value))
-    found = {key: str(getattr(layout, key)) for key in (
-        "nodes", "ranks", "ranks_per_node", "cores_per_node", "cores_per_rank", "workers")}
+    found = {
+        key: str(getattr(layout, key))
+        for key in ("nodes", "ranks", "ranks_per_node", "cores_per_node", "cores_per_rank", "workers")
+    }
     parts = {part: text.format(**found) for part, text in _PARTS.items()}
     environment = [ENVIRONMENT[mpi], _PINNING.get((scheduler, mpi)), "export OMP_NUM_THREADS=1"]
     return found | {
-        "name": name, "time": time, "directives": "\n".join(directives), "setup": setup,
+        "name": name,
+        "time": time,
+        "directives": "\n".join(directives),
+        "setup": setup,
         "comment": _CORES[layout.dedicated_core].format(**found),
         "environment": "\n".join(filter(None, environment)),
         "launch": LAUNCHERS[scheduler, mpi].format(**found, **parts),
-        "command": shlex.join(command)}
+        "command": shlex.join(command),
+    }
 
 
 def own_template(scheduler: str) -> str:
@@ -186,11 +202,15 @@ def script(values: Mapping[str, str], *, scheduler: str, template: str | None = 
     filled = Template(text)
     where = template or scheduler
     if not filled.is_valid():
-        raise InputError(f"template {where}: expected $name, ${{name}}, or $$ for a dollar of the "
-                         "shell, received another $")
+        raise InputError(
+            f"template {where}: expected $name, ${{name}}, or $$ for a dollar of the shell, received another $"
+        )
     if unknown := sorted(set(filled.get_identifiers()) - set(values)):
-        raise InputError(f"template {where}: expected fields among {', '.join(sorted(values))}, "
-                         f"received {', '.join(unknown)} ($$ is a dollar of the shell)")
+        raise InputError(
+            f"template {where}: expected fields among {', '.join(sorted(values))}, "
+            f"received {', '.join(unknown)} ($$ is a dollar of the shell)"
+        )
     lines = filled.substitute(values).splitlines()
-    return "\n".join(line for line, after in zip(lines, [*lines[1:], None])
-                     if line or after) + "\n"       # an empty field leaves no gap
+    return (
+        "\n".join(line for line, after in zip(lines, [*lines[1:], None]) if line or after) + "\n"
+    )  # an empty field leaves no gap

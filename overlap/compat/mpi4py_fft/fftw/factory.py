@@ -8,8 +8,17 @@ from ....fft.engine.library import PREFIXES, Precision, precision
 from .plans import FFT, set_timelimit
 from .utilities import FFTW_FORWARD, FFTW_MEASURE
 
-__all__ = ["FFT", "cleanup", "export_wisdom", "fftlib", "forget_wisdom", "get_fftw_lib", "get_planned_FFT",
-           "import_wisdom", "set_timelimit"]
+__all__ = [
+    "FFT",
+    "cleanup",
+    "export_wisdom",
+    "fftlib",
+    "forget_wisdom",
+    "get_fftw_lib",
+    "get_planned_FFT",
+    "import_wisdom",
+    "set_timelimit",
+]
 
 
 class Library:
@@ -34,12 +43,15 @@ def get_fftw_lib(dtype):
     return fftlib.get(np.dtype(dtype).char.upper())
 
 
-def get_planned_FFT(input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1,
-                    flags=(FFTW_MEASURE,), normalization=1.0):
+def get_planned_FFT(
+    input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1, flags=(FFTW_MEASURE,), normalization=1.0
+):
     """The plan of a transform from one array to another; see `FFT`."""
     if get_fftw_lib(input_array.dtype) is None:
-        raise InputError(f"expected an array of the types {', '.join(fftlib)} or real ones of their precision, "
-                         f"received {input_array.dtype}")
+        raise InputError(
+            f"expected an array of the types {', '.join(fftlib)} or real ones of their precision, "
+            f"received {input_array.dtype}"
+        )
     return FFT(input_array, output_array, axes, kind, threads, flags, normalization)
 
 

@@ -23,8 +23,7 @@ from .utilities import (
     flag_dict,
 )
 
-REAL_KINDS = {value: name for name, value in flag_dict.items()
-              if name.startswith(("FFTW_REDFT", "FFTW_RODFT"))}
+REAL_KINDS = {value: name for name, value in flag_dict.items() if name.startswith(("FFTW_REDFT", "FFTW_RODFT"))}
 COMPLEX_SIDES = {C2C_FORWARD: (True, True), C2C_BACKWARD: (True, True), R2C: (False, True), C2R: (True, False)}
 # FFTW preserves the input by itself wherever it can, and the memory it conserves is its own.
 FLAGS = (FFTW_DESTROY_INPUT, FFTW_UNALIGNED, FFTW_EXHAUSTIVE, FFTW_PATIENT, FFTW_ESTIMATE, FFTW_WISDOM_ONLY)
@@ -54,8 +53,9 @@ class FFT:
         When FFTW has no such transform of such arrays.
     """
 
-    def __init__(self, input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1,
-                 flags=FFTW_MEASURE, normalization=1.0):
+    def __init__(
+        self, input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1, flags=FFTW_MEASURE, normalization=1.0
+    ):
         self.input_array, self.output_array = input_array, output_array
         self._scale = normalization
         self._plan = None
@@ -66,24 +66,36 @@ class FFT:
         elif is_complex == (False, False) and REAL_KINDS.keys() >= {*kinds}:
             direction = tuple(REAL_KINDS[one] for one in kinds)
         else:
-            raise InputError(f"expected a complex, real-to-complex, cosine or sine transform, received kind {kind} "
-                             f"from {input_array.dtype} to {output_array.dtype} (FFTW_R2HC, FFTW_HC2R and "
-                             "FFTW_DHT are not supported)")
+            raise InputError(
+                f"expected a complex, real-to-complex, cosine or sine transform, received kind {kind} "
+                f"from {input_array.dtype} to {output_array.dtype} (FFTW_R2HC, FFTW_HC2R and "
+                "FFTW_DHT are not supported)"
+            )
         if 0 in input_array.shape or 0 in output_array.shape:
             return
         asked = int(np.bitwise_or.reduce(np.atleast_1d(flags)))
         import pyfftw  # takes long
+
         names = {value: name for name, value in flag_dict.items() if value in FLAGS}
         given = [names[flag] for flag in FLAGS if asked & flag]
         if not asked & (FFTW_ESTIMATE | FFTW_PATIENT | FFTW_EXHAUSTIVE):
             given.append("FFTW_MEASURE")
         try:
-            self._plan = pyfftw.FFTW(input_array, output_array, axes=tuple(map(int, axes)), direction=direction,
-                                     flags=tuple(given), threads=threads, planning_timelimit=_time_limit_s)
+            self._plan = pyfftw.FFTW(
+                input_array,
+                output_array,
+                axes=tuple(map(int, axes)),
+                direction=direction,
+                flags=tuple(given),
+                threads=threads,
+                planning_timelimit=_time_limit_s,
+            )
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
-            raise InputError(f"expected arrays and axes that FFTW can plan for, received {input_array.shape} "
-                             f"{input_array.dtype}, {output_array.shape} {output_array.dtype} and axes {axes}: "
-                             f"{error}") from None
+            raise InputError(
+                f"expected arrays and axes that FFTW can plan for, received {input_array.shape} "
+                f"{input_array.dtype}, {output_array.shape} {output_array.dtype} and axes {axes}: "
+                f"{error}"
+            ) from None
 
     def __call__(self, input_array=None, output_array=None, implicit=True, normalize=False, **unused):
         """Transform.
@@ -178,6 +190,13 @@ def get_normalization(kind, shape, axes):
     factor = 1
     for one, axis in zip(kinds, axes):
         length = int(shape[axis])
-        factor *= (2 * (length - 1) if one == FFTW_REDFT00 else 2 * (length + 1) if one == FFTW_RODFT00
-                   else 2 * length if FFTW_REDFT00 < one <= FFTW_RODFT11 else length)
+        factor *= (
+            2 * (length - 1)
+            if one == FFTW_REDFT00
+            else 2 * (length + 1)
+            if one == FFTW_RODFT00
+            else 2 * length
+            if FFTW_REDFT00 < one <= FFTW_RODFT11
+            else length
+        )
     return 1 / factor

@@ -31,7 +31,15 @@ idct_type = {1: FFTW_REDFT00, 2: FFTW_REDFT01, 3: FFTW_REDFT10, 4: FFTW_REDFT11}
 idst_type = {1: FFTW_RODFT00, 2: FFTW_RODFT01, 3: FFTW_RODFT10, 4: FFTW_RODFT11}
 
 __all__ = [name for name in globals() if name.startswith(("FFTW_", "C2", "R2"))] + [
-    "aligned", "aligned_like", "dct_type", "dst_type", "flag_dict", "get_alignment", "idct_type", "idst_type"]
+    "aligned",
+    "aligned_like",
+    "dct_type",
+    "dst_type",
+    "flag_dict",
+    "get_alignment",
+    "idct_type",
+    "idst_type",
+]
 
 
 def get_alignment(array):

@@ -34,8 +34,23 @@ from .utilities import (
     idst_type,
 )
 
-__all__ = ["aligned", "aligned_like", "dctn", "dstn", "fftn", "get_alignment", "get_normalization", "hfftn", "idctn",
-           "idstn", "ifftn", "ihfftn", "inverse", "irfftn", "rfftn"]
+__all__ = [
+    "aligned",
+    "aligned_like",
+    "dctn",
+    "dstn",
+    "fftn",
+    "get_alignment",
+    "get_normalization",
+    "hfftn",
+    "idctn",
+    "idstn",
+    "ifftn",
+    "ihfftn",
+    "inverse",
+    "irfftn",
+    "rfftn",
+]
 
 
 def _check(array, kinds, name):
@@ -49,8 +64,10 @@ def _output(input_array, shape, char, given):
     if given is None:
         return aligned(shape, get_alignment(input_array), np.dtype(char))
     if given.shape != tuple(shape) or given.dtype.char != char:
-        raise InputError(f"expected output_array of shape {tuple(shape)} and dtype {np.dtype(char)}, received "
-                         f"{given.shape} and {given.dtype}")
+        raise InputError(
+            f"expected output_array of shape {tuple(shape)} and dtype {np.dtype(char)}, received "
+            f"{given.shape} and {given.dtype}"
+        )
     return given
 
 
@@ -60,6 +77,7 @@ def _complex(kind):
         output_array = _output(input_array, input_array.shape, input_array.dtype.char, output_array)
         scale = get_normalization(kind, input_array.shape, axes)
         return get_planned_FFT(input_array, output_array, axes, kind, threads, flags, scale)
+
     return plan
 
 
@@ -71,6 +89,7 @@ def _to_modes():
         output_array = _output(input_array, shape, input_array.dtype.char.upper(), output_array)
         scale = get_normalization(R2C, input_array.shape, axes)
         return get_planned_FFT(input_array, output_array, axes, R2C, threads, flags, scale)
+
     return plan
 
 
@@ -78,7 +97,9 @@ def _from_modes():
     def plan(input_array, s=None, axes=(-1,), threads=1, flags=(FFTW_MEASURE,), output_array=None):
         _check(input_array, "FDG", "input_array")
         if FFTW_PRESERVE_INPUT in np.atleast_1d(flags):
-            raise InputError("expected flags without FFTW_PRESERVE_INPUT: a complex-to-real transform overwrites its input")
+            raise InputError(
+                "expected flags without FFTW_PRESERVE_INPUT: a complex-to-real transform overwrites its input"
+            )
         shape = list(input_array.shape)
         if s is None:
             shape[axes[-1]] = 2 * shape[axes[-1]] - 2
@@ -86,11 +107,14 @@ def _from_modes():
             for length, axis in zip(s, axes, strict=True):
                 shape[axis] = int(length)
         if shape[axes[-1]] // 2 + 1 != input_array.shape[axes[-1]]:
-            raise InputError(f"expected s with half as many points as {2 * input_array.shape[axes[-1]] - 2} or one more "
-                             f"along axis {axes[-1]}, received {s}")
+            raise InputError(
+                f"expected s with half as many points as {2 * input_array.shape[axes[-1]] - 2} or one more "
+                f"along axis {axes[-1]}, received {s}"
+            )
         output_array = _output(input_array, shape, input_array.dtype.char.lower(), output_array)
         scale = get_normalization(C2R, shape, axes)
         return get_planned_FFT(input_array, output_array, axes, C2R, threads, flags, scale)
+
     return plan
 
 
@@ -103,15 +127,18 @@ def _real(kinds):
         kind = [kinds[type]] * len(axes)
         scale = get_normalization(kind, input_array.shape, axes)
         return get_planned_FFT(input_array, output_array, axes, kind, threads, flags, scale)
+
     return plan
 
 
 def _named(plan, name, what):
     """A planning function with its name and a docstring."""
     plan.__name__ = plan.__qualname__ = name
-    plan.__doc__ = (f"The plan of {what}; see `FFT`.\n\n    Parameters\n    ----------\n"
-                    "    input_array : ndarray\n        Planning may overwrite it.\n"
-                    "    s, axes, threads, flags, output_array\n        See the module.")
+    plan.__doc__ = (
+        f"The plan of {what}; see `FFT`.\n\n    Parameters\n    ----------\n"
+        "    input_array : ndarray\n        Planning may overwrite it.\n"
+        "    s, axes, threads, flags, output_array\n        See the module."
+    )
     return plan
 
 
@@ -127,8 +154,23 @@ dstn = _named(_real(dst_type), "dstn", "sine transforms of a `type` from 1 to 4"
 idstn = _named(_real(idst_type), "idstn", "the inverses of sine transforms of a `type`")
 
 inverse = {
-    FFTW_RODFT11: FFTW_RODFT11, FFTW_REDFT11: FFTW_REDFT11, FFTW_RODFT01: FFTW_RODFT10,
-    FFTW_RODFT10: FFTW_RODFT01, FFTW_REDFT01: FFTW_REDFT10, FFTW_REDFT10: FFTW_REDFT01,
-    FFTW_RODFT00: FFTW_RODFT00, FFTW_REDFT00: FFTW_REDFT00, rfftn: irfftn, irfftn: rfftn, fftn: ifftn,
-    ifftn: fftn, dctn: idctn, idctn: dctn, dstn: idstn, idstn: dstn, hfftn: ihfftn, ihfftn: hfftn}
+    FFTW_RODFT11: FFTW_RODFT11,
+    FFTW_REDFT11: FFTW_REDFT11,
+    FFTW_RODFT01: FFTW_RODFT10,
+    FFTW_RODFT10: FFTW_RODFT01,
+    FFTW_REDFT01: FFTW_REDFT10,
+    FFTW_REDFT10: FFTW_REDFT01,
+    FFTW_RODFT00: FFTW_RODFT00,
+    FFTW_REDFT00: FFTW_REDFT00,
+    rfftn: irfftn,
+    irfftn: rfftn,
+    fftn: ifftn,
+    ifftn: fftn,
+    dctn: idctn,
+    idctn: dctn,
+    dstn: idstn,
+    idstn: dstn,
+    hfftn: ihfftn,
+    ihfftn: hfftn,
+}
 """The inverse of every kind of real-to-real transform and of every function here."""

@@ -38,16 +38,17 @@ class FileBase:
         """
         for name, entries in fields.items():
             if not isinstance(name, str) or not isinstance(entries, tuple | list):
-                raise InputError("expected fields to be a dict of names to lists of arrays, received "
-                                 f"{name!r}: {type(entries).__name__}")
+                raise InputError(
+                    "expected fields to be a dict of names to lists of arrays, received "
+                    f"{name!r}: {type(entries).__name__}"
+                )
             for entry in entries:
                 field, index = entry if isinstance(entry, tuple | list) else (entry, None)
-                components = np.ndindex(field.shape[:field.rank]) if as_scalar else [()]
+                components = np.ndindex(field.shape[: field.rank]) if as_scalar else [()]
                 for component in components:
                     # Classes derived from `DistArray` may know their components by an integer alone.
                     where = component[0] if len(component) == 1 else component
-                    self._write(name + "".join(map(str, component)), field[where] if component else field,
-                                index, step)
+                    self._write(name + "".join(map(str, component)), field[where] if component else field, index, step)
 
     def read(self, u, name, step=0, **others):
         """Fill a `DistArray` from a whole array in the file (collective)."""

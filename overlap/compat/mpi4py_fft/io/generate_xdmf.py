@@ -52,6 +52,7 @@ def generate_xdmf(h5filename, periodic=True, order="paraview"):
         When the arrays are complex, or `order` is neither.
     """
     import h5py
+
     if order.lower() not in ("paraview", "visit"):
         raise InputError(f"expected order to be 'paraview' or 'visit', received {order!r}")
     with h5py.File(h5filename, "r") as file:
@@ -98,12 +99,23 @@ class _Shown:
     def grid(self, paths):
         lengths = [1] * (3 - len(self.axes)) + list(self.lengths.values())
         dimensions = " ".join(map(str, lengths))
-        attributes = [ATTRIBUTE.format(
-            name=path.split("/")[0], precision=self.file[path].dtype.itemsize, dimensions=dimensions,
-            file=self.filename, path=path) for path in paths]
+        attributes = [
+            ATTRIBUTE.format(
+                name=path.split("/")[0],
+                precision=self.file[path].dtype.itemsize,
+                dimensions=dimensions,
+                file=self.filename,
+                path=path,
+            )
+            for path in paths
+        ]
         mesh = "mesh" in self.group
-        return GRID.format(geometry=self.mesh() if mesh else self.domain(), dimensions=dimensions,
-                           co="" if mesh else "Co", attributes="\n".join(attributes))
+        return GRID.format(
+            geometry=self.mesh() if mesh else self.domain(),
+            dimensions=dimensions,
+            co="" if mesh else "Co",
+            attributes="\n".join(attributes),
+        )
 
     def domain(self):
         """The geometry by origins and spacings."""
@@ -113,10 +125,17 @@ class _Shown:
             origin, length = self.group[f"domain/x{axis}"][...]
             spacings.append(length / max(1, self.spans[axis]))
             origins.append(origin + self.at.get(axis, 0) * spacings[-1])
-        kind = "ORIGIN_DXDYDZ"[:7 + 2 * len(axes)]
-        return "\n".join([f'        <Geometry Type="{kind}">', *(
-            NUMBERS.format(count=len(axes), numbers=" ".join(map(repr, map(float, some))))
-            for some in (origins, spacings)), "        </Geometry>"])
+        kind = "ORIGIN_DXDYDZ"[: 7 + 2 * len(axes)]
+        return "\n".join(
+            [
+                f'        <Geometry Type="{kind}">',
+                *(
+                    NUMBERS.format(count=len(axes), numbers=" ".join(map(repr, map(float, some))))
+                    for some in (origins, spacings)
+                ),
+                "        </Geometry>",
+            ]
+        )
 
     def mesh(self):
         """The geometry by coordinates; the fastest axis comes first."""
@@ -129,8 +148,10 @@ class _Shown:
         values = self.group[f"mesh/x{axis}"]
         if axis in self.at:
             return NUMBERS.format(count=1, numbers=float(values[self.at[axis]]))
-        return (f'          <DataItem Format="HDF" NumberType="Float" Precision="{values.dtype.itemsize}" '
-                f'Dimensions="{len(values)}">\n            {self.filename}:{values.name}\n          </DataItem>')
+        return (
+            f'          <DataItem Format="HDF" NumberType="Float" Precision="{values.dtype.itemsize}" '
+            f'Dimensions="{len(values)}">\n            {self.filename}:{values.name}\n          </DataItem>'
+        )
 
 
 def _of_axis(periodic, axis):

@@ -47,6 +47,7 @@ class HDF5File(FileBase):
     def open(self, mode="r+", **kw):
         with together(COMM):
             import h5py
+
             if h5py.get_config().mpi:
                 self.f = h5py.File(self.filename, mode, driver="mpio", comm=COMM, **kw)
             elif COMM.rank == 0:
@@ -66,11 +67,13 @@ class HDF5File(FileBase):
     def read(self, u, name, step=0, **others):
         with together(COMM):
             import h5py
+
             with h5py.File(self.filename, "r") as file:
                 found = file[f"{name}/{u.dimensions}D/{step}"]
                 if found.shape != u.global_shape:
-                    raise InputError(f"expected {name!r} of shape {u.global_shape} in {self.filename!r}, "
-                                     f"received {found.shape}")
+                    raise InputError(
+                        f"expected {name!r} of shape {u.global_shape} in {self.filename!r}, received {found.shape}"
+                    )
                 if u.size:
                     u[...] = found[u.local_slice()]
 

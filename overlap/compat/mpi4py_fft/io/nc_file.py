@@ -7,8 +7,10 @@ class NCFile(FileBase):
     """Files by netCDF4, which are not supported; see `overlap.DistArray.save` for what netCDF-4 readers open."""
 
     def __init__(self, ncname, *args, **kwargs):
-        raise NotImplementedError(f"NCFile is not supported by overlap.compat.mpi4py_fft, received {ncname!r}: use "
-                                  "HDF5File, or overlap.DistArray.save, whose files have netCDF-4's named axes")
+        raise NotImplementedError(
+            f"NCFile is not supported by overlap.compat.mpi4py_fft, received {ncname!r}: use "
+            "HDF5File, or overlap.DistArray.save, whose files have netCDF-4's named axes"
+        )
 
     @staticmethod
     def backend():
