@@ -218,13 +218,17 @@ class FFT2(FourierPlan):
             return points ** (self._power - 1.0)
         return points**-self._power * points / float(np.prod(fine, dtype=object))
 
-    def _staged_of(self, forward, fine, planes, reused=False, by_plane=True):
-        """A function of FFTW's effort: the staged transform of so many planes of a grid."""
+    def _staged_of(self, forward, fine, planes, reused=False, by_plane=True, joined=True):
+        """Return a function of FFTW's effort: the staged transform of so many planes of a grid.
+
+        Small planes are transformed together where they are `joined`; else one by one, as whoever takes each by itself
+        needs them.
+        """
         axes = axes_of((Y, X), self._shape[-2:], fine, self._dtype)
         route = _route(self.comm.size, forward, self._layout.restore)
 
         def make(effort):
-            key = forward, fine, planes, reused, by_plane, effort
+            key = forward, fine, planes, reused, by_plane, joined, effort
             found = self._staged.get(key)
             if found is None:
                 with self._tuning.planning():
@@ -234,7 +238,7 @@ class FFT2(FourierPlan):
                         self._source(forward, axes, planes),
                         Direction(forward, effort, Y if self._transposed else None, by_index=by_plane),
                         self.runtime.workers,
-                        joined=None if by_plane else True,
+                        joined=None if by_plane else joined,
                         reused=reused,
                     )
             return found
@@ -400,8 +404,8 @@ class FFT2(FourierPlan):
     def _pointwise_restored(self, function, fine):
         """The same where the spectrum is split as real space is: whole planes, one after the other."""
         makes = (
-            self._staged_of(False, fine, max(function.inputs, function.shared), True, False),
-            self._staged_of(True, fine, function.outputs, False, False),
+            self._staged_of(False, fine, max(function.inputs, function.shared), True, False, False),
+            self._staged_of(True, fine, function.outputs, False, False, False),
         )
         return VolumePointwise(
             self.runtime,

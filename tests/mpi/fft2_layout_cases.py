@@ -115,3 +115,45 @@ def products_without_aliases(comm):
             expected = np.where(kept, whole[..., ky[:, None], kx], 0)
             for transform in (square, explicit):
                 assert_close(transform(given), expected, plan.spectrum.local_slice, comm)
+
+
+def products_of_restored(comm):
+    """Functions of several fields where the spectrum is split as real space is: small planes, every count of fields."""
+    rng = np.random.default_rng(23)
+    for shape, dtype, order, mode in (
+        ((3, 10, 12), "f8", "natural", "poll"),
+        ((2, 3, 7, 6), "c16", "transposed", "block"),
+        ((2, 3, 7, 6), "f8", "transposed", "off"),
+        ((16, 9), "c16", "natural", "poll"),
+    ):
+        to_modes, back = (np.fft.rfft2, np.fft.irfft2) if dtype == "f8" else (np.fft.fft2, np.fft.ifft2)
+        u, v, w = (random(rng, shape, dtype) for _ in range(3))
+        c = w[0, 0] if len(shape) == 4 else w[0] if len(shape) == 3 else w
+        with overlap.FFT2(
+            comm,
+            shape,
+            dtype,
+            layout={"restore": True, "order": order},
+            settings={"wait": mode, "depth": 2, "chunk": 2, "effort": "estimate"},
+        ) as plan:
+
+            def spectrum(field, plan=plan, order=order):
+                found = to_modes(field)
+                found = found.swapaxes(-1, -2) if order == "transposed" else found
+                return found, np.ascontiguousarray(found[plan.spectrum.local_slice[-found.ndim :]])
+
+            fields = [spectrum(field)[1] for field in (u, v, w)]
+            two, three = plan.pointwise(lambda a, b: a * b), plan.pointwise(lambda a, b, c: a * b - c)
+            several = plan.pointwise(lambda a, b: (a + b, a * b, a - b), outputs=3)
+            shared = plan.pointwise(lambda a, b, c: a * b * c, shared=1)
+            for _ in range(2):
+                for found, expected in (
+                    (two(*fields[:2]), u * v),
+                    (three(*fields), u * v - w),
+                    *zip(several(*fields[:2]), (u + v, u * v, u - v)),
+                    (shared(*fields[:2], spectrum(c)[1]), u * v * c),
+                ):
+                    assert_close(found, spectrum(expected)[0], plan.spectrum.local_slice, comm)
+            np.testing.assert_allclose(
+                plan.backward(fields[0]), back(to_modes(u), shape[-2:])[plan.real.local_slice], atol=1e-12
+            )

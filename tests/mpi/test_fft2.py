@@ -146,7 +146,7 @@ def test_on_any_number_of_ranks(case, ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_layouts(ranks):
-    jobs.run_job("fft2_layout_cases:layouts,fft2_layout_cases:products_without_aliases", ranks)
+    jobs.run_job("fft2_layout_cases:layouts,products_without_aliases,products_of_restored", ranks)
 
 
 def test_calls_on_one_rank():
