@@ -69,16 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv, rank=0):
-    parser = make_parser()
     argv, command = _split_command(argv)
-    given = parser.parse_args(argv)
+    given = make_parser().parse_args(argv)
     if command is not None and given.run is not _links:
-        parser.error(f"only `overlap links` takes a command after --, received {command}")
+        given.parser.error(f"only `overlap links` takes a command after --, received {command}")
     if rank > 0 and getattr(given, "one_rank", False):
         return 0
     given.after_dashes = command
     try:
-        status = given.run(given, parser) or 0
+        status = given.run(given, given.parser) or 0
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # as of `overlap cache show | head`

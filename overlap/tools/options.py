@@ -22,11 +22,14 @@ class Add(Protocol):
 
 
 def adder(commands: Any) -> Add:
-    """Make what adds commands to the subparsers of a parser."""
+    """Make what adds commands to the subparsers of a parser.
 
-    def add(name, run, words, **defaults):
-        command = commands.add_parser(name, help=words, description=words)
-        command.set_defaults(run=run, **defaults)
+    A command's parser is among its defaults, as ``parser``: errors that it finds later show its usage.
+    """
+
+    def add(name: str, run: Callable[..., int | None] | None, words: str, **defaults: Any) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = commands.add_parser(name, help=words, description=words)
+        command.set_defaults(run=run, parser=command, **defaults)
         return command
 
     return add

@@ -11,7 +11,7 @@ from records import record
 
 from overlap.timing import model
 from overlap.tools import cli
-from overlap.tools.bench import demo, jobs, report, table
+from overlap.tools.bench import commands, demo, jobs, report, table
 from overlap.tools.bench.cases import Case
 from overlap.tools.bench.record import warnings
 from overlap.tools.bench.session import Session
@@ -102,6 +102,17 @@ def test_control_that_fails_is_said():
     bad = record(seconds={"control": [0.130] * 3})
     assert bad["control_ok"] is False
     assert "warning: 2gbit" in warnings(bad)[0] and "0.50" in warnings(bad)[0]
+
+
+@pytest.mark.parametrize("spread, warned", [(None, False), (0.1, False), (0.8, True)])
+def test_a_gain_of_tuning_on_a_busy_machine_is_doubted(spread, warned, capsys):
+    """In the words that a measurement has for it."""
+    words = "something else ran on these cores, and "
+    assert words in warnings(record(seconds={"C": [0.06, 0.06, 0.1]}))[0]
+    one = {"default": "off", "chosen": "poll", "gain": 2.79, "tried": 1, "spread": spread, "trials": []}
+    commands._show_trials({"forward": one}, "tuning.json")
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("warning: forward: times of the same settings differed by 80 %: " + words in said) == warned
 
 
 def test_busy_machine_is_said():

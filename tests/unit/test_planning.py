@@ -270,6 +270,23 @@ def test_tuning_finds_what_planning_does_not_try(kind, favourite):
     assert all(0 <= done <= total == 600.0 for _, done, total in heard)
 
 
+@pytest.mark.parametrize("slower", [1.0, 2.0])
+def test_trials_say_how_much_their_times_differed(slower):
+    """As on a machine where something else runs every now and then."""
+    runs, steady = [], costing({})
+
+    def cost(settings, slices, what):
+        runs.append(what)
+        return steady(settings, slices, what) * (slower if len(runs) % 7 == 0 else 1.0)
+
+    transform = Transform(cost=cost, **PLANES)
+    choose(transform, Settings(effort="measure"))
+    tune.tune(transform, 60.0)
+    spread = {trial.settings: trial.spread for trial in transform.trials}
+    assert spread[transform.settings] is not None
+    assert max(filter(None, spread.values()), default=0.0) == pytest.approx(slower - 1)
+
+
 def test_tuning_keeps_to_its_budget():
     """Seconds spent in runs, beyond one round of each race."""
     for budget_s in (10.0, 40.0, 160.0):

@@ -86,9 +86,9 @@ def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
     entrants = trials.promising(candidates.planned(trials.compute_s, trials.exchange_s))
     count = trials.count(entrants, TRIAL_SECONDS, TRIAL_NBYTES)
     first = trials.race(entrants, count, range(1))
-    measured = dict(zip(entrants, first[:, 0]))
+    measured = dict(zip(entrants, first))
     places = sorted(np.argsort(first[:, 0], kind="stable")[:FINALISTS])
     finalists = [entrants[place] for place in places]
-    times_s = np.median(np.hstack((first[places], trials.race(finalists, count, range(ROUNDS)))), axis=1)
+    times_s = np.hstack((first[places], trials.race(finalists, count, range(ROUNDS))))
     measured |= zip(finalists, times_s)
-    return finalists[winner(times_s, candidates.near_tie)], trials.records(measured, count)
+    return finalists[winner(np.median(times_s, axis=1), candidates.near_tie)], trials.records(measured, count)

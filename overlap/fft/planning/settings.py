@@ -133,11 +133,14 @@ class Trial:
         Measured (median).
     model_s : float or None
         As the model had it, per slice, where it was asked.
+    spread : float or None
+        Range of the measured times over their median, where several were measured.
     """
 
     settings: Settings
     seconds_per_slice: float
     model_s: float | None = None
+    spread: float | None = None
 
     def __str__(self) -> str:
         model = "" if self.model_s is None else f", model {self.model_s * 1e6:.0f}"

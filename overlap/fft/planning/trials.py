@@ -133,18 +133,16 @@ class Trials:
         del kernels
         return self.control.maximum(np.array(rows).T.copy())
 
-    def records(self, measured: Mapping[Settings, float], count: int) -> tuple[Trial, ...]:
-        """A record of every settings' seconds in trials of that size, fastest first."""
+    def records(self, measured: Mapping[Settings, NDArray[np.float64]], count: int) -> tuple[Trial, ...]:
+        """Make a record of every settings' times in trials of that size, fastest first."""
         slices = count * self.candidates.slices_of_one
-        return tuple(
-            sorted(
-                (
-                    Trial(settings, float(time_s) / slices, self.predicted_s(settings) / self.candidates.slices)
-                    for settings, time_s in measured.items()
-                ),
-                key=lambda trial: trial.seconds_per_slice,
-            )
-        )
+        trials = []
+        for settings, times_s in measured.items():
+            typical_s = float(np.median(times_s))
+            model_s = self.predicted_s(settings) / self.candidates.slices
+            spread = float(np.ptp(times_s)) / typical_s if len(times_s) > 1 and typical_s > 0 else None
+            trials.append(Trial(settings, typical_s / slices, model_s, spread))
+        return tuple(sorted(trials, key=lambda trial: trial.seconds_per_slice))
 
     def _trial_arrays(self, count: int) -> tuple:
         if self._arrays is None or self._arrays[0] != count:

@@ -12,6 +12,7 @@ from . import report
 from .cases import MODES, Case
 from .demo import demo, quick
 from .jobs import JOBS
+from .record import disturbed, doubt
 from .reference import reference
 from .session import Session, at_hand, need, refuse_links_under_mpi, run_spec
 from .solvers import MATRICES, SOLVERS
@@ -331,6 +332,9 @@ def _show_trials(transforms, path):
             f"({record['default']}); {record['tried']} settings tried\n",
             markup=False,
         )
+        if disturbed(record["spread"]):
+            took = f"times of the same settings differed by {100 * record['spread']:.0f} %"
+            console.print(doubt(name, took, "the gain means little") + "\n", style="bold red", markup=False)
     console.print(
         f"written: {path}; plans use it with tuning={path!r}, or with OVERLAP_TUNING set", markup=False, soft_wrap=True
     )

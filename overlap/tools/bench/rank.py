@@ -178,8 +178,9 @@ def tune_case(
     Returns
     -------
     transforms : dict
-        Name of each transform to its ``default``, ``chosen``, ``gain``, ``tried`` and ``trials``, a
-        list of (settings, seconds per slice, the model's), fastest first.
+        Name of each transform to its ``default``, ``chosen``, ``gain``, ``tried``, ``spread`` (the greater of
+        default's and chosen's; see `Trial`) and ``trials``, a list of (settings, seconds per slice, the
+        model's), fastest first.
     balanced : Balance or None
     """
     make: Any = FFT3 if case.workload == "fft3" else FFT2
@@ -197,6 +198,14 @@ def tune_case(
                 "chosen": str(each.settings),
                 "gain": each.tuned.gain,
                 "tried": each.tuned.tried,
+                "spread": max(
+                    (
+                        trial.spread or 0.0
+                        for trial in each.trials
+                        if str(trial.settings) in (each.tuned.default, str(each.settings))
+                    ),
+                    default=None,
+                ),
                 "trials": [
                     (str(trial.settings), trial.seconds_per_slice, trial.model_s) for trial in each.trials[:SHOWN]
                 ],

@@ -129,7 +129,17 @@ def pooled(records: Sequence[Record]) -> Record:
 def busy(record: Record) -> bool:
     """Say whether something else ran on the cores: computing alone took now long, now short."""
     low, high = record["spread"]["C"]
-    return high - low > BUSY_SPREAD * record["C_s"]
+    return disturbed((high - low) / record["C_s"])
+
+
+def disturbed(spread: float | None) -> bool:
+    """Tell whether times of the same work differ so much, over their median, that something else must have run."""
+    return spread is not None and spread > BUSY_SPREAD
+
+
+def doubt(where: str, what: str, verdict: str) -> str:
+    """Make the warning of times that were `disturbed`: `what` took now long, now short, so `verdict`."""
+    return f"warning: {where}: {what}: something else ran on these cores, and {verdict}"
 
 
 def crowded(record: Record) -> list[str]:
@@ -176,10 +186,8 @@ def warnings(record: Record) -> list[str]:
         )
     if busy(record):
         low, high = record["spread"]["C"]
-        lines.append(
-            f"warning: {record['link']}: computing alone took {1e3 * low:.0f} to {1e3 * high:.0f} "
-            "ms: something else ran on these cores, and no time here means much"
-        )
+        took = f"computing alone took {1e3 * low:.0f} to {1e3 * high:.0f} ms"
+        lines.append(doubt(record["link"], took, "no time here means much"))
     if text := imbalance(record):
         lines.append(f"{record['link']}: {text}")
     if record.get("peer_skipped"):
