@@ -6,6 +6,8 @@ statements (and between the operands of ``and`` and ``or``), so that a thread ca
 `threading`, `queue` and `time` are `threads`; and `mpi4py.MPI` is `network.MPI`.
 """
 
+from __future__ import annotations
+
 import ast
 import importlib
 import sys
@@ -18,6 +20,7 @@ import overlap
 from overlap import abort, errors
 
 from . import network, threads
+from .mutation import Within
 
 PACKAGE = Path(overlap.__file__).parent
 MODULES = {
@@ -28,35 +31,37 @@ TAKEN_FROM = REPLACED | {"os": threads}  # where names are imported, not the mod
 _versions = 0
 
 
-class Outdated(Exception):
-    """A seeded defect no longer fits the source: write it anew."""
-
-
 @cache
 def load(edits=()):
-    """The runtime's classes, after `edits`.
+    """Load the runtime's classes anew, with `edits`.
 
     Parameters
     ----------
-    edits : tuple of (str, str, str)
-        Module of `overlap.runtime`, a text that stands in it once, and what comes in its place.
+    edits : tuple of (Within or callable)
+        Changes of the source, and functions that change what has been loaded.
 
     Raises
     ------
     Outdated
-        The text does not stand there, or more than once.
+        An edit does not fit.
     """
     global _versions
     _versions += 1
     root = f"explored_{_versions}"
-    finder = _Finder(root, edits)
+    trees = {name: ast.parse((PACKAGE / path).read_text()) for name, path in MODULES.items()}
+    for edit in edits:
+        if isinstance(edit, Within):
+            edit.applied(trees)
+    finder = _Finder(root, trees)
     sys.meta_path.insert(0, finder)
     try:
         sys.modules[f"{root}.errors"], sys.modules[f"{root}.abort"] = errors, abort
         names = {
             name: importlib.import_module(".".join((root, *MODULES[name].with_suffix("").parts)))
             for name in (
+                "learning",
                 "operations",
+                "polling",
                 "requests",
                 "slots",
                 "job",
@@ -70,15 +75,19 @@ def load(edits=()):
     finally:
         sys.meta_path.remove(finder)
     everything = [module for name, module in sys.modules.items() if name.startswith(f"{root}.runtime.")]
-    return SimpleNamespace(**names, modules=everything)
+    runtime = SimpleNamespace(**names, modules=everything)
+    for edit in edits:
+        if not isinstance(edit, Within):
+            edit(runtime)
+    return runtime
 
 
 class _Finder:
     """Finds the modules of one version of the runtime, and runs them."""
 
-    def __init__(self, root, edits):
+    def __init__(self, root, trees):
         self._root = root
-        self._edits = edits
+        self._trees = trees
 
     def find_spec(self, name, path=None, target=None):
         root, _, rest = name.partition(".")
@@ -93,13 +102,7 @@ class _Finder:
         name = module.__name__.rpartition(".")[2]
         if module.__spec__.submodule_search_locations is not None:
             return
-        source = (PACKAGE / MODULES[name]).read_text()
-        for target, old, new in self._edits:
-            if target == name:
-                if source.count(old) != 1:
-                    raise Outdated(f"{MODULES[name]}: expected once, found {source.count(old)} times:\n{old}")
-                source = source.replace(old, new)
-        tree = ast.fix_missing_locations(_Points().visit(ast.parse(source)))
+        tree = ast.fix_missing_locations(_Points().visit(self._trees[name]))
         vars(module)["__explore_point__"] = bool  # false, until a schedule begins
         vars(module)["__explore_preempt__"] = threads.preempt
         vars(module).update({f"__explore_{key}__": value for key, value in TAKEN_FROM.items()})
