@@ -31,7 +31,7 @@ import rank
 from launchers import launcher_of
 from processes import MARK, JobFailed, Result, end_all, start, text_of
 
-from overlap.tools.launch import removing_segments
+from overlap.tools.segments import removing_segments
 
 
 def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None, expect_failure=False, fresh=False):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from ..errors import InputError, LinksUnavailable
 from ..timing.simulate import WORKLOADS, Machine, Workload
-from . import cache, launch, links, options, signals, timeline
+from . import cache, launch, links, options, segments, signals, timeline
 from .bench import commands as bench
 from .bench.report import machine, packages, read
 from .bench.session import CommandError, environment, measure_machine, need
@@ -146,6 +146,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="measure the machine for `overlap predict`, and write what was found",
     )
     info.add_argument("--link", type=options.rate, help="measure shaped links of that rate")
+    info.add_argument(
+        "--clean", action="store_true", help="remove what dead jobs of yours have left in shared memory, and say what"
+    )
 
     on_links = add("links", _links, "run a command as MPI ranks on shaped links: ... -- COMMAND")
     on_links.add_argument("--hosts", type=options.count, default=2, help="network namespaces; default: 2")
@@ -228,6 +231,8 @@ def _info(given, parser):
         return 0
     if given.link:
         parser.error("--link: expected with --measure")
+    if given.clean:
+        return _clean()
     computer, reason = machine(), None
     try:
         found = environment(given.ranks)
@@ -248,10 +253,30 @@ def _info(given, parser):
         rows.append(("MPI", f"ranks cannot be started: {reason}"))
     if not launch.under_mpi():
         rows.append(("shaped links", links.unavailable_reason() or "work"))
+    if left := segments.abandoned():
+        size = _size(sum(left.values()))
+        rows.append((str(segments.FOLDER), f"{len(left)} segment(s) of dead jobs, {size}: overlap info --clean"))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:{width}}  {value}")
     return 0 if reason is None else 1
+
+
+def _clean() -> int:
+    """Remove segments of dead jobs from this host."""
+    left = segments.abandoned()
+    segments.remove(left)
+    for name, nbytes in left.items():
+        print(f"{segments.FOLDER / name}  {_size(nbytes)}")
+    if left:
+        print(f"{len(left)} segment(s) of dead jobs removed, {_size(sum(left.values()))}")
+    else:
+        print(f"no segments of dead jobs in {segments.FOLDER}")
+    return 0
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} KiB"
 
 
 def _links(given, parser):

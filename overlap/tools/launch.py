@@ -7,7 +7,7 @@ the command. Only `run_ranks` handles signals: the ranks do not get the terminal
 
 Nothing outlives the caller: the launcher asks the kernel for a signal when its parent dies, its
 proxies end when it does, and each rank asks for one for the death of its proxy. On shaped links
-`overlap.tools.links` does the same with namespaces. Shared memory that aborted ranks leave is removed.
+`overlap.tools.links` does the same with namespaces. Shared memory that aborted ranks leave is removed (`segments`).
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 if __name__ != "__main__":  # a rank has no package around it
     from ..interrupts import held_signals
     from . import links, signals
+    from .segments import removing_segments
 
 DEADLINE_PASSED = 124  # as timeout(1), and as links.run
 DEADLINE_S = 600.0
 _MARK = "@overlap "  # begins a line that holds an event
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_S = 5.0  # for the launcher to end its ranks
-_VANISH_S = 0.3  # for ranks to vanish after their launcher
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-_SHARED_MEMORY = "/dev/shm"
-_SEGMENTS = ("mpich_shm_", "sm_segment.", "vader_segment.", "ucx_shm_posix_")
 
 
 # What mpi4py is to ask MPI for, where this library starts it and the user has not chosen: one thread talks to
@@ -198,59 +196,6 @@ def listening(on_event: Callable[[Any], None]) -> Callable[[str], None]:
             print(line, file=sys.stderr)
 
     return on_line
-
-
-# ---- what ranks leave behind -------------------------------------------------------------------
-
-
-def shared_segments() -> set[str]:
-    """The segments of shared memory that MPI libraries made for this user and that have a name."""
-    found = set()
-    for entry in os.scandir(_SHARED_MEMORY):
-        with suppress(FileNotFoundError):
-            if entry.name.startswith(_SEGMENTS) and entry.stat().st_uid == os.getuid():
-                found.add(entry.name)
-    return found
-
-
-@contextmanager
-def removing_segments() -> Iterator[None]:
-    """Remove the segments of shared memory that a job leaves which is started and ends in here.
-
-    A rank that is aborted does not remove its own (MPICH: 1 MiB per rank). A segment is removed if it
-    was not there before and if no process has it open or mapped: whoever makes or uses one has, so those
-    of other jobs that run are never touched. That needs to see this user's processes; a folder that is
-    shared with another process namespace must not be cleaned by this.
-    """
-    before = shared_segments()
-    try:
-        yield
-    finally:
-        limit_s = time.monotonic() + _VANISH_S
-        while left := shared_segments() - before:
-            for name in left - _in_use(left):
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{_SHARED_MEMORY}/{name}")
-                left.discard(name)
-            if not left or time.monotonic() > limit_s:
-                break
-            time.sleep(0.05)  # a process of the job may be about to end
-
-
-def _in_use(names: set[str]) -> set[str]:
-    """Those of the segments that a process has open or mapped."""
-    used = set()
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        with suppress(OSError):  # it ended, or is another user's
-            maps = (process / "maps").read_text(errors="replace")
-            used |= {line.rpartition("/")[2] for line in maps.splitlines() if f"{_SHARED_MEMORY}/" in line}
-        with suppress(OSError):
-            for descriptor in (process / "fd").iterdir():
-                with suppress(OSError):
-                    used.add(os.readlink(descriptor).rpartition("/")[2])
-    return names & used
 
 
 # ---- the launcher ------------------------------------------------------------------------------

@@ -118,3 +118,18 @@ def unchanged(comm):
 
 def process_id(comm):
     print(os.getpid(), threading.active_count(), MPI.COMM_WORLD.size)
+
+
+def shared_memory_is_known_by_name(comm):
+    """While messages, a shared window and a window of remote memory are there."""
+    from overlap.tools.segments import NAMES, existing
+
+    comm.allgather(bytes(100_000))
+    windows = [make(800, comm=comm) for make in (MPI.Win.Allocate_shared, MPI.Win.Allocate)]
+    with open("/proc/self/maps") as maps:
+        mapped = {line.rpartition("/")[2].strip() for line in maps if " /dev/shm/" in line and "(deleted)" not in line}
+    assert mapped and all(name.startswith(NAMES) for name in mapped), mapped
+    assert mapped <= existing()
+    comm.Barrier()
+    for window in windows:
+        window.Free()

@@ -34,6 +34,11 @@ def test_ranks_are_kept_until_a_case_fails():
     assert not set(processes()) & set(first)
 
 
+def test_shared_memory_of_every_library_is_known(mpi):
+    """Or that of a dead job would not be found."""
+    jobs.run_job("jobs_cases:shared_memory_is_known_by_name", 2, mpi=mpi)
+
+
 @alone_or_kept
 def test_failed_assertion_names_its_rank(mpi, fresh):
     with pytest.raises(jobs.JobFailed, match=r"\[rank 1\] AssertionError: this is wrong"):

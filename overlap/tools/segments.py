@@ -1,0 +1,100 @@
+"""Shared memory that MPI libraries make under a name, and that ranks which are killed leave behind.
+
+A rank that is aborted or killed does not remove its segments (MPICH: 1 MiB and more per rank), and they take
+memory until somebody does. A segment belongs to nobody if no process has it open or mapped: whoever makes or uses one
+has, so those of jobs that run are never touched. That needs to see this user's processes: a folder that is shared
+with another process namespace, as between containers, must not be cleaned from here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+FOLDER = Path("/dev/shm")
+# MPICH's; Open MPI's for messages, before and since 5, for windows, and of its ROMIO; UCX's, of both.
+NAMES = (
+    "mpich_shm_",
+    "mpich_shar_tmp",
+    "mpich_s_shar_tmp",
+    "sm_segment.",
+    "vader_segment.",
+    "osc_rdma.",
+    "osc_sm.",
+    "osc_ucx.",
+    "ucx_shm_posix_",
+)
+_VANISH_S = 0.3  # for ranks to vanish after their launcher, and for one that ends to remove its own
+
+
+def existing() -> set[str]:
+    """Find the segments that MPI libraries made for this user, by name."""
+    found = set()
+    with suppress(FileNotFoundError), os.scandir(FOLDER) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.name.startswith(NAMES) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    found.add(entry.name)
+    return found
+
+
+def abandoned() -> dict[str, int]:
+    """Find the segments that dead jobs of this user have left: their names and bytes.
+
+    Found twice, a moment apart: a rank that ends lets go of a segment before it removes it, and would miss it.
+    """
+    left = _unused(existing())
+    if left:
+        time.sleep(_VANISH_S)
+        left = _unused(left & existing())
+    sizes = {}
+    for name in sorted(left):
+        with suppress(FileNotFoundError):
+            sizes[name] = (FOLDER / name).stat().st_size
+    return sizes
+
+
+def remove(names: Iterable[str]) -> None:
+    """Remove segments; those that are gone already do not matter."""
+    for name in names:
+        (FOLDER / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def removing_segments() -> Iterator[None]:
+    """Remove the segments that a job leaves which is started and ends in here."""
+    before = existing()
+    try:
+        yield
+    finally:
+        limit_s = time.monotonic() + _VANISH_S
+        while left := existing() - before:
+            unused = _unused(left)
+            remove(unused)
+            if unused == left or time.monotonic() > limit_s:
+                break
+            time.sleep(0.05)  # a process of the job may be about to end
+
+
+def _unused(names: set[str]) -> set[str]:
+    """Keep those of the segments that no process has open or mapped.
+
+    Descriptors are read before mappings: who opens a segment maps it before closing it, and is seen in one of the two.
+    """
+    if not names:
+        return set()
+    used = set()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with suppress(OSError):  # it ended, or is another user's
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    used.add(os.readlink(descriptor).rpartition("/")[2])
+        with suppress(OSError):
+            maps = (process / "maps").read_text(errors="replace")
+            used |= {line.rpartition("/")[2] for line in maps.splitlines() if f"{FOLDER}/" in line}
+    return names - used
