@@ -4,15 +4,15 @@ import os
 import signal
 import time
 
-import numba
 import numpy as np
 import pytest
 
+from overlap import compiled
 from overlap.collectives import Collectives, Op
 from overlap.errors import InputError, RankError
 
 
-@numba.njit(nogil=True)
+@compiled.njit
 def _compiled_call(fast, which, send, target):
     if which == 0:
         fast.Allreduce(send, target)
@@ -101,7 +101,7 @@ def bad_options(comm):
         Collectives(None)
 
 
-@numba.njit(nogil=True)
+@compiled.njit
 def _loop_of_sums(fast, rounds):
     for _ in range(rounds):
         fast.allreduce(1.0)

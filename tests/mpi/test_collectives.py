@@ -2,33 +2,36 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 SIZES = [0, 1, 6, 7, 128, 1000, 20_000]
 SHORT = "collectives_cases:scalars,collectives_cases:other_arguments,collectives_cases:freed"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])
 def test_all_seven_with_every_root(ranks):
     jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": SIZES})
 
 
+@pytest.mark.exhaustive
 def test_all_seven_on_up_to_eight_ranks():
     jobs.run_job("collectives_cases:fewer_ranks", 8, args={"sizes": [5, 6, 7, 8], "counts": [1, 7]})
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [exhaustive(2), 3, exhaustive(5)])
 def test_trees(ranks):
     """What more ranks use than a test can start."""
     jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": [1, 6, 7], "flat": 1})
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, exhaustive(3)])
 def test_long_messages_by_the_window_or_by_mpi(ranks):
     jobs.run_job("long_cases:by_either_way,different", ranks)
 
 
-def test_messages_of_many_pieces():
-    jobs.run_job("collectives_cases:all_seven", 3, args={"counts": [1000, 131_072], "max_nbytes": 1000})
+@pytest.mark.parametrize("ranks, counts", [(2, [1000, 20_000]), exhaustive(3, [1000, 131_072])])
+def test_messages_of_many_pieces(ranks, counts):
+    jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": counts, "max_nbytes": 1000})
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -36,22 +39,23 @@ def test_arguments(ranks):
     jobs.run_job(SHORT, ranks)
 
 
-def test_types_and_operations():
+@pytest.mark.parametrize("few", [True, exhaustive(False)])
+def test_types_and_operations(few):
     for ranks in (1, 3):  # one compiles what three would compile at the same time
-        jobs.run_job("collectives_cases:types_and_operations", ranks)
+        jobs.run_job("collectives_cases:types_and_operations", ranks, args={"few": few})
 
 
-@pytest.mark.parametrize("ranks, flat", [(2, 8), (4, 8), (4, 1), (3, 1)])
+@pytest.mark.parametrize("ranks, flat", [(2, 8), exhaustive(4, 8), exhaustive(4, 1), (3, 1)])
 def test_the_same_to_the_last_bit(ranks, flat):
     jobs.run_job("collectives_cases:the_same_to_the_last_bit", ranks, args={"flat": flat})
 
 
-@pytest.mark.parametrize("ranks, rounds", [(2, 100_000), (3, 5_000), (4, 3_000)])
+@pytest.mark.parametrize("ranks, rounds", [(2, 20_000), exhaustive(2, 100_000), (3, 3_000), exhaustive(4, 3_000)])
 def test_rounds_back_to_back(ranks, rounds):
     jobs.run_job("collectives_cases:many_rounds", ranks, args={"rounds": rounds})
 
 
-@pytest.mark.parametrize("ranks, rounds", [(1, 100), (2, 100_000), (3, 2_000), (4, 2_000)])
+@pytest.mark.parametrize("ranks, rounds", [(1, 100), (2, 100_000), (3, 2_000), exhaustive(4, 2_000)])
 def test_rounds_in_compiled_code(ranks, rounds):
     jobs.run_job("collectives_cases:compiled_loop", ranks, args={"rounds": rounds})
 
@@ -61,7 +65,7 @@ def test_many_instances():
 
 
 def test_sub_communicators():
-    jobs.run_job("collectives_cases:sub_communicators", 4)
+    jobs.run_job("collectives_cases:sub_communicators", 3)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,9 @@ def test_a_rank_that_never_comes_ends_the_job():
     assert "rank 0 of the node does not take part" in result.err and "Barrier" in result.err
 
 
-@pytest.mark.parametrize("env", [{}, {"MPIR_CVAR_NOLOCAL": "1"}], ids=["one node", "two nodes"])
+@pytest.mark.parametrize(
+    "env", [pytest.param({}, id="one node"), exhaustive({"MPIR_CVAR_NOLOCAL": "1"}, id="two nodes")]
+)
 def test_a_killed_rank_ends_the_job(env):
     result = jobs.run_job("collectives_error_cases:killed", 2, expect_failure=True, env=env)
     assert result.finished == ()
@@ -116,18 +122,19 @@ NODES = (
 )
 
 
-@pytest.mark.parametrize("ranks, variable, nodes", [(3, "NOLOCAL", 3), (4, "ODD_EVEN_CLIQUES", 2)])
+@pytest.mark.parametrize("ranks, variable, nodes", [(3, "NOLOCAL", 3), exhaustive(4, "ODD_EVEN_CLIQUES", 2)])
 def test_several_nodes(ranks, variable, nodes):
     """What MPICH takes for nodes of their own."""
     jobs.run_job(NODES, ranks, env={f"MPIR_CVAR_{variable}": "1", "NODES_EXPECTED": str(nodes)}, deadline_s=240)
 
 
+@pytest.mark.exhaustive
 def test_a_rank_of_another_node_that_never_comes_ends_the_job():
     result = jobs.run_job("collectives_error_cases:never_comes", 2, expect_failure=True, env={"MPIR_CVAR_NOLOCAL": "1"})
     assert "rank 0 of another node does not take part" in result.err and "Barrier" in result.err
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, exhaustive(True)])
 def test_an_interrupt_is_told_to_other_nodes(compiled):
     jobs.run_job("collectives_error_cases:interrupted", 2, args={"compiled": compiled}, env={"MPIR_CVAR_NOLOCAL": "1"})
 
@@ -135,5 +142,10 @@ def test_an_interrupt_is_told_to_other_nodes(compiled):
 def test_under_open_mpi(openmpi):
     jobs.run_job("collectives_cases:all_seven", 3, mpi="openmpi", args={"counts": [1, 7, 9000]})
     jobs.run_job(SHORT, 3, mpi="openmpi")
+    jobs.run_job("collectives_cases:compiled_loop", 2, mpi="openmpi", args={"rounds": 1_000})
+
+
+@pytest.mark.exhaustive
+def test_nodes_under_open_mpi(openmpi):
     jobs.run_job("collectives_cases:compiled_loop", 2, mpi="openmpi", args={"rounds": 10_000})
     jobs.run_job("nodes_cases:two_nodes,collectives_error_cases:overlapping", 4, mpi="openmpi", deadline_s=240)

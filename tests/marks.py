@@ -1,0 +1,16 @@
+"""Marks that several test files give to single values of a parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def exhaustive(*values: Any, **options: Any) -> Any:
+    """Make a parameter's values run with ``-m exhaustive`` only; `options` are those of `pytest.param`.
+
+    In the default run are representative values: one to three ranks, both MPI libraries, each mode somewhere.
+    Exhaustive are more ranks than a small machine has cores, every mode with every size, drawn cases beyond some tens.
+    """
+    return pytest.param(*values, marks=pytest.mark.exhaustive, **options)
