@@ -12,7 +12,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
-from ..errors import ClosedError, InputError
+from ..errors import InputError
 from ..freed import Freed
 from ..runtime.control.own_control import OwnControl
 from ..runtime.requests.operations import start as started
@@ -23,7 +23,8 @@ from .awaited import Awaited, Begun
 from .messages import Messages, Requests
 from .news import News
 from .plan import Entries
-from .window import LinkWindow, unusable
+from .segments import unusable
+from .window import LinkWindow
 
 _ATTEND_S = 0.005  # between two looks of a rank that waits, at what has failed and how late it is
 _POLLS = 200  # of messages, before the core is offered to others
@@ -103,7 +104,7 @@ class Halo(Freed):
         self._dtypes, problem = types_of(dtypes)
         self._window: LinkWindow | None = None
         self._sets: dict[tuple[int, ...], int] = {}
-        self._active = self._messages_left = self._closed = False
+        self._active = self._messages_left = False
         self._pending = Pending(self)
         with self.control.together(
             "making a halo",
@@ -203,7 +204,7 @@ class Halo(Freed):
 
     def _undo(self):
         """Free what there is of a halo that some rank could not make. Collective."""
-        self._closed = True
+        self.freed = True
         if self._window is not None:
             self._window.free()
         self.control.close()
@@ -213,7 +214,7 @@ class Halo(Freed):
     def empty(self) -> tuple[np.ndarray, ...]:
         """Make the arrays of a round, zeros, in memory that neighbours of the node write to. Collective.
 
-        They are gone when the halo is freed. They may be used in any order, and other arrays too, those are
+        They are ordinary arrays, which outlive the halo. They may be used in any order, and other arrays too, those are
         reached by one copy more.
 
         Returns
@@ -221,13 +222,15 @@ class Halo(Freed):
         tuple of ndarray
             One for each data type.
         """
-        self._check_open()
+        self.check_open()
         kinds = [(shape, dtype) for shape, (dtype, _) in zip(self._shapes, self._dtypes)]
-        if self._window is None:
-            return tuple(np.zeros(shape, dtype) for shape, dtype in kinds)
-        number = self._window.count
-        arrays = tuple(self._window.new_set(kinds))
-        self._sets[tuple(map(address_of, arrays))] = number
+        with self.control.together("making the arrays of a halo"):
+            self._check_well()
+            if self._window is None:
+                return tuple(np.zeros(shape, dtype) for shape, dtype in kinds)
+            number = self._window.count
+            arrays = tuple(self._window.new_set(kinds))
+            self._sets[tuple(map(address_of, arrays))] = number
         return arrays
 
     # ---- without a runtime -------------------------------------------------------------------
@@ -250,7 +253,7 @@ class Halo(Freed):
         InputError
             Here and, as soon as they wait, on all other ranks: an array does not fit, or a round has not ended.
         """
-        self._check_open()
+        self._check_well()
         try:
             if self._active:
                 raise InputError(
@@ -334,13 +337,14 @@ class Halo(Freed):
 
     def fail(self, error: BaseException) -> NoReturn:
         """Raise an error here and, as soon as they wait, on all other ranks; the halo cannot be used any more."""
+        self.check_open()
         self._active = False
         self._news.tell(error)
         raise error
 
-    def _check_open(self):
-        if self._closed:
-            raise ClosedError("expected an open halo, received one that was freed")
+    def _check_well(self) -> None:
+        """Raise a `ClosedError` after `free`, or what has failed before."""
+        self.check_open()
         if self._news.failure is not None:
             raise self._news.failure
 
@@ -352,6 +356,7 @@ class Halo(Freed):
 
     async def begin(self, *arrays: np.ndarray) -> Begun:
         """Begin a round in a slice program; await what this gives before the slice ends."""
+        self.check_open()
         if self._awaited is None:
             raise InputError(
                 "expected a halo of a runtime's communicator (Halo(rt.comm, ...)), received an await on one "
@@ -365,7 +370,7 @@ class Halo(Freed):
 
     def free(self) -> None:
         """Free requests and windows (collective). Later calls raise `ClosedError`."""
-        if self._closed:
+        if self.freed:
             return
         if self._active and self._news.failure is None:
             self._wait()

@@ -18,9 +18,9 @@ ghost cells, unless they are there, and notes the round as completed.
 Ghost cells belong to the neighbour from the request to the delivery of a round, and to their owner else: no write
 comes before the request of its round.
 
-Order in memory: payload and the words of a flag are plain stores before a `store_release` of the round number, and plain loads after
-a `load_acquire` of it (`collectives.memory`). That is enough on ARM too. It needs the same memory on both sides, that is, a window of MPI's
-unified model; `Window` refuses any other one.
+Order in memory: payload and the words of a flag are plain stores before a `store_release` of the round number, and
+plain loads after a `load_acquire` of it (`collectives.memory`). That is enough on ARM too, as both sides map the same
+memory (`halo.segments`).
 """
 
 from __future__ import annotations

@@ -12,20 +12,12 @@ from ..collectives.window import SPINS, SPINS_SHARED, cores_are_shared
 from ..errors import InputError
 from ..runtime.control.own_control import OwnControl
 from . import links
+from .arguments import address_of
 from .moves import Moves, Place, packing
 from .plan import Traffic
+from .segments import segments
 
 MOST_SETS = 64
-
-
-def unusable(comm: MPI.Intracomm) -> str | None:
-    """Why ranks of a node cannot write to each other's memory; None if they can. Collective over the node."""
-    window = MPI.Win.Allocate_shared(LINE, 1, comm=comm)
-    model = window.Get_attr(MPI.WIN_MODEL)
-    window.Free()
-    if model != MPI.WIN_UNIFIED:
-        return "MPI keeps two copies of a window here (its memory model is not the unified one)"
-    return None
 
 
 class LinkWindow:
@@ -68,7 +60,7 @@ class LinkWindow:
         self._control, self._node, self._peers = control, node, peers
         self._shape, self._items, self._attend = shape, items, attend
         self._traffic = traffic
-        self._windows: list[MPI.Win] = []
+        self._mapped: list[dict[int, np.ndarray]] = []
         self.sources = np.zeros(len(items), np.int64)
         self._scratch = np.zeros(2 * LINE, np.uint8)
         self._sets = {one.rank: np.zeros(MOST_SETS, np.int64) for one in traffic}
@@ -90,7 +82,13 @@ class LinkWindow:
         self._join(self._segments())
 
     def _segments(self):
-        """Allocate the window; where every rank has what it shares with each other one: (request, delivery, slots)."""
+        """Allocate memory for the links.
+
+        Returns
+        -------
+        dict
+            Where a rank has what it shares with another one, by these two: request, delivery, slots and bytes of a slot.
+        """
         mine, nbytes = {}, 0
         for one in self._traffic:
             slot = -(-packing(one.receives, self._shape, self._items)[1] // LINE) * LINE
@@ -101,13 +99,13 @@ class LinkWindow:
                 slot,
             )
             nbytes += links.REQUEST_NBYTES + 2 * links.DELIVERY_NBYTES + 2 * slot
-        bases = self._allocate(nbytes)
+        bases = {rank: address_of(memory) for rank, memory in self._allocate(nbytes).items()}
         places = {}
         with self._control.watching("exchanging where segments are"):
             every = self._node.allgather(mine)
-        for part in every:
+        for rank, base in bases.items():
             places |= {
-                pair: tuple(bases[pair[0]] + offset for offset in found[:3]) + found[3:] for pair, found in part.items()
+                pair: tuple(base + offset for offset in found[:3]) + found[3:] for pair, found in every[rank].items()
             }
         return places
 
@@ -159,15 +157,12 @@ class LinkWindow:
                 ):
                     link[place] = value
 
-    def _allocate(self, nbytes):
-        """A new window with a segment of zeros on each rank; the addresses of all segments."""
+    def _allocate(self, nbytes: int) -> dict[int, np.ndarray]:
+        """Make a segment of zeros on each rank, and keep it: others' memory is there as long as it is written to."""
         with self._control.watching("allocating memory that a node shares"):
-            window = MPI.Win.Allocate_shared(nbytes + LINE, 1, comm=self._node)
-            self._windows.append(window)
-            bases = [-(-window.Shared_query(rank)[0].address // LINE) * LINE for rank in range(self._node.size)]
-            _memory(bases[self._node.rank], nbytes)[:] = 0
-            self._node.Barrier()
-        return bases
+            found = segments(self._node, nbytes, [self._peers[one.rank] for one in self._traffic])
+        self._mapped.append(found)
+        return found
 
     def new_set(self, shapes: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
         """Make arrays of zeros that the neighbours write to directly. Collective over the node.
@@ -186,18 +181,18 @@ class LinkWindow:
             nbytes += -(-count * dtype.itemsize // LINE) * LINE
         with self._control.watching("exchanging where arrays are"):
             every = self._node.allgather(offsets)
-        bases = self._allocate(nbytes)
+        memory = self._allocate(nbytes)
         for one in self._traffic:
             peer = self._peers[one.rank]
-            addresses = np.array([bases[peer] + offset for offset in every[peer]], np.int64)
+            addresses = np.array([address_of(memory[peer]) + offset for offset in every[peer]], np.int64)
             self._set_addresses.append(addresses)
             self._sets[one.rank][self.count] = addresses.ctypes.data
         self.count += 1
-        base = bases[self._node.rank]
+        mine = memory[self._node.rank]
         with self._control.watching("the end of making shared arrays"):
             self._node.Barrier()
         return [
-            _memory(base + offset, count * dtype.itemsize).view(dtype).reshape(shape)
+            mine[offset : offset + count * dtype.itemsize].view(dtype).reshape(shape)
             for offset, count, (shape, dtype) in zip(offsets, counts, shapes)
         ]
 
@@ -208,13 +203,7 @@ class LinkWindow:
         return sorted({int(row[links.PEER]) for row in rows if row[links.SENDING] or row[links.RECEIVING]})
 
     def free(self) -> None:
-        """Free the windows (collective over the node): shared arrays must not be used any more."""
-        with self._control.watching("freeing memory that a node shares"):
-            for window in self._windows:
-                window.Free()
-            self._windows.clear()
+        """End the links (collective over the node). Arrays keep their memory, but nobody writes to them any more."""
+        with self._control.watching("freeing the ranks of a node"):
+            self._mapped.clear()
             self._node.Free()
-
-
-def _memory(address, nbytes):
-    return np.frombuffer(MPI.buffer.fromaddress(address, nbytes), np.uint8)

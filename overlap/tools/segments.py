@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
-# MPICH's; Open MPI's for messages, before and since 5, for windows, and of its ROMIO; UCX's, of both.
+# A halo's; MPICH's; Open MPI's for messages, before and since 5, for windows, and of its ROMIO; UCX's, of both.
 NAMES = (
+    "overlap_shm_",
     "mpich_shm_",
     "mpich_shar_tmp",
     "mpich_s_shar_tmp",

@@ -1,14 +1,18 @@
 """Halos on real ranks: structured and by lists, both transports, errors, slice programs."""
 
+import glob
 import os
 import signal
+import tempfile
+from pathlib import Path
 
 import numpy as np
 from everywhere import raises_everywhere
 from mpi4py import MPI
 
-from overlap import Blocks, Halo, InputError, RankError, Runtime
+from overlap import Blocks, ClosedError, Halo, InputError, RankError, Runtime
 from overlap.halo import halo as halo_module
+from overlap.halo import segments
 
 
 def drawn_blocks(chance, size):
@@ -92,20 +96,55 @@ def blocks(comm, transport, seeds=(0,), mixed=False):
         halo_module.node_of = before
 
 
-def not_unified(comm):
-    """Where ranks of a node do not share memory, it is said why, and messages are taken; a window that is asked for is refused."""
-    before, where = halo_module.unusable, Blocks((3 * comm.size,), (comm.size,))
-    halo_module.unusable = lambda node: "two copies of a window"
-    try:
-        with Halo(comm, where) as halo:
-            assert set(halo.transports.values()) == {"messages"} and halo.reason == "two copies of a window"
-            (u,) = halo.empty()
-            expected = fill(where, comm.rank, u, 1)
-            halo.exchange(u)
-            np.testing.assert_array_equal(u, expected)
-        raises_everywhere(comm, InputError, "two copies of a window", lambda: Halo(comm, where, transport="window"))
-    finally:
-        halo_module.unusable = before
+def apart(comm):
+    """Where ranks of a node have files of their own, as in containers, it is said why, and messages are taken; a window that is asked for is refused."""
+    before, where = segments._FOLDER, Blocks((3 * comm.size,), (comm.size,))
+    with tempfile.TemporaryDirectory() as folder:
+        segments._FOLDER = Path(folder)
+        try:
+            with Halo(comm, where) as halo:
+                assert set(halo.transports.values()) == {"messages"}
+                assert "cannot map each other's memory here" in halo.reason and "No such file" in halo.reason
+                (u,) = halo.empty()
+                expected = fill(where, comm.rank, u, 1)
+                halo.exchange(u)
+                np.testing.assert_array_equal(u, expected)
+            raises_everywhere(comm, InputError, "No such file", lambda: Halo(comm, where, transport="window"))
+        finally:
+            segments._FOLDER = before
+
+
+def arrays_outlive(comm, transport):
+    """The arrays of a halo are there after it, on each rank as long as that rank wants; a freed halo says that it is one."""
+    where = Blocks((5 * comm.size, 4), (comm.size, 1), periodic=True)
+    kept = None
+    for number in range(3):
+        with Halo(comm, where, ["f8", "i4"], transport=transport) as halo:
+            u, v = halo.empty()
+            expected, _ = fill(where, comm.rank, u, number), fill(where, comm.rank, v, 1)
+            pending = halo.start(u, v)
+            pending.wait()
+        for call in (
+            halo.empty,
+            lambda: halo.start(u, v),
+            lambda: halo.exchange(u, v),
+            lambda: halo.fail(ValueError()),
+            lambda: halo(u, v).send(None),
+        ):
+            raises_everywhere(comm, ClosedError, "expected an open Halo, received one that was freed", call)
+        halo.free()
+        assert pending.test()
+        del halo, pending
+        np.testing.assert_array_equal(u, expected)
+        if comm.rank == number % comm.size:  # others drop theirs
+            kept = u, expected
+        del u, v
+        comm.Barrier()
+        np.testing.assert_array_equal(*kept or (0, 0))
+        if kept:
+            kept[0][...] = number
+            kept = kept[0], np.full_like(kept[1], number)
+    assert not glob.glob(f"/dev/shm/{segments.PREFIX}{os.getpid()}_*")
 
 
 def planes(comm):

@@ -29,7 +29,7 @@ def test_in_slice_programs(ranks):
 
 
 def test_wrong_arguments():
-    jobs.run_job("halo_cases:wrong_arguments,not_unified", 3)
+    jobs.run_job("halo_cases:wrong_arguments,apart", 3)
 
 
 @pytest.mark.parametrize("transport", ["window", "messages"])
@@ -41,6 +41,12 @@ def test_one_error_on_all_ranks(transport):
 def test_a_rank_that_never_comes_ends_the_job():
     result = jobs.run_job("halo_cases:never_comes", 2, expect_failure=True)
     assert "a halo exchange has not completed" in result.err and "rank 0 does not take part" in result.err
+
+
+@pytest.mark.parametrize("transport", ["window", "messages"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_arrays_outlive_a_halo(ranks, transport):
+    jobs.run_job("halo_cases:arrays_outlive", ranks, args={"transport": transport})
 
 
 @pytest.mark.parametrize("what", ["made", "freed", "arrays"])
