@@ -6,6 +6,7 @@ predicted.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from contextlib import contextmanager
@@ -93,6 +94,26 @@ def _timed(comm, function, rounds=ROUNDS):
     return median(seconds[1:])
 
 
+def bandwidth_of(sizes: list[int], times_s: list[float]) -> float:
+    """Return the bandwidth that explains how the times of exchanges grow with their sizes.
+
+    Parameters
+    ----------
+    sizes, times_s : list
+        Bytes that a rank sends in one exchange, and its time in seconds.
+
+    Returns
+    -------
+    float
+        Bytes per second, finite.
+    """
+    fitted_Bps = fit_message_time(sizes, times_s).bandwidth_Bps
+    if math.isfinite(fitted_Bps):
+        return fitted_Bps
+    # On a disturbed machine the times may not grow at all: the best rate seen is a bound from below.
+    return max(nbytes / time_s for nbytes, time_s in zip(sizes, times_s))
+
+
 def _link(comm, burst_nbytes):
     """Measure latency and bandwidth of exchanges.
 
@@ -114,9 +135,9 @@ def _link(comm, burst_nbytes):
 
         return _timed(comm, run) / repeats - pause_s
 
-    bandwidth_Bps = fit_message_time(
-        [nbytes * (comm.size - 1) for nbytes in LARGE], [exchanges(nbytes, 0.0) for nbytes in LARGE]
-    ).bandwidth_Bps
+    sizes = [nbytes * (comm.size - 1) for nbytes in LARGE]
+    times_s = [exchanges(nbytes, 0.0) for nbytes in LARGE]
+    bandwidth_Bps = bandwidth_of(sizes, times_s)
     paused = [
         exchanges(nbytes, PAUSE_S) - max(0, nbytes * (comm.size - 1) - burst_nbytes) / bandwidth_Bps for nbytes in LARGE
     ]
