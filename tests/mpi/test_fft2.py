@@ -4,8 +4,9 @@ import drawing
 import jobs
 import pytest
 from hypothesis import strategies as st
+from marks import exhaustive
 
-RANKS = [1, 2, 3, 4]
+RANKS = [1, 2, 3, exhaustive(4)]
 LENGTHS = st.integers(1, 12) | st.sampled_from([13, 16, 17, 23, 30, 37])
 LAYOUTS = ("contiguous", "strided", "misaligned", "unaligned", "fortran", "reversed", "batch last", "batch swapped")
 WEIGHTS = st.none() | st.lists(st.sampled_from([1, 2, 3, 0.3, 0.001]), min_size=6, max_size=6)  # of the first ranks
@@ -62,13 +63,17 @@ EDGES = [
 ]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_against_numpy(ranks):
-    drawing.check("fft2_cases:drawn", CASE, 80, ranks, edges=EDGES[ranks % 2 :: 2])
+MANY = [exhaustive(ranks, 80, 2) for ranks in (1, 2, 3, 4)]
 
 
-def test_against_numpy_with_two_workers():
-    drawing.check("fft2_cases:drawn", CASE, 40, 2, workers=2)
+@pytest.mark.parametrize("ranks, count, every", [(1, 20, 4), (2, 20, 4), (3, 12, 4), *MANY])
+def test_against_numpy(ranks, count, every):
+    drawing.check("fft2_cases:drawn", CASE, count, ranks, edges=EDGES[ranks % every :: every])
+
+
+@pytest.mark.parametrize("count", [8, exhaustive(40)])
+def test_against_numpy_with_two_workers(count):
+    drawing.check("fft2_cases:drawn", CASE, count, 2, workers=2)
 
 
 BATCHES = [
@@ -84,14 +89,14 @@ BATCHES = [
     [
         (0, 1, [1, 2, 3]),
         (2, 1, [1, 3]),
-        (0, 2, [1, 2, 3]),
+        exhaustive(0, 2, [1, 2, 3]),
         (1, 2, [2]),
         (2, 2, [1]),
-        (3, 2, [3]),
-        (1, 3, [2]),
+        exhaustive(3, 2, [3]),
+        exhaustive(1, 3, [2]),
         (3, 3, [1]),
-        (0, 4, [2]),
-        (2, 4, [1]),
+        exhaustive(0, 4, [2]),
+        exhaustive(2, 4, [1]),
     ],
 )
 def test_every_mode_gives_the_same_bits(number, ranks, workers):
@@ -110,11 +115,12 @@ def test_every_mode_gives_the_same_bits(number, ranks, workers):
 
 
 @pytest.mark.parametrize("case", ["fft2_cases", "fft3_cases"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, exhaustive(3)])
 def test_boxes_larger_than_the_cache(case, ranks):
     jobs.run_job(f"{case}:large_boxes", ranks)
 
 
+@pytest.mark.exhaustive
 def test_bits_at_a_larger_size():
     jobs.run_job(
         "fft2_cases:modes_agree",
@@ -144,7 +150,7 @@ def test_on_any_number_of_ranks(case, ranks):
     jobs.run_job(case, ranks)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(3)])
 def test_layouts(ranks):
     jobs.run_job("fft2_layout_cases:layouts,products_without_aliases,products_of_restored", ranks)
 
@@ -183,8 +189,14 @@ def test_a_runtime_of_another_communicator(ranks):
     jobs.run_job("fft2_error_cases:other_communicator", ranks)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("mode", ["off", "block", "poll"])
+@pytest.mark.parametrize(
+    "mode, ranks",
+    [
+        (mode, ranks) if (mode, ranks) in (("off", 1), ("block", 2), ("poll", 3)) else exhaustive(mode, ranks)
+        for mode in ("off", "block", "poll")
+        for ranks in (1, 2, 3)
+    ],
+)
 def test_failure_at_every_site(mode, ranks):
     jobs.run_job("fft2_error_cases:injected", ranks, args={"mode": mode})
 
@@ -195,7 +207,7 @@ def test_failure_in_transposed_order():
     )
 
 
-@pytest.mark.parametrize("mode", ["block", "poll"])
+@pytest.mark.parametrize("mode", [exhaustive("block"), "poll"])
 def test_failure_in_chunks(mode):
     jobs.run_job("fft2_error_cases:injected_in_chunks", 3, args={"mode": mode})
 
@@ -229,7 +241,7 @@ def test_many_plans():
         ),
         ("fft2_error_cases:injected", 2, {"mode": "poll"}),
         ("fft2_error_cases:injected", 2, {"mode": "block"}),
-        ("fft2_cases:distributed_arrays", 3, {}),
+        ("fft2_cases:distributed_arrays", 2, {}),
         ("fft2_memory_cases:many_plans", 2, {"own": 4, "shared": 8}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -238,14 +250,19 @@ def test_under_open_mpi(openmpi, case, ranks, args):
     jobs.run_job(case, ranks, mpi="openmpi", args=args)
 
 
-def test_against_numpy_under_open_mpi(openmpi):
-    drawing.check("fft2_cases:drawn", CASE, 20, 3, edges=EDGES[::3], mpi="openmpi")
+@pytest.mark.parametrize("ranks, count, every", [(2, 5, 9), exhaustive(3, 20, 3)])
+def test_against_numpy_under_open_mpi(openmpi, ranks, count, every):
+    drawing.check("fft2_cases:drawn", CASE, count, ranks, edges=EDGES[::every], mpi="openmpi")
+
+
+@pytest.mark.parametrize("ranks, every", [(2, 5), exhaustive(2, 1), exhaustive(3, 1)])
+def test_known_calls(ranks, every):
+    jobs.run_job("known_call_cases:known_calls_give_the_same_bits", ranks, args={"every": every})
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("case", ["known_calls_give_the_same_bits", "known_calls_that_fail"])
-def test_known_calls(case, ranks):
-    jobs.run_job(f"known_call_cases:{case}", ranks)
+def test_known_calls_that_fail(ranks):
+    jobs.run_job("known_call_cases:known_calls_that_fail", ranks)
 
 
 def test_different_known_calls():

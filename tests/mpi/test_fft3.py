@@ -4,6 +4,7 @@ import drawing
 import jobs
 import pytest
 from hypothesis import strategies as st
+from marks import exhaustive
 from test_fft2 import LAYOUTS, WEIGHTS
 
 LENGTHS = st.integers(1, 8) | st.sampled_from([1, 2, 11, 13, 16, 20, 30])
@@ -66,16 +67,20 @@ EDGES += [
 ]
 
 
-@pytest.mark.parametrize("ranks, count", [(1, 60), (2, 80), (3, 60), (4, 60), (6, 30)])
-def test_against_numpy(ranks, count):
-    drawing.check("fft3_cases:drawn", CASE, count, ranks, edges=EDGES[ranks % 2 :: 2])
+MANY = [exhaustive(*values, 2) for values in ((1, 60), (2, 80), (3, 60), (4, 60), (6, 30))]
 
 
-def test_against_numpy_with_two_workers():
-    drawing.check("fft3_cases:drawn", CASE, 40, 2, workers=2)
+@pytest.mark.parametrize("ranks, count, every", [(1, 15, 4), (2, 20, 4), (3, 8, 6), (4, 6, 8), *MANY])
+def test_against_numpy(ranks, count, every):
+    drawing.check("fft3_cases:drawn", CASE, count, ranks, edges=EDGES[ranks % every :: every])
 
 
-@pytest.mark.parametrize("ranks, grid", [(1, (1, 1)), (2, (2, 1)), (2, (1, 2)), (4, (2, 2)), (6, (2, 3))])
+@pytest.mark.parametrize("count", [8, exhaustive(40)])
+def test_against_numpy_with_two_workers(count):
+    drawing.check("fft3_cases:drawn", CASE, count, 2, workers=2)
+
+
+@pytest.mark.parametrize("ranks, grid", [(1, (1, 1)), (2, (2, 1)), (2, (1, 2)), (4, (2, 2)), exhaustive(6, (2, 3))])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 def test_every_step(ranks, grid, dtype):
     jobs.run_job("fft3_cases:every_step", ranks, args={"shape": (13, 10, 36), "dtype": dtype, "grid": grid})
@@ -90,10 +95,10 @@ SETTINGS = [(None, None, None), (1, 1, None), (3, 1, 0.5), (2, 4, 1.0), (2, 1, 1
         (1, (1, 1), (24, 20, 18), "f8", {}),
         (2, (1, 2), (24, 32, 36), "c16", {}),
         (2, (2, 1), (2, 24, 32, 36), "f4", {"order": "transposed"}),
-        (3, (1, 3), (3, 22, 32, 36), "f8", {}),
-        (4, (2, 2), (3, 20, 18, 36), "c16", {}),
+        exhaustive(3, (1, 3), (3, 22, 32, 36), "f8", {}),
+        exhaustive(4, (2, 2), (3, 20, 18, 36), "c16", {}),
         (4, (2, 2), (20, 18, 36), "f8", {"dealias": "3/2"}),
-        (4, (2, 2), (12, 18, 20), "c8", {"restore": True}),
+        exhaustive(4, (2, 2), (12, 18, 20), "c8", {"restore": True}),
         (2, (1, 2), (30, 4, 6, 5), "f8", {}),
     ],
 )
@@ -108,7 +113,13 @@ def test_every_mode_gives_the_same_bits(ranks, grid, shape, dtype, options):
 @pytest.mark.parametrize("mode", ["block", "poll"])
 @pytest.mark.parametrize(
     "ranks, grid, dtype, late",
-    [(2, (1, 2), "f8", 0), (2, (1, 2), "f8", 0.7), (4, (2, 2), "f8", 0), (4, (1, 4), "c16", 1.0), (6, (3, 2), "f8", 0)],
+    [
+        (2, (1, 2), "f8", 0),
+        (2, (1, 2), "f8", 0.7),
+        exhaustive(4, (2, 2), "f8", 0),
+        exhaustive(4, (1, 4), "c16", 1.0),
+        exhaustive(6, (3, 2), "f8", 0),
+    ],
 )
 def test_order_with_random_delays(ranks, grid, dtype, late, mode):
     jobs.run_job(
@@ -121,7 +132,7 @@ def test_order_with_random_delays(ranks, grid, dtype, late, mode):
 @pytest.mark.parametrize("mode", ["off", "block", "poll"])
 @pytest.mark.parametrize(
     "ranks, grid, dtype, late",
-    [(2, (1, 2), "c16", 0), (4, (2, 2), "f8", 0), (2, (1, 2), "f8", 0.7), (3, (1, 3), "c16", 0.7)],
+    [(2, (1, 2), "c16", 0), exhaustive(4, (2, 2), "f8", 0), (2, (1, 2), "f8", 0.7), exhaustive(3, (1, 3), "c16", 0.7)],
 )
 def test_failure_at_every_site(ranks, grid, dtype, late, mode):
     jobs.run_job(
@@ -166,12 +177,12 @@ def test_pointwise(ranks, grid, dtype, order, batch, dealias, outputs, shared, u
     )
 
 
-@pytest.mark.parametrize("ranks, grid, mode", [(2, (1, 2), "off"), (4, (2, 2), "poll"), (2, (1, 2), "block")])
+@pytest.mark.parametrize("ranks, grid, mode", [(2, (1, 2), "off"), exhaustive(4, (2, 2), "poll"), (2, (1, 2), "block")])
 def test_pointwise_failures(ranks, grid, mode):
     jobs.run_job("fft3_pointwise_cases:pointwise_failures", ranks, args={"mode": mode, "grid": grid})
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3, exhaustive(4)])
 @pytest.mark.parametrize(
     "case",
     [
@@ -186,12 +197,12 @@ def test_on_any_number_of_ranks(case, ranks):
     jobs.run_job(case, ranks)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(4)])
 def test_compute_and_communicate(ranks):
     jobs.run_job("fft3_cases:compute_and_communicate", ranks)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 6])
+@pytest.mark.parametrize("ranks", [2, 3, exhaustive(6)])
 def test_chosen_grid(ranks):
     jobs.run_job("fft3_cases:chosen_grid", ranks)
 
@@ -211,6 +222,11 @@ def test_many_plans():
     [
         (
             "fft3_cases:modes_agree",
+            2,
+            {"shape": (2, 20, 18, 36), "dtype": "f8", "grid": (1, 2), "settings": [(3, 1, 0.5)], "effort": "estimate"},
+        ),
+        exhaustive(
+            "fft3_cases:modes_agree",
             4,
             {"shape": (2, 20, 18, 36), "dtype": "f8", "grid": (2, 2), "settings": [(3, 1, 0.5)], "effort": "estimate"},
         ),
@@ -219,7 +235,7 @@ def test_many_plans():
             2,
             {"mode": "poll", "grid": (1, 2), "dtype": "c16", "late": 0.5, "shape": (16, 24, 96)},
         ),
-        ("fft3_memory_cases:many_plans", 4, {"own": 4, "shared": 8}),
+        exhaustive("fft3_memory_cases:many_plans", 4, {"own": 4, "shared": 8}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
