@@ -4,10 +4,11 @@
     overlap links --hosts 2 --ranks 4 -- python bench/collectives.py --nbytes 8 1024
 
 Microseconds per call, the slowest rank's, in the median of rounds in which all take turns; and how many times as long
-mpi4py takes as we do from Python, and MPI's own functions as we do from compiled code (``mpi4py_x``, ``mpi_c_x``), in the median of the
-rounds' quotients. A collective with a root takes each rank in turn. With ``--thread-level`` mpi4py starts MPI at that level; a
-second run at the other one adds its times and quotients to the cases of the same file. What MPI's own functions take without
-Python (``mpi_c_us``) is measured in a compiled loop too, which calls them by their addresses in the library.
+mpi4py takes as we do from Python, and MPI's own functions as we do from compiled code (``mpi4py_x``, ``mpi_c_x``), in
+the median of the rounds' quotients. A collective with a root takes each rank in turn. With ``--thread-level`` mpi4py
+starts MPI at that level; a second run at the other one adds its times and quotients to the cases of the same file. What
+MPI's own functions take without Python (``mpi_c_us``) is measured in a compiled loop too, which calls them by their
+addresses in the library.
 """
 
 import argparse
@@ -147,11 +148,14 @@ def python_calls(target, name, size, block, other, pieces):
 
 
 def rounds_us(comm, fast, runs):
-    """Microseconds per call of several runs, in turns: for each round those of the slowest rank, after a first one that sets its length."""
+    """Microseconds per call of several runs, in turns: for each round those of the slowest rank, after a first one that
+    sets its length.
+    """
 
     def seconds(run, calls):
         comm.Barrier()
-        fast.Barrier()  # MPI's may spin: where cores are shared, its last rank leaves it milliseconds after the first one
+        # MPI's may spin: where cores are shared, its last rank leaves it milliseconds after the first one
+        fast.Barrier()
         started = perf_counter()
         run(calls)
         return (perf_counter() - started) / calls

@@ -3,10 +3,10 @@
     python bench/directions.py [--n 256] [--links shm 4gbit 2gbit] [--dtypes c16 f8] [--rounds N] [--json FILE]
 
 Starts its own ranks, each pinned to a core. Each of forward and backward in turns: without overlap (`off`), as the plan
-settles by itself (`auto`), its computing and its exchanges alone (C and T, of these settings), and mpi4py-fft's transform with
-its fastest of a few settings, where it is installed. Medians over the rounds of the slowest rank. ``t_over`` is
-``auto`` over C + T on shared memory and over max(C, T) on links; ``gain`` is ``off`` over ``auto``, ``peer_gain`` mpi4py-fft
-over ``auto``.
+settles by itself (`auto`), its computing and its exchanges alone (C and T, of these settings), and mpi4py-fft's
+transform with its fastest of a few settings, where it is installed. Medians over the rounds of the slowest rank.
+``t_over`` is ``auto`` over C + T on shared memory and over max(C, T) on links; ``gain`` is ``off`` over ``auto``,
+``peer_gain`` mpi4py-fft over ``auto``.
 """
 
 import argparse

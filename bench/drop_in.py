@@ -51,13 +51,13 @@ def measure(rounds, quick):
             columns[library, "forward"] = lambda plan=plan, u=u, uh=uh: plan.forward(u, uh)
             columns[library, "backward"] = lambda plan=plan, u=u, uh=uh: plan.backward(uh, u)
         seconds = {key: [] for key in columns}
-        for number in range(SETTLING + rounds):
+        for _ in range(SETTLING + rounds):
             for key, run in columns.items():
                 comm.Barrier()
                 started = time.perf_counter()
                 run()
                 seconds[key].append(comm.allreduce(time.perf_counter() - started, MPI.MAX))
-        for plan, u, uh, before in results.values():
+        for _, u, _, before in results.values():
             assert comm.allreduce(np.abs(np.asarray(u) - before).max(), MPI.MAX) < 1e-13
         spectra = [np.asarray(results[library][2]) for library in results]
         assert comm.allreduce(np.abs(spectra[0] - spectra[1]).max(), MPI.MAX) < 1e-13

@@ -106,7 +106,7 @@ def threads(n, dtype, rounds):
             "scipy": lambda: serial(given, workers=2),
         }
         seconds = {name: [] for name in columns}
-        for number in range(rounds + 1):
+        for _ in range(rounds + 1):
             for name, run in columns.items():
                 if name == "pyfftw" and dtype == "f8":
                     given[...] = field  # FFTW may have destroyed it

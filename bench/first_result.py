@@ -72,7 +72,8 @@ def main():
     }
     print(
         f"{record['case']}: first result after {record['first_result_s']:.2f} s (import {record['import_s']:.2f}, MPI "
-        f"{record['mpi_s']:.2f}, plan {record['plan_s']:.2f}, call {record['call_s']:.2f}), {record['process_s']:.2f} with "
+        f"{record['mpi_s']:.2f}, plan {record['plan_s']:.2f}, call {record['call_s']:.2f}), {record['process_s']:.2f} "
+        "with "
         f"Python's start; with cold caches {record['cold_s']:.2f}"
     )
     if options.json:

@@ -38,7 +38,7 @@ def timed(comm, columns, rounds):
     from mpi4py import MPI
 
     seconds = {name: [] for name in columns}
-    for number in range(rounds + 1):
+    for _ in range(rounds + 1):
         for name, run in columns.items():
             comm.Barrier()
             started = time.perf_counter()
@@ -84,7 +84,7 @@ def on_rank(task, grid, rounds):
                 columns["gradients of J0 phi"] = lambda: nonlinear.advect(solver.linear.psi)
             answer["copies"] = solver.copies
             answer["points"] = int(np.prod(state.global_shape))
-    for name, run in columns.items():
+    for run in columns.values():
         for _ in range(7):
             run()
     answer["seconds"] = timed(comm, columns, rounds)

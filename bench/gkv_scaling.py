@@ -9,6 +9,7 @@ Assumed: the machine file; this library's schedule in place of the note's loops.
 
 import argparse
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from overlap import files
@@ -36,7 +37,7 @@ def where_it_ends(rows):
     """Where the gain is largest, where the time stops falling, and where hiding stops paying."""
     best = max(rows, key=lambda row: row.gain)
     text = f"Largest gain {best.gain:.2f}x at {best.ranks} ranks ({best.limit})."
-    last = next((a for a, b in zip(rows, rows[1:]) if b.wall_s > 0.99 * a.wall_s), None)
+    last = next((a for a, b in pairwise(rows) if b.wall_s > 0.99 * a.wall_s), None)
     if last is not None:
         text += f" The time falls no further than at {last.ranks} ranks."
     paying = max((row.ranks for row in rows if row.gain >= PAYS), default=0)

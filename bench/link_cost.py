@@ -1,11 +1,12 @@
-"""What an exchange over a link takes from the cores of its ranks: that part of its time cannot be hidden behind computing.
+"""What an exchange over a link takes from the cores of its ranks: that part of its time cannot be hidden behind
+computing.
 
     overlap links --rate 1gbit --burst 20000 -- python -m mpi4py bench/link_cost.py [--nbytes 131072] [--rounds 300]
 
-Two ranks exchange by sockets of their own, one call to send and one to receive, in which they sleep: no MPI, no polls, no copies but the
-kernel's. A process that may have the core only while nobody else wants it counts on the core of each rank. What it loses in an exchange is the
-kernel's work for the link: TCP, the shaping of packets, their delivery. `hideable` is what is left of the time, the most that any
-library could hide of such an exchange on this machine.
+Two ranks exchange by sockets of their own, one call to send and one to receive, in which they sleep: no MPI, no polls,
+no copies but the kernel's. A process that may have the core only while nobody else wants it counts on the core of each
+rank. What it loses in an exchange is the kernel's work for the link: TCP, the shaping of packets, their delivery.
+`hideable` is what is left of the time, the most that any library could hide of such an exchange on this machine.
 """
 
 from __future__ import annotations

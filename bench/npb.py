@@ -4,10 +4,10 @@
     python bench/npb.py equal [--npb "mpiexec -n 2 npb/bin/{kernel}.A.x" ...]
     python bench/npb.py slow | links
 
-`verified` runs all kernels on each number of ranks. The others run class A (--class) on 2 ranks: `equal` on equal ones, a
-round of ours and one of each other program in turn; `slow` with a rank that keeps 4/7 of its core, balanced over even shares; `links`
-the same on links of 2 Gbit/s, weights 7 : 4 (or --balance) and hidden over even shares that hide nothing. All end with status 1 where a
-verification failed.
+`verified` runs all kernels on each number of ranks. The others run class A (--class) on 2 ranks: `equal` on equal ones,
+a round of ours and one of each other program in turn; `slow` with a rank that keeps 4/7 of its core, balanced over even
+shares; `links` the same on links of 2 Gbit/s, weights 7 : 4 (or --balance) and hidden over even shares that hide
+nothing. All end with status 1 where a verification failed.
 """
 
 from __future__ import annotations

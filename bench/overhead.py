@@ -7,7 +7,8 @@ kind (blocking for ``off`` and ``block``, nonblocking and hot for ``poll``), in 
 
 * ``call_us``: one call of a pipeline of one slice that awaits one `Alltoall` of 16 bytes, with a skeleton
   and without one (then every call learns what it awaits);
-* ``written_call_us``: as ``call_us``, where blocking agreements of the runtime go by remote writes (`overlap.collectives`);
+* ``written_call_us``: as ``call_us``, where blocking agreements of the runtime go by remote writes
+  (`overlap.collectives`);
 * ``short_us``: one call of eight such slices;
 * ``slice_us``: one slice with one await in a job of many;
 * ``plan_us``: one forward transform of an `FFT2` of a single 4 x 4 plane per rank;

@@ -1,11 +1,12 @@
 """Clusters with one slow node, simulated on 2 to 64 ranks, beside what was measured with blocks of different numbers.
 
-The kernels of the NAS Parallel Benchmarks, class B, were run on Athlon nodes joined by Myrinet, one of them slower (Sasou and
-Matsuoka, "An Efficient NAS Parallel Benchmarks Algorithm for Heterogeneous Clusters", tables 3, 4, 5, 8 and 9, here as ratios). There, more blocks on fast nodes meant more
-messages. Here every rank has one share, in proportion to its speed, and as many messages as with even shares. What a kernel
-computes on one node is taken from the smallest run on equal nodes; exchanges are those of a one-dimensional partition, as
-all-to-alls of their bytes and messages. ``python bench/slow_node.py [--ranks 2 4 8]`` prints tables in Markdown; "there" was measured,
-"here" is simulated, and the bound is the sum of the speeds over that of fast nodes.
+The kernels of the NAS Parallel Benchmarks, class B, were run on Athlon nodes joined by Myrinet, one of them slower
+(Sasou and Matsuoka, "An Efficient NAS Parallel Benchmarks Algorithm for Heterogeneous Clusters", tables 3, 4, 5, 8 and
+9, here as ratios). There, more blocks on fast nodes meant more messages. Here every rank has one share, in proportion
+to its speed, and as many messages as with even shares. What a kernel computes on one node is taken from the smallest
+run on equal nodes; exchanges are those of a one-dimensional partition, as all-to-alls of their bytes and messages.
+``python bench/slow_node.py [--ranks 2 4 8]`` prints tables in Markdown; "there" was measured, "here" is simulated, and
+the bound is the sum of the speeds over that of fast nodes.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ def simulated_s(kernel: Kernel, speeds: tuple[float, ...], weights: tuple[float,
 
 
 def rows(kernel: Kernel, counts: list[int]) -> list[tuple[float, ...]]:
-    """For each number of ranks: gain over even shares, share of all fast nodes' speed, the same hidden, and its bound."""
+    """For each number of ranks: gain over even shares, share of all fast nodes' speed, the same hidden, and its
+    bound.
+    """
     found = []
     for ranks in counts:
         fast, slow = (1.0,) * ranks, (*(1.0,) * (ranks - 1), kernel.speed)
@@ -132,7 +135,8 @@ def main() -> None:
     given = parser.parse_args()
     for name, kernel in KERNELS.items():
         print(
-            f"\n{name}, the slow node's speed {kernel.speed:.2f}\n\n| ranks | uneven over even: there | here | here, hidden | "
+            f"\n{name}, the slow node's speed {kernel.speed:.2f}\n\n| ranks | uneven over even: there | here | here, "
+            "hidden | "
             "uneven over equal fast nodes: there | here | bound |\n|" + "---|" * 7
         )
         for ranks, gain, kept, hidden, bound in rows(kernel, given.ranks):

@@ -6,7 +6,8 @@ Starts its own ranks, each pinned to a core, with one thread each. c2c and r2c, 
 plane, from one array to another, each library in turns with the others: the median over the rounds of the slowest
 rank's time per call. Nobody scales. Beside this library, as it comes (`--effort`) and settles in its first calls:
 
-* mpi4py-fft, on arrays of its own, the fastest of its settings (backend, collapse, slab or its default grid), FFTW_MEASURE;
+* mpi4py-fft, on arrays of its own, the fastest of its settings (backend, collapse, slab or its default grid),
+  FFTW_MEASURE;
 * on one rank `scipy.fft` with one thread, and pyfftw: one plan of all axes, FFTW_MEASURE, executed on its own arrays.
 
 ``ratio`` is the fastest other library's time over ours: above 1 ours is faster. Results are compared with NumPy's

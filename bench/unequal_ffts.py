@@ -4,9 +4,10 @@
     overlap links --rate 2gbit --speeds 7 4 -- python bench/unequal_ffts.py --weights 7 4
     overlap links --hosts 1 --ranks 2 --speeds 1 1 -- python bench/unequal_ffts.py --balance
 
-Prints a table in Markdown, ms, medians of rounds in which all columns are run in turn. Without weights, plans of even shares are
-balanced again and again, and run beside ones that are not. A rank's speed is its share over the time that it
-computes, measured while all ranks compute; "C" is the time of the whole work at the sum of the speeds, "T" that of the exchanges alone.
+Prints a table in Markdown, ms, medians of rounds in which all columns are run in turn. Without weights, plans of even
+shares are balanced again and again, and run beside ones that are not. A rank's speed is its share over the time that it
+computes, measured while all ranks compute; "C" is the time of the whole work at the sum of the speeds, "T" that of the
+exchanges alone.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def row(comm: MPI.Intracomm, name: str, weights: list[float], rounds: int) -> st
         bound_s = max(together_s, moving_s)
         shares = " : ".join(f"{1e3 * one:.1f}" for one in computing_s)
         return (
-            f"| {name} | {1e3 * even_s:.1f} | {1e3 * plan_s:.1f} | {1e3 * together_s:.1f} ({shares}) | {1e3 * moving_s:.1f} | "
+            f"| {name} | {1e3 * even_s:.1f} | {1e3 * plan_s:.1f} | {1e3 * together_s:.1f} ({shares}) | "
+            f"{1e3 * moving_s:.1f} | "
             f"{plan_s / bound_s:.3f} | {even_s / plan_s:.2f} | {plan.forward.settings} |"
         )
 
@@ -98,7 +100,8 @@ def balanced_row(comm: MPI.Intracomm, name: str, rounds: int) -> str:
                 for one, (u, out) in arrays.items():
                     found[one].append(timed(comm, one.runtime, lambda: one.forward(u, out=out))[1])
         even_s, plan_s = (1e3 * median(times) for times in found.values())
-        return f"| {name} | {even_s:.1f} | {plan_s:.1f} | {plan_s / even_s:.3f} | {changes} of {rounds} | {min(speeds):.3f} |"
+        times = f"{even_s:.1f} | {plan_s:.1f} | {plan_s / even_s:.3f}"
+        return f"| {name} | {times} | {changes} of {rounds} | {min(speeds):.3f} |"
 
 
 def main() -> None:
@@ -118,7 +121,8 @@ def main() -> None:
         told += [balanced_row(comm, name, given.rounds) for name in given.only]
     else:
         told = [
-            "| | even shares | weighted | C (each rank computing) | T | weighted over the larger of C and T | gain | settings |",
+            "| | even shares | weighted | C (each rank computing) | T | weighted over the larger of C and T | gain | "
+            "settings |",
             "|" + "---|" * 8,
         ]
         told += [row(comm, name, given.weights, given.rounds) for name in given.only]

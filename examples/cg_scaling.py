@@ -2,13 +2,14 @@
 
     python examples/cg_scaling.py [nasa2910 ... nd24k] [--ranks 1 2 4 8 16 32 64] [--jitter 0.05]
 
-The algorithm is that of `conjugate_gradients.py`, with a third dot product and reduction as in Matsumoto et al. (2015), on the
-machine of that paper: one GPU on each node; remote writes on a torus of 2 x p/2 nodes, or MPI on a fat tree. Every rank has its
-own clock. A step of a collective ends on a rank when the message of its partner has come, so that one late rank delays all:
-allgather by recursive doubling, allreduce by dissemination, with log2(p) steps each.
+The algorithm is that of `conjugate_gradients.py`, with a third dot product and reduction as in Matsumoto et al. (2015),
+on the machine of that paper: one GPU on each node; remote writes on a torus of 2 x p/2 nodes, or MPI on a fat tree.
+Every rank has its own clock. A step of a collective ends on a rank when the message of its partner has come, so that
+one late rank delays all: allgather by recursive doubling, allreduce by dissemination, with log2(p) steps each.
 
-What the numbers are taken from: latencies, bandwidths, table 6 and the mapping of ranks from the paper; what it does not say, from the
-data sheet of the GPU or so that its other figures come out (`MPI`, `Gpu`). The paper ends at 16 ranks; what is beyond is a forecast.
+What the numbers are taken from: latencies, bandwidths, table 6 and the mapping of ranks from the paper; what it does
+not say, from the data sheet of the GPU or so that its other figures come out (`MPI`, `Gpu`). The paper ends at 16
+ranks; what is beyond is a forecast.
 """
 
 import argparse
@@ -63,8 +64,8 @@ class Network:
 
 # GPU to GPU: 1.9 us and 2.8 GB/s; processor to processor, table 6: 1.5, 2.6, 5.0, 6.4 us on 2, 4, 8, 16 nodes.
 REMOTE_WRITES = Network((Protocol(1.9e-6, 2.8e9),), 0.0, 1.6e-6, True)
-# 3.5 us for 16 bytes, 4.4 GB/s at most, and as fast as remote writes at 128 KB: so long messages start within 19 us. That the
-# short ones' protocol is good for up to 16 KB is an assumption. Table 6: 5.2, 8.1, 10.4, 14.2 us.
+# 3.5 us for 16 bytes, 4.4 GB/s at most, and as fast as remote writes at 128 KB: so long messages start within 19 us.
+# That the short ones' protocol is good for up to 16 KB is an assumption. Table 6: 5.2, 8.1, 10.4, 14.2 us.
 MPI = Network((Protocol(3.5e-6, 0.9e9), Protocol(19e-6, 4.4e9)), 2.3e-6, 2.9e-6, False)
 
 
@@ -77,7 +78,8 @@ class Gpu:
     bandwidth_Bps : float
         Its memory's, with error correction: three quarters of the data sheet's 250 GB/s.
     product_s, dot_s, update_s : float
-        Before a kernel works. The dot product's, with its result on the processor, is the paper's 14 us; the others are assumed.
+        Before a kernel works. The dot product's, with its result on the processor, is the paper's 14 us; the others are
+        assumed.
     """
 
     bandwidth_Bps: float = 187e9
@@ -148,7 +150,9 @@ def allreduce(clocks: np.ndarray, network: Network) -> np.ndarray:
 def iteration_s(
     name: str, ranks: int, network: Network, gpu: Gpu = Gpu(), jitter: float = 0.0, iterations: int = 100
 ) -> float:
-    """Seconds of an iteration of the slowest rank; `jitter` is the standard deviation of the logarithm of computing times."""
+    """Seconds of an iteration of the slowest rank; `jitter` is the standard deviation of the logarithm of computing
+    times.
+    """
     rows, entries = (number / ranks for number in MATRICES[name])
     chance = np.random.default_rng(1)
 

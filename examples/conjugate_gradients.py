@@ -3,8 +3,8 @@
     mpiexec -n 2 python examples/conjugate_gradients.py [nasa2910 | ... | nd24k | FILE.mtx] [--iterations 1000]
 
 Rows of a sparse matrix are split over the ranks, as in Matsumoto et al. (2015), figure 13, with the quotient taken
-after the reduction and without its third reduction. The matrices of its table 7 are stood in for by random bands with as
-many rows and entries, symmetric and positive definite, made from a seed; a Matrix Market file is read as it is. The
+after the reduction and without its third reduction. The matrices of its table 7 are stood in for by random bands with
+as many rows and entries, symmetric and positive definite, made from a seed; a Matrix Market file is read as it is. The
 same compiled loops run once more with mpi4py's collectives between them. The solution is known.
 """
 
@@ -15,7 +15,8 @@ from time import perf_counter
 
 import mpi4py
 
-# Serialized is enough, and MPI is fastest then; MPI4PY_RC_THREAD_LEVEL=multiple in the environment is mpi4py's own choice.
+# Serialized is enough, and MPI is fastest then; MPI4PY_RC_THREAD_LEVEL=multiple in the environment is mpi4py's own
+# choice.
 mpi4py.rc.thread_level = os.environ.get("MPI4PY_RC_THREAD_LEVEL", "serialized")
 import numba
 import numpy as np
@@ -132,9 +133,11 @@ def solve_by_mpi(comm, size, starts, columns, values, b, x, iterations, toleranc
 
 
 def microseconds(comm, runs, b, expected, iterations):
-    """Times of an iteration of several solvers, in turns, of the slowest rank: the medians, of each round's quotient too.
+    """Times of an iteration of several solvers, in turns, of the slowest rank: the medians, of each round's quotient
+    too.
 
-    Each round solves the system as often as takes so many iterations: beyond the solution there are no more numbers to divide.
+    Each round solves the system as often as takes so many iterations: beyond the solution there are no more numbers to
+    divide.
     """
 
     def solved_s(run, least):

@@ -48,8 +48,8 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     function : callable, optional
         Without it a decorator is returned.
     **options
-        As `numba.njit` takes them. Unless given otherwise, ``nogil=True`` and ``error_model="numpy"``: without the latter
-        the checks of divisors keep loops from being vectorised.
+        As `numba.njit` takes them. Unless given otherwise, ``nogil=True`` and ``error_model="numpy"``: without the
+        latter the checks of divisors keep loops from being vectorised.
 
     Returns
     -------
@@ -65,7 +65,8 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 class CFunction:
-    """A C function of some signature for compiled code, compiled when its address is asked for, and kept in files as well.
+    """A C function of some signature for compiled code, compiled when its address is asked for, and kept in files as
+    well.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ class _CodeFiles:
             path.unlink(missing_ok=True)
 
     def _path(self, key):
-        """The file for a signature; None where the text of a type is good in this process only."""
+        """Return the file for a signature; None where the text of a type is good in this process only."""
         text = repr([str(part) for part in key])
         if " at 0x" in text:
             return None
@@ -170,7 +171,7 @@ def source_digest(function: Callable[..., Any], options: Any = ()) -> str:
 
 
 def _modules_of_code(function):
-    """The modules with compiled code that one comes to from a function's module through its names."""
+    """Find the modules with compiled code that one comes to from a function's module through its names."""
     found, todo = {}, [function.__module__]
     while todo:
         name = todo.pop()

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 
 def read(path: str | os.PathLike[str], limit_nbytes: int) -> bytes:
-    """The content of a regular file, which is not waited for: a named pipe is refused at once.
+    """Read a regular file, which is not waited for: a named pipe is refused at once.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class ErrorKeepingFile:
     error: OSError | None
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file, self.error = open(path, "r+b", buffering=0), None
+        self._file, self.error = open(path, "r+b", buffering=0), None  # noqa: SIM115 (closed by `__exit__`)
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +207,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 def _umask() -> int:
-    """What the process keeps from others; the only way to read it is to set it."""
+    """Return what the process keeps from others; the only way to read it is to set it."""
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
@@ -217,7 +217,7 @@ CACHE_VARIABLE = "OVERLAP_CACHE"
 
 
 def user_folder() -> Path | None:
-    """The folder for what is remembered for this user, or None where nothing shall be kept.
+    """Return the folder for what is remembered for this user, or None where nothing shall be kept.
 
     It is OVERLAP_CACHE (empty: nothing is kept), by default ``overlap`` in the user's cache folder.
     """

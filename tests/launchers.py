@@ -155,10 +155,8 @@ class Launcher:
             Naming the last case, if anything is printed, fails or is left behind.
         """
         self._disconnect()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(processes.GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass
         status = self.process.poll()
         left = end_all(self.mark, 0 if status is None else processes.GRACE_S)
         err = text_of(self.folder, "err")

@@ -1,12 +1,13 @@
 """What a case may not leave behind on a rank that runs the next one, and what is put back for it.
 
-Put back silently, as a process of its own would start with it: the environment, `sys.argv`,
-`sys.path`, modules hidden by None, warnings filters, numpy's error state; FFTW forgets its wisdom, the drop-in its runtimes.
-Anything else that differs fails the case by name: threads, open descriptors (but for fonts, which
-matplotlib keeps open), shared memory segments, duplicates of the world communicator, unreceived messages, signal handlers, priority,
-cores, the folder, resource limits, the garbage collector's switch, sizes of thread pools.
+Put back silently, as a process of its own would start with it: the environment, `sys.argv`, `sys.path`, modules hidden
+by None, warnings filters, numpy's error state; FFTW forgets its wisdom, the drop-in its runtimes. Anything else that
+differs fails the case by name: threads, open descriptors (but for fonts, which matplotlib keeps open), shared memory
+segments, duplicates of the world communicator, unreceived messages, signal handlers, priority, cores, the folder,
+resource limits, the garbage collector's switch, sizes of thread pools.
 """
 
+import contextlib
 import functools
 import gc
 import os
@@ -106,10 +107,8 @@ def descriptors():
     """Open files and channels, each as its number and what it is."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        try:
+        with contextlib.suppress(OSError):  # the listing's own
             found.add(f"{entry.name} -> {os.readlink(entry)}")
-        except OSError:  # the listing's own
-            pass
     return {name for name in found if not name.endswith(".ttf")}
 
 

@@ -1,5 +1,6 @@
 """Processes of the tests' MPI jobs: started under either MPI library, found by a mark, ended."""
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -93,10 +94,8 @@ def end_all(mark, grace_s):
     survivors = left
     while survivors:
         for pid in survivors:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.02)
         survivors = marked(mark)
     return left

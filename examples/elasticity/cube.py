@@ -1,7 +1,7 @@
 """The stiffness matrix of an elastic cube: trilinear hexahedra, blocks of 3 x 3, assembled node by node.
 
-Young's modulus 1, unit elements; the faces x = 0, y = 0 and z = 0 slide, the face z = n is pulled by a uniform traction of 1. The
-displacement is linear then, ``(-nu x, -nu y, z)``, and these elements reproduce it.
+Young's modulus 1, unit elements; the faces x = 0, y = 0 and z = 0 slide, the face z = n is pulled by a uniform traction
+of 1. The displacement is linear then, ``(-nu x, -nu y, z)``, and these elements reproduce it.
 """
 
 from __future__ import annotations

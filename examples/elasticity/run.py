@@ -2,9 +2,9 @@
 
     mpiexec -n 2 python examples/elasticity/run.py --elements 16 --picture cube.png
 
-The benchmark problem of GeoFEM: a matrix of 3 x 3 blocks, CG with the inverse diagonal blocks (or incomplete factors), until
-norm(b - A x) < 1e-8 norm(b). Every rank has a run of planes of nodes; a product computes the rows that need no other
-rank's nodes while these are on their way. It ends by comparing with the exact displacement.
+The benchmark problem of GeoFEM: a matrix of 3 x 3 blocks, CG with the inverse diagonal blocks (or incomplete factors),
+until norm(b - A x) < 1e-8 norm(b). Every rank has a run of planes of nodes; a product computes the rows that need no
+other rank's nodes while these are on their way. It ends by comparing with the exact displacement.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ def conductivity(
 ) -> np.ndarray:
     """Make the field of the whole grid.
 
-    White noise of a cube of `period` cells, periodic, is filtered by exp(-(k length)^2 / 4) in Fourier space, which makes
-    exp(-(r / length)^2 / 2) its correlation, roughly; its logarithm is scaled so that the largest magnitude is `contrast`. The cube
-    is repeated along all axes.
+    White noise of a cube of `period` cells, periodic, is filtered by exp(-(k length)^2 / 4) in Fourier space, which
+    makes exp(-(r / length)^2 / 2) its correlation, roughly; its logarithm is scaled so that the largest magnitude is
+    `contrast`. The cube is repeated along all axes.
 
     Parameters
     ----------

@@ -2,10 +2,10 @@
 
     mpiexec -n 4 python examples/groundwater/run.py --cells 32 --switch all --picture groundwater.png
 
-div(lambda grad phi) = 1 on cubes of edge 1, finite volumes; phi = 0 on top, nothing flows through the other sides. Conjugate
-gradients with one cycle of multigrid, until norm(b - A x) <= 1e-12 norm(b). With ``--switch all`` each level from which the coarser
-ones are gathered to one rank is tried: a finer one takes fewer iterations, and a larger problem on one rank. With ``--uniform`` lambda
-is 1, and the head is compared with the exact one.
+div(lambda grad phi) = 1 on cubes of edge 1, finite volumes; phi = 0 on top, nothing flows through the other sides.
+Conjugate gradients with one cycle of multigrid, until norm(b - A x) <= 1e-12 norm(b). With ``--switch all`` each level
+from which the coarser ones are gathered to one rank is tried: a finer one takes fewer iterations, and a larger problem
+on one rank. With ``--uniform`` lambda is 1, and the head is compared with the exact one.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def gathered(comm: MPI.Intracomm, blocks: Blocks, values: np.ndarray) -> np.ndar
 def times_by_level(blocks: Blocks, costs: Costs, cores: int = 1, iterations: list[int] | None = None) -> list[float]:
     """Seconds of a cycle by the switching level, or of a solution where the iterations with the last levels are given.
 
-    The last level is the original scheme: as many cells as there are ranks are gathered, and one core of a rank computes them; with
-    coarse-grid aggregation all of its cores do.
+    The last level is the original scheme: as many cells as there are ranks are gathered, and one core of a rank
+    computes them; with coarse-grid aggregation all of its cores do.
     """
     last = last_switch(blocks)
     times = [costs.cycle_s(levels_of(blocks, switch)) for switch in range(1, last + 1)]
@@ -152,7 +152,8 @@ def simulate(ranks: list[int], cells: tuple[int, ...], costs: Costs, cores: int,
     """Print these times, of grids with so many cells per rank."""
     scale, what = (1, "s of a solution") if iterations else (1e3, "ms of a cycle")
     print(
-        f"{'x'.join(map(str, cells))} cells per rank, {1e9 * costs.cell_s:g} ns per cell, {1e6 * costs.latency_s:g} us and "
+        f"{'x'.join(map(str, cells))} cells per rank, {1e9 * costs.cell_s:g} ns per cell, {1e6 * costs.latency_s:g} us "
+        "and "
         f"{1e9 * costs.byte_s:g} ns per byte of a message: {what} by switching level, best in brackets"
     )
     for count in ranks:
@@ -258,7 +259,8 @@ def main() -> None:
     switches = {"all": list(range(1, last_switch(blocks) + 1)), "auto": [None]}.get(given.switch) or [int(given.switch)]
     if comm.rank == 0:
         print(
-            f"{'x'.join(map(str, shape))} cells on {comm.size} ranks ({'x'.join(map(str, blocks.grid))}), log10(lambda) from "
+            f"{'x'.join(map(str, shape))} cells on {comm.size} ranks ({'x'.join(map(str, blocks.grid))}), "
+            "log10(lambda) from "
             f"{np.log10(coefficient.min()):.2f} to {np.log10(coefficient.max()):.2f}, smoother {given.smoother}"
         )
         print("switching level  iterations  set-up ms  solve ms  ms/iteration  true residual", flush=True)

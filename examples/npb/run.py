@@ -4,9 +4,8 @@
     python examples/npb/run.py mg --class A --ranks 2 --balance --json mg.json --picture mg.png
     python examples/npb/run.py ep --class W --ranks 2 --weights 7 4
 
-Without options shares are even. With --weights or --balance a run with even shares comes first, with --plain one of even shares
-that waits for every exchange, and all are told.
-It ends with status 1 where NPB's verification fails.
+Without options shares are even. With --weights or --balance a run with even shares comes first, with --plain one of
+even shares that waits for every exchange, and all are told. It ends with status 1 where NPB's verification fails.
 """
 
 from __future__ import annotations

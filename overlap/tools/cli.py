@@ -96,7 +96,7 @@ def _as_rank(argv):
 
     rank = MPI.COMM_WORLD.rank
     if rank > 0:
-        sys.stdout = sys.stderr = open(os.devnull, "w")
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (to the end)
     try:
         return _run(argv, rank)
     except SystemExit:
@@ -111,7 +111,7 @@ def _as_rank(argv):
 
 
 def _split_command(argv):
-    """What is before the first ``--``, and what after it (None without one)."""
+    """Split arguments into those before the first ``--`` and those after it (None without one)."""
     if "--" not in argv:
         return argv, None
     at = argv.index("--")

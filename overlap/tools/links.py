@@ -51,6 +51,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -234,7 +235,7 @@ def _run(spec, environ, stdout, deadline_s):
         )
     finally:
         os.close(status_w)
-        status = open(status_r, encoding="utf-8", errors="replace")
+        status = open(status_r, encoding="utf-8", errors="replace")  # noqa: SIM115 (below)
     try:
         with status:
             reason = status.read()  # ends when the links are made, or could not be
@@ -372,10 +373,8 @@ def _mount(hosts):
     names = Path("/dev/shm/hosts")
     names.write_text("127.0.0.1 localhost\n" + "".join(f"{_address(host)} h{host}\n" for host in range(hosts)))
     for args in ((str(names).encode(), b"/etc/hosts", None, _MS_BIND, None), (b"proc", b"/proc", b"proc", 0, None)):
-        try:
+        with suppress(OSError):  # a container may refuse it; then /proc shows the outer process numbers
             _call("mount", *args)
-        except OSError:
-            pass  # a container may refuse it; then /proc shows the outer process numbers
     names.unlink()
 
 

@@ -94,7 +94,7 @@ def _fitted(words: str, values: Sequence[str], width: int) -> list[str]:
 def form_values(
     C: float, T: float, workers: int, slices: int | None, measured: Mapping[str, float | None] | None = None
 ) -> dict[str, Any]:
-    """The numbers that `closed_forms` shows, by name; times in seconds."""
+    """Compute the numbers that `closed_forms` shows, by name; times in seconds."""
     fill = {} if slices is None else {"slices": slices}
     return {
         "compute_s": C,
@@ -245,7 +245,7 @@ def _row(workload, machine, ranks, chunk, compute_s, options):
 
 
 def _limit(program, workload, machine, options, found):
-    """What takes most of the longer of C and T, in words."""
+    """Say in words what takes most of the longer of C and T."""
     limit = "computing"
     if found.communication_s > found.compute_s:
         transfers = [transfer for slice_ in program.transfers for transfer in slice_]

@@ -1,12 +1,13 @@
 """A slow rank made real: processes that take a part of its core's time, and a look at how much is left.
 
-A competitor burns in bursts of some tens of microseconds, and looks after each at the processor time that it got so far and at
-the clock: so its part is right over half a millisecond (ranks that meet a few times in a millisecond wait for long bursts, which
-a slow processor does not have), whatever the kernel's scheduler does, and whoever else is there. Where it may,
-it runs at the highest priority, to be let in at once; where it may not, there are as many as have a right to that part
-among equals. What it takes is a part of the time, also while the rank waits.
+A competitor burns in bursts of some tens of microseconds, and looks after each at the processor time that it got so far
+and at the clock: so its part is right over half a millisecond (ranks that meet a few times in a millisecond wait for
+long bursts, which a slow processor does not have), whatever the kernel's scheduler does, and whoever else is there.
+Where it may, it runs at the highest priority, to be let in at once; where it may not, there are as many as have a right
+to that part among equals. What it takes is a part of the time, also while the rank waits.
 
-`overlap links` starts them in its namespaces, where they end with everything else. This file is also the program that they run.
+`overlap links` starts them in its namespaces, where they end with everything else. This file is also the program that
+they run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 LEAST = 0.05  # share of a core that a rank keeps, at least
 _PERIOD_S = 0.0001  # of bursts and pauses
@@ -28,11 +30,12 @@ _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
 
 
 def problem_of(shares: Mapping[int, float], ranks: int, cores: int) -> str | None:
-    """What is wrong with the shares of their cores that some ranks shall keep, or None."""
+    """Say what is wrong with the shares of their cores that some ranks shall keep, or None."""
     for rank, share in shares.items():
         if not 0 <= rank < ranks or not LEAST <= share <= 1:
             return (
-                f"expected ranks from 0 to {ranks - 1} with shares from {LEAST} to 1 of their cores, received rank {rank} "
+                f"expected ranks from 0 to {ranks - 1} with shares from {LEAST} to 1 of their cores, received rank "
+                f"{rank} "
                 f"with {share:g}"
             )
     if shares and cores < ranks:
@@ -69,7 +72,7 @@ def slow_down(cores: Mapping[int, int], shares: Mapping[int, float]) -> list[str
 
 
 def _measured(cores):
-    """The share of its time that one more process gets of each core, all at once."""
+    """Measure the share of its time that one more process gets of each core, all at once."""
     looking = {rank: _started("look", core, _LOOK_S) for rank, core in cores.items()}
     return {rank: float(process.communicate()[0]) for rank, process in looking.items()}
 
@@ -87,10 +90,8 @@ def _started(what, core, number):
 
 def _compete(taken):
     """Take that share of the core's time, until killed."""
-    try:
+    with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
-    except OSError:
-        pass
     print(flush=True)
     started, used = time.perf_counter(), time.process_time()
     while True:

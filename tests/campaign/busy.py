@@ -48,7 +48,8 @@ def compare(loops, *arguments, factor=FACTOR):
     with busy(loops):
         loaded_s = timed(*arguments)
     print(
-        f"demo {' '.join(map(str, arguments))} beside {loops} busy processes: {loaded_s:.1f} s, without {quiet_s():.1f} s"
+        f"demo {' '.join(map(str, arguments))} beside {loops} busy processes: {loaded_s:.1f} s, without "
+        f"{quiet_s():.1f} s"
     )
     assert loaded_s <= factor * quiet_s(), f"took {loaded_s:.1f} s, and {quiet_s():.1f} s without other work"
 

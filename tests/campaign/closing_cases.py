@@ -1,5 +1,7 @@
 """Errors while runtimes and plans are closed, and in skeletons, which `fault_cases` and `site_cases` have not."""
 
+# ruff: noqa: F821 (functions use what is deleted after their last call)
+
 import os
 import signal
 import time
@@ -49,7 +51,9 @@ def spoilt(make, how, owner, name):
 
 
 def closings(comm, seed, count, wait, depth, workers):
-    """Errors in a ``with`` block, in a slice that closes its runtime, and while that is closed: all is closed, and each has its error."""
+    """Errors in a ``with`` block, in a slice that closes its runtime, and while that is closed: all is closed, and each
+    has its error.
+    """
     drawn = np.random.default_rng(seed)
     shape = (4, 2 * comm.size + 1, 2 * comm.size + 2)
     u, right, before, slowest = random(drawn, shape, "f8"), None, None, 0.0

@@ -14,7 +14,10 @@ ENDED_S = 5.0
 
 
 def run(seed):
-    """Some faults in one job, which leaves nothing behind; `jobs` looks. With failing skeletons each is a job, and ends it."""
+    """Some faults in one job, which leaves nothing behind; `jobs` looks.
+
+    With failing skeletons each is a job, and ends it.
+    """
     drawn = Drawn(seed)
     if seed >= CLOSING and seed % 2:
         for _ in range(FAULTS):
@@ -75,7 +78,8 @@ PART = Part(
     "one of 22 kinds of exceptions in a slice program, a transform's steps or planning, on one rank or "
     "several: one exception on all ranks before the deadline of 30 s, the next three transforms bit-right, no thread, "
     "communicator, descriptor or segment left; 600 more before each of 12 kinds of await, in a part, in functions of "
-    "fields, in making buffers, in tuning: the exception comes within 5 s; 150 more in closing (the others close, and nothing "
+    "fields, in making buffers, in tuning: the exception comes within 5 s; 150 more in closing (the others close, and "
+    "nothing "
     "is left) and in skeletons (the job ends within 5 s and says why)",
     3750,
     run,

@@ -60,9 +60,9 @@ class Record:
 
     The latter is None until it is tried, and empty where it was not found.
 
-    A failure is a dict of its seed, commit and problem, and stays. Under "again" it lists the later runs of the same seed,
-    each a commit and how many trials passed and failed on it. A seed that was ended from outside is among `cut`, with its
-    commit and seconds, and is the next one all the same.
+    A failure is a dict of its seed, commit and problem, and stays. Under "again" it lists the later runs of the same
+    seed, each a commit and how many trials passed and failed on it. A seed that was ended from outside is among `cut`,
+    with its commit and seconds, and is the next one all the same.
     """
 
     seed: int = 0
@@ -136,7 +136,7 @@ class Campaign:
         A seed is begun if the longest until then would end in time.
         """
         chosen = [part for part in self.parts if not names or part.name in names]
-        return all([self._run_part(part, 60 * minutes / len(chosen)) for part in chosen])
+        return all([self._run_part(part, 60 * minutes / len(chosen)) for part in chosen])  # noqa: C419 (all run, whatever fails)
 
     def run_again(self, names: Sequence[str] = (), minutes: float = 1.0, times: int = 3) -> bool:
         """Run the seeds that have failed again, so often on this commit in all; True if none fails now."""
@@ -247,7 +247,8 @@ class Campaign:
                     "those that it asks for:"
                 ),
                 "",
-                "| part | what is tried, and must hold | asked for | made | failed | of them pass now | its defect is found | s | commits |",
+                "| part | what is tried, and must hold | asked for | made | failed | of them pass now | its defect is "
+                "found | s | commits |",
                 "|---|---|---|---|---|---|---|---|---|",
                 *rows,
                 "",
@@ -255,15 +256,18 @@ class Campaign:
                 f"Python {about['machine']['python']}; {versions}. Ranks, mode and MPI library are "
                 "drawn from the seed; one worker per rank unless drawn.",
                 "",
-                "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again). A failure stays in this "
-                "list; of its seed's later runs (`python -m tests.campaign --again`) the commit and the number that passed stand behind "
+                "Failures, each with its seed (`python -m tests.campaign --part NAME --seed N` runs it again). A "
+                "failure stays in this "
+                "list; of its seed's later runs (`python -m tests.campaign --again`) the commit and the number that "
+                "passed stand behind "
                 "it, and it counts as passing now if the last commit that ran it passed every time:"
                 if failures
                 else "No trial has failed.",
                 *failures,
                 "",
                 *[
-                    "Seeds that the end of the time given has cut off; each was run again from its beginning, or is the next one:",
+                    "Seeds that the end of the time given has cut off; each was run again from its beginning, or is "
+                    "the next one:",
                     *cut,
                     "",
                 ]

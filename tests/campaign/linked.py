@@ -1,4 +1,6 @@
-"""`overlap links`, killed at random moments, also two at once, by root and by nobody: nothing of it is left after a second."""
+"""`overlap links`, killed at random moments, also two at once, by root and by nobody: nothing of it is left after a
+second.
+"""
 
 import os
 import signal
@@ -79,7 +81,8 @@ def defect():
 PART = Part(
     "links",
     f"`links.run`, alone or two at once, ended by a signal at a random moment, {OWN} times as "
-    f"the user who runs the campaign (root, in this report) and {OWN} times as one without privileges: no process is left "
+    f"the user who runs the campaign (root, in this report) and {OWN} times as one without privileges: no process is "
+    "left "
     f"after {AFTER_S:.0f} s, the host's interfaces, addresses, routes and mounts are as they were",
     2 * OWN,
     run,

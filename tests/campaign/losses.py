@@ -79,7 +79,9 @@ def _job(folder, ranks, mpi, rank, own, delay_s, tuning, rounds=None):
 
 @functools.cache
 def _compile(mpi):
-    """Have numba compile what the jobs call: no rank waits for another one meanwhile, so no deadline runs, for seconds."""
+    """Have numba compile what the jobs call: no rank waits for another one meanwhile, so no deadline runs, for
+    seconds.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="overlap-loss-") as folder,
         _job(folder, 2, mpi, 0, None, 0.0, f"{folder}/tuning.json", rounds=1) as job,
@@ -141,7 +143,8 @@ PART = Part(
     "losses",
     f"a rank lost by {', '.join(HOWS)} while it plans, runs or closes: the job has ended {OVER_S:.0f} s after "
     f"its deadline of {victim.DEADLINE_S:.0f} s, with a status other than 0, no process and nothing in /dev/shm left; "
-    "with complete stacks where no launcher notices; the last 100 also while it tunes and writes, and the tuning file is "
+    "with complete stacks where no launcher notices; the last 100 also while it tunes and writes, and the tuning file "
+    "is "
     "whole",
     700,
     run,

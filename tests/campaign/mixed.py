@@ -1,4 +1,6 @@
-"""Mixed work for minutes beside one busy process per core: right results, no deadline hit, and the process stays as it was."""
+"""Mixed work for minutes beside one busy process per core: right results, no deadline hit, and the process stays as it
+was.
+"""
 
 import os
 
@@ -40,7 +42,8 @@ PART = Part(
     "mixed",
     "minutes of mixed work on 1 to 4 ranks beside one busy process per core: transforms, pointwise functions, "
     "brackets, halos, matrices, solvers, collectives, arrays and errors in turn, each compared with numpy or scipy: no "
-    "deadline is hit, threads, descriptors and communicators stay the same, the resident set grows by less than 1 MiB in "
+    "deadline is hit, threads, descriptors and communicators stay the same, the resident set grows by less than 1 MiB "
+    "in "
     "the second half",
     30,
     run,

@@ -58,7 +58,9 @@ WORK = (
 
 
 def mixed(comm, minutes, most_nbytes, rounds=2, leak=0):
-    """Rounds of all the work, at least so many, until the time is up; threads, descriptors, communicators and memory stay."""
+    """Rounds of all the work, at least so many, until the time is up; threads, descriptors, communicators and memory
+    stay.
+    """
     sizes, found, kept, slowest = [], [], [], {}
     duplicates()  # are counted from here on
     end = time.monotonic() + 60 * minutes
@@ -74,7 +76,8 @@ def mixed(comm, minutes, most_nbytes, rounds=2, leak=0):
         found.append((threads(), len(descriptors()), duplicates()[0]))
     grown = sizes[-1] - sizes[len(sizes) // 2]
     print(
-        f"rank {comm.rank}: {len(sizes)} rounds of {len(WORK)} kinds of work; resident set grew by {grown} bytes in the "
+        f"rank {comm.rank}: {len(sizes)} rounds of {len(WORK)} kinds of work; resident set grew by {grown} bytes in "
+        "the "
         f"second half, of rounds by {np.diff(sizes).tolist()}; slowest, s: "
         + ", ".join(f"{name} {s:.1f}" for name, s in slowest.items())
     )

@@ -1,4 +1,6 @@
-"""The flux tube killed at random moments, again and again: an interval is lost at most each time, and no bit of the result."""
+"""The flux tube killed at random moments, again and again: an interval is lost at most each time, and no bit of the
+result.
+"""
 
 import functools
 import json
@@ -148,7 +150,9 @@ def undisturbed(ranks, mpi):
 
 
 def kill(drawn, ranks, mpi, kills=KILLS, other=0.0):
-    """Kill a run so often, each time at a moment of its start, of its steps or of its end, and compare what it comes to."""
+    """Kill a run so often, each time at a moment of its start, of its steps or of its end, and compare what it comes
+    to.
+    """
     expected = undisturbed(ranks, mpi)
     with tempfile.TemporaryDirectory(prefix="overlap-gkv-") as folder:
         run = Run(folder, ranks, mpi)
@@ -204,8 +208,10 @@ def defect():
 PART = Part(
     "restarts",
     f"the flux tube on 1 to 3 ranks, killed (SIGKILL, all ranks) {KILLS} times one after the other, at random "
-    "moments of its start, its steps, its checkpoints and its end: each time it goes on from the newest checkpoint, which "
-    f"is no more than one interval ({EVERY} steps) behind the last step made; and the end is bit-equal to that of a run "
+    "moments of its start, its steps, its checkpoints and its end: each time it goes on from the newest checkpoint, "
+    "which "
+    f"is no more than one interval ({EVERY} steps) behind the last step made; and the end is bit-equal to that of a "
+    "run "
     "without a kill",
     100,
     run,

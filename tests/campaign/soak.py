@@ -8,8 +8,8 @@ from .harness import Part
 ROUNDS = 20  # the first few fill tables and arenas
 SLICES, PLANS, DROPPED = 200_000, 14_000, 4_000  # of a seed, a fifth of what the campaign asks for
 WORK = {"rounds": ROUNDS, "slices": SLICES // ROUNDS, "plans": PLANS // ROUNDS, "dropped": DROPPED // ROUNDS}
-# UCX, below MPI, notes each mapping that is given back, such as the stack of a thread that has ended, and keeps the notes
-# until memory is registered, which on one machine is never.
+# UCX, below MPI, notes each mapping that is given back, such as the stack of a thread that has ended, and keeps the
+# notes until memory is registered, which on one machine is never.
 ENVIRONMENT = {"UCX_MEM_EVENTS": "n"}
 
 
@@ -34,7 +34,8 @@ def defect():
 PART = Part(
     "soak",
     f"slices; with each {SLICES:,} of them {PLANS:,} plans made and closed and {DROPPED:,} dropped: the same "
-    f"threads, descriptors and communicators, in their second half ({SLICES // 2:,}) less than 100 KiB are kept, by malloc's "
+    f"threads, descriptors and communicators, in their second half ({SLICES // 2:,}) less than 100 KiB are kept, by "
+    "malloc's "
     "and Python's count, and the resident set grows by as little, but for single steps of malloc's heaps",
     1_000_000,
     run,

@@ -77,7 +77,8 @@ def soak(comm, rounds, slices, plans, dropped, leak=0):
     each = np.diff(sizes[half - 1 :])
     steadily, nbytes, blocks = len(each) * np.median(each), *(used[-1] - used[half - 1])
     print(
-        f"rank {comm.rank}: second half keeps {nbytes} bytes and {blocks} blocks; resident set grew by {sizes[-1] - sizes[0]} "
+        f"rank {comm.rank}: second half keeps {nbytes} bytes and {blocks} blocks; resident set grew by "
+        f"{sizes[-1] - sizes[0]} "
         f"bytes, by rounds {np.diff(sizes).tolist()}"
     )
     assert all(one == found[0] for one in found), f"threads, descriptors and communicators: {found}"

@@ -1,4 +1,7 @@
-"""A job that plans, may tune and write, runs and closes for as long as it lives; one rank of it is lost. See `losses`."""
+"""A job that plans, may tune and write, runs and closes for as long as it lives; one rank of it is lost.
+
+See `losses`.
+"""
 
 import faulthandler
 import itertools
@@ -19,7 +22,8 @@ SHOW_STACKS = signal.SIGUSR2
 
 
 def work(comm, folder, own, delay_s, tuning, rounds):
-    """Phases without end, or so many `rounds` of them; each rank says in a file that it has begun, and `own` is the way in which it ends itself.
+    """Phases without end, or so many `rounds` of them; each rank says in a file that it has begun, and `own` is the way
+    in which it ends itself.
 
     That is when its planning allows for it: so it says when it does.
     """

@@ -259,10 +259,10 @@ class Comm:
             self._start(name, args, kwargs).Wait()
         finally:
             network.vacate(self.rank)
-        if network.faults and args and getattr(args[0], "genuine", False):
-            if fault := network.faults.pop((self.rank, args[0].identity, "after"), None):
-                network.fire(fault)
-                threads.schedule.interrupt(_raise)
+        genuine = network.faults and args and getattr(args[0], "genuine", False)
+        if genuine and (fault := network.faults.pop((self.rank, args[0].identity, "after"), None)):
+            network.fire(fault)
+            threads.schedule.interrupt(_raise)
 
 
 class Agreements(Comm):
@@ -297,7 +297,7 @@ def _combine(network, meeting):
         meeting.result = [value for _, value in sorted(meeting.values, key=lambda pair: pair[0])]
     elif kind == "report":
         [sent] = [values for values, is_root in meeting.values if is_root]
-        for values, is_root in meeting.values:
+        for values, _is_root in meeting.values:
             if len(values) != len(sent):
                 network.violated(f"a report of {len(sent)} bytes, received into {len(values)}")
             else:

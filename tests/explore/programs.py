@@ -187,7 +187,7 @@ class Expected:
             visited, rotation = rotation, []
             for slot in visited:
                 while slot.item is None:
-                    if not any([self._advance(other) for other in self._slots]):
+                    if not any([self._advance(other) for other in self._slots]):  # noqa: C419 (all advance)
                         self.stuck = True
                 if slot.item == "end":
                     continue

@@ -4,6 +4,7 @@ Each thread is a greenlet. Whenever it blocks, and at the preemption points that
 any two statements, the schedule chooses among all threads and network events that could go on.
 """
 
+import contextlib
 import gc
 from collections import deque
 from heapq import heappop, heappush
@@ -202,10 +203,8 @@ class Schedule:
         self._unwinding = True
         for thread in self.threads:
             while not thread.dead:
-                try:
+                with contextlib.suppress(BaseException):
                     thread.throw(Stuck)
-                except BaseException:
-                    pass
         schedule = None
 
     def stacks(self):

@@ -1,4 +1,6 @@
-"""`overlap demo` and `overlap links` on real shaped links; the demo as a newcomer has it, from the wheel in a bare environment."""
+"""`overlap demo` and `overlap links` on real shaped links; the demo as a newcomer has it, from the wheel in a bare
+environment.
+"""
 
 import json
 import os
@@ -32,7 +34,9 @@ def overlap(*arguments):
 
 
 def link_requirements(distribution, extras, site):
-    """Put what a distribution requires, and what that requires, into a folder of packages: links to what is installed here."""
+    """Put what a distribution requires, and what that requires, into a folder of packages: links to what is installed
+    here.
+    """
     for text in distribution.requires or ():
         required = Requirement(text)
         if required.marker and not any(required.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
@@ -57,7 +61,9 @@ def link(place, target):
 
 @pytest.fixture
 def installed(tmp_path_factory):
-    """The command `overlap` of a wheel that was built here, in an environment that has what the wheel requires and nothing else."""
+    """The command `overlap` of a wheel that was built here, in an environment that has what the wheel requires and
+    nothing else.
+    """
     source, built, environment = map(tmp_path_factory.mktemp, ("source", "built", "environment"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(processes.REPOSITORY / name, source)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import nobody
@@ -63,10 +64,8 @@ def processes():
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
+            with suppress(OSError):  # gone, or another user's
                 found[int(entry.name)] = ((entry / "cmdline").read_bytes(), os.readlink(entry / "ns" / "pid"))
-            except OSError:  # gone, or another user's
-                pass
     return found
 
 

@@ -232,7 +232,7 @@ def awaitable_calls(comm):
 
                 @rt.pipelined
                 async def program(z):
-                    for name, make in calls:
+                    for _name, make in calls:
                         operation, check = make(z)
                         names.append(operation.name)
                         await operation

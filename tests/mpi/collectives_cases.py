@@ -294,7 +294,7 @@ def _once(fast):
 def sub_communicators(comm):
     half = comm.Split(comm.rank % 2, -comm.rank)
     with Collectives(comm) as whole, Collectives(half) as fast:
-        for number in range(50):
+        for _ in range(50):
             assert fast.allreduce(1) == half.size
             assert whole.allreduce(1) == comm.size
             block = np.array([comm.rank])

@@ -1,4 +1,6 @@
-"""What `test_compat` runs on every rank: libraries built on mpi4py-fft, which derive classes from its own or import it themselves."""
+"""What `test_compat` runs on every rank: libraries built on mpi4py-fft, which derive classes from its own or import it
+themselves.
+"""
 
 import sys
 
@@ -32,7 +34,9 @@ class Forward(Transform):
 
 
 class Space(PFFT):
-    """A plan of one transform per axis that does not call its base's constructor, as those of spectral Galerkin methods."""
+    """A plan of one transform per axis that does not call its base's constructor, as those of spectral Galerkin
+    methods.
+    """
 
     def __init__(self, comm, shape, dtype):
         self.subcomm = Subcomm(comm, [0] * (len(shape) - 1) + [1])

@@ -1,4 +1,6 @@
-"""Matrices and graphs that hypothesis draws, against scipy: every storage, transport, number of workers, hidden or not."""
+"""Matrices and graphs that hypothesis draws, against scipy: every storage, transport, number of workers, hidden
+or not.
+"""
 
 from functools import partial
 

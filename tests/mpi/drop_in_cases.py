@@ -156,7 +156,11 @@ def cosines_and_sines(comm):
         lengths = [2 * (n - 1 if one == 1 else n) for n in shape[2:]] + [2 * (shape[1] + (other == 1)), shape[0]]
         truth = np.fft.rfft(fft.dst(truth, axis=1, type=other), axis=0)
         local = whole[plan.local_slice(False)]
-        assert plan.dtype() == float and plan.dtype(True) == complex and plan.global_shape(True) == truth.shape
+        assert (
+            plan.dtype() == np.dtype(float)
+            and plan.dtype(True) == np.dtype(complex)
+            and plan.global_shape(True) == truth.shape
+        )
         assert_close(comm, plan.forward(local), truth[plan.local_slice()] / np.prod(lengths), 1e-12)
         assert_close(comm, plan.forward(local, normalize=False), truth[plan.local_slice()], 1e-9)
         plan.forward(local)
@@ -211,10 +215,8 @@ def parts_of_a_plan(comm):
     assert forward.output_array is backward.input_array
     assert_close(comm, backward(), local, 1e-13)
     assert isinstance(plan.forward, Transform)
-    assert (
-        repr(plan)
-        == f"<PFFT (6, 7, 8) float64 to (6, 7, 5) complex128 over {' x '.join(str(one.size) for one in plan.subcomm)} ranks>"
-    )
+    grid = " x ".join(str(one.size) for one in plan.subcomm)
+    assert repr(plan) == f"<PFFT (6, 7, 8) float64 to (6, 7, 5) complex128 over {grid} ranks>"
     assert repr(plan.backward).startswith("<PipelinedTransform of (6, 7, 5) complex128, here (")
     assert repr(forward).startswith("<Transform of (6, 7, 8) float64, here (") and "whole along axis 2" in repr(
         plan.pencil[0]

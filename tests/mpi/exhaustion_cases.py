@@ -22,7 +22,7 @@ def more_failures_than_communicators(comm):
         pipeline(range(3), np.zeros(2), np.zeros(2))
         locked = np.zeros(2)
         locked.flags.writeable = comm.rank > 0
-        for number in range(2200):  # MPI takes it on some ranks only
+        for number in range(2200):  # MPI takes it on some ranks only  # noqa: B007 (used below)
             error = raised(overlap.OverlapError, pipeline, range(3), np.zeros(2), locked)
             if not isinstance(error, overlap.SliceError):
                 break

@@ -34,7 +34,7 @@ def random_modes(shape, seed):
 
 def set_random(solver, seed=1):
     """A rough f, of the size of F: the same on any ranks."""
-    v, mu, z = (solver.state.local(axis) for axis in ("v", "mu", "z"))
+    v, mu, _z = (solver.state.local(axis) for axis in ("v", "mu", "z"))
     maxwellian = (np.exp(-(v[:, None, None] ** 2) / 2) * np.exp(-mu[:, None]))[..., None, None]
     f = random_modes(solver.state.global_shape, seed)
     solver.state.f[...] = maxwellian * f[solver.state.where]

@@ -42,8 +42,10 @@ def example(comm):
 
 
 def simulated(run):
-    """The machine of the source, 8,192 ranks of 8 cores, with its iterations by level (table 2) and one constant, the time of a cell,
-    from its 11.8 s of the fastest level: that is the last but one, a fifth faster than the original scheme."""
+    """The machine of the source, 8,192 ranks of 8 cores, with its iterations by level (table 2) and one constant, the
+    time of a cell, from its 11.8 s of the fastest level: that is the last but one, a fifth faster than the original
+    scheme.
+    """
     blocks = Blocks((32 * 128, 16 * 128, 16 * 128), (32, 16, 16))
     times = run.times_by_level(blocks, run.Costs(88e-9, 5e-6, 2e-10), 8, [49, 51, 54, 66])
     assert np.argmin(times) == 2 and times[0] > times[1]
@@ -51,8 +53,9 @@ def simulated(run):
 
 
 def many_subdomains(comm, edge=32):
-    """With smoothers that are cut into 512 subdomains down to the switching level, as those of so many ranks are: fewer iterations
-    the finer that level is."""
+    """With smoothers that are cut into 512 subdomains down to the switching level, as those of so many ranks are: fewer
+    iterations the finer that level is.
+    """
     sys.path.insert(0, str(FOLDER))
     import field
 

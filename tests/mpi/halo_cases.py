@@ -97,7 +97,9 @@ def blocks(comm, transport, seeds=(0,), mixed=False):
 
 
 def apart(comm):
-    """Where ranks of a node have files of their own, as in containers, it is said why, and messages are taken; a window that is asked for is refused."""
+    """Where ranks of a node have files of their own, as in containers, it is said why, and messages are taken; a window
+    that is asked for is refused.
+    """
     before, where = segments._FOLDER, Blocks((3 * comm.size,), (comm.size,))
     with tempfile.TemporaryDirectory() as folder:
         segments._FOLDER = Path(folder)
@@ -115,7 +117,9 @@ def apart(comm):
 
 
 def arrays_outlive(comm, transport):
-    """The arrays of a halo are there after it, on each rank as long as that rank wants; a freed halo says that it is one."""
+    """The arrays of a halo are there after it, on each rank as long as that rank wants; a freed halo says that it is
+    one.
+    """
     where = Blocks((5 * comm.size, 4), (comm.size, 1), periodic=True)
     kept = None
     for number in range(3):

@@ -245,7 +245,9 @@ def unformattable(comm):
 
 
 def before_the_first_slice(comm):
-    """What the slices' listing or the slots' buffers raise on one rank, whatever it is, all ranks are told by the call."""
+    """What the slices' listing or the slots' buffers raise on one rank, whatever it is, all ranks are told by the
+    call.
+    """
     last = comm.rank == comm.size - 1
 
     def listed(make):

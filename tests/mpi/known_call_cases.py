@@ -59,7 +59,9 @@ def known_calls_give_the_same_bits(comm, every=1):
 
 
 def known_calls_that_fail(comm):
-    """A step that raises, or an operation that MPI refuses, on one rank: one error on all, and the next call is right."""
+    """A step that raises, or an operation that MPI refuses, on one rank: one error on all, and the next call is
+    right.
+    """
     last = comm.size - 1
     for wait in WAITS:
         with overlap.FFT2(comm, (1, 12, 10), settings={"wait": wait, **ONE}) as plan:

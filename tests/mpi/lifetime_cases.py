@@ -95,7 +95,9 @@ def threads_end(comm):
 
 
 def closing_goes_on(comm):
-    """A step of closing that raises on one rank is raised there, after all others were made; a signal's exception, too."""
+    """A step of closing that raises on one rank is raised there, after all others were made; a signal's
+    exception, too.
+    """
 
     def raising(*_):
         raise Boom("in the middle")
@@ -107,7 +109,7 @@ def closing_goes_on(comm):
 
         return fail
 
-    for with_signal, (owner, name) in product(
+    for with_signal, (owner, name) in product(  # noqa: B007 (in `failing`)
         (False, True), ((Transform, "release"), (Threads, "close"), (Control, "free"), (Watchdog, "close"))
     ):
         plan = overlap.FFT2(comm, (2, 4, 4), settings={"wait": "poll", "effort": "estimate"})
@@ -121,7 +123,9 @@ def closing_goes_on(comm):
 
 
 def paused(comm):
-    """A paused runtime does not hold the thread pools, goes on when it is resumed, and can be dropped without a warning."""
+    """A paused runtime does not hold the thread pools, goes on when it is resumed, and can be dropped without a
+    warning.
+    """
     runtime = overlap.Runtime(comm, workers=2, wait="poll")
 
     async def program(z, target):

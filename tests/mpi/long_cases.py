@@ -15,7 +15,9 @@ from overlap.errors import InputError
 
 
 def by_either_way(comm):
-    """By the window or by MPI, whatever is chosen for a size: the same; what was measured is kept, a bad file is measured anew."""
+    """By the window or by MPI, whatever is chosen for a size: the same; what was measured is kept, a bad file is
+    measured anew.
+    """
     folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
     place = Path(folder, "cache")
     os.environ["OVERLAP_CACHE"] = str(place)

@@ -1,4 +1,6 @@
-"""What is left in a process by work that is done over and over, counted: bytes of malloc, Python's objects, resident memory."""
+"""What is left in a process by work that is done over and over, counted: bytes of malloc, Python's objects, resident
+memory.
+"""
 
 import ctypes
 import gc

@@ -153,7 +153,9 @@ def sent_on_links(comm):
 
 
 def on_links(comm):
-    """On two hosts with a link between them: right, with the fewest messages there can be, and fewer than MPI's own where MPI has more."""
+    """On two hosts with a link between them: right, with the fewest messages there can be, and fewer than MPI's own
+    where MPI has more.
+    """
     on_node(comm, [1, 700], max_nbytes=4096)
     calls, block, other, pieces = 3 * comm.size, np.ones(8), np.zeros(8), np.zeros((comm.size, 8))
     one_way = {"Bcast": (block,), "Scatter": (pieces, block), "Gather": (block, pieces), "Reduce": (block, other)}

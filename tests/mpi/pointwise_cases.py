@@ -162,10 +162,8 @@ def conserved(comm, dtype, shape=(3, 18, 16)):
     with overlap.FFT2(comm, shape, dtype, settings={"wait": "poll"}) as plan:
         ky, kx = plan.wavenumbers()
         ah, bh = local(plan, a, "natural"), local(plan, b, "natural")
-        if dtype == "f8":
-            twice = np.where(kx > 0, 2.0, 1.0)  # and the modes of -kx; Nyquist's are zero
-        else:
-            twice = np.ones(kx.shape)
+        # And the modes of -kx, where only half of them are kept; Nyquist's are zero.
+        twice = np.where(kx > 0, 2.0, 1.0) if dtype == "f8" else np.ones(kx.shape)
 
         def mean_product(first, second):
             """The mean of conj(first) * second over space, per slice."""

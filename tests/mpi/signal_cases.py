@@ -1,5 +1,6 @@
 """Signals, Ctrl-C among them, at every moment of a call."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -41,10 +42,8 @@ def alarms(comm, wait, moments=40):
                 if comm.rank == 0:
                     sums.hook = lambda z: z or signal.setitimer(signal.ITIMER_REAL, delay)
                 error = outcome(sums.pipeline, range(SLICES))
-                try:
+                with contextlib.suppress(Boom):
                     signal.setitimer(signal.ITIMER_REAL, 0)
-                except Boom:
-                    pass
                 if comm.rank == 0 and isinstance(error, Boom):
                     error = error.__cause__  # None: it came too late for the others to hear of it
                     hits += error is not None

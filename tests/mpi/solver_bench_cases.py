@@ -31,7 +31,9 @@ def records(comm):
 
 
 def late_sums(comm):
-    """Sums that take long: plain iterations wait for two, pipelined ones hide one; the numbers are those of the matrix itself."""
+    """Sums that take long: plain iterations wait for two, pipelined ones hide one; the numbers are those of the matrix
+    itself.
+    """
     with products.springs(comm, (4, 3, 5)) as A:
         b, M, delay_s = np.ones(A.vector()[1].shape), Jacobi(A), 0.02
         late = products.LateSums(A, delay_s)
@@ -47,7 +49,9 @@ def late_sums(comm):
 
 
 def springs(comm):
-    """The lattice's matrix is symmetric and positive definite; however it is stored and multiplied, products and iterations are the same."""
+    """The lattice's matrix is symmetric and positive definite; however it is stored and multiplied, products and
+    iterations are the same.
+    """
     with products.springs(comm, (4, 3, 5)) as A:
         dense = A.to_scipy().toarray()
         assert (dense == dense.T).all() and np.linalg.eigvalsh(dense)[0] > 0

@@ -57,7 +57,9 @@ def whole(i, j, v, rows):
 
 
 def symmetric_blocks(comm):
-    """Half of a symmetric matrix of 3 x 3 blocks is stored; the products are right, and the same bits for any number of workers."""
+    """Half of a symmetric matrix of 3 x 3 blocks is stored; the products are right, and the same bits for any number of
+    workers.
+    """
     for rows, dtype in (
         (5, "f8"),
         (40, "f4"),
@@ -98,7 +100,9 @@ def symmetric_blocks(comm):
 
 
 def block_diagonals(comm):
-    """Symmetric blocks on few diagonals: eight rows at a time, the same bits for any number of workers, nothing read from elsewhere."""
+    """Symmetric blocks on few diagonals: eight rows at a time, the same bits for any number of workers, nothing read
+    from elsewhere.
+    """
     # Rows that are no multiple of eight, fewer than the diagonals are apart, and several parts on each of two ranks.
     for rows, offsets, dtype in (
         (90, (0, 1, 2, 7), "f8"),
@@ -234,7 +238,9 @@ def incomplete_factors(comm):
 
 
 def factors_by_workers(comm):
-    """The factors of matrices with large colours, of numbers, of 3 x 3 and of other blocks: the same bits for any number of workers."""
+    """The factors of matrices with large colours, of numbers, of 3 x 3 and of other blocks: the same bits for any
+    number of workers.
+    """
     shape = (16 * comm.size, 16, 16)
     with Matrix.from_stencil(comm, shape, SEVEN, [6.0] + [-1.0] * 6) as A:
         entries = A.local_rows
@@ -306,7 +312,8 @@ def errors(comm):
             lambda: Matrix(comm, [0], [0], np.ma.array(one) if last else one, 2),
         ),
         (
-            f"expected the rows of this rank with {n} columns, as many as all ranks have rows, received shape (2, {n + 1})",
+            f"expected the rows of this rank with {n} columns, as many as all ranks have rows, received shape (2, "
+            f"{n + 1})",
             lambda: Matrix.from_scipy(comm, sparse.eye_array(2, n + last, format="csr")),
         ),
         (
@@ -376,7 +383,9 @@ class Inverse(Preconditioner):
 
 
 def overlapping(comm):
-    """Additive Schwarz with overlap is a weighted sum of the inverses of subdomains, those of rows that are so many steps away."""
+    """Additive Schwarz with overlap is a weighted sum of the inverses of subdomains, those of rows that are so many
+    steps away.
+    """
     for seed, overlap, block, dtype in ((1, 1, 1, "f8"), (2, 2, 3, "f8"), (3, 1, 2, "c16"), (4, 3, 1, "f8")):
         rows = 40
         i, j, v = drawn(seed, rows, block, dtype, symmetric=True)

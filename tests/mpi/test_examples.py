@@ -59,7 +59,9 @@ def test_navier_stokes_is_the_same_on_any_number_of_ranks(tmp_path):
 
 
 def test_conjugate_gradients(tmp_path):
-    """The last of three ranks has fewer rows of its own; of one matrix as many entries as a published one has, of one a file."""
+    """The last of three ranks has fewer rows of its own; of one matrix as many entries as a published one has, of one a
+    file.
+    """
     import scipy.io
 
     path = tmp_path / "mine.mtx"

@@ -1,4 +1,7 @@
-"""Uneven shares on 1 to 4 ranks; see `weights_cases`. Plans, halos and arrays draw weights in tests of their own, too."""
+"""Uneven shares on 1 to 4 ranks; see `weights_cases`.
+
+Plans, halos and arrays draw weights in tests of their own, too.
+"""
 
 import jobs
 import pytest

@@ -157,7 +157,7 @@ def balanced(comm, path):
         share = current[0]._share()
         return [share / counts[comm.rank]] * len(true(transforms))
 
-    for make, truth, dtype in (
+    for make, truth, _dtype in (
         (lambda rt: FFT2(rt, (6, 20, 18), tuning=path), np.fft.fft2, "c16"),
         (lambda rt: FFT3(rt, (2, 16, 12, 18), layout={"order": "natural"}), None, "c16"),
     ):
@@ -244,7 +244,9 @@ def measured(comm):
 
 
 def measured_blocks(comm):
-    """Blocks and rows by measured speeds: a rank that counts as slow has less, and nothing changes where nothing is sure."""
+    """Blocks and rows by measured speeds: a rank that counts as slow has less, and nothing changes where nothing is
+    sure.
+    """
     counts = (5, 3, 1, 1)[: comm.size]
     for seconds, expected in (
         (lambda *_: 1 / counts[comm.rank], shares(60, counts)),

@@ -122,7 +122,8 @@ def test_busy_machine_is_said():
 
 def test_unequal_ranks_are_said():
     assert warnings(record(waiting=[0.38, 0.05])) == [
-        "2gbit: rank 0 waits 38 % of the time, rank 1 5 %: the ranks are not equally fast, and `balance` can give each its share"
+        "2gbit: rank 0 waits 38 % of the time, rank 1 5 %: the ranks are not equally fast, and `balance` can give each "
+        "its share"
     ]
     assert warnings(record(waiting=None)) == []
 

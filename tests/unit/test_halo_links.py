@@ -1,8 +1,8 @@
 """Halos by remote writes, in drawn orders of everything that several ranks do: all in one process.
 
-The compiled code never waits but in `complete`; what it does between two looks is a step, and steps of different ranks are
-taken in the order that hypothesis draws. That ranks do not stop in the middle of a step hides nothing that acquires and
-releases would show: the flags are tested for what they promise.
+The compiled code never waits but in `complete`; what it does between two looks is a step, and steps of different ranks
+are taken in the order that hypothesis draws. That ranks do not stop in the middle of a step hides nothing that acquires
+and releases would show: the flags are tested for what they promise.
 """
 
 import threading

@@ -333,7 +333,7 @@ def test_an_effort_that_loses_is_forgotten(monkeypatch):
 
 def test_settings_found_before_give_way_to_requests():
     found = replace(FULL, effort="patient")
-    for request_, expected in (
+    for request_, adopted in (
         (Settings(), found),
         (Settings("poll"), found),
         (Settings(depth=2), replace(found, depth=2, in_flight=2)),
@@ -343,7 +343,7 @@ def test_settings_found_before_give_way_to_requests():
     ):
         transform = Transform(cost=None, **PLANES)
         adopt(transform, request_, found)
-        assert transform.settings == expected, request_
+        assert transform.settings == adopted, request_
     transform = Transform(cost=None, **PLANES)
     adopt(transform, Settings("off"), found)
     assert transform.settings == Settings("off", 1, 32, 1, 8, "patient", 0.0)  # messages of 2 MiB

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,7 @@ def test_chrome_trace_structure(tmp_path):
     # No two spans of one track overlap.
     for tid in tids:
         times = sorted((event["ts"], event["ts"] + event["dur"]) for event in complete if event["tid"] == tid)
-        assert times and all(a[1] <= b[0] for a, b in zip(times, times[1:]))
+        assert times and all(a[1] <= b[0] for a, b in pairwise(times))
 
 
 def test_chrome_trace_round_trip(tmp_path):
@@ -185,7 +186,7 @@ def test_foreign_files_are_refused(content, words, tmp_path):
 @pytest.mark.parametrize("rest", ["", ', "traceEvents": [3]', ', "traceEvents": [{"ph": "X"}]'])
 def test_nonsense_with_a_right_digest_is_refused(rest, tmp_path):
     path = tmp_path / "other.json"
-    path.write_text(files.sealed('{"otherData": {"format": "overlap-trace-2", "digest": ""}%s}' % rest))
+    path.write_text(files.sealed('{"otherData": {"format": "overlap-trace-2", "digest": ""}' + rest + "}"))
     with pytest.raises(InputError, match="damaged"):
         timeline.read_chrome(path)
 

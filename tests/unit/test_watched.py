@@ -6,8 +6,8 @@ from pathlib import Path
 import overlap
 
 PACKAGE = Path(overlap.__file__).parent
-# What makes or uses communicators is `runtime`; the tools are MPI programs of their own, and `timing`
-# measures the MPI library itself. `collectives` serves users without a runtime, with a deadline of its own while it waits.
+# What makes or uses communicators is `runtime`; the tools are MPI programs of their own, and `timing` measures the MPI
+# library itself. `collectives` serves users without a runtime, with a deadline of its own while it waits.
 ELSEWHERE = ("runtime", "tools", "timing", "collectives")
 
 PICKLED = {

@@ -1,7 +1,7 @@
 """CG: the smallest eigenvalue of a sparse matrix by inverse iteration, on `overlap.sparse`.
 
-NPB's matrix is shifted so far that it is negative definite. Its negative is stored, for which conjugate gradients take the same steps
-with the opposite sign of z: zeta = shift - 1 / (x . z) then.
+NPB's matrix is shifted so far that it is negative definite. Its negative is stored, for which conjugate gradients take
+the same steps with the opposite sign of z: zeta = shift - 1 / (x . z) then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _STEP = power(1)
 
 @njit
 def vectors(state, n, nonzer, places, values):
-    """Draw the random sparse vectors: `places` (n, nonzer + 1) from 0 on, the last one -1 where there is none, and `values`."""
+    """Draw the random sparse vectors: `places` (n, nonzer + 1) from 0 on, the last one -1 where there is none, and
+    `values`.
+    """
     limit = 1
     while limit < n:
         limit *= 2
@@ -65,7 +67,10 @@ def vectors(state, n, nonzer, places, values):
 
 @njit
 def products(places, values, first, last, ratio, rows, columns, entries):
-    """List the entries of the sum of w^i x_i x_i^T in some rows; returns how many there are. With no arrays, count them."""
+    """List the entries of the sum of w^i x_i x_i^T in some rows; returns how many there are.
+
+    With no arrays, count them.
+    """
     count = 0
     size = 1.0
     for vector in range(len(places)):
@@ -83,7 +88,9 @@ def products(places, values, first, last, ratio, rows, columns, entries):
 
 
 def triplets(letter: str, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row numbers, columns and values of the negative of NPB's matrix, in some rows; values of one place are to be added."""
+    """Row numbers, columns and values of the negative of NPB's matrix, in some rows; values of one place are to be
+    added.
+    """
     n, nonzer = ROWS[letter], ENTRIES[letter]
     places, values = np.empty((n, nonzer + 1), np.int64), np.zeros((n, nonzer + 1))
     vectors(jumped(SEED, 0), n, nonzer, places, values)

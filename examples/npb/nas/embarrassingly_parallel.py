@@ -1,7 +1,8 @@
 """EP: pairs of Gaussian random numbers, counted by square annuli. Batches are drawn by whoever is free.
 
-Balanced, the batches lie in numbered pieces, long ones first: a rank begins with the piece of its own number and then draws the next
-one from a counter in rank 0's memory, by remote fetch-and-add. Even and weighted shares are runs of batches.
+Balanced, the batches lie in numbered pieces, long ones first: a rank begins with the piece of its own number and then
+draws the next one from a counter in rank 0's memory, by remote fetch-and-add. Even and weighted shares are runs of
+batches.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def _coordinates(states, x):
 def _factors(x, y, factors):
     """sqrt(-2 ln t / t) where t = x^2 + y^2 <= 1, else 0: without a branch, so that it is vectorised.
 
-    With t = 2^e m, m near 1, ln t = e ln 2 + 2 artanh s, s = (m - 1) / (m + 1), |s| < 0.172; the series is cut after s^21.
+    With t = 2^e m, m near 1, ln t = e ln 2 + 2 artanh s, s = (m - 1) / (m + 1), |s| < 0.172; the series is cut after
+    s^21.
     """
     for place in range(len(x)):
         t = x[place] * x[place] + y[place] * y[place]
@@ -134,7 +136,9 @@ def _tally(x, y, factors, largest, sums, counts):
 
 @njit
 def batch(state, pairs, sums, counts):
-    """Add the pairs that follow a state to the sums of X and Y and to the counts of annuli; `pairs` is a multiple of the block."""
+    """Add the pairs that follow a state to the sums of X and Y and to the counts of annuli; `pairs` is a multiple of
+    the block.
+    """
     first, second = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     x, y, factors, largest = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     for place in range(BLOCK):
@@ -149,7 +153,9 @@ def batch(state, pairs, sums, counts):
 
 
 def pieces(batches: int, ranks: int) -> np.ndarray:
-    """Where the pieces begin that ranks draw: each a quarter of a rank's part of what is left, and one batch at least."""
+    """Where the pieces begin that ranks draw: each a quarter of a rank's part of what is left, and one batch at
+    least.
+    """
     edges = [0]
     while edges[-1] < batches:
         edges.append(edges[-1] + max(1, (batches - edges[-1]) // (4 * ranks)))

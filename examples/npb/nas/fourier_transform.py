@@ -1,7 +1,8 @@
 """FT: a diffusion equation solved by three-dimensional FFTs, on `overlap.FFT3`.
 
-The spectrum's factors are products of one factor per axis, so one pass over it per step, in place, reads no table of its size. In the
-natural order of axes the way back takes less time than from (ky, kx, kz), where lines of z and of x change places.
+The spectrum's factors are products of one factor per axis, so one pass over it per step, in place, reads no table of
+its size. In the natural order of axes the way back takes less time than from (ky, kx, kz), where lines of z and of x
+change places.
 """
 
 from __future__ import annotations

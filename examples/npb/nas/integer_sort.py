@@ -1,10 +1,12 @@
-"""IS: the ranks of integer keys, by buckets. Pieces of the keys travel while the next one is packed and those that have come are counted.
+"""IS: the ranks of integer keys, by buckets. Pieces of the keys travel while the next one is packed and those that have
+come are counted.
 
-Every rank counts its keys by buckets; runs of buckets belong to ranks, as many as their shares of the keys ask for. Its keys are cut in
-pieces: each is packed bucket by bucket, exchanged with all others, and counted where it has come, a slice of a slice program.
+Every rank counts its keys by buckets; runs of buckets belong to ranks, as many as their shares of the keys ask for. Its
+keys are cut in pieces: each is packed bucket by bucket, exchanged with all others, and counted where it has come, a
+slice of a slice program.
 
-All ranks know all histograms, so that a key's place in its bucket tells the rest. Between nodes only that is sent, two bytes instead of
-four; on a node, and by the plain code, keys travel whole, as NPB sends them.
+All ranks know all histograms, so that a key's place in its bucket tells the rest. Between nodes only that is sent, two
+bytes instead of four; on a node, and by the plain code, keys travel whole, as NPB sends them.
 """
 
 from __future__ import annotations
@@ -276,7 +278,9 @@ class IS(Kernel):
         ]
 
     def _disorder(self):
-        """How many neighbouring keys of each rank, and across its lower border, are out of order once all are sorted."""
+        """How many neighbouring keys of each rank, and across its lower border, are out of order once all are
+        sorted.
+        """
         parts = [self._whole(rank, piece) for rank in range(self.comm.size) for piece in range(self._pieces)]
         sorted_keys = np.zeros(sum(map(len, parts)), np.uint32)
         for keys in parts:

@@ -1,8 +1,9 @@
 """MG: V-cycles for a periodic Poisson problem, on `overlap.Halo`.
 
-Ranks hold runs of whole planes of the finest grid. A coarse plane belongs to whom the fine plane in its middle belongs to, so
-restriction moves nothing, and ranks may hold few planes of a coarse grid, or none. On each level one halo brings the planes that a rank needs
-besides its own, while it computes those that need none of them; prolongation fills ghost planes by itself.
+Ranks hold runs of whole planes of the finest grid. A coarse plane belongs to whom the fine plane in its middle belongs
+to, so restriction moves nothing, and ranks may hold few planes of a coarse grid, or none. On each level one halo brings
+the planes that a rank needs besides its own, while it computes those that need none of them; prolongation fills ghost
+planes by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """MG's compiled loops, over planes that need not be neighbours in memory.
 
-Planes of a level are numbered in the local array; `below` and `above` tell where each own plane's neighbours are, a rank's own or ghosts.
-Along y and x a level is whole and periodic. Sums over the plane that runs through a row (`_sides`) are shared by the neighbours along x.
+Planes of a level are numbered in the local array; `below` and `above` tell where each own plane's neighbours are, a
+rank's own or ghosts. Along y and x a level is whole and periodic. Sums over the plane that runs through a row
+(`_sides`) are shared by the neighbours along x.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def restrict(fine, coarse, middle, below, above, count):
 
 @njit(fastmath={"contract"})
 def prolong(coarse, fine, low, high, first, last, fresh):
-    """Add Q u to fine planes from `first` to `last` - 1, or put it there; each lies between two coarse planes, or in one, which is both."""
+    """Add Q u to fine planes from `first` to `last` - 1, or put it there; each lies between two coarse planes, or in
+    one, which is both.
+    """
     ny, n = coarse.shape[1], coarse.shape[2]
     line = np.empty(n)
     for z in range(first, last):

@@ -1,7 +1,7 @@
 """NPB's random numbers: x' = 5^13 x mod 2^46, r = 2^-46 x.
 
-64-bit products overflow without harm, as 2^46 divides 2^64. Numbers are made in blocks, each from the block before it by one
-multiplication per number, so that loops are vectorised.
+64-bit products overflow without harm, as 2^46 divides 2^64. Numbers are made in blocks, each from the block before it
+by one multiplication per number, so that loops are vectorised.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ def text(runs: list[Run], kernel: Kernel) -> str:
     for run in runs:
         lines += [f"   {run.how}: {failed}" for failed in _failed(run.checks)]
         lines.append(
-            f" {run.how + ' shares':<23} : {run.mops:.2f} Mop/s in {run.seconds:.3f} s, {sum(c.passed for c in run.checks)} "
+            f" {run.how + ' shares':<23} : {run.mops:.2f} Mop/s in {run.seconds:.3f} s, "
+            f"{sum(c.passed for c in run.checks)} "
             f"of {len(run.checks)} checks passed, at most {run.messages} messages from a rank"
         )
         for rank, (share, waited_s) in enumerate(zip(run.shares, run.waited_s)):

@@ -82,12 +82,13 @@ def runs(
     balance: bool = False,
     plain: bool = False,
 ) -> tuple[list[Run], Kernel]:
-    """Measure a kernel with even shares, and with those of weights, or those that the speeds of even runs before ask for (collective).
+    """Measure a kernel with even shares, and with those of weights, or those that the speeds of even runs before ask
+    for (collective).
 
-    What moving data costs a slow rank does not shrink with its share, so that less than its speed's share may be better: shares after
-    powers of the speeds are tried, too.
-    Where it is asked for, a plain run comes first: even shares, and nothing hidden. They take turns, so that what else the machine does
-    hits all of them. The kernel of the last ones, though closed, can still be described.
+    What moving data costs a slow rank does not shrink with its share, so that less than its speed's share may be
+    better: shares after powers of the speeds are tried, too. Where it is asked for, a plain run comes first: even
+    shares, and nothing hidden. They take turns, so that what else the machine does hits all of them. The kernel of the
+    last ones, though closed, can still be described.
     """
     with ExitStack() as stack:
         found: dict[str, tuple[Kernel, Weights, list[Run]]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -105,10 +106,8 @@ class Case:
                 raise ValueError(
                     f"chunk, in_flight: expected none with workload nonlinear, got {self.chunk}, {self.in_flight}"
                 )
-        try:
+        with suppress(TypeError):  # named below
             object.__setattr__(self, "dtype", np.dtype(self.dtype or job.dtypes[0]).str[1:])
-        except TypeError:
-            pass  # named below
         _one_of(f"dtype of {self.workload}", self.dtype, job.dtypes)
         able = self.workload == "fft2" or (self.workload == "fft3" and self.slices == 1)
         if self.peer and not (able and self.order == "natural"):

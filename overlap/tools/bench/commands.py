@@ -87,7 +87,7 @@ def add_commands(add: options.Add) -> None:
 
 
 def _case(given, parser, **settings):
-    """The case that the arguments describe."""
+    """Make the case that the arguments describe."""
     try:
         return Case(
             workload=given.workload,

@@ -76,7 +76,7 @@ def demo(
 
 
 def _interest(measured):
-    """The order in which timelines are worth showing: links before shared memory, then T nearest C."""
+    """Order timelines as they are worth showing: links before shared memory, then T nearest C."""
     record, _ = measured
     ratio = record["T_over_C"]
     return record["hosts"] == 1, abs(math.log(ratio)) if ratio else math.inf
@@ -118,7 +118,8 @@ def _took(records):
         sum(seconds for record in records for step, seconds in record["took_s"].items() if step in steps)
         for steps in (records[0]["took_s"], MEASURING)
     )
-    return f"{whole_s:.0f} s, of which {measuring_s:.0f} s of measuring; the rest started ranks, planned and checked results."
+    rest = "the rest started ranks, planned and checked results."
+    return f"{whole_s:.0f} s, of which {measuring_s:.0f} s of measuring; {rest}"
 
 
 def quick(case: Case) -> Case:

@@ -293,7 +293,9 @@ def _copy_Bps():
 
 
 def _threads(comm):
-    """Measure how much faster several threads compute than one: on rank 0, with all cores of its host, while the others sleep."""
+    """Measure how much faster several threads compute than one: on rank 0, with all cores of its host, while the others
+    sleep.
+    """
     table = {}
     if comm.rank == 0:
         with _all_cores() as cores:

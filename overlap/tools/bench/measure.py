@@ -262,6 +262,6 @@ def _trace(comm, case, job, settings, out):
 
 
 def _named(span):
-    """The span with its thread's name as a reader knows it: the rank is said elsewhere."""
+    """Give a span its thread's name as a reader knows it: the rank is said elsewhere."""
     name = span.thread.removeprefix(f"rank {span.rank} ")
     return replace(span, thread="main thread, no overlap" if name == "MainThread" else name)

@@ -132,7 +132,7 @@ def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *, trials:
 
 
 def _plan(comm, case, options):
-    """A plan, or None and the reason, alike on all ranks."""
+    """Make a plan; None and the reason where that fails, alike on all ranks."""
     from mpi4py_fft import PFFT
 
     plan, reason = None, None
@@ -193,5 +193,5 @@ def _check(comm, prepared, shape):
 
 
 def _modes(z, shape):
-    """A mode per transformed axis, other ones for every slice."""
+    """Draw a mode per transformed axis, other ones for every slice."""
     return [(axis + 1 + z) % max(1, n // 3) for axis, n in enumerate(shape[1:])]

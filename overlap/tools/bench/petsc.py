@@ -30,8 +30,8 @@ def petsc_ways(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: f
     Returns
     -------
     dict
-        ``petsc`` (AIJ or BAIJ), and ``petsc_half`` (SBAIJ) of blocks, ``petsc_setup`` of mgcg. Nothing where some rank has no petsc4py,
-        ranks of the job take no part, or GAMG does not converge.
+        ``petsc`` (AIJ or BAIJ), and ``petsc_half`` (SBAIJ) of blocks, ``petsc_setup`` of mgcg. Nothing where some rank
+        has no petsc4py, ranks of the job take no part, or GAMG does not converge.
     """
     try:
         PETSc: Any = import_module("petsc4py.PETSc")

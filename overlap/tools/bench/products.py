@@ -34,7 +34,9 @@ class NotHidden(Matrix):
 
 
 class LateSums(Matrix):
-    """A matrix whose sums over all ranks take so many seconds at least, as on a machine of very many ranks; freed by its original."""
+    """A matrix whose sums over all ranks take so many seconds at least, as on a machine of very many ranks; freed by
+    its original.
+    """
 
     def __init__(self, A: Matrix, delay_s: float) -> None:
         vars(self).update(vars(A))
@@ -72,7 +74,8 @@ class StoredByRows(Matrix):
 class ByIndexLists:
     """Rows of 3 x 3 blocks in the user's order; lists tell which are independent and which are not.
 
-    So the source of this comparison hid its halo, and lost: every row is found indirectly. Attributes are those of `ByRows`.
+    So the source of this comparison hid its halo, and lost: every row is found indirectly. Attributes are those of
+    `ByRows`.
     """
 
     name = "index lists"
@@ -123,9 +126,11 @@ class Listed(Matrix):
 
 
 def springs(comm: MPI.Intracomm, shape: tuple[int, ...], kind: Callable[..., Matrix] = Matrix) -> Matrix:
-    """The matrix of a lattice of points that springs hold to their 26 neighbours, those beside the lattice fixed. Collective.
+    """Make the matrix of a lattice of points that springs hold to their 26 neighbours, those beside the lattice fixed.
+    Collective.
 
-    It has the pattern of elasticity by trilinear hexahedra: 27 blocks of 3 x 3 in a row. It is symmetric and positive definite.
+    It has the pattern of elasticity by trilinear hexahedra: 27 blocks of 3 x 3 in a row. It is symmetric and positive
+    definite.
     """
     planes = block(shape[0], comm.size)[comm.rank]
     grid = np.meshgrid(np.arange(planes.start, planes.stop), *map(np.arange, shape[1:]), indexing="ij")

@@ -66,7 +66,7 @@ def run(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> None:
 
 @contextmanager
 def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[Any]:
-    """A communicator of the first ranks, None on the others, which sleep until all is done.
+    """Make a communicator of the first ranks; it is None on the others, which sleep until all is done.
 
     An `InputError` of the first ranks, all of them, is raised on the others too; any other failure
     of a rank must end the job.
@@ -146,7 +146,7 @@ _TASKS = {"environment": _environment, "machine": _machine, "case": _case, "tune
 
 
 def environment(comm: MPI.Intracomm) -> dict[str, Any]:
-    """The MPI library, and where the ranks are. Collective; complete on rank 0."""
+    """Tell the MPI library, and where the ranks are. Collective; complete on rank 0."""
     levels = {getattr(MPI, f"THREAD_{name}"): name.lower() for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
     places = comm.gather((MPI.Get_processor_name(), sorted(os.sched_getaffinity(0))))
     return {

@@ -35,14 +35,13 @@ def case_record(case: Case, measured: Mapping[str, Any]) -> Record:
     Returns
     -------
     dict
-        ``link, ranks, workers, slices, shape, dtype, workload``; ``C_s``, ``T_s``, ``T_over_C``;
-        ``off_s``, ``block_s``, ``poll_s``, ``auto_s`` with ``auto_choice``; ``model_block_s`` and
-        ``model_poll_s`` (`overlap.timing.model`, without fill and drain); ``hidden`` of auto;
-        ``gain`` = off/auto, with its bounds ``gain_bound`` = (C + T)/max(C, T) and
-        ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N; ``max_rel_error``;
-        ``control_hidden`` and ``control_ok``,
-        None on shared memory; ``took_s``, seconds of every step of the measurement; the peer's times, where it ran. Without auto among the modes, its
-        place in ``auto_choice``, ``hidden`` and ``gain`` is taken by the last of them.
+        ``link, ranks, workers, slices, shape, dtype, workload``; ``C_s``, ``T_s``, ``T_over_C``; ``off_s``,
+        ``block_s``, ``poll_s``, ``auto_s`` with ``auto_choice``; ``model_block_s`` and ``model_poll_s``
+        (`overlap.timing.model`, without fill and drain); ``hidden`` of auto; ``gain`` = off/auto, with its bounds
+        ``gain_bound`` = (C + T)/max(C, T) and ``gain_bound_block`` = 2 - 1/N; ``gflops`` of auto, by 5 N log2 N;
+        ``max_rel_error``; ``control_hidden`` and ``control_ok``, None on shared memory; ``took_s``, seconds of every
+        step of the measurement; the peer's times, where it ran. Without auto among the modes, its place in
+        ``auto_choice``, ``hidden`` and ``gain`` is taken by the last of them.
     """
     seconds = measured["seconds"]
     median = {name: statistics.median(values) for name, values in seconds.items()}
@@ -164,7 +163,8 @@ def imbalance(record: Record) -> str | None:
         if share - waiting[least] >= UNEVEN
     ]
     return (
-        f"{', '.join(long)}, rank {least} {100 * waiting[least]:.0f} %: the ranks are not equally fast, and `balance` can give "
+        f"{', '.join(long)}, rank {least} {100 * waiting[least]:.0f} %: the ranks are not equally fast, and `balance` "
+        "can give "
         "each its share"
     )
 

@@ -16,7 +16,7 @@ PROGRAM = Path("bench", "reference", "scan.py")  # in a checkout
 
 
 def find_program() -> Path | None:
-    """The program in the checkout that this file is in or, where the package is installed, that one is in."""
+    """Find the program in the checkout that this file is in or, where the package is installed, that one is in."""
     tops = Path(__file__).resolve().parents[3], Path.cwd()
     return next((top / PROGRAM for top in tops if (top / PROGRAM).is_file()), None)
 

@@ -13,6 +13,7 @@ import platform
 import shlex
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,8 @@ def packages() -> dict[str, str]:
     """Look up the versions of the packages that matter, those that are installed."""
     versions = {}
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            pass
     return versions
 
 

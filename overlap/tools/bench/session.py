@@ -76,7 +76,7 @@ def run_spec(
 
 
 def environment(ranks: int) -> dict[str, Any] | None:
-    """What `rank.environment` finds on fresh ranks; None off rank 0."""
+    """Start ranks and return what `rank.environment` finds on them; None off rank 0."""
     events: dict[str, Any] = {}
     run_spec({"task": "environment"}, ranks=at_hand(ranks), on_event=events.update, deadline_s=60)
     return events.get("environment")

@@ -1,7 +1,7 @@
 """Halos and sparse solvers, measured on the ranks of a communicator: `overlap bench halo | spmv | cg | mgcg`.
 
-In every round each way is timed once, one after the other, in an order that is drawn: none has always the same one before it. A time is from
-a barrier to the end of the slowest rank, and what is told is the median.
+In every round each way is timed once, one after the other, in an order that is drawn: none has always the same one
+before it. A time is from a barrier to the end of the slowest rank, and what is told is the median.
 """
 
 from __future__ import annotations
@@ -77,20 +77,21 @@ def measure(
     Returns
     -------
     dict
-        ``C_s`` and ``T_s``, computing and exchanging alone; ``off_s``, one after the other; ``auto_s``, hidden by this library;
-        ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and off hide; ``seconds``, all times. Further
+        ``C_s`` and ``T_s``, computing and exchanging alone; ``off_s``, one after the other; ``auto_s``, hidden by this
+        library; ``hidden`` and ``control_hidden``, the shares of min(C, T) that auto and off hide; ``seconds``, all
+        times. Further
 
         * halo: ``plain_s``, by Irecv and Isend; ``tested_s``, by persistent requests with a Testall after each chunk;
           ``sendrecv_s``, blocking calls alone, as T_s.
-        * cg: ``iteration_s``; ``plain_s``, an iteration that hides nothing; ``pipelined_s``, one of `pipecg`; ``delayed_s`` and
-          ``delayed_pipelined_s``, the first and the third with delayed sums; ``chosen``, what `faster_cg` chooses, and
-          ``delayed_chosen``.
-        * spmv and cg, elastic: ``full_s``, no half of the matrix left out; ``naive_s``, nor rows in an order by kind, but
-          found by lists.
+        * cg: ``iteration_s``; ``plain_s``, an iteration that hides nothing; ``pipelined_s``, one of `pipecg`;
+          ``delayed_s`` and ``delayed_pipelined_s``, the first and the third with delayed sums; ``chosen``, what
+          `faster_cg` chooses, and ``delayed_chosen``.
+        * spmv and cg, elastic: ``full_s``, no half of the matrix left out; ``naive_s``, nor rows in an order by kind,
+          but found by lists.
         * cg and mgcg: ``iterations`` to 1e-8; of an elastic cg by what its times are called.
         * mgcg: ``iteration_s``, ``setup_s``, ``solve_s``; ``switch``, the level from which coarser ones are gathered.
-        * where petsc4py is installed: ``petsc_s``, a product, an iteration or a solution of PETSc (BAIJ where there are blocks);
-          ``petsc_half_s``, the same with half of the blocks stored (SBAIJ); ``petsc_setup_s``, GAMG's.
+        * where petsc4py is installed: ``petsc_s``, a product, an iteration or a solution of PETSc (BAIJ where there are
+          blocks); ``petsc_half_s``, the same with half of the blocks stored (SBAIJ); ``petsc_setup_s``, GAMG's.
     """
     facts: dict[str, Any] = {}
     if workload == "halo":
@@ -177,7 +178,10 @@ def _sparse(
 def _multigrid(
     comm: MPI.Intracomm, shape: tuple[int, ...], matrix: str, workers: int
 ) -> tuple[Ways, Callable[[], None], dict[str, Any]]:
-    """Diffusion with u = 0 on the last plane, and sources of 1; slabs. Rock is log10(c) = 5 sin sin sin with a period of 16 cells."""
+    """Diffusion with u = 0 on the last plane, and sources of 1; slabs.
+
+    Rock is log10(c) = 5 sin sin sin with a period of 16 cells.
+    """
     blocks = Blocks(shape, (comm.size, 1, 1))
     waves = np.meshgrid(
         *(np.sin(np.pi / 8 * (np.arange(side.start, side.stop) + 0.5)) for side in blocks.part(comm.rank)),

@@ -1,4 +1,6 @@
-"""Ways to sweep over blocks of cells whose ghost cells come from neighbours: by this library, and by hand with MPI's calls."""
+"""Ways to sweep over blocks of cells whose ghost cells come from neighbours: by this library, and by hand with MPI's
+calls.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Ways = dict[str, Callable[[], Any]]
 
 @njit
 def sweep(u, v, first, last):
-    """v = (sum of six neighbours - 6 u) of the planes from `first` to `last` - 1; no ghost cells along the other axes."""
+    """v = (sum of six neighbours - 6 u) of the planes from `first` to `last` - 1; no ghost cells along the other
+    axes.
+    """
     for z in range(first, last):
         for y in range(1, u.shape[1] - 1):
             low, high, here, down, up, out = u[z, y - 1], u[z, y + 1], u[z, y], u[z - 1, y], u[z + 1, y], v[z, y]
@@ -43,8 +47,8 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
     Returns
     -------
     ways : dict
-        ``C``, ``T``, ``off``, ``auto``, and by hand: ``plain``, Irecv and Isend, inner planes, Waitall; ``tested``, persistent requests,
-        a Testall after each chunk of inner planes; ``sendrecv``, blocking calls and nothing else.
+        ``C``, ``T``, ``off``, ``auto``, and by hand: ``plain``, Irecv and Isend, inner planes, Waitall; ``tested``,
+        persistent requests, a Testall after each chunk of inner planes; ``sendrecv``, blocking calls and nothing else.
     close : callable
         Frees what they use.
     """

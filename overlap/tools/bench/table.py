@@ -127,7 +127,9 @@ def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 
 
 def tables(records: Sequence[Record], width: int) -> list[Any]:
-    """Make `rich.table.Table`s of records of the same job for a terminal: all in one, or one each where that is too wide."""
+    """Make `rich.table.Table`s of records of the same job for a terminal: all in one, or one each where that is too
+    wide.
+    """
     if LABEL_WIDTH + COLUMN_WIDTH * len(records) <= width:
         return [table(records)]
     return [table([record]) for record in records]

@@ -171,7 +171,7 @@ def _submit(given, parser):
 
 
 def _command(given, case, layout, json_path):
-    """What each rank of a script runs."""
+    """Make the command that each rank of a script runs."""
     return [
         given.python,
         "-m",

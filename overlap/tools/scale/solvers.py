@@ -1,7 +1,7 @@
 """`overlap scale run cg | spmv | mgcg`: a sparse solver on growing numbers of ranks.
 
-Strong scaling has one global problem, weak scaling the same part of one on every rank. Each number of ranks is one measurement of
-`overlap.tools.bench.solvers`, on fresh ranks, or on the first ones of a launcher's.
+Strong scaling has one global problem, weak scaling the same part of one on every rank. Each number of ranks is one
+measurement of `overlap.tools.bench.solvers`, on fresh ranks, or on the first ones of a launcher's.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _started():
 
 
 def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """The table, headings first; times in ms."""
+    """Make the table, headings first; times in ms."""
     what, key, beside = MAIN[records[0]["workload"]]
     found = [
         [
