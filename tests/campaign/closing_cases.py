@@ -1,7 +1,5 @@
 """Errors while runtimes and plans are closed, and in skeletons, which `fault_cases` and `site_cases` have not."""
 
-# ruff: noqa: F821 (functions use what is deleted after their last call)
-
 import os
 import signal
 import time

@@ -246,7 +246,7 @@ def dropped(comm, count):
     """A runtime dropped without close ends its threads at once; the next one frees its communicators."""
 
     async def program(z):
-        await target.Allreduce(MPI.IN_PLACE, np.ones(1))  # noqa: F821 (deleted below)
+        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

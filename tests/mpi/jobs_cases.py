@@ -122,8 +122,10 @@ def process_id(comm):
 
 def shared_memory_is_known_by_name(comm):
     """While messages, a shared window and a window of remote memory are there."""
+    from overlap.halo.segments import PREFIX
     from overlap.tools.segments import NAMES, existing
 
+    assert PREFIX in NAMES
     comm.allgather(bytes(100_000))
     windows = [make(800, comm=comm) for make in (MPI.Win.Allocate_shared, MPI.Win.Allocate)]
     with open("/proc/self/maps") as maps:

@@ -24,7 +24,9 @@ def runs(path=known_path.KnownPath):
 
 
 def known_calls_give_the_same_bits(comm, every=1):
-    """As a pipeline's call of the same arrays, also where some ranks come to it through their pipeline; `every` so many plans."""
+    """As a pipeline's call of the same arrays, also where some ranks come to it through their pipeline; `every` so many
+    plans.
+    """
     rng = np.random.default_rng(12 + comm.rank)
     cases = [
         (overlap.FFT2, shape, {"order": order})
