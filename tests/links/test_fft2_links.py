@@ -6,12 +6,13 @@ import time
 import processes
 import pytest
 import rank
+from marks import exhaustive
 
 from overlap.tools import links
 
 
 @pytest.mark.skipif(links.unavailable_reason() is not None, reason=str(links.unavailable_reason()))
-@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize("hosts", [2, exhaustive(3)])
 def test_every_mode_on_links(hosts, tmp_path):
     command = [
         sys.executable,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nobody
 import pytest
+from marks import exhaustive
 
 from overlap.errors import LinksUnavailable
 from overlap.tools import links
@@ -144,7 +145,7 @@ sys.stdout.write(f"{comm.rank} of {comm.size} on {name} {socket.gethostbyname(na
 
 
 @needs_links
-@pytest.mark.parametrize("hosts, ranks", [(2, 2), (3, 3), (2, 4)])
+@pytest.mark.parametrize("hosts, ranks", [(2, 2), exhaustive(3, 3), exhaustive(2, 4)])
 def test_each_rank_has_its_host_and_core(hosts, ranks):
     cpus = sorted(os.sched_getaffinity(0))
     status, out, err = launch([sys.executable, "-c", HELLO], hosts=hosts, ranks=ranks)
@@ -196,7 +197,7 @@ receive_from_all(1_000_000)
 
 
 @needs_links
-@pytest.mark.parametrize("hosts", [2, 3])  # 3: two senders share the receiver's link
+@pytest.mark.parametrize("hosts", [2, exhaustive(3)])  # 3: two senders share the receiver's link
 def test_no_message_is_faster_than_its_link(hosts):
     burst = 96 * 1024
     status, out, err = launch([sys.executable, "-c", FUNNEL], hosts=hosts, rate="100mbit", burst=burst)
@@ -232,7 +233,7 @@ def sleeper(tmp_path):
 
 
 @needs_links
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGINT, exhaustive(signal.SIGTERM), exhaustive(signal.SIGHUP), signal.SIGKILL])
 def test_a_signal_to_the_caller_ends_everything(sleeper, tmp_path, sent):
     shares = {1: 0.5} if len(os.sched_getaffinity(0)) > 1 else {}  # with competitors: they end, too
     with Job(f"links.run({sleeper!r}, shares={shares})") as job:

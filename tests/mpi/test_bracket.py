@@ -2,10 +2,12 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 
 @pytest.mark.parametrize(
-    "ranks, mode, points", [(1, "off", None), (2, "poll", None), (3, "block", [25, 26]), (4, "auto", [27, 49])]
+    "ranks, mode, points",
+    [(1, "off", None), (2, "poll", None), (3, "block", [25, 26]), exhaustive(4, "auto", [27, 49])],
 )
 def test_direct_sum_over_modes(ranks, mode, points):
     jobs.run_job("bracket_cases:direct_sum", ranks, args={"mode": mode, "points": points})
@@ -16,8 +18,9 @@ def test_invariants(ranks):
     jobs.run_job("bracket_cases:invariants,speed", ranks)
 
 
-def test_same_bits_on_any_ranks():
-    jobs.run_job("bracket_cases:same_bits", 4)
+@pytest.mark.parametrize("ranks", [2, exhaustive(4)])
+def test_same_bits_on_any_ranks(ranks):
+    jobs.run_job("bracket_cases:same_bits", ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

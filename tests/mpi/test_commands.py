@@ -13,6 +13,7 @@ from pathlib import Path
 import processes
 import pytest
 from commands import DEADLINE_S, overlap, process, started
+from marks import exhaustive
 
 from overlap.timing.simulate import Machine
 from overlap.tools import launch
@@ -33,7 +34,10 @@ def checked(path, **expected):
     return report, record
 
 
-@pytest.mark.parametrize("workload, dtype", [("fft2", "c16"), ("fft2", "f4"), ("operation", "f8"), ("operation", "f4")])
+@pytest.mark.parametrize(
+    "workload, dtype",
+    [("fft2", "c16"), exhaustive("fft2", "f4"), exhaustive("operation", "f8"), ("operation", "f4")],
+)
 def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
     path = tmp_path / "report.json"
     status, out, err = overlap("bench", workload, "--dtype", dtype, *SMALL, "--json", path)
@@ -54,7 +58,7 @@ def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
     assert "shared memory" in out and "24 x 20" in out
 
 
-@pytest.mark.parametrize("dtype, order, grid", [("c16", "natural", (2, 1)), ("f4", "transposed", (1, 2))])
+@pytest.mark.parametrize("dtype, order, grid", [exhaustive("c16", "natural", (2, 1)), ("f4", "transposed", (1, 2))])
 def test_bench_of_volumes(dtype, order, grid, tmp_path):
     path = tmp_path / "report.json"
     status, out, err = overlap(
@@ -176,6 +180,7 @@ def test_one_rank_has_nothing_to_hide(tmp_path):
     checked(path, ranks=1)
 
 
+@pytest.mark.parametrize("mpi", ["mpich", exhaustive("openmpi")], indirect=True)
 def test_bench_under_mpiexec(mpi, tmp_path):
     path = tmp_path / "report.json"
     launcher, environ = processes.launcher_command(mpi, tmp_path)
@@ -298,8 +303,8 @@ def has_mpi(pid):
     "number, status",
     [
         (signal.SIGINT, 130),
-        (signal.SIGTERM, 128 + signal.SIGTERM),
-        (signal.SIGHUP, 128 + signal.SIGHUP),
+        exhaustive(signal.SIGTERM, 128 + signal.SIGTERM),
+        exhaustive(signal.SIGHUP, 128 + signal.SIGHUP),
         (signal.SIGKILL, -signal.SIGKILL),
     ],
 )
@@ -312,11 +317,14 @@ def test_signals_end_the_ranks_too(number, status):
             assert "interrupted" in process.stderr.read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_at_any_moment_ends_everything(number):
+@pytest.mark.parametrize(
+    "number, times",
+    [(signal.SIGTERM, 1), *[exhaustive(sent, 4) for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]],
+)
+def test_a_signal_at_any_moment_ends_everything(number, times):
     """While Python starts, while modules and MPI are loaded, while ranks start, plan and compute."""
     pick = random.Random(number)
-    for _ in range(4):
+    for _ in range(times):
         delay_s = pick.uniform(0.05, 4)
         with started(*LONG) as process:
             time.sleep(delay_s)
@@ -408,7 +416,7 @@ def test_deadline_under_mpiexec():
     assert "the task 'case' has not completed in 5 s" in err and "measure.py" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, exhaustive(signal.SIGHUP)])
 def test_a_rank_that_dies_ends_the_command(number):
     with started(*LONG) as process:
         wait_for_ranks(process)

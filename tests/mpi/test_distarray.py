@@ -2,13 +2,14 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 ALL = ",".join(
     ("views", "arithmetic", "of_plans", "parts", "pickles", "redistributed", "masked", "shown", "files", "bad_files")
 )
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, exhaustive(2), 3, exhaustive(4)])
 def test_arrays_that_know_where_they_belong(ranks):
     jobs.run_job("distarray_cases:" + ALL, ranks)
 

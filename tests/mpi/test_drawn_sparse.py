@@ -3,9 +3,17 @@
 import drawing
 import pytest
 from hypothesis import strategies as st
+from marks import exhaustive
 
 RUNS = pytest.mark.parametrize(
-    "ranks, mpi, count", [(1, "mpich", 8), (2, "mpich", 15), (2, "openmpi", 3), (5, "mpich", 4), (8, "mpich", 3)]
+    "ranks, mpi, count",
+    [
+        (2, "mpich", 4),
+        *[
+            exhaustive(*values)
+            for values in ((1, "mpich", 8), (2, "mpich", 15), (2, "openmpi", 3), (5, "mpich", 4), (8, "mpich", 3))
+        ],
+    ],
 )
 MATRIX = st.fixed_dictionaries(
     {

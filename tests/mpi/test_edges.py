@@ -2,13 +2,14 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
-WAITS = ("off", "block", "poll")
 SERIALIZED = {"MPI4PY_RC_THREAD_LEVEL": "serialized"}
 
 
-@pytest.mark.parametrize("wait", WAITS)
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(
+    "wait, ranks", [("off", 1), ("block", 1), ("poll", 1), exhaustive("off", 3), exhaustive("block", 3), ("poll", 3)]
+)
 def test_signals_and_arguments(wait, ranks):
     jobs.run_job(
         "signal_cases:alarms,terminated,quiet_handlers,input_cases:keywords,bad_input_of_one_rank",
@@ -38,12 +39,12 @@ def test_user_threads(level):
     jobs.run_job("edge_cases:user_threads", 2, env={"MPI4PY_RC_THREAD_LEVEL": level})
 
 
-@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("wait", [exhaustive("off"), exhaustive("block"), "poll"])
 def test_deadline_does_not_cover_the_time_between_calls(wait):
     jobs.run_job("deadline_cases:late_entry", 2, args={"wait": wait})
 
 
-@pytest.mark.parametrize("how", ["sleeps", "stopped"])
+@pytest.mark.parametrize("how", [exhaustive("sleeps"), "stopped"])
 def test_rank_lost_while_a_plan_is_made(how):
     result = jobs.run_job("deadline_cases:lost_together", 3, expect_failure=True, args={"how": how})
     assert result.finished == ()

@@ -2,6 +2,7 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 # A call that only some ranks could start leaves communicators behind: new processes.
 LEAKY = {"error_cases:bad_start", "error_cases:buffers_after_a_bad_start"}
@@ -20,7 +21,7 @@ AGREED = (
 )
 
 
-@pytest.mark.parametrize("wait", ["off", "block", "poll"])
+@pytest.mark.parametrize("wait", [exhaustive("off"), exhaustive("block"), "poll"])
 def test_failure_at_every_site(wait):
     jobs.run_job("error_cases:injected", 2, args={"wait": wait})
 
@@ -29,11 +30,11 @@ def test_failure_at_every_site(wait):
     "wait, ranks, hit, agree_every",
     [
         ("off", 1, (0, 6), 64),
-        ("poll", 1, (0, 6), 3),
+        exhaustive("poll", 1, (0, 6), 3),
         ("block", 3, (0, 6), 64),
-        ("poll", 3, (1, 12), 64),
-        ("poll", 4, (6,), 1),
-        ("block", 4, (1,), 3),
+        exhaustive("poll", 3, (1, 12), 64),
+        exhaustive("poll", 4, (6,), 1),
+        exhaustive("block", 4, (1,), 3),
     ],
 )
 def test_failure_on_any_number_of_ranks(wait, ranks, hit, agree_every):
@@ -42,7 +43,7 @@ def test_failure_on_any_number_of_ranks(wait, ranks, hit, agree_every):
     )
 
 
-@pytest.mark.parametrize("wait", ["block", "poll"])
+@pytest.mark.parametrize("wait", ["block", exhaustive("poll")])
 def test_failure_under_open_mpi(openmpi, wait):
     jobs.run_job("error_cases:injected", 3, mpi="openmpi", args={"wait": wait, "hit": (0, 6)})
 
@@ -57,6 +58,7 @@ def test_exceptions_that_cannot_be_asked_are_agreed_on(ranks):
     jobs.run_job("input_cases:unattributable_together,before_the_first_slice", ranks)
 
 
+@pytest.mark.exhaustive
 def test_errors_are_agreed_on_by_three():
     jobs.run_job(",".join(AGREED), 3, fresh=True)
 
@@ -91,21 +93,21 @@ def test_keyboard_interrupt(ranks, case):
 
 
 @pytest.mark.parametrize(
-    "wait, how",
+    "wait, how, ranks",
     [
-        ("off", "sleeps"),
-        ("block", "sleeps"),
-        ("poll", "sleeps"),
-        ("poll", "absent"),
-        ("block", "stopped"),
-        ("poll", "stopped"),
-        ("poll", "leaves"),
-        ("poll", "never opens"),
+        ("off", "sleeps", 3),
+        exhaustive("block", "sleeps", 3),
+        exhaustive("poll", "sleeps", 3),
+        ("poll", "absent", 2),
+        ("block", "stopped", 2),
+        exhaustive("poll", "stopped", 3),
+        ("poll", "leaves", 2),
+        ("poll", "never opens", 2),
     ],
 )
-def test_deadline_ends_the_job(wait, how):
+def test_deadline_ends_the_job(wait, how, ranks):
     result = jobs.run_job(
-        "deadline_cases:lost", 3, expect_failure=True, args={"wait": wait, "how": how, "deadline_s": 1}
+        "deadline_cases:lost", ranks, expect_failure=True, args={"wait": wait, "how": how, "deadline_s": 1}
     )
     assert result.finished == ()
     assert "has not completed in 1." in result.err and "deadline_s=1)" in result.err, result
@@ -113,7 +115,7 @@ def test_deadline_ends_the_job(wait, how):
     assert "deadline_cases.py" in result.err, result  # the stacks name the caller's line
 
 
-@pytest.mark.parametrize("wait", ["off", "block", "poll"])
+@pytest.mark.parametrize("wait", [exhaustive("off"), exhaustive("block"), "poll"])
 def test_killed_rank_ends_the_job(wait):
     result = jobs.run_job(
         "deadline_cases:lost", 3, expect_failure=True, args={"wait": wait, "how": "killed", "deadline_s": 2}
@@ -121,7 +123,7 @@ def test_killed_rank_ends_the_job(wait):
     assert result.finished == (), result
 
 
-@pytest.mark.parametrize("how", ["sleeps", "killed", "stopped"])
+@pytest.mark.parametrize("how", [exhaustive("sleeps"), "killed", exhaustive("stopped")])
 def test_lost_rank_under_open_mpi(openmpi, how):
     result = jobs.run_job(
         "deadline_cases:lost", 3, mpi="openmpi", expect_failure=True, args={"wait": "poll", "how": how, "deadline_s": 1}

@@ -5,6 +5,7 @@ import json
 import jobs
 import processes
 import pytest
+from marks import exhaustive
 
 RUN = processes.REPOSITORY / "examples" / "gkv" / "run.py"
 
@@ -26,16 +27,31 @@ def command(ranks, *arguments, **options):
 
 
 @pytest.mark.parametrize(
-    "ranks, layout", [(1, {}), (2, {"z": 2}), (2, {"v": 2}), (4, {"v": 2, "z": 2}), (2, {"ky": 2}), (3, {"z": 3})]
+    "ranks, layout",
+    [
+        (1, {}),
+        exhaustive(2, {"z": 2}),
+        (2, {"v": 2}),
+        exhaustive(4, {"v": 2, "z": 2}),
+        (2, {"ky": 2}),
+        (3, {"z": 3}),
+    ],
 )
 def test_operator_against_a_matrix(ranks, layout):
     jobs.run_job("gkv_cases:operator", ranks, args={"ranks": layout})
 
 
+@pytest.mark.exhaustive
 def test_growth_against_a_dense_eigenvalue():
     jobs.run_job("gkv_cases:eigenvalue", 2)
 
 
+def test_two_ranks_workers_depth_and_mode():
+    layouts = [(1, 1, 1, 1, 1, 1, "off"), (1, 1, 1, 2, 2, 2, "poll"), (1, 2, 1, 1, 1, 4, "block")]
+    jobs.run_job("gkv_cases:any_ranks", 2, args={"layouts": layouts})
+
+
+@pytest.mark.exhaustive
 def test_any_ranks_workers_depth_and_mode():
     # mu, v, z, ky, workers, depth, overlap
     layouts = [
@@ -58,7 +74,7 @@ def test_slab_gives_the_same_bracket(ranks):
     jobs.run_job("gkv_cases:slab", ranks)
 
 
-@pytest.mark.parametrize("ranks", [5, 7])
+@pytest.mark.parametrize("ranks", [exhaustive(5), exhaustive(7)])
 def test_bad_numbers_of_ranks(ranks):
     jobs.run_job("gkv_cases:bad_ranks", ranks)
 
@@ -68,21 +84,22 @@ def test_boundary_against_its_closed_form(ranks):
     jobs.run_job("gkv_field_cases:boundary", ranks)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, exhaustive(4)])
 def test_quasi_neutrality_against_its_closed_form(ranks):
     jobs.run_job("gkv_field_cases:quasi_neutrality", ranks)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(4)])
 def test_nonlinear_term_conserves_entropy(ranks):
     jobs.run_job("gkv_field_cases:nonlinear_conserves", ranks)
 
 
+@pytest.mark.exhaustive
 def test_balance_of_entropy():
     jobs.run_job("gkv_field_cases:entropy_linear,entropy_nonlinear,memory", 2)
 
 
-@pytest.mark.parametrize("ranks, parallel", [(1, {}), (2, {"v": 2}), (4, {"ky": 2, "z": 2})])
+@pytest.mark.parametrize("ranks, parallel", [(1, {}), (2, {"v": 2}), exhaustive(4, {"ky": 2, "z": 2})])
 def test_restart_bit_for_bit(ranks, parallel, tmp_path):
     jobs.run_job("gkv_file_cases:restart", ranks, args={"folder": str(tmp_path), "parallel": parallel})
 
@@ -103,7 +120,7 @@ def test_a_full_disk(ranks, tmp_path):
     jobs.run_job("gkv_file_cases:full_disk", ranks, args={"folder": str(tmp_path)})
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, exhaustive(2)])
 def test_kill_while_a_checkpoint_is_written(ranks, tmp_path):
     jobs.run_job("gkv_file_cases:killed_while_writing", ranks, args={"folder": str(tmp_path)}, expect_failure=True)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".h5", ".partial"]
@@ -149,7 +166,7 @@ def test_turbulence_command_and_its_restart(tmp_path):
         assert (data.time.diff("time") > 0).all()
 
 
-@pytest.mark.parametrize("case", ["cyclone", "zonal"])
+@pytest.mark.parametrize("case", [exhaustive("cyclone"), "zonal"])
 def test_linear_commands(case, tmp_path):
     config = tmp_path / "short.toml"
     config.write_text("[grid]\nnz = 16\nnv = 12\nnmu = 4\n[time]\nend = 3.0\n")
@@ -163,8 +180,8 @@ def test_linear_commands(case, tmp_path):
     "text, words",
     [
         ("[grid]\nnxx = 3", "grid.nxx: expected one of nx, ny"),
-        ("[parallel]\nky = 2", "parallel: expected a number of ranks that is a product of 2 (ky)"),
-        ("[grid", "expected a TOML file"),
+        exhaustive("[parallel]\nky = 2", "parallel: expected a number of ranks that is a product of 2 (ky)"),
+        exhaustive("[grid", "expected a TOML file"),
     ],
 )
 def test_bad_configurations_are_named(text, words, tmp_path):
@@ -180,6 +197,7 @@ def test_a_missing_extra_is_said_once():
     assert result.err.count("expected h5py to be installed: pip install 'overlap-mpi[gkv]'") == 1, result
 
 
+@pytest.mark.exhaustive
 def test_a_missing_file_and_a_missing_checkpoint(tmp_path):
     result = command(2, "zonal", "--config", tmp_path / "none.toml", expect_failure=True)
     assert result.err.count("run.py: ") == 1 and "none.toml: expected a TOML file" in result.err
@@ -187,6 +205,7 @@ def test_a_missing_file_and_a_missing_checkpoint(tmp_path):
     assert result.err.count("run.py: expected a checkpoint in") == 1
 
 
+@pytest.mark.exhaustive
 def test_under_open_mpi(openmpi):
     jobs.run_job("gkv_cases:operator", 2, mpi="openmpi", args={"ranks": {"z": 2}})
     jobs.run_job("gkv_field_cases:nonlinear_conserves,boundary", 2, mpi="openmpi")

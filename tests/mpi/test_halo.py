@@ -2,10 +2,11 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 
 @pytest.mark.parametrize("transport", ["window", "messages"])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(4)])
 def test_blocks(ranks, transport):
     jobs.run_job("halo_cases:blocks", ranks, args={"transport": transport, "seeds": list(range(4))})
 
@@ -15,8 +16,9 @@ def test_planes_without_a_copy(ranks):
     jobs.run_job("halo_cases:planes", ranks)
 
 
-def test_some_neighbours_on_the_node_and_some_not():
-    jobs.run_job("halo_cases:blocks", 4, args={"transport": "auto", "seeds": list(range(6)), "mixed": True})
+@pytest.mark.parametrize("ranks", [3, exhaustive(4)])
+def test_some_neighbours_on_the_node_and_some_not(ranks):
+    jobs.run_job("halo_cases:blocks", ranks, args={"transport": "auto", "seeds": list(range(6)), "mixed": True})
 
 
 def test_another_mpi_library():
@@ -49,7 +51,7 @@ def test_arrays_outlive_a_halo(ranks, transport):
     jobs.run_job("halo_cases:arrays_outlive", ranks, args={"transport": transport})
 
 
-@pytest.mark.parametrize("what", ["made", "freed", "arrays"])
+@pytest.mark.parametrize("what", ["made", exhaustive("freed"), exhaustive("arrays")])
 def test_a_rank_that_is_stopped_ends_the_job_with_stacks(what):
     result = jobs.run_job("halo_cases:lost_while_made", 3, args={"what": what}, expect_failure=True)
     assert "has not completed in 1." in result.err and "(deadline_s=1)" in result.err, result

@@ -2,11 +2,15 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 
 @pytest.mark.parametrize(
     "ranks, cases",
-    [(1, "closed_plans,destroyed_plans,resident_set_of_plans,calls_of_a_plan,failing_calls"), (2, "calls_of_a_plan")],
+    [
+        exhaustive(1, "closed_plans,destroyed_plans,resident_set_of_plans,calls_of_a_plan,failing_calls"),
+        (2, "calls_of_a_plan"),
+    ],
 )
 def test_nothing_is_kept(ranks, cases):
     jobs.run_job(f"memory_cases:{cases}", ranks, fresh=True, deadline_s=600)

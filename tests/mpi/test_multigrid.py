@@ -2,14 +2,16 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(4)])
 def test_preconditioners(ranks):
     more = ",refused" if ranks > 1 else ""
     jobs.run_job(f"multigrid_cases:matrices,polynomials,cycles,solutions,slabs{more}", ranks)
 
 
+@pytest.mark.exhaustive
 def test_eight_ranks_and_few_cores():
     jobs.run_job("multigrid_cases:matrices,solutions", 8)
 

@@ -2,15 +2,16 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 
-@pytest.mark.parametrize("ranks, dtype", [(1, "f8"), (2, "f8"), (3, "c16"), (4, "f8")])
+@pytest.mark.parametrize("ranks, dtype", [(1, "f8"), (2, "f8"), (3, "c16"), exhaustive(4, "f8")])
 def test_conservation_laws(ranks, dtype):
     jobs.run_job("pointwise_cases:conserved", ranks, args={"dtype": dtype})
 
 
 @pytest.mark.parametrize(
-    "ranks, dtype, mode", [(1, "f8", "auto"), (2, "c16", "poll"), (3, "f8", "block"), (4, "f8", "off")]
+    "ranks, dtype, mode", [(1, "f8", "auto"), (2, "c16", "poll"), (3, "f8", "block"), exhaustive(4, "f8", "off")]
 )
 def test_closed_form(ranks, dtype, mode):
     jobs.run_job("pointwise_cases:closed_form", ranks, args={"dtype": dtype, "mode": mode})
@@ -22,8 +23,8 @@ def test_closed_form(ranks, dtype, mode):
         (1, "c16", "natural", "poll"),
         (2, "f8", "natural", "auto"),
         (3, "f8", "transposed", "block"),
-        (4, "c16", "transposed", "poll"),
-        (4, "f8", "natural", "off"),
+        exhaustive(4, "c16", "transposed", "poll"),
+        exhaustive(4, "f8", "natural", "off"),
     ],
 )
 def test_direct_sum_over_modes(ranks, dtype, order, mode):
@@ -36,10 +37,10 @@ def test_direct_sum_over_modes(ranks, dtype, order, mode):
         (1, "f8", "3/2", "block"),
         (2, "f8", "3/2", "poll"),
         (2, "c16", "3/2", "off"),
-        (3, "c8", "3/2", "poll"),
+        exhaustive(3, "c8", "3/2", "poll"),
         (3, "f8", None, "block"),
-        (4, "f4", "3/2", "poll"),
-        (4, "c16", None, "poll"),
+        exhaustive(4, "f4", "3/2", "poll"),
+        exhaustive(4, "c16", None, "poll"),
     ],
 )
 def test_any_sizes(ranks, dtype, dealias, mode):
@@ -56,7 +57,7 @@ def test_points_of_the_finer_grid(ranks):
     jobs.run_job("pointwise_size_cases:finer_grid", ranks)
 
 
-@pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "block"), (3, "poll")])
+@pytest.mark.parametrize("ranks, mode", [(1, "off"), (2, "block"), exhaustive(3, "poll")])
 def test_ways_to_write_the_function(ranks, mode):
     jobs.run_job("pointwise_cases:parameters", ranks, args={"mode": mode})
 
@@ -67,8 +68,8 @@ def test_ways_to_write_the_function(ranks, mode):
         (1, "f8", "3/2", "natural", [1, 3]),
         (2, "f8", "3/2", "natural", [1, 2]),
         (2, "c8", None, "transposed", [3]),
-        (3, "c16", "3/2", "natural", [2]),
-        (4, "f4", None, "natural", [1]),
+        exhaustive(3, "c16", "3/2", "natural", [2]),
+        exhaustive(4, "f4", None, "natural", [1]),
     ],
 )
 def test_every_mode_gives_the_same_bits(ranks, dtype, dealias, order, workers):
@@ -85,20 +86,21 @@ def test_bad_input_on_one_rank(ranks, mode):
 
 
 @pytest.mark.parametrize(
-    "ranks, mode, workers", [(1, "off", 1), (2, "poll", 1), (2, "block", 2), (3, "poll", 2), (3, "off", 1)]
+    "ranks, mode, workers",
+    [(1, "off", 1), (2, "poll", 1), (2, "block", 2), exhaustive(3, "poll", 2), exhaustive(3, "off", 1)],
 )
 def test_bad_results_on_one_rank(ranks, mode, workers):
     jobs.run_job("pointwise_error_cases:bad_results", ranks, args={"mode": mode, "workers": workers})
 
 
 @pytest.mark.parametrize(
-    "ranks, mode, dealias", [(1, "poll", "3/2"), (2, "off", "3/2"), (2, "block", None), (3, "poll", "3/2")]
+    "ranks, mode, dealias", [(1, "poll", "3/2"), (2, "off", "3/2"), (2, "block", None), exhaustive(3, "poll", "3/2")]
 )
 def test_failure_at_every_site(ranks, mode, dealias):
     jobs.run_job("pointwise_error_cases:injected", ranks, args={"mode": mode, "dealias": dealias})
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, exhaustive(2)])
 def test_functions_that_would_lie(ranks):
     jobs.run_job("pointwise_error_cases:functions_that_would_lie,compiled_functions_that_would_lie", ranks)
 
@@ -113,7 +115,7 @@ def test_planning_calls_no_function(ranks):
     jobs.run_job("pointwise_error_cases:planning_calls_no_function", ranks)
 
 
-@pytest.mark.parametrize("mode", ["off", "block", "poll"])
+@pytest.mark.parametrize("mode", [exhaustive("off"), exhaustive("block"), "poll"])
 def test_no_allocation(mode):
     jobs.run_job("pointwise_size_cases:memory", 2, args={"mode": mode})
 
@@ -121,7 +123,7 @@ def test_no_allocation(mode):
 @pytest.mark.parametrize(
     "case, ranks, args",
     [
-        ("pointwise_cases:direct_sum", 3, {"dtype": "f8", "order": "natural", "mode": "poll"}),
+        ("pointwise_cases:direct_sum", 2, {"dtype": "f8", "order": "natural", "mode": "poll"}),
         ("pointwise_size_cases:nyquist_dropped", 2, {}),
         ("pointwise_error_cases:bad_results", 2, {"mode": "poll", "workers": 1}),
     ],

@@ -2,6 +2,7 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 CASES = (
     "runtime_cases:forced_order",
@@ -29,13 +30,13 @@ def test_on_two_ranks(case):
     jobs.run_job(case, 2)
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3, exhaustive(4)])
 def test_on_any_number_of_ranks(ranks):
     jobs.run_job(",".join(CASES), ranks)
 
 
 def test_under_open_mpi(openmpi):
-    jobs.run_job(",".join(CASES), 3, mpi="openmpi")
+    jobs.run_job(",".join(CASES), 2, mpi="openmpi")
 
 
 def test_more_runtimes_than_mpi_has_communicators():
@@ -63,6 +64,6 @@ def test_timers_are_exact_for_polls_only():
     jobs.run_job("lifetime_cases:timers", 2)
 
 
-@pytest.mark.parametrize("already", [0, 5, 18])
+@pytest.mark.parametrize("already", [exhaustive(0), 5, exhaustive(18)])
 def test_workers_are_nicer_than_the_process(already):
     jobs.run_job("lifetime_cases:priorities", 1, args={"already": already}, fresh=True)

@@ -9,6 +9,7 @@ import jobs
 import processes
 import pytest
 from commands import DEADLINE_S, overlap, process
+from marks import exhaustive
 
 SMALL = ["--slices", "5", "--shape", "20", "24", "--rounds", "2"]
 
@@ -29,7 +30,8 @@ def points(path):
     return [(record["workers"], record["ranks"]) for record in content["cases"]], content
 
 
-def test_matrix_on_shared_memory_then_its_report(tmp_path):
+@pytest.mark.parametrize("workers", [[1], exhaustive([1, 2])])
+def test_matrix_on_shared_memory_then_its_report(workers, tmp_path):
     path = tmp_path / "scale.json"
     status, out, err = overlap(
         "scale",
@@ -40,8 +42,7 @@ def test_matrix_on_shared_memory_then_its_report(tmp_path):
         1,
         2,
         "--workers",
-        1,
-        2,
+        *workers,
         "--modes",
         "poll",
         "--passes",
@@ -51,7 +52,7 @@ def test_matrix_on_shared_memory_then_its_report(tmp_path):
     )
     assert status == 0, err
     found, content = points(path)
-    assert found == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert found == [(count, ranks) for count in workers for ranks in (1, 2)]
     for record in content["cases"]:
         assert record["rounds"] == 4 and record["modes"] == ["off", "poll"]
         assert record["block_s"] is record["auto_s"] is None and record["poll_s"] > 0
@@ -69,6 +70,7 @@ def test_matrix_on_shared_memory_then_its_report(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("mpi", ["mpich", exhaustive("openmpi")], indirect=True)
 def test_under_mpiexec_the_first_ranks_of_the_job(mpi, tmp_path):
     path = tmp_path / "scale.json"
     launcher, environ = processes.launcher_command(mpi, tmp_path)
@@ -212,7 +214,10 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
 
 @pytest.mark.parametrize(
     "script, words",
-    [("overhead.py", ["wait", "poll", "plan call"]), ("memory.py", ["as told, and nothing allocated after planning"])],
+    [
+        ("overhead.py", ["wait", "poll", "plan call"]),
+        exhaustive("memory.py", ["as told, and nothing allocated after planning"]),
+    ],
 )
 def test_bench_scripts(script, words):
     done = subprocess.run(
@@ -227,6 +232,7 @@ def test_bench_scripts(script, words):
         assert word in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_peers_says_who_is_missing(tmp_path):
     (tmp_path / "mpi4py_fft.py").write_text("raise ImportError('not here')")
     with process(

@@ -2,9 +2,10 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(4)])
 def test_storages_and_factors(ranks):
     jobs.run_job(
         "sparse_cases:symmetric_blocks,block_diagonals,diagonals,incomplete_factors,factors_by_workers,overlapping,operators,errors",
@@ -12,12 +13,12 @@ def test_storages_and_factors(ranks):
     )
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_solvers(ranks):
-    jobs.run_job("sparse_cases:solvers", ranks, args={"seeds": list(range(4))})
+@pytest.mark.parametrize("ranks, seeds", [(1, 4), (3, 1), exhaustive(3, 4)])
+def test_solvers(ranks, seeds):
+    jobs.run_job("sparse_cases:solvers", ranks, args={"seeds": list(range(seeds))})
 
 
-@pytest.mark.parametrize("where", ["made", "summed"])
+@pytest.mark.parametrize("where", ["made", exhaustive("summed")])
 def test_a_rank_that_is_stopped_ends_the_job_with_stacks(where):
     result = jobs.run_job("sparse_cases:stopped", 2, args={"where": where}, expect_failure=True)
     assert "has not completed in 1." in result.err and "in stopped" in result.err, result

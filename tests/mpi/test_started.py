@@ -2,6 +2,7 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 CASES = (
     "started",
@@ -14,12 +15,12 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, exhaustive(3)])
 @pytest.mark.parametrize("case", CASES)
 def test_on_ranks(case, ranks):
     jobs.run_job(f"started_cases:{case}", ranks)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, exhaustive(3)])
 def test_pending_at_the_end(ranks):
     jobs.run_job("started_cases:pending_at_the_end", ranks, fresh=True)

@@ -2,9 +2,10 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 
-@pytest.mark.parametrize("ranks, workers", [(1, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize("ranks, workers", [(1, 2), (2, 1), exhaustive(3, 2)])
 def test_a_tuned_plan_is_found_again(ranks, workers, tmp_path):
     jobs.run_job(
         "tuning_cases:tuned_plan_is_found_again",

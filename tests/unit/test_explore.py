@@ -5,6 +5,7 @@ from explore.campaign import campaign
 from explore.defects import DEFECTS, RARE, schedules_until_found
 from explore.programs import Call, Plan
 from explore.schedule import explore
+from marks import exhaustive
 
 SCHEDULES = 2000
 
@@ -18,8 +19,9 @@ def found(plan, schedules=50):
     return [finding for seed in range(schedules) if (finding := explore(seed, plan=plan)) is not None]
 
 
-def test_schedules_find_nothing():
-    assert campaign(range(SCHEDULES)) == []
+@pytest.mark.parametrize("schedules", [SCHEDULES // 10, exhaustive(SCHEDULES)])
+def test_schedules_find_nothing(schedules):
+    assert campaign(range(schedules)) == []
 
 
 def test_a_seed_replays_exactly():
@@ -28,7 +30,9 @@ def test_a_seed_replays_exactly():
 
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
-@pytest.mark.parametrize("name", [name for name in DEFECTS if name not in RARE])
+@pytest.mark.parametrize(
+    "name", [exhaustive(name) if number % 5 else name for number, name in enumerate(DEFECTS) if name not in RARE]
+)
 def test_a_defect_put_back_is_found(name):
     schedules, _ = schedules_until_found(DEFECTS[name], SCHEDULES)
     assert schedules is not None
