@@ -13,6 +13,7 @@ from pathlib import Path
 
 import processes
 import pytest
+from marks import exhaustive
 from packaging.requirements import Requirement
 
 from overlap.runtime.trace import KINDS
@@ -59,6 +60,12 @@ def link(place, target):
         place.symlink_to(os.path.abspath(target))
 
 
+@pytest.fixture(params=["here", exhaustive("wheel")])
+def command(request):
+    """The command `overlap` of this environment, or of one that a newcomer has."""
+    return overlap if request.param == "here" else request.getfixturevalue("installed")
+
+
 @pytest.fixture
 def installed(tmp_path_factory):
     """The command `overlap` of a wheel that was built here, in an environment that has what the wheel requires and
@@ -99,8 +106,8 @@ def installed(tmp_path_factory):
     return command
 
 
-def test_demo_shows_links_and_writes_three_files(tmp_path, installed):
-    done = installed("demo", "--quick", "--slices", 6, "--shape", 256, 256, "--out", tmp_path)
+def test_demo_shows_links_and_writes_three_files(tmp_path, command):
+    done = command("demo", "--quick", "--slices", 6, "--shape", 256, 256, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "timeline.json", "timeline.png"]
     report = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)

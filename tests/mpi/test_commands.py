@@ -103,15 +103,16 @@ def test_bench_of_the_nonlinear_term(tmp_path):
     assert "3 nonlinear terms" in out
 
 
-def test_tune_writes_a_file_that_plans_read(tmp_path):
+@pytest.mark.parametrize("workloads", [["fft2"], exhaustive(["operation", "fft2"])])
+def test_tune_writes_a_file_that_plans_read(workloads, tmp_path):
     path = tmp_path / "tuning.json"
-    arguments = ["--slices", "6", "--shape", "24", "20", "--budget", "1"]
-    for workload in ("operation", "fft2"):
+    arguments = ["--slices", "6", "--shape", "24", "20", "--budget", "0.5"]
+    for workload in workloads:
         status, out, err = overlap("tune", workload, "--dtype", "f8", *arguments, "--file", path)
         assert status == 0, err
         assert "x the speed of the default" in " ".join(out.split())  # its line is long, and may be broken anywhere
         assert f"written: {path}" in out
-    status, out, err = overlap("tune", "fft3", "--shape", "12", "10", "16", "--budget", "1", "--file", path)
+    status, out, err = overlap("tune", "fft3", "--shape", "12", "10", "16", "--budget", "0.5", "--file", path)
     assert status == 0, err
     entry, fields = json.loads(path.read_text())["entries"]
     assert fields["plan"]["kind"] == "FFT3" and sorted(fields["grid"]) == [1, 2]

@@ -74,7 +74,7 @@ def test_conjugate_gradients(tmp_path):
     assert "mine: 100 rows, 298 entries, 3 ranks: " in result.out
 
 
-@pytest.mark.parametrize("overlap", [exhaustive("off"), exhaustive("block"), "poll"])
+@pytest.mark.parametrize("overlap", [exhaustive("off"), exhaustive("block"), exhaustive("poll")])
 def test_navier_stokes_with_overlap(overlap):
     run("navier_stokes_2d.py", 2, *SMALL, "--picture", "", "--wait", overlap, "--workers", "2")
 
@@ -226,6 +226,7 @@ def test_taylor_green_on_more_ranks_than_planes():
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name, arguments, told",
     [

@@ -12,7 +12,7 @@ from marks import exhaustive
 RUN = processes.REPOSITORY / "examples" / "npb" / "run.py"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, exhaustive(3)])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
 def test_class_s(ranks):
     jobs.run_job("npb_cases:random_numbers,class_s,drawn_batches,as_between_nodes", ranks)
 

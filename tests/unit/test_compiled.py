@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+from marks import exhaustive
 
 MODULE = """
 from overlap.compiled import njit
@@ -94,6 +95,7 @@ def test_a_disk_that_is_full_ends_no_call(folder):
     assert not code_files(folder)
 
 
+@pytest.mark.exhaustive
 def test_ranks_that_compile_at_once_get_their_own_code(folder):
     """numba's own cache may give one rank the other's code: both are number 1."""
     several = [start(folder, argument) for argument in ("3", "0.5", "1j", "3")]
@@ -109,7 +111,7 @@ def test_a_change_of_the_source_is_noticed_and_old_code_removed(folder):
     assert len(code_files(folder)) == 1
 
 
-@pytest.mark.parametrize("imports", ["from inner import twice as double", "import inner as other"])
+@pytest.mark.parametrize("imports", ["from inner import twice as double", exhaustive("import inner as other")])
 def test_a_change_of_a_function_that_is_called_is_noticed(folder, imports):
     write(folder, "2 * x", name="inner")
     call = "double(x)" if "from" in imports else "other.twice(x)"
