@@ -7,7 +7,7 @@ from error_cases import raised, same_message
 from mpi4py import MPI
 
 import overlap
-from overlap.runtime import all_of, start
+from overlap.runtime import all_of, start, wait_for_slices
 
 WAITS = ("off", "block", "poll")
 
@@ -145,6 +145,22 @@ def persistent(comm):
             pass
         else:
             raise AssertionError("a string was taken for a buffer")
+
+
+def what_is_started_wakes_nobody(comm):
+    """A wait that can never end is an error, too, while a message is under way that no slice awaits yet."""
+    for rt in runtimes(comm):
+
+        async def program(z):
+            await wait_for_slices(z)
+            receive = await rt.comm.Irecv(np.empty(1), comm.rank, z)
+            await (await rt.comm.Isend(np.ones(1), comm.rank, z))
+            await receive
+
+        pipeline = rt.pipelined(program, depth=2)
+        error = raised(overlap.SliceError, pipeline, range(4))
+        same_message(comm, error)
+        assert "for ever" in error.summary, error
 
 
 def pending_at_the_end(comm):

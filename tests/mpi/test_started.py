@@ -21,6 +21,10 @@ def test_on_ranks(case, ranks):
     jobs.run_job(f"started_cases:{case}", ranks)
 
 
+def test_what_is_started_wakes_nobody():
+    jobs.run_job("started_cases:what_is_started_wakes_nobody", 2, fresh=True, deadline_s=60)
+
+
 @pytest.mark.parametrize("ranks", [2, exhaustive(3)])
 def test_pending_at_the_end(ranks):
     jobs.run_job("started_cases:pending_at_the_end", ranks, fresh=True)

@@ -105,15 +105,16 @@ class Waiting:
     def take(self, slot):
         """Wait until the slot has an item, and take it.
 
-        If no slot runs and nothing is in flight, only the slot's own gate keeps it, and nobody is left
-        to open that: a wait that can never end is seen at once.
+        If no slot runs and nothing is in flight that a slice awaits, only the slot's own gate keeps it, and nobody is
+        left to open that: a wait that can never end is seen at once.
         """
         job = self._job
         while True:
             with job.lock:
                 item, slot.item = slot.item, None
                 self._awaited = None if item is not None else slot
-                never = item is None and not (job.running or self._requests)
+                # What was started, and is not awaited yet, has no slice go on when it is over.
+                never = item is None and not job.running and len(self._requests) <= len(self._pending)
             if item is not None:
                 return item
             if never:
