@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import exhaustive
 
 from overlap.arrays import Layout, Transpose
 from overlap.fft.engine.axis import axes_of
@@ -51,28 +52,32 @@ def moves(draw):
     return shape, where, draw(st.permutations(range(len(shape))))
 
 
-@settings(max_examples=150, deadline=None)
-@given(moves(), st.sampled_from(DTYPES), st.sampled_from((1.0, 0.3)))
-def test_what_programs_move_is_what_numpy_moves(move, dtype, scale):
-    shape, where, order = move
-    rng = np.random.default_rng(0)
-    source = random(rng, shape, dtype)
-    target = random(rng, [shape[axis] for axis in order], dtype).transpose(np.argsort(order))
-    for name in ("copy", "add", "zero"):
-        expected, found = target.copy(), target.copy(order="K")
-        here, there = View.of(SOURCE, source)[where], View.of(TARGET, found)[where]
-        program = Program()
-        if name == "copy":
-            program.copy(there, here, scale)
-            expected[where] = source[where] * source.real.dtype.type(scale)
-        elif name == "add":
-            program.add(there, here)
-            expected[where] += source[where]
-        else:
-            program.zero(there)
-            expected[where] = 0
-        run(program, source, found)
-        np.testing.assert_array_equal(found, expected)
+@pytest.mark.parametrize("count", [40, exhaustive(150)])
+def test_what_programs_move_is_what_numpy_moves(count):
+    @settings(max_examples=count, deadline=None)
+    @given(moves(), st.sampled_from(DTYPES), st.sampled_from((1.0, 0.3)))
+    def check(move, dtype, scale):
+        shape, where, order = move
+        rng = np.random.default_rng(0)
+        source = random(rng, shape, dtype)
+        target = random(rng, [shape[axis] for axis in order], dtype).transpose(np.argsort(order))
+        for name in ("copy", "add", "zero"):
+            expected, found = target.copy(), target.copy(order="K")
+            here, there = View.of(SOURCE, source)[where], View.of(TARGET, found)[where]
+            program = Program()
+            if name == "copy":
+                program.copy(there, here, scale)
+                expected[where] = source[where] * source.real.dtype.type(scale)
+            elif name == "add":
+                program.add(there, here)
+                expected[where] += source[where]
+            else:
+                program.zero(there)
+                expected[where] = 0
+            run(program, source, found)
+            np.testing.assert_array_equal(found, expected)
+
+    check()
 
 
 def test_repetitions_move_on_by_their_steps():

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from marks import exhaustive
 from no_files import NO_FILES
 
 from overlap import files
@@ -203,14 +204,15 @@ def test_numbers_that_are_none_are_refused(tmp_path, number):
     refused(path)
 
 
-def test_no_damage_goes_unnoticed(tmp_path):
+@pytest.mark.parametrize("times", [500, exhaustive(4000)])
+def test_no_damage_goes_unnoticed(times, tmp_path):
     """Whatever bytes of a file change, and wherever it ends: it is refused, and named."""
     path = tmp_path / "tuning.json"
     store.write(str(path), entry())
     store.write(str(path), entry(plan=PLAN | {"ranks": 3}, names=("forward", "backward")))
     whole = path.read_bytes()
     choice = random.Random(21)
-    for _ in range(4000):
+    for _ in range(times):
         data = bytearray(whole)
         damage = choice.randrange(4)
         place = choice.randrange(len(data))
