@@ -22,7 +22,7 @@ _MARGIN = 0.95  # what pipelined iterations may take of plain ones, whose roundi
 def faster_cg(
     A: Any, b: np.ndarray, *, M: Any = None, comm: MPI.Intracomm | AsyncComm | None = None
 ) -> Callable[..., Solution]:
-    """`cg` or `pipecg`: whichever takes less time for an iteration, measured in some iterations of each. Collective.
+    """Choose `cg` or `pipecg`: whichever takes less time for an iteration, measured in some iterations of each. Collective.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def faster_cg(
         As `cg`.
     """
     seconds: dict[Callable[..., Solution], list[float]] = {cg: [], pipecg: []}
-    with System(A, b, M, comm) as system:
+    with System("faster_cg", A, b, None, M, comm, rtol=0, atol=0, maxiter=None, callback=None) as system:
         for _ in range(_ROUNDS):
             for solver, times in seconds.items():
                 started = perf_counter()

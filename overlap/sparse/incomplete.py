@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..compiled import njit
+from ..errors import InputError
+from ..runtime.control.arguments import number_problem
+from .arguments import whole_problem
 from .colouring import colours_of
 from .kernels import product_of_3
 from .matrix import Matrix
@@ -44,42 +47,37 @@ class IC0(Preconditioner):
 
     def __init__(self, A: Matrix, colours: int | None = None, shift: float = 0.0) -> None:
         super().__init__(A)
-        problem = None
-        if colours is not None and (not isinstance(colours, (int, np.integer)) or colours < 1):
-            problem = f"expected colours to be a number >= 1 or None, received {colours!r}"
-        elif not shift >= 0:
-            problem = f"expected shift >= 0, received {shift!r}"
-        A.halo.control.check("making an IC0", problem, colours=colours, shift=shift)
-        starts, columns, values = A.own_part()
-        colour = colours_of(starts, columns, colours)
-        self.colours = int(colour.max(initial=-1)) + 1
-        rows = np.argsort(colour, kind="stable")
-        blocks = values.reshape(len(values), A.block, A.block)
-        self._lower, self._upper, self._inverse, bad = _factors(starts, columns, blocks, rows, 1.0 + shift)
-        A.halo.control.check(
-            "the factors of an IC0",
-            None
-            if bad < 0
-            else "expected a matrix whose incomplete Cholesky factors exist, received one with a pivot that is not "
-            f"positive definite in row {A.rows.start + A.order[bad]}; try shift=0.1",
-        )
-        self._rows = rows.astype(np.uint32)
-        if values.ndim == 1:
-            self._lower, self._upper = (
-                (first, where, numbers.reshape(-1)) for first, where, numbers in (self._lower, self._upper)
+        problem = whole_problem("colours", colours, 1, none=True) or number_problem("shift", shift)
+        with self._made(problem, colours=colours, shift=shift):
+            starts, columns, values = A.own_part()
+            colour = colours_of(starts, columns, colours)
+            self.colours = int(colour.max(initial=-1)) + 1
+            rows = np.argsort(colour, kind="stable")
+            blocks = values.reshape(len(values), A.block, A.block)
+            self._lower, self._upper, self._inverse, bad = _factors(starts, columns, blocks, rows, 1.0 + shift)
+            if bad >= 0:
+                raise InputError(
+                    "expected a matrix whose incomplete Cholesky factors exist, received one with a pivot that is not "
+                    f"positive definite in row {A.rows.start + A.order[bad]}; try shift=0.1"
+                )
+            self._rows = rows.astype(np.uint32)
+            if values.ndim == 1:
+                self._lower, self._upper = (
+                    (first, where, numbers.reshape(-1)) for first, where, numbers in (self._lower, self._upper)
+                )
+                self._inverse = self._inverse.reshape(-1)
+            self._limits = np.concatenate([[0], np.cumsum(np.bincount(colour, minlength=self.colours))]).tolist()
+            self._forward, self._backward = (
+                (_forward, _backward)
+                if values.ndim == 1
+                else (_forward_blocks_of_3, _backward_blocks_of_3)
+                if A.block == 3
+                else (_forward_blocks, _backward_blocks)
             )
-            self._inverse = self._inverse.reshape(-1)
-        self._limits = np.concatenate([[0], np.cumsum(np.bincount(colour, minlength=self.colours))]).tolist()
-        self._forward, self._backward = (
-            (_forward, _backward)
-            if values.ndim == 1
-            else (_forward_blocks_of_3, _backward_blocks_of_3)
-            if A.block == 3
-            else (_forward_blocks, _backward_blocks)
-        )
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage; the matrix's workers share the rows of each colour."""
+        self.check_open()
         team, rows, inverse = self._matrix.team, self._rows, self._inverse
         limits = self._limits if team.workers > 1 else [0, len(rows)]
         colours = list(zip(limits, limits[1:]))

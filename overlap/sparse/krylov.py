@@ -5,8 +5,7 @@ All ranks take the same branch: every decision is made of numbers that a reducti
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -15,9 +14,10 @@ from ..errors import InputError
 from ..runtime.requests.requests import AsyncComm
 from . import kernels
 from .solution import Solution
-from .system import System
+from .system import Callback, System
 
-Callback = Callable[[np.ndarray], object]
+
+_RHO_BREAKDOWN, _OMEGA_BREAKDOWN = -10, -11  # scipy's codes
 
 
 def cg(
@@ -44,18 +44,22 @@ def cg(
     x0 : ndarray, optional
         Where to start; zero by default.
     rtol, atol : float
-        It ends when norm(b - A x) <= max(rtol norm(b), atol), by the recursion's residual.
+        It ends when norm(b - A x) <= max(rtol norm(b), atol), by the recursion's residual; infinity is allowed. Where b is
+        zero x is, whatever `x0`.
     maxiter : int, optional
         Ten times the number of unknowns by default.
     M : optional
         Approximation of the inverse of A: `Jacobi`, `BlockJacobi`, or an object with ``M @ r``.
     callback : callable, optional
-        Called with this rank's part of x after each iteration.
+        Called with this rank's part of x after each iteration. Where it raises on one rank, as where M or an operator does,
+        all ranks raise in this iteration.
     comm : mpi4py.MPI.Intracomm or AsyncComm, optional
         The ranks, where A is no `Matrix`; the communicator of a runtime (``rt.comm``) brings its deadline, otherwise it is a minute.
     single_reduction : bool
         Sum over all ranks once per iteration instead of twice, for one vector more: the steps are the same but for rounding
         (Chronopoulos and Gear, J. Comput. Appl. Math. 25, 1989). It pays between nodes.
+
+    Everything is computed in the common type of A, b and a complex x0.
 
     Returns
     -------
@@ -65,13 +69,15 @@ def cg(
     Raises
     ------
     InputError
-        On all ranks: A or M is not positive definite (p.Ap <= 0), or numbers are not finite.
+        On all ranks: A or M is not positive definite (p.Ap <= 0), numbers are not finite, or an argument makes no sense.
+    RankError
+        On all ranks: the callback, M or an operator has raised on one. What it raises on all ranks is not changed.
     """
-    with System(A, b, M, comm) as system:
-        x, r = system.guess(x0)
-        limit, most = _limits(system, rtol, atol, maxiter, single_reduction)
+    name = "cg with single reductions" if single_reduction else "cg"
+    with System(name, A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
         if single_reduction:
-            return _single_reduction(system, x, r, limit, most, callback)
+            return _single_reduction(system)
+        x, r, limit, most = system.x, system.r, system.stop, system.most
         extended, p = system.direction()
         q = np.empty_like(r)
         z = np.empty_like(r) if system.scale is None else p  # an inverse diagonal is applied where its result is used
@@ -100,13 +106,14 @@ def cg(
                 kernels.scaled_turn(alpha, new / rho, scale, flat_r, flat_x, flat_p)
             else:
                 kernels.turn(alpha, new / rho, flat_z, flat_x, flat_p)
-            system.told(callback, x)
+            system.told(x)
             rho = new
-        return system.solution(x, residuals, limit)
+        return system.solution(x, residuals)
 
 
-def _single_reduction(system, x, r, limit, most, callback):
-    """The iterations of `cg` with one sum each: that of r.r, r.u and u.w, where u = M r and w = A u."""
+def _single_reduction(system: System) -> Solution:
+    """Iterate as `cg` with one sum each: that of r.r, r.u and u.w, where u = M r and w = A u."""
+    x, r, limit, most = system.x, system.r, system.stop, system.most
     extended, u = system.direction()
     w, p, s = np.empty_like(r), np.zeros_like(r), np.zeros_like(r)
     flat = tuple(array.reshape(-1) for array in (u, w, p, s, x, r))
@@ -116,19 +123,20 @@ def _single_reduction(system, x, r, limit, most, callback):
         system.precondition(r, u)
         if len(residuals) == most:  # nothing follows that would need the product
             residuals.append(float(np.sqrt(system.dots((r, r))[0].real)))
-            return system.solution(x, residuals, limit)
+            return system.solution(x, residuals)
         system.multiply(extended, w)
         square, gamma, delta = system.dots((r, r), (r, u), (u, w)).real
         _check_preconditioned(square, gamma, limit, len(residuals))
         residuals.append(float(np.sqrt(square)))
         if residuals[-1] <= limit:
-            return system.solution(x, residuals, limit)
+            return system.solution(x, residuals)
         beta = gamma / before if before else 0.0
         curvature = delta - beta * gamma / alpha if beta else delta
-        _check_curvature(curvature, len(residuals))
+        if not curvature > 0 and _only_rounded(system, u + beta * p, len(residuals)):
+            return system.solution(x, residuals)
         alpha, before = gamma / curvature, gamma
         kernels.single_step(alpha, beta, *flat)
-        system.told(callback, x)
+        system.told(x)
 
 
 def pipecg(
@@ -149,9 +157,8 @@ def pipecg(
     than the preconditioner and the product, with very many ranks; on one node `cg` is faster (`faster_cg` measures it). Rounding
     errors grow faster than in `cg`. Arguments, result and errors as for `cg`.
     """
-    with System(A, b, M, comm) as system:
-        x, r = system.guess(x0)
-        limit, most = _limits(system, rtol, atol, maxiter)
+    with System("pipecg", A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
+        x, r, limit, most = system.x, system.r, system.stop, system.most
         extended, m = system.direction()  # holds M w, which is what is multiplied
         u, w, n = np.empty_like(r), np.empty_like(r), np.empty_like(r)
         system.precondition(r, u)
@@ -169,15 +176,21 @@ def pipecg(
             system.multiply(extended, n)
             finish()
             gamma, delta, square = sums
+            if gamma < 0 and square > limit**2:  # of u, which is M r but for rounding errors
+                system.precondition(r, u)
+                gamma = system.dots((r, u))[0].real
+                _check_preconditioned(square, gamma, limit, len(residuals))
+                return system.solution(x, residuals)
             _check_preconditioned(square, gamma, limit, len(residuals))
             residuals.append(float(np.sqrt(square)))
             if len(residuals) > 1:
-                system.told(callback, x)
+                system.told(x)
             if residuals[-1] <= limit or len(residuals) > most:
-                return system.solution(x, residuals, limit)
+                return system.solution(x, residuals)
             beta = gamma / before if len(residuals) > 1 else 0.0
             curvature = delta - beta * gamma / alpha if beta else delta
-            _check_curvature(curvature, len(residuals))
+            if not curvature > 0 and _only_rounded(system, u + beta * directions[3].reshape(u.shape), len(residuals)):
+                return system.solution(x, residuals)
             alpha, before = gamma / curvature, gamma
             kernels.pipelined_step(alpha, beta, flat_n, flat_m, directions, (flat_x, flat_r, flat_u, flat_w), here)
 
@@ -196,87 +209,81 @@ def bicgstab(
 ) -> Solution:
     """Solve A x = b by stabilised biconjugate gradients, for any matrix. Collective.
 
-    The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments and result as for `cg`.
-
-    Raises
-    ------
-    InputError
-        On all ranks: it breaks down (a zero or not a finite number where it divides).
+    The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments, result and
+    errors as for `cg`, but that A and M may be any. Where it breaks down, `info` is scipy's: -10 where the residual is orthogonal to
+    the first one, -11 where it would divide by another zero.
     """
-    with System(A, b, M, comm) as system:
-        x, r = system.guess(x0)
-        limit, most = _limits(system, rtol, atol, maxiter)
+    with System("bicgstab", A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
+        x, r, limit, most = system.x, system.r, system.stop, system.most
         extended, y = system.direction()
         shadow, p, v, s, t = r.copy(), r.copy(), np.empty_like(r), np.empty_like(r), np.empty_like(r)
         rho, square = system.dots((shadow, r), (r, r))
         residuals = [float(np.sqrt(square.real))]
         while residuals[-1] > limit and len(residuals) <= most:
+            if rho == 0:
+                return system.solution(x, residuals, _RHO_BREAKDOWN)
             system.precondition(p, y)
             system.multiply(extended, v)
-            alpha = _quotient(rho, system.dots((shadow, v))[0], "r0.Ap", len(residuals))
+            (below,) = system.dots((shadow, v))
+            _check_finite(below, len(residuals))
+            if below == 0:
+                return system.solution(x, residuals, _OMEGA_BREAKDOWN)
+            alpha = rho / below
             np.subtract(r, alpha * v, out=s)
             x += alpha * y
             system.precondition(s, y)
             system.multiply(extended, t)
             cross, square, rest = system.dots((t, s), (t, t), (s, s))
-            if np.sqrt(rest.real) <= limit:
-                r[...] = s
+            _check_finite(cross + square + rest, len(residuals))
+            if np.sqrt(rest.real) <= limit or cross == 0 or square == 0:
                 residuals.append(float(np.sqrt(rest.real)))
-                system.told(callback, x)
-                break
-            omega = _quotient(cross, square, "As.As", len(residuals))
+                system.told(x)
+                return system.solution(x, residuals, 0 if residuals[-1] <= limit else _OMEGA_BREAKDOWN)
+            omega = cross / square
             x += omega * y
             np.subtract(s, omega * t, out=r)
             new, square = system.dots((shadow, r), (r, r))
+            _check_finite(new + square, len(residuals))
             residuals.append(float(np.sqrt(square.real)))
-            system.told(callback, x)
-            beta = _quotient(new * alpha, rho * omega, "(r0.r) omega", len(residuals))
+            system.told(x)
             p -= omega * v
-            p *= beta
+            p *= (new / rho) * (alpha / omega)
             p += r
             rho = new
-        return system.solution(x, residuals, limit)
+        return system.solution(x, residuals)
 
 
-def _check_curvature(curvature, iteration):
+def _check_curvature(curvature: float, iteration: int) -> None:
     """Refuse a matrix that is not positive definite."""
     if not curvature > 0 or not np.isfinite(curvature):
-        _refuse(f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration {iteration}")
+        raise InputError(
+            f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration {iteration}"
+        )
 
 
-def _check_preconditioned(square, product, limit, iteration):
+def _only_rounded(system: System, p: np.ndarray, iteration: int) -> bool:
+    """Tell whether p.Ap is positive where a recursion says that it is not: then rounding errors leave nothing to gain.
+
+    Refuse the matrix otherwise.
+    """
+    extended, own = system.direction()
+    own[...] = p
+    product = np.empty_like(p)
+    system.multiply(extended, product)
+    _check_curvature(system.dots((p, product))[0].real, iteration)
+    return True
+
+
+def _check_preconditioned(square: float, product: float, limit: float, iteration: int) -> None:
     """Refuse a preconditioner that is not positive definite, and what is not finite; at the end rounding may decide on a sign."""
     if not np.isfinite((square, product)).all() or (product < 0 and square > limit**2):
-        _refuse(
+        raise InputError(
             f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "
             f"r.r = {square:g} in iteration {iteration}"
         )
 
 
-def _limits(system, rtol, atol, maxiter, single_reduction=False):
-    """The norm at which to stop, and the most iterations."""
-    problem = None
-    if not (np.isfinite([rtol, atol]).all() and rtol >= 0 and atol >= 0):
-        problem = f"expected rtol and atol >= 0, received {rtol!r} and {atol!r}"
-    elif maxiter is not None and maxiter < 0:
-        problem = f"expected maxiter >= 0, received {maxiter!r}"
-    system.control.check(
-        "the limits of a solver", problem, rtol=rtol, atol=atol, maxiter=maxiter, single_reduction=single_reduction
-    )
-    size = system.control.sum(np.array([system.b.size], np.int64))
-    norm = float(np.sqrt(system.dots((system.b, system.b))[0].real))
-    return max(rtol * norm, atol), 10 * int(size[0]) if maxiter is None else maxiter
-
-
-def _quotient(above, below, name, iteration):
-    if below == 0 or not np.isfinite(below):
-        _refuse(
-            f"expected a matrix for which bicgstab does not break down, received {name} = {below:g} in iteration "
-            f"{iteration}"
-        )
-    return above / below
-
-
-def _refuse(text: str) -> NoReturn:
-    """Raise on all ranks: what is decided on is the same on all of them."""
-    raise InputError(text)
+def _check_finite(number: complex, iteration: int) -> None:
+    """Refuse what is not finite."""
+    if not np.isfinite(number):
+        raise InputError(f"expected finite numbers, received {number:g} in iteration {iteration}")

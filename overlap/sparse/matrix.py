@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
 from ..arrays.masks import mask_problem
 from ..arrays.partition import block, length_of
 from ..collectives import Collectives
-from ..errors import InputError
+from ..errors import InputError, repr_of
 from ..freed import Freed
 from ..halo import Halo
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
 from ..runtime.control.own_control import OwnControl
+from .arguments import TYPES, supported, whole_problem
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import stored
 from .team import Team
@@ -41,7 +44,7 @@ class Matrix(Freed):
     rows, columns : array of int
         Global numbers (of blocks) of entries, in any order and on any rank; values of the same entry are added.
     values : array, (entries,) or (entries, b, b)
-        Real or complex floating-point numbers.
+        Real or complex floating-point numbers of 4 or 8 bytes each part; half precision becomes ``f4``.
     count : int
         Rows (of blocks) of this rank, any number.
     transport, deadline_s
@@ -84,37 +87,47 @@ class Matrix(Freed):
         deadline_s: float | None = 60.0,
     ) -> None:
         control = OwnControl.of(comm, deadline_s)
-        with control.together(
-            "making a matrix", control.close, mask_problem(rows=rows, columns=columns, values=values)
-        ):
-            self._make(control, np.asarray(rows), np.asarray(columns), np.asarray(values), count, transport)
+        with control.together("making a matrix", control.close):
+            control.check("the entries of a matrix", mask_problem(rows=rows, columns=columns, values=values))
+            self._make(control, np.asarray(rows), np.asarray(columns), supported(np.asarray(values)), count, transport)
 
-    def _make(self, control, rows, columns, values, count, transport):
+    def _make(
+        self,
+        control: OwnControl,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        values: np.ndarray,
+        count: Any,
+        transport: str,
+    ) -> None:
+        """Check the entries, and bring them to the ranks that have their rows."""
         counts: list[int] = control.allgather(count)
-        problem = entries_problem(
-            rows,
-            columns,
-            values,
-            count,
-            sum(counts) if all(isinstance(one, (int, np.integer)) for one in counts) else 0,
-        )
+        total = sum(counts) if all(isinstance(one, (int, np.integer)) for one in counts) else 0
+        problem = entries_problem(rows, columns, values, count, total)
         control.check("the entries of a matrix", problem, dtype=values.dtype.str, block=values.shape[1:])
-        first = sum(counts[: control.rank])
-        self.rows = slice(first, first + count)
+        found = assembled(control, rows.astype(np.int64), columns.astype(np.int64), values, counts)
+        self._store(control, found, total, transport)
+
+    def _store(self, control: OwnControl, rows: Rows, total: int, transport: str) -> None:
+        """Choose how the rows are stored, and make the halo of a product."""
+        values = rows.values
+        self.rows = slice(rows.first, rows.first + rows.count)
         self.block = values.shape[1] if values.ndim == 3 else 1
-        self.shape = (sum(counts) * self.block,) * 2
+        self.shape = (total * self.block,) * 2
         self.dtype = values.dtype
-        self.count = int(count)
+        self.count = int(rows.count)
         self._vector_shape = (self.count,) if values.ndim == 1 else (self.count, self.block)
-        self._rows = assembled(control, rows.astype(np.int64), columns.astype(np.int64), values, counts)
-        self._storage = here = self._choose(self._rows)
+        self._rows, self._transport = rows, transport
+        self._storage = here = self._choose(rows)
         self.storage = here.name
         self.team = Team(1)
         self.order = here.order
         self._moved = not np.array_equal(here.order, np.arange(self.count))
         before = int(here.owned_at[0]) if self.count else 0
         self._own = slice(before, before + self.count)
-        entries = of_indices(control, first + here.order, here.needed, (here.owned_at, here.needed_at, here.length))
+        entries = of_indices(
+            control, rows.first + here.order, here.needed, (here.owned_at, here.needed_at, here.length)
+        )
         kind: Any = (self.dtype, self._vector_shape[1:]) if self._vector_shape[1:] else self.dtype
         self.halo = Halo(control, entries, kind, transport=transport)
         self._sends = "messages" in self.halo.transports.values()
@@ -122,6 +135,8 @@ class Matrix(Freed):
         self._pieces = FEW_PIECES if short else PIECES
         self._entries = entries
         self._extended: np.ndarray | None = None
+        self._spare: list[np.ndarray] = []  # vectors that solvers have given back
+        self._others: dict[np.dtype, Self] = {}  # the same matrix in other types
         self._collectives = node_collectives(control)
 
     @classmethod
@@ -155,7 +170,7 @@ class Matrix(Freed):
             count = local.shape[0] // size
             first = sum(shape[0] for shape in counts[: control.rank]) // size
             rows = first + np.repeat(np.arange(count), np.diff(local.indptr))
-        return cls(control, rows, local.indices, values, count, **options)
+            return cls(control, rows, local.indices, values, count, **options)
 
     @classmethod
     def from_stencil(
@@ -200,24 +215,93 @@ class Matrix(Freed):
                 rows.append(here[inside])
                 columns.append(np.ravel_multi_index([axis[inside] for axis in there], shape))
                 values.append(np.broadcast_to(np.asarray(coefficient) * 1.0, here.shape)[inside])
-        return cls(
-            control,
-            np.concatenate(rows),
-            np.concatenate(columns),
-            np.concatenate(values),
-            length_of(mine) * int(np.prod(shape[1:])),
-            **options,
-        )
+            return cls(
+                control,
+                np.concatenate(rows),
+                np.concatenate(columns),
+                np.concatenate(values),
+                length_of(mine) * int(np.prod(shape[1:])),
+                **options,
+            )
+
+    def astype(self, dtype: DTypeLike) -> Self:
+        """Make the same matrix with numbers of another type (collective), to be freed for itself.
+
+        Parameters
+        ----------
+        dtype : data type
+            ``f4``, ``f8``, ``c8`` or ``c16``, the same on all ranks; complex numbers stay complex.
+
+        Raises
+        ------
+        InputError
+            On all ranks, for any other type.
+        """
+        self.check_open()
+        control = OwnControl(self.halo.comm, self.halo.control.deadline_s)
+        with control.together("making a matrix of another type", control.close):
+            kind = np.dtype(dtype)
+            problem = None
+            if kind not in TYPES:
+                problem = f"expected one of {', '.join(map(str, TYPES))}, received {kind}"
+            elif not np.can_cast(self.dtype, kind, "same_kind"):
+                problem = f"expected complex numbers to stay complex, received {kind} for a matrix of {self.dtype}"
+            control.check("the type of a matrix", problem, dtype=kind.str)
+            rows = replace(self._rows, values=self._rows.values.astype(kind))
+            other = object.__new__(type(self))
+            other._store(control, rows, self.shape[0] // self.block, self._transport)
+            return other
+
+    def in_type(self, dtype: np.dtype) -> Self:
+        """Give this matrix, or the one in another type that is kept for products with such vectors. Collective."""
+        if dtype == self.dtype:
+            return self
+        if dtype not in self._others:
+            self._others[dtype] = self.astype(dtype)
+        found = self._others[dtype]
+        if found.workers != self.workers:
+            found.workers = self.workers
+        return found
 
     # ---- products ----------------------------------------------------------------------------
 
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
-        """The own entries of A x (collective)."""
-        extended, own = self.vector()
-        own[...] = self.inward(x)
+        """Compute the own entries of A x (collective), in the common type of both, as scipy does.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the vector of one does not fit, or types differ between ranks.
+        """
+        x = self.agreed(x, "a product")
+        A = self.in_type(x.dtype)
+        extended, own = A.vector()
+        own[...] = A.inward(x)
         product = np.empty_like(own)
-        self.multiply(extended, product)
-        return self.outward(product)
+        A.multiply(extended, product)
+        return A.outward(product)
+
+    def agreed(self, x: Any, call: str) -> np.ndarray:
+        """Give a vector of the user's in the common type of it and the matrix. Collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the vector of one does not fit, or types differ between ranks.
+        """
+        self.check_open()
+        control, found = self.halo.control, np.zeros(0, self.dtype)
+        error: BaseException | None = None
+        try:
+            problem, given = mask_problem(x=x), np.asarray(x)
+            if problem := problem or self.vector_problem(given):
+                error = InputError(problem)
+            else:
+                found = given.astype(np.result_type(self.dtype, given.dtype), copy=False)
+        except Exception as failed:
+            error = failed
+        control.meet(call, {"dtype": found.dtype.str}, error=error)
+        return found
 
     matvec = dot = __matmul__
 
@@ -231,6 +315,7 @@ class Matrix(Freed):
         out : ndarray
             The own entries of the product.
         """
+        self.check_open()
         pending = self.halo.start(extended)
         self._storage.start(extended, out, self._run_and_test(pending) if self._sends else self.team.run)
         pending.wait()
@@ -250,30 +335,37 @@ class Matrix(Freed):
         return run
 
     def compute(self, extended: np.ndarray, out: np.ndarray) -> None:
-        """As `multiply`, with other ranks' entries as they are in the vector: nothing is exchanged."""
+        """Do as `multiply`, with other ranks' entries as they are in the vector: nothing is exchanged."""
+        self.check_open()
         self._storage.start(extended, out, self.team.run)
         self._storage.finish(extended, out, self.team.run)
 
     @property
     def workers(self) -> int:
+        """The threads that share the products of this rank."""
         return self.team.workers
 
     @workers.setter
     def workers(self, count: int) -> None:
-        if not isinstance(count, (int, np.integer)) or count < 1:
-            raise InputError(f"expected a number of workers >= 1, received {count!r}")
+        self.check_open()
+        if problem := whole_problem("workers", count, 1):
+            raise InputError(problem)
         self.team.close()
         self.team = Team(int(count))
 
     @property
     def T(self) -> Transposed:
         """The transposed matrix, for products."""
+        self.check_open()
         return Transposed(self)
 
     def multiply_transposed(self, x: np.ndarray) -> np.ndarray:
-        """The own entries of A^T x (collective); x and the result in the user's order."""
-        self.halo.control.check("a transposed product", self.vector_problem(x))
-        extended = np.zeros((self._storage.length, *self._vector_shape[1:]), np.result_type(self.dtype, x.dtype))
+        """Compute the own entries of A^T x (collective); x and the result in the user's order. Types and errors as for ``A @ x``."""
+        x = self.agreed(x, "a transposed product")
+        return self.in_type(x.dtype)._multiply_transposed(x)
+
+    def _multiply_transposed(self, x: np.ndarray) -> np.ndarray:
+        extended = np.zeros((self._storage.length, *self._vector_shape[1:]), self.dtype)
         self._storage.transposed(np.ascontiguousarray(self.inward(x)), extended)
         back: list[Any] = [None] * self.halo.comm.size
         for one in self._entries.traffic:
@@ -287,10 +379,11 @@ class Matrix(Freed):
     # ---- vectors -----------------------------------------------------------------------------
 
     def vector(self, fresh: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """A vector with places for other ranks' entries, and the own part of it, in the order of storage.
+        """Give a vector with places for other ranks' entries, and the own part of it, in the order of storage.
 
         Collective where it is `fresh`; otherwise the one that ``A @ x`` uses.
         """
+        self.check_open()
         if fresh or self._extended is None:
             (extended,) = self.halo.empty()
             if fresh:
@@ -298,15 +391,33 @@ class Matrix(Freed):
             self._extended = extended
         return self._extended, self._extended[self._own]
 
+    def lend_vector(self) -> np.ndarray:
+        """Lend a vector with places for other ranks' entries, until it is given back (collective).
+
+        A solver does not compute in the vector of ``A @ x``: a callback or a preconditioner of the user's may use that.
+        """
+        self.check_open()
+        return self._spare.pop() if self._spare else self.vector(fresh=True)[0]
+
+    def take_back(self, extended: np.ndarray) -> None:
+        """Take a vector that was lent."""
+        self._spare.append(extended)
+
+    def own_of(self, extended: np.ndarray) -> np.ndarray:
+        """Give the own part of a vector with places for other ranks' entries, in the order of storage."""
+        return extended[self._own]
+
     def inward(self, x: Any) -> np.ndarray:
-        """A vector of the user's in the order of storage; an `InputError` if it does not fit."""
+        """Give a vector of the user's in the order of storage; an `InputError`, on this rank, if it does not fit."""
+        self.check_open()
         masked, x = mask_problem(x=x), np.asarray(x)
         if problem := masked or self.vector_problem(x):
-            self.halo.fail(InputError(problem))
+            raise InputError(problem)
         return x[self.order] if self._moved else x
 
     def outward(self, x: np.ndarray) -> np.ndarray:
-        """A vector in the order of storage as a new one in the user's."""
+        """Give a vector in the order of storage as a new one in the user's."""
+        self.check_open()
         if not self._moved:
             return x.copy()
         found = np.empty_like(x)
@@ -314,7 +425,8 @@ class Matrix(Freed):
         return found
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """The sums of numbers over all ranks, in place (collective): the same bits on all of them."""
+        """Sum numbers over all ranks, in place (collective): the same bits on all of them."""
+        self.check_open()
         if self._collectives is not None:
             self._collectives.Allreduce(values, values)
         else:
@@ -323,13 +435,15 @@ class Matrix(Freed):
 
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
         """Begin to sum numbers over all ranks (collective): what is returned waits for the sums."""
+        self.check_open()
         request = self.halo.control.start_sum(values, sums)
         return lambda: self.halo.control.end_sum(request)
 
     # ---- what it is --------------------------------------------------------------------------
 
     def diagonal(self) -> np.ndarray:
-        """The diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b)."""
+        """Give the diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b)."""
+        self.check_open()
         return self._rows.diagonal()
 
     @property
@@ -343,24 +457,30 @@ class Matrix(Freed):
         return self._rows
 
     def own_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts, columns and values of the rows and columns of this rank alone, in the order of storage."""
+        """Give starts, columns and values of the rows and columns of this rank alone, in the order of storage."""
+        self.check_open()
         return own_part(self._rows, self.order)
 
     def row_sums(self) -> np.ndarray:
-        """The sum of magnitudes of each row of this rank, (rows,) or (rows, b)."""
+        """Sum the magnitudes of each row of this rank, (rows,) or (rows, b)."""
+        self.check_open()
         return self._rows.sums()
 
     def norm(self, ord: str | float = "fro") -> float:
-        """The Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective."""
+        """Compute the Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective."""
+        self.check_open()
         control = self.halo.control
+        problem = None
+        if not (isinstance(ord, (str, float)) and ord in ("fro", np.inf)):
+            problem = f"expected ord to be 'fro' or inf, received {repr_of(ord)}"
+        control.check("a norm", problem, ord=ord if problem is None else None)
         if ord == "fro":
             return float(np.sqrt(control.sum(np.array([(np.abs(self._rows.values) ** 2).sum()], np.float64))[0]))
-        if ord == np.inf:
-            return control.maximum(float(self.row_sums().max(initial=0.0)))
-        raise InputError(f"expected ord to be 'fro' or inf, received {ord!r}")
+        return control.maximum(float(self.row_sums().max(initial=0.0)))
 
     def to_scipy(self) -> Any:
-        """The whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones."""
+        """Gather the whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones."""
+        self.check_open()
         from scipy import sparse
 
         parts = self.halo.control.allgather((np.diff(self._rows.starts), self._rows.columns, self._rows.values))
@@ -369,19 +489,28 @@ class Matrix(Freed):
         kind: Any = sparse.csr_array if values.ndim == 1 else sparse.bsr_array
         return kind((values, columns, starts), shape=self.shape)
 
-    def vector_problem(self, x: Any) -> str | None:
-        """What is wrong with a vector for a product; None if nothing is."""
-        if not isinstance(x, np.ndarray) or x.shape != self._vector_shape:
-            return (
-                f"expected a vector of shape {self._vector_shape}, the rows of rank {self.halo.comm.rank}, received "
-                f"{getattr(x, 'shape', type(x).__name__)}"
-            )
-        if not np.can_cast(x.dtype, self.dtype, "same_kind"):
-            return f"expected a vector of a type that fits {self.dtype}, received {x.dtype}"
+    def shape_problem(self, x: np.ndarray) -> str | None:
+        """Say what is wrong with the shape of a vector; None if nothing is."""
+        if x.shape == self._vector_shape:
+            return None
+        return f"expected a vector of shape {self._vector_shape}, the rows of rank {self.halo.comm.rank}, received {x.shape}"
+
+    def vector_problem(self, x: np.ndarray) -> str | None:
+        """Say what is wrong with a vector for a product; None if nothing is."""
+        self.check_open()
+        if problem := self.shape_problem(x):
+            return problem
+        if x.dtype.kind not in "biufc" or np.result_type(x.dtype, self.dtype) not in TYPES:
+            return f"expected a vector of numbers that fit one of {', '.join(map(str, TYPES))}, received {x.dtype}"
         return None
 
     def free(self) -> None:
-        """Free communicators and windows (collective), end the workers."""
+        """Free communicators and windows (collective), end the workers. Later calls raise `ClosedError`."""
+        if self.freed:
+            return
+        self.freed = True
+        for other in self._others.values():  # in the order in which all ranks have made them
+            other.free()
         self.team.close()
         if self._collectives is not None:
             self._collectives.free()
@@ -396,11 +525,12 @@ class Transposed:
         self.shape, self.dtype = matrix.shape, matrix.dtype
 
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
+        """Compute the own entries of A^T x (collective)."""
         return self.T.multiply_transposed(x)
 
 
 def node_collectives(control: OwnControl) -> Collectives | None:
-    """Collectives by shared memory; None where the ranks are on several nodes, or there is one."""
+    """Make collectives by shared memory; None where the ranks are on several nodes, or there is one."""
     if control.size == 1:
         return None
     with control.watching("making collectives") as comm:

@@ -10,6 +10,7 @@ import numpy as np
 from ..arrays.blocks import Blocks
 from ..compiled import njit
 from ..errors import InputError
+from .arguments import whole_problem
 from .levels import Costs, best_switch, levels_of
 from .matrix import Matrix
 from .polynomial import Chebyshev
@@ -68,15 +69,14 @@ class Multigrid(Preconditioner):
     ) -> None:
         super().__init__(A)
         self._steps: list[_Level] = []
-        with A.halo.control.together(
-            "making a multigrid",
-            self._undo,
-            None,
-            shape=blocks.shape,
-            grid=blocks.grid,
-            switch=switch,
-            gather_to=gather_to,
-        ):
+        problem = (
+            whole_problem("switch", switch, 1, none=True)
+            or whole_problem("gather_to", gather_to, 1)
+            or (None if isinstance(blocks, Blocks) else f"expected Blocks, received {type(blocks).__name__}")
+            or (None if callable(smoother) else f"expected smoother to be callable, received {type(smoother).__name__}")
+        )
+        agreed = {} if problem else {"shape": blocks.shape, "grid": blocks.grid}
+        with self._made(problem, switch=switch, gather_to=gather_to, **agreed):
             A.halo.control.check("the blocks of a multigrid", _problem(A, blocks))
             first = _Level(A, smoother(A))
             self._steps.append(first)
@@ -102,6 +102,7 @@ class Multigrid(Preconditioner):
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage (collective)."""
+        self.check_open()
         self._solve(0, r)
         z[...] = self._steps[0].x
 
@@ -124,9 +125,7 @@ class Multigrid(Preconditioner):
 
     def free(self) -> None:
         """Free the coarser levels (collective); the matrix given remains."""
-        self._undo()
-
-    def _undo(self):
+        self.freed = True
         for number in range(len(self._steps) - 1, -1, -1):
             if (smoother := self._steps[number].smoother) is not None:
                 smoother.free()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..compiled import njit
+from ..errors import InputError
+from .arguments import bound_problem, whole_problem
 from .matrix import Matrix
 from .preconditioners import Preconditioner
 
@@ -37,25 +39,26 @@ class Chebyshev(Preconditioner):
 
     def __init__(self, A: Matrix, degree: int = 2, ratio: float = 6.0) -> None:
         super().__init__(A)
-        problem = None
-        diagonal = A.diagonal()
-        if not isinstance(degree, (int, np.integer)) or degree < 1 or not ratio > 1:
-            problem = f"expected degree >= 1 and ratio > 1, received {degree!r} and {ratio!r}"
-        elif A.block > 1:
-            problem = f"expected a matrix of numbers, received one of blocks of {A.block} x {A.block}"
-        elif not (diagonal.real > 0).all():
-            problem = "expected a positive diagonal, received one with other numbers"
-        A.halo.control.check("making a Chebyshev", problem, degree=degree, ratio=ratio)
-        self._inverse = np.ascontiguousarray(1 / diagonal[A.order].real)
-        self.largest = A.halo.control.maximum(float((A.row_sums() / diagonal.real).max(initial=0.0)))
-        self._middle = self.largest * (1 + 1 / ratio) / 2
-        self._half = self.largest * (1 - 1 / ratio) / 2
-        self._degree = degree
-        self._extended, self._own = A.vector(fresh=True)
-        self._step, self._product = np.zeros_like(self._own), np.zeros_like(self._own)
+        problem = whole_problem("degree", degree, 1) or bound_problem("ratio", ratio, 1, above=True)
+        with self._made(problem, degree=degree, ratio=ratio):
+            diagonal = A.diagonal()
+            if A.block > 1:
+                raise InputError(f"expected a matrix of numbers, received one of blocks of {A.block} x {A.block}")
+            A.halo.control.check(
+                "the diagonal of a Chebyshev",
+                None if (diagonal.real > 0).all() else "expected a positive diagonal, received one with other numbers",
+            )
+            self._inverse = np.ascontiguousarray(1 / diagonal[A.order].real)
+            self.largest = A.halo.control.maximum(float((A.row_sums() / diagonal.real).max(initial=0.0)))
+            self._middle = self.largest * (1 + 1 / ratio) / 2
+            self._half = self.largest * (1 - 1 / ratio) / 2
+            self._degree = degree
+            self._extended, self._own = A.vector(fresh=True)
+            self._step, self._product = np.zeros_like(self._own), np.zeros_like(self._own)
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage (collective)."""
+        self.check_open()
         own = self._own if self._degree > 1 else z
         sigma = self._middle / self._half
         rho = 1 / sigma

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
+from ..errors import InputError
 from ..freed import Freed
 from . import kernels
 from .matrix import Matrix
@@ -17,24 +20,60 @@ class Preconditioner(Freed):
     Parameters
     ----------
     A : Matrix
+
+    Attributes
+    ----------
+    matrix : Matrix
     """
 
     def __init__(self, A: Matrix) -> None:
+        if not isinstance(A, Matrix):
+            raise InputError(f"expected {type(self).__name__} of a Matrix, received {type(A).__name__}")
+        A.check_open()
         self._matrix = A
+
+    def _made(self, problem: str | None = None, **agreed: Any) -> AbstractContextManager[None]:
+        """Make it on all ranks, or fail on all of them: a ``with`` block."""
+        return self._matrix.halo.control.together(f"making {type(self).__name__}", self.free, problem, **agreed)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The matrix whose inverse it approximates."""
+        return self._matrix
+
+    def check_open(self) -> None:
+        """Raise a `ClosedError` that names what was freed: this, or its matrix."""
+        super().check_open()
+        self._matrix.check_open()
 
     @abstractmethod
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
-        """Compute z = M r, in the order of storage; two arrays."""
+        """Compute z = M r, in the order of storage; two arrays of the matrix's type."""
 
     def __matmul__(self, r: np.ndarray) -> np.ndarray:
-        """The own entries of M r, in the user's order."""
-        inside = np.ascontiguousarray(self._matrix.inward(r))
+        """Compute the own entries of M r, in the user's order. Collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the vector of one does not fit, or types differ between ranks.
+        """
+        self.check_open()
+        return self.apply_to(self._matrix.agreed(r, f"a product with {type(self).__name__}"))
+
+    def apply_to(self, r: np.ndarray) -> np.ndarray:
+        """Compute M r in the user's order and the type of r, part by part where r is complex and M is real."""
+        A = self._matrix
+        if r.dtype.kind == "c" and A.dtype.kind != "c":
+            return self.apply_to(r.real) + 1j * self.apply_to(r.imag)
+        inside = np.ascontiguousarray(A.inward(r), A.dtype)
         z = np.empty_like(inside)
         self.apply(inside, z)
-        return self._matrix.outward(z)
+        return A.outward(z).astype(r.dtype, copy=False)
 
     def free(self) -> None:
-        """Free what it has made beside the matrix (collective); most have made nothing."""
+        """Free what it has made beside the matrix (collective); later calls raise `ClosedError`."""
+        self.freed = True
 
 
 class Jacobi(Preconditioner):
@@ -51,17 +90,18 @@ class Jacobi(Preconditioner):
     """
 
     def __init__(self, A: Matrix) -> None:
-        diagonal = A.diagonal()
-        if diagonal.ndim == 3:
-            diagonal = np.ascontiguousarray(np.diagonal(diagonal, axis1=1, axis2=2))
-        A.halo.control.check(
-            "making a Jacobi", None if diagonal.all() else "expected a diagonal without zeros, received one with them"
-        )
         super().__init__(A)
-        self.inverse = 1 / A.inward(diagonal)
+        with self._made():
+            diagonal = A.diagonal()
+            if diagonal.ndim == 3:
+                diagonal = np.ascontiguousarray(np.diagonal(diagonal, axis1=1, axis2=2))
+            if not diagonal.all():
+                raise InputError("expected a diagonal without zeros, received one with them")
+            self.inverse = 1 / A.inward(diagonal)
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage."""
+        self.check_open()
         np.multiply(self.inverse, r, out=z)
 
 
@@ -80,17 +120,17 @@ class BlockJacobi(Preconditioner):
     """
 
     def __init__(self, A: Matrix) -> None:
-        diagonal = A.diagonal().reshape(A.count, A.block, A.block)
-        problem = None
-        try:
-            inverse = np.linalg.inv(diagonal)
-        except np.linalg.LinAlgError:
-            problem, inverse = "expected diagonal blocks that have an inverse, received one without", diagonal
-        A.halo.control.check("making a BlockJacobi", problem)
         super().__init__(A)
-        self.inverse = np.ascontiguousarray(inverse[A.order])
+        with self._made():
+            diagonal = A.diagonal().reshape(A.count, A.block, A.block)
+            try:
+                inverse = np.linalg.inv(diagonal)
+            except np.linalg.LinAlgError:
+                raise InputError("expected diagonal blocks that have an inverse, received one without") from None
+            self.inverse = np.ascontiguousarray(inverse[A.order])
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage."""
+        self.check_open()
         shape = self.inverse.shape[:2]
         kernels.scale_blocks(self.inverse, r.reshape(shape), z.reshape(shape))

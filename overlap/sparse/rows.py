@@ -10,6 +10,7 @@ import numpy as np
 
 from ..runtime.control.own_control import OwnControl
 from . import kernels
+from .arguments import TYPES
 
 LEAST_ROWS = 1024  # of a part
 MOST_PARTS = 16
@@ -85,6 +86,8 @@ def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, c
                 f"expected {name} to be integers from 0 to {total - 1}, received {numbers.dtype} from {numbers.min()} "
                 f"to {numbers.max()}"
             )
+    if values.dtype not in TYPES:
+        return f"expected values of one of {', '.join(map(str, TYPES))}, received {values.dtype}: convert them first"
     if not np.isfinite(values).all():
         return "expected finite values, received some that are not"
     return None

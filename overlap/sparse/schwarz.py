@@ -10,6 +10,7 @@ from mpi4py import MPI
 from ..halo import Halo
 from ..halo.plan import Entries, Traffic, of_indices
 from ..runtime.control.own_control import OwnControl
+from .arguments import whole_problem
 from .incomplete import IC0
 from .matrix import Matrix
 from .preconditioners import Preconditioner
@@ -49,29 +50,25 @@ class AdditiveSchwarz(Preconditioner):
     def __init__(self, A: Matrix, local: Local = IC0, corrections: int | None = None, overlap: int = 0) -> None:
         super().__init__(A)
         self._subdomain: _Subdomain | None = None
-        given = [overlap] if corrections is None else [overlap, corrections]
-        good = all(isinstance(number, (int, np.integer)) and number >= 0 for number in given)
-        control = A.halo.control
-        with control.together(
-            "making an AdditiveSchwarz",
-            self.free,
-            None if good else f"expected overlap and corrections >= 0, received {overlap!r} and {corrections!r}",
-            overlap=overlap,
-            corrections=corrections,
-        ):
-            if overlap and control.size > 1:
+        self._solver: Preconditioner | None = None
+        problem = whole_problem("overlap", overlap, 0) or whole_problem("corrections", corrections, 0, none=True)
+        with self._made(problem, overlap=overlap, corrections=corrections):
+            if overlap and A.halo.control.size > 1:
                 self._subdomain = _Subdomain(A, overlap)
                 if self._subdomain.matrix is not None:
-                    self._subdomain.solve = local(self._subdomain.matrix).apply
+                    self._solver = local(self._subdomain.matrix)
+                    self._subdomain.solve = self._solver.apply
                 self._local = self._subdomain.apply
             else:
-                self._local = local(A).apply
-        self._corrections = int(not overlap) if corrections is None else corrections
-        self._extended, self._own = A.vector(fresh=True)
-        self._rest, self._change = np.zeros_like(self._own), np.zeros_like(self._own)
+                self._solver = local(A)
+                self._local = self._solver.apply
+            self._corrections = int(not overlap) if corrections is None else corrections
+            self._extended, self._own = A.vector(fresh=True)
+            self._rest, self._change = np.zeros_like(self._own), np.zeros_like(self._own)
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Compute z = M r, in the order of storage (collective)."""
+        self.check_open()
         own, rest = self._own, self._rest
         self._local(r, own)
         for _ in range(self._corrections):
@@ -82,7 +79,11 @@ class AdditiveSchwarz(Preconditioner):
         z[...] = own
 
     def free(self) -> None:
-        """Free the subdomains (collective); the matrix given remains."""
+        """Free the subdomains and what solves on them (collective); the matrix given remains."""
+        self.freed = True
+        if self._solver is not None:
+            self._solver.free()
+            self._solver = None
         if self._subdomain is not None:
             self._subdomain.free()
             self._subdomain = None

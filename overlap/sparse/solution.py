@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,13 @@ class Solution(tuple[np.ndarray, int]):
     x : ndarray
         This rank's part of the solution.
     info : int
-        0 where the stopping rule was met, else the iterations made.
+        0 where x meets the stopping rule, by the residual computed from it; else what it ended with: scipy's code of a breakdown
+        (-10 and -11, of `bicgstab`), or the iterations made, 1 at least.
+    converged : bool
+        Whether `info` is 0. The recursion's residual may say so where x does not: rounding errors, or a singular matrix
+        and a right side outside of its range.
+    tolerance : float
+        The norm at which to stop, max(rtol norm(b), atol).
     iterations : int
     residuals : ndarray
         Norm of b - A x by the recursion: at the start, and after each iteration.
@@ -29,21 +36,32 @@ class Solution(tuple[np.ndarray, int]):
 
     x: np.ndarray
     info: int
+    converged: bool
+    tolerance: float
     iterations: int
     residuals: np.ndarray
     true_residual: float
     hidden: float
 
     def __new__(
-        cls, x: np.ndarray, residuals: list[float], limit: float, true_residual: float, hidden: float = np.nan
+        cls,
+        x: np.ndarray,
+        residuals: Sequence[float],
+        tolerance: float,
+        true_residual: float,
+        hidden: float = np.nan,
+        breakdown: int = 0,
     ) -> Solution:
+        """Make one of the recursion's residuals, the norm at which to stop, and the code of a breakdown."""
         iterations = len(residuals) - 1
-        info = 0 if residuals[-1] <= limit else iterations
+        converged = true_residual <= tolerance
+        info = 0 if converged else breakdown or max(iterations, 1)
         found = super().__new__(cls, (x, info))
-        found.x, found.info, found.iterations = x, info, iterations
-        found.residuals, found.true_residual, found.hidden = np.array(residuals), true_residual, hidden
+        found.x, found.info, found.converged, found.tolerance = x, info, converged, tolerance
+        found.iterations, found.residuals = iterations, np.array(residuals)
+        found.true_residual, found.hidden = true_residual, hidden
         return found
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        limit = np.inf if self.info == 0 else -1.0
-        return self.x, list(self.residuals), limit, self.true_residual, self.hidden
+        breakdown = min(self.info, 0)
+        return self.x, list(self.residuals), self.tolerance, self.true_residual, self.hidden, breakdown

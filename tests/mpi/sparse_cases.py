@@ -92,7 +92,7 @@ def symmetric_blocks(comm):
                 np.testing.assert_array_equal(found[-1], found[0])
             np.testing.assert_allclose(A.T @ x[here], expected, rtol=rounding, atol=1e3 * rounding)
             raises_everywhere(
-                comm, InputError, "expected a number of workers >= 1, received 0", lambda: setattr(A, "workers", 0)
+                comm, InputError, "expected workers to be an integer >= 1, received 0", lambda: setattr(A, "workers", 0)
             )
         if rows < 100:
             with Matrix(comm, i[mine], j[mine], v[mine] * np.triu(np.ones((3, 3), dtype)), here.stop - here.start) as A:
@@ -278,7 +278,8 @@ def operators(comm):
     np.testing.assert_allclose(x, 1 / diagonal, rtol=1e-11)
     with Runtime(comm, workers=1, deadline_s=77.0) as rt:
         np.testing.assert_allclose(cg(Diagonal(), b, rtol=1e-12, M=Inverse(), comm=rt.comm).x, 1 / diagonal, rtol=1e-11)
-        with System(Diagonal(), b, None, rt.comm) as system:
+        options = dict(rtol=0, atol=0, maxiter=None, callback=None)
+        with System("cg", Diagonal(), b, None, None, rt.comm, **options) as system:
             assert system.control.deadline_s == 77.0
     with Matrix.from_scipy(comm, sparse.diags_array(np.arange(1.0, 21.0)).tocsr()[here]) as A:
         np.testing.assert_allclose(bicgstab(A, b, rtol=1e-12, M=Inverse()).x, 1 / diagonal, rtol=1e-11)
@@ -352,23 +353,17 @@ def errors(comm):
             ("expected b to be an array without a mask", lambda: cg(A, np.ma.ones(2) if last else np.ones(2))),
             ("expected x0 to be an array without a mask", lambda: cg(A, np.ones(2), np.ma.ones(2))),
             ("expected x0 to have shape (2,)", lambda: cg(A, np.ones(2), np.ones(3 if last else 2))),
-            ("expected rtol and atol >= 0", lambda: cg(A, np.ones(2), rtol=-1.0)),
+            ("expected rtol to be a number >= 0, received -1.0", lambda: cg(A, np.ones(2), rtol=-1.0)),
             ("expected ord to be 'fro' or inf", lambda: A.norm(1)),
         ):
             raises_everywhere(comm, InputError, text, call)
         raises_everywhere(
             comm,
             InputError,
-            "expected a vector of a type that fits float64, received complex128",
-            lambda: [A @ np.ones(2, "c16" if comm.rank == 0 else "f8") for _ in range(10)],
-        )
-    with Matrix(comm, i, j, np.repeat([-10, 0.1, 0.1], 2), 2) as A:
-        raises_everywhere(
-            comm,
-            InputError,
             "expected x to be an array without a mask",
-            lambda: [A @ (np.ma.ones(2) if last else np.ones(2)) for _ in range(10)],
+            lambda: A @ (np.ma.ones(2) if last else np.ones(2)),
         )
+        np.testing.assert_allclose(A @ np.ones(2), -9.8)  # and the next call is right
 
 
 class Inverse(Preconditioner):

@@ -18,6 +18,11 @@ def test_solvers(ranks, seeds):
     jobs.run_job("sparse_cases:solvers", ranks, args={"seeds": list(range(seeds))})
 
 
+@pytest.mark.parametrize("ranks, more", [(1, ""), (2, ",interrupted,types"), exhaustive(1, ",interrupted,types")])
+def test_edges_of_solvers(ranks, more):
+    jobs.run_job(f"solver_cases:one_rank,freed,truth{more}", ranks)
+
+
 @pytest.mark.parametrize("where", ["made", exhaustive("summed")])
 def test_a_rank_that_is_stopped_ends_the_job_with_stacks(where):
     result = jobs.run_job("sparse_cases:stopped", 2, args={"where": where}, expect_failure=True)
