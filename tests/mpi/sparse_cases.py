@@ -219,7 +219,7 @@ def incomplete_factors(comm):
         with Matrix(comm, i[mine], j[mine], v[mine], shape[0]) as A:
             for colours in (None, 3):
                 M = IC0(A, colours)
-                dense = np.array([(M @ unit.reshape(shape)).reshape(-1) for unit in np.eye(len(right), dtype=dtype)])
+                dense = np.array([(M.apply_to(unit.reshape(shape))).reshape(-1) for unit in np.eye(len(right), dtype=dtype)])
                 product = np.linalg.inv(dense.reshape(right.shape).T)
                 np.testing.assert_allclose(product[right != 0], right[right != 0], rtol=1e-10, atol=1e-10)
                 np.testing.assert_allclose(product, product.conj().T, rtol=1e-10, atol=1e-10)
@@ -230,7 +230,7 @@ def incomplete_factors(comm):
         assert IC0(A).colours == 2 and IC0(A, 4).colours == 4 and IC0(A, 1000).colours == 13
         assert cg(A, b, rtol=1e-10, M=IC0(A, 4)).iterations < cg(A, b, rtol=1e-10, M=Jacobi(A)).iterations
         raises_everywhere(
-            comm, InputError, "expected colours to be a number >= 1 or None, received 0", lambda: IC0(A, 0)
+            comm, InputError, "expected colours to be an integer >= 1 or None, received 0", lambda: IC0(A, 0)
         )
     last = comm.rank == comm.size - 1
     with Matrix.from_stencil(comm, shape, SEVEN[:1], [np.full((4, 5, 6), -1.0 if last else 1.0)]) as A:
