@@ -219,7 +219,9 @@ def incomplete_factors(comm):
         with Matrix(comm, i[mine], j[mine], v[mine], shape[0]) as A:
             for colours in (None, 3):
                 M = IC0(A, colours)
-                dense = np.array([(M.apply_to(unit.reshape(shape))).reshape(-1) for unit in np.eye(len(right), dtype=dtype)])
+                dense = np.array(
+                    [(M.apply_to(unit.reshape(shape))).reshape(-1) for unit in np.eye(len(right), dtype=dtype)]
+                )
                 product = np.linalg.inv(dense.reshape(right.shape).T)
                 np.testing.assert_allclose(product[right != 0], right[right != 0], rtol=1e-10, atol=1e-10)
                 np.testing.assert_allclose(product, product.conj().T, rtol=1e-10, atol=1e-10)
