@@ -9,7 +9,7 @@ from .masks import mask_problem, refuse_masks
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .stages import Stage, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
-from .topology import coordinates, subcomms
+from .topology import coordinates, same_ranks, subcomms
 from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
 from .weights import Weights, checked, combined, shares
 
@@ -45,6 +45,7 @@ __all__ = [
     "part_of",
     "parts_on_rank_0",
     "refuse_masks",
+    "same_ranks",
     "shares",
     "stages",
     "subcomms",

@@ -38,9 +38,48 @@ class Distribution:
         """Shape of the local part."""
         return tuple(map(length_of, self.local_slice))
 
+    def __str__(self) -> str:
+        here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
+        return f"global shape {self.global_shape}, split along axes {self.axes}, with [{here}] here"
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the values, as text, or None."""
+        axes = range(len(self.global_shape))
+        try:
+            lengths = tuple(map(as_integer, self.global_shape))
+            good = (
+                len(self.local_slice) == len(lengths)
+                and set(self.axes) <= set(axes)
+                and all(
+                    isinstance(part, slice)
+                    and part.step in (None, 1)
+                    and 0 <= as_integer(part.start) <= as_integer(part.stop) <= length
+                    and (axis in self.axes or (part.start, part.stop) == (0, length))
+                    for axis, part, length in zip(axes, self.local_slice, lengths)
+                )
+            )
+        except TypeError:
+            good = False
+        if good:
+            return None
+        return (
+            "expected lengths, axes that are split, and a slice with a start and a stop for each axis, all of the axis where "
+            f"that is not split, received {self.global_shape}, {self.axes} and {self.local_slice}"
+        )
+
     def agrees_with(self, other: Distribution) -> bool:
-        """Whether arrays of both can be combined element by element; alike on all ranks."""
-        return (self.global_shape, self.axes) == (other.global_shape, other.axes)
+        """Tell whether arrays of both can be combined element by element, broadcast along axes of length 1 if need be."""
+        for mine, others in zip(self._from_the_end(), other._from_the_end()):
+            if mine != others and (1, False) not in (mine[:2], others[:2]):
+                return False
+        return True
+
+    def _from_the_end(self) -> list[tuple[int, bool, slice]]:
+        """Return of every axis, the last one first, its length, whether it is split, and the part that is here."""
+        return [
+            (length, axis in self.axes, part)
+            for axis, (length, part) in enumerate(zip(self.global_shape, self.local_slice))
+        ][::-1]
 
     def transposed(self, order: Sequence[int]) -> Distribution:
         """The distribution of ``array.transpose(order)``."""
@@ -108,6 +147,10 @@ class Distribution:
 @runtime_checkable
 class Placed(Protocol):
     """What tells how arrays are distributed: a `DistArray`, or a plan's `ArraySpec`."""
+
+    @property
+    def comm(self) -> Any:
+        """The communicator over whose ranks they are distributed."""
 
     @property
     def global_shape(self) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ one rank's part at a time, so that no rank ever holds the whole. h5py is an extr
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,17 +49,28 @@ def axes_of(
     return {key: given.get(key, np.arange(length)) for key, length in lengths.items()}
 
 
+def described(name: str, axes: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return what is the same on all ranks where name and axes are."""
+    return {"name": name, "dims": list(axes), "coords": [zlib.crc32(values.tobytes()) for values in axes.values()]}
+
+
 def save(
     comm: Any,
     local: np.ndarray,
     where: Distribution,
     path: str | os.PathLike[str],
     name: str,
-    axes: Mapping[str, np.ndarray],
+    dims: Sequence[str] | None,
+    coords: Mapping[str, ArrayLike] | None,
 ) -> None:
     """Write an array to a new file (collective); see `DistArray.save`."""
-    with together(comm):
+    with together(comm) as agreed:
         import h5py
+
+        axes = axes_of(where, name, dims, coords)
+        agreed.update(
+            path=os.fspath(path), dtype=local.dtype.str, global_shape=where.global_shape, **described(name, axes)
+        )
     write = _save_in_parallel if h5py.get_config().mpi else _save_on_rank_0
     write(comm, local, where, path, name, axes)
 
@@ -159,23 +171,37 @@ def _created(path, where, name, dtype, axes, **options) -> Iterator[Any]:
 
 
 @contextmanager
-def together(comm: Any) -> Iterator[None]:
-    """A block in which something may fail on some ranks: then all of them raise (collective).
+def together(comm: Any) -> Iterator[dict[str, Any]]:
+    """Do something that may fail on some ranks, and then fail on all of them: a ``with`` block (collective).
 
     The block is left on all ranks, so messages inside of it must go on after a failure.
+
+    Yields
+    ------
+    dict
+        To be filled with values by name that must be the same on all ranks.
 
     Raises
     ------
     InputError, RankError
-        On all ranks, for the lowest rank that failed.
+        On all ranks, for the lowest rank that failed; `InputError` where the values differ.
     """
-    failure = None
+    failure: Exception | None = None
+    agreed: dict[str, Any] = {}
     try:
-        yield
+        yield agreed
     except Exception as error:
         failure = error
     mine = None if failure is None else (isinstance(failure, InputError), text_of(failure), *formatted(failure))
-    for rank, found in enumerate(comm.allgather(mine)):
+    everyone = comm.allgather((mine, agreed))
+    for rank, (found, _) in enumerate(everyone):
         if found is not None:
             refused, message, summary, text = found
-            raise (InputError(message) if refused else RankError(rank, summary, text)) from failure
+            if not refused:
+                raise RankError(rank, summary, text) from failure
+            alike = all(other and other[:2] == found[:2] for other, _ in everyone)
+            raise InputError(message if alike else f"rank {rank}: {message}") from failure
+    for name in dict.fromkeys(name for _, theirs in everyone for name in theirs):
+        values = [theirs.get(name) for _, theirs in everyone]
+        if any(value != values[0] for value in values):
+            raise InputError(f"{name}: expected the same on all ranks, received {', '.join(map(repr, values))}")

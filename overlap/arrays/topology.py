@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
+
+from mpi4py import MPI
+
+
+def same_ranks(one: Any, other: Any) -> bool:
+    """Tell whether two communicators have the same ranks, in the same order (local).
+
+    Nothing else than a communicator has the ranks of one, nor has one that was freed.
+    """
+    if one is other:
+        return True
+    if not isinstance(one, MPI.Comm) or not isinstance(other, MPI.Comm) or MPI.COMM_NULL in (one, other):
+        return False
+    return MPI.Comm.Compare(one, other) in (MPI.IDENT, MPI.CONGRUENT)
 
 
 def coordinates(rank: int, grid: tuple[int, ...]) -> tuple[int, ...]:

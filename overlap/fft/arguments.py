@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import repr_of as shown
+
 ORDERS = ("natural", "transposed")
 NORMS = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}
 """Of every norm, minus the power of the number of points that scales the forward transform."""
@@ -23,7 +25,7 @@ DTYPES = tuple(np.dtype(kind) for kind in ("f4", "f8", "c8", "c16"))
 
 
 def integers(values: Any) -> tuple[int, ...] | None:
-    """A sequence of integers, numpy's or Python's, as a tuple of Python's; None if it is none."""
+    """Return a sequence of integers, numpy's or Python's, as a tuple of Python's; None if it is none."""
     try:
         values = tuple(values)
         if any(isinstance(value, bool | np.bool_) for value in values):
@@ -33,16 +35,8 @@ def integers(values: Any) -> tuple[int, ...] | None:
         return None
 
 
-def shown(value: Any) -> str:
-    """A value for a message; never raises."""
-    try:
-        return repr(value)
-    except Exception:
-        return f"a {type(value).__name__} whose repr raises"
-
-
 def shape_problem(shape: Any, axes: tuple[str, ...]) -> str | None:
-    """What is wrong with a global shape of batch axes, 0 or more, and of `axes`, 1 or more."""
+    """Return what is wrong with a global shape of batch axes, 0 or more, and of `axes`, 1 or more."""
     lengths, count = integers(shape), len(axes)
     if lengths is None or len(lengths) < count or min(lengths) < 0 or min(lengths[-count:]) < 1:
         names = ", ".join(axes)
@@ -51,6 +45,7 @@ def shape_problem(shape: Any, axes: tuple[str, ...]) -> str | None:
 
 
 def dtype_problem(dtype: Any) -> str | None:
+    """Return what is wrong with a data type of real space, or None."""
     try:
         known = np.dtype(dtype) in DTYPES
     except Exception:  # a bad text can be a SyntaxError, among others
@@ -59,7 +54,7 @@ def dtype_problem(dtype: Any) -> str | None:
 
 
 def memory_problem(nbytes: int) -> str | None:
-    """Whether so many bytes on every rank are more than this computer has."""
+    """Return what is wrong with so many bytes on every rank, as text, or None where this computer has them."""
     there = memory_nbytes()
     if nbytes <= there:
         return None
@@ -70,7 +65,7 @@ def memory_problem(nbytes: int) -> str | None:
 
 
 def arrays_nbytes(shape: tuple[int, ...], dtype: Any, ranks: int) -> int:
-    """Bytes of one array in real space and one of its spectrum, on each of some ranks, about.
+    """Return the bytes of one array in real space and one of its spectrum, on each of some ranks, about.
 
     A batch of no planes counts as one of one plane: that much is planned for.
     """
@@ -78,7 +73,7 @@ def arrays_nbytes(shape: tuple[int, ...], dtype: Any, ranks: int) -> int:
 
 
 def memory_nbytes() -> int:
-    """Memory of this computer, or of the control group that this process is confined to."""
+    """Return the memory of this computer, or of the control group that this process is confined to."""
     nbytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text()
@@ -92,7 +87,7 @@ def _gib(nbytes: int) -> str:
 
 
 def choice_problem(**choices: tuple[Any, Any]) -> str | None:
-    """What is wrong with arguments that have few values, each given as (value, allowed ones)."""
+    """Return what is wrong with arguments that have few values, each given as (value, allowed ones)."""
     for name, (value, allowed) in choices.items():
         if not isinstance(value, str | None) or value not in allowed:
             return f"expected {name} to be one of {tuple(allowed)}, received {shown(value)}"
@@ -100,14 +95,14 @@ def choice_problem(**choices: tuple[Any, Any]) -> str | None:
 
 
 def path_problem(tuning: Any) -> str | None:
-    """What is wrong with the name of a tuning file."""
+    """Return what is wrong with the name of a tuning file."""
     if isinstance(tuning, str | None):
         return None
     return f"expected tuning to be a file's name or None, received {shown(tuning)}"
 
 
 def record(kind: type, value: Any, name: str) -> tuple[Any, str | None]:
-    """An argument that may be a frozen record, a dict of its fields, or None for its defaults.
+    """Take an argument that may be a frozen record, a dict of its fields, or None for its defaults.
 
     Returns
     -------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import DistArray, length_of, mask_problem
+from ..arrays import DistArray, Distribution, mask_problem, same_ranks
 from .engine.fftw import empty
 
 
@@ -67,7 +67,8 @@ class ArraySpec:
         self.axes = tuple(sorted(len(where) + axis for axis in parts))
         self.dimensions = len(shape)
         self.local_slice = tuple(where)
-        self.shape = tuple(length_of(part) for part in where)
+        self.distribution = Distribution(self.global_shape, self.axes, self.local_slice)
+        self.shape = self.distribution.shape
 
     def __repr__(self) -> str:
         here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
@@ -77,19 +78,22 @@ class ArraySpec:
         )
 
     def wrap(self, array: np.ndarray) -> DistArray:
-        """The local `array` as a `DistArray`."""
-        return DistArray(array, self.comm, self.global_shape, self.axes, self.local_slice)
+        """Return the local `array`, which is of this shape, as a `DistArray`."""
+        return DistArray.placed(array, self.comm, self.distribution)
 
     def empty(self) -> DistArray:
-        """An uninitialised, aligned `DistArray`."""
+        """Make an uninitialised, aligned `DistArray`."""
         return self.wrap(empty(self.shape, self.dtype))
 
     def problem(self, array: Any, name: str) -> str | None:
-        """What is wrong with a local array as one of these, or None."""
+        """Return what is wrong with a local array as one of these, as text, or None."""
         if not isinstance(array, np.ndarray):
             return f"expected {name} to be a numpy array, received {type(array).__name__}"
         if masked := mask_problem(**{name: array}):
             return masked
+        place = self.place_problem(array, name) if isinstance(array, DistArray) else None
+        if place is not None and (array.shape == self.shape or array.global_shape == self.global_shape):
+            return place
         if array.shape != self.shape or array.dtype != self.dtype:
             return (
                 f"expected {name} of local shape {self.shape} and dtype {self.dtype}, received "
@@ -99,6 +103,19 @@ class ArraySpec:
             return f"expected {name} of local shape {self.shape} and C-contiguous, received strides {array.strides}"
         return None
 
+    def place_problem(self, array: DistArray, name: str) -> str | None:
+        """Return what is wrong with the place of a distributed array as one of these, or None."""
+        there, here = array.distribution, self.distribution
+        # The axes that are split don't count: where no rank but this one has anything along an axis, they are a matter of taste.
+        if there is not here and (there.global_shape, there.local_slice) != (here.global_shape, here.local_slice):
+            return f"expected {name} of {here}, received a DistArray of {there}: use DistArray.redistribute"
+        if array.comm is not None and not same_ranks(array.comm, self.comm):
+            return (
+                f"expected {name} distributed over the ranks of the plan, in their order, received a DistArray of another "
+                "communicator"
+            )
+        return None
+
     def planes(self, array: np.ndarray) -> np.ndarray:
-        """The array with its batch axes joined: a view where strides allow, else a copy."""
+        """Return the array with its batch axes joined: a view where strides allow, else a copy."""
         return np.asarray(array).reshape((self.slices, *self.shape[-self.dimensions :]))

@@ -1,9 +1,12 @@
 """FFTs as functions with `scipy.fft`'s names and arguments: plans are made when they are first needed, and kept.
 
-``overlap.fft.fft2(u)`` transforms a `DistArray` and returns one; of a plain array, this rank's part of an array whose
-first transformed axis is split over `comm`, the first parts one longer where that is uneven. A forward transform's result
-is split along the next axis, and the backward ones take it so; an array that is split in another way is
-refused (`DistArray.redistribute` mends that). All functions are collective.
+``overlap.fft.fft2(u)`` transforms a `DistArray` and returns one. A forward transform takes arrays that are split along
+their first transformed axis; its result is split along the next one, and the inverse functions take it so. An array that
+is split in another way is refused (`DistArray.redistribute` mends that).
+
+A plain array, this rank's part with the first parts one longer where the split is uneven, does not say which axis is split.
+The forward functions take it for the one they need. The inverse ones would be given rows for columns too easily: they want to be
+told, ``ifft2(part, comm, split=-1)``, unless `comm` has one rank only. All functions are collective.
 
 The last eight plans of every communicator are kept; `close_plans` closes them, as does the end of the communicator or the
 interpreter.
@@ -13,16 +16,19 @@ from __future__ import annotations
 
 import atexit
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from operator import index
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..arrays import DistArray, block, mask_problem
+from ..arrays import DistArray, Distribution, block, mask_problem, same_ranks
 from ..errors import InputError
 from ..runtime import Runtime
-from .arguments import NORMS
+from .arguments import NORMS, choice_problem, integers, shown
 from .engine.fftw import complex_of
 from .fft2 import FFT2
 from .fft3 import FFT3
@@ -43,6 +49,7 @@ class _Plans:
     def find(
         self, kind: type[FFT2] | type[FFT3], shape: tuple[int, ...], dtype: np.dtype, norm: str | None, workers: int
     ) -> FFT2 | FFT3:
+        """Return the plan for a request, made now if it is not among those that are kept (collective)."""
         key = kind, shape, dtype, norm, workers
         if key not in self._plans:
             runtime = self.runtime(workers)
@@ -54,11 +61,13 @@ class _Plans:
         return self._plans[key]
 
     def runtime(self, workers: int) -> Runtime:
+        """Return the runtime with so many workers, made now if there is none (collective)."""
         if workers not in self._runtimes:
             self._runtimes[workers] = Runtime(self._comm, workers=workers, deadline_s=600.0)
         return self._runtimes[workers]
 
     def close(self) -> None:
+        """Close all plans, then all runtimes (collective)."""
         while self._plans:
             self._plans.popitem()[1].close()
         while self._runtimes:
@@ -75,13 +84,14 @@ atexit.register(close_plans)
 
 
 def _deleted(comm: MPI.Comm, key: int, plans: _Plans) -> None:
-    """A communicator is freed, by all its ranks; the predefined ones at MPI's end, where nothing can be freed any more."""
+    """Close the plans of a communicator that is freed, by all its ranks; of the predefined ones nothing can be freed any more, at MPI's end."""
     if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
         plans.close()
         _all.remove(plans)
 
 
 def _plans_of(comm: MPI.Intracomm) -> _Plans:
+    """Return the plans of a communicator, which are an attribute of it."""
     global _keyval
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
@@ -93,97 +103,187 @@ def _plans_of(comm: MPI.Intracomm) -> _Plans:
     return found
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """One of the functions."""
+
+    name: str
+    forward: bool
+    real: bool
+    count: int | None  # of axes, by default
+
+    def axis_to_split(self, dimensions: int, count: int) -> int:
+        """Return the axis along which the function takes its argument split."""
+        return dimensions - count + (not self.forward)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What one rank asks for, checked as far as a rank can do that alone.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the local part.
+    where : Distribution or None
+        How the array is distributed, if it knows that.
+    count : int
+        Axes that are transformed.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    where: Distribution | None
+    split: int
+    count: int
+    s: tuple[int, ...] | None
+    norm: str | None
+    workers: int
+
+    def agreed(self) -> dict[str, Any]:
+        """Return what must be the same on all ranks, by the arguments' names."""
+        shape = list(self.shape) if self.where is None else list(self.where.global_shape)
+        if self.where is None:
+            shape[self.split] = -1
+        return {
+            "x": "an ndarray" if self.where is None else "a DistArray",
+            "shape of x": shape,
+            "dtype of x": self.dtype.str,
+            "axes": self.count,
+            "s": self.s,
+            "norm": self.norm,
+            "workers": self.workers,
+        }
+
+
 def _transform(
+    kind: _Kind,
     x: Any,
     comm: MPI.Intracomm | None,
-    forward: bool,
-    real: bool,
-    least: int,
     s: Sequence[int] | None,
     axes: Sequence[int] | None,
     norm: str | None,
     workers: int | None,
+    split: int | None,
 ) -> DistArray:
-    """Any of the functions."""
-    array = x if isinstance(x, DistArray) else np.asarray(x)
-    comm = getattr(array, "comm", None) if comm is None else comm
-    if not isinstance(comm, MPI.Intracomm):
-        raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={comm!r}")
-    threads = workers or 1
-    plans = _plans_of(comm)
-    runtime = plans.runtime(threads)
-    with runtime.together("transforming an array"):  # what is wrong on one rank is refused on all
+    """Do what any of the functions does."""
+    # Ranks whose array knows its communicator meet there: all of them are told if one was given another for `comm`.
+    own = x.comm if isinstance(x, DistArray) else None
+    meeting = comm if own is None else own
+    if not isinstance(meeting, MPI.Intracomm) or meeting == MPI.COMM_NULL:
+        raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
+    plans = _plans_of(meeting)
+    base = plans.runtime(1)  # whatever is asked for: ranks that ask for different things must meet somewhere
+    with base.together(f"transforming an array, {kind.name}"):  # what is wrong on one rank is refused on all
+        if comm is not None and not same_ranks(comm, meeting):
+            raise InputError(f"expected comm to be that of x, or None, received {shown(comm)}")
         if problem := mask_problem(x=x):
             raise InputError(problem)
-        shape, dtype, count = _request(array, runtime, forward, real, least, s, axes, norm)
-        plan = plans.find(FFT2 if count == 2 else FFT3, shape, dtype, norm, threads)
-        source = plan.real if forward else plan.spectrum
-        if isinstance(x, DistArray) and (x.comm is not None and x.local_slice != source.local_slice):
-            raise InputError(
-                f"expected an array whose local part is {source.local_slice}, received {x.local_slice}: "
-                "use DistArray.redistribute"
-            )
-    run: Any = plan.forward if forward else plan.backward
-    return run(np.asarray(array, source.dtype))
+        array: np.ndarray = x if isinstance(x, DistArray) else np.asarray(x)
+        request = _request(kind, array, meeting.size, s, axes, norm, workers, split)
+        base.preflight(**request.agreed())
+        shape, dtype = _real_space(kind, request, base)
+        given = array.astype(dtype if kind.forward else complex_of(dtype), copy=False)
+    # All ranks ask for the same from here on: what they are refused, or what fails, the plan tells all of them.
+    plan = plans.find(FFT2 if request.count == 2 else FFT3, shape, dtype, request.norm, request.workers)
+    run: Any = plan.forward if kind.forward else plan.backward
+    return run(given)
 
 
 def _request(
-    array: Any,
-    runtime: Runtime,
-    forward: bool,
-    real: bool,
-    least: int,
+    kind: _Kind,
+    array: np.ndarray,
+    ranks: int,
     s: Sequence[int] | None,
     axes: Sequence[int] | None,
     norm: str | None,
-) -> tuple[tuple[int, ...], np.dtype, int]:
-    """Shape and type in real space of the plan that is needed, and how many axes it transforms (collective)."""
-    axes = tuple(range(array.ndim)) if axes is None else tuple(axes)
-    count = len(axes)
-    whole = (
-        tuple(axis % array.ndim for axis in axes)
-        if array.ndim and all(-array.ndim <= axis < array.ndim for axis in axes)
-        else axes
-    )
-    if count not in (2, 3) or count < least or whole != tuple(range(array.ndim - count, array.ndim)):
-        raise InputError(f"expected axes to be the last two or the last three, in order, received {axes}")
-    if norm not in NORMS:
-        raise InputError(f"expected norm to be one of {tuple(NORMS)}, received {norm!r}")
-    shape = _global_shape(array, runtime, count, forward)
-    length = shape[-1]
-    if real and not forward:
-        length = 2 * (length - 1) if s is None else int(s[-1])
+    workers: int | None,
+    split: int | None,
+) -> _Request:
+    """Check the arguments of this rank."""
+    dimensions = array.ndim
+    chosen = integers(range(dimensions) if axes is None else axes)
+    count = 0 if chosen is None else len(chosen)
+    last = tuple(range(dimensions - count, dimensions))
+    if count not in (2, 3) or count > dimensions or chosen not in (last, tuple(axis - dimensions for axis in last)):
+        raise InputError(
+            f"expected axes to be the last two or the last three, in order, received axes={shown(axes)} for an array of "
+            f"{dimensions} axes"
+        )
+    if problem := choice_problem(norm=(norm, NORMS)):
+        raise InputError(problem)
+    lengths = None if s is None else integers(s)
+    if s is not None and (lengths is None or len(lengths) != count):
+        raise InputError(f"expected s to be {count} integers or None, received {shown(s)}")
+    if array.dtype.kind not in "?biufc":
+        raise InputError(f"expected an array of numbers, received {array.dtype}")
+    if kind.real and kind.forward and array.dtype.kind == "c":
+        raise InputError(f"expected a real array, received {array.dtype}")
+    where = array.distribution if isinstance(array, DistArray) else None
+    needed = kind.axis_to_split(dimensions, count)
+    if ranks > 1 and where is None and not kind.forward and split is None:
+        raise InputError(
+            "expected a DistArray, or split to name the axis along which x is split over the ranks, received a plain "
+            f"array: {kind.name} takes one split along axis {needed} of {dimensions}, split={needed}"
+        )
+    if split is not None:
+        try:
+            axis = range(dimensions)[index(split)]
+        except (TypeError, IndexError):
+            raise InputError(
+                f"expected split to be one of {dimensions} axes, or None, received {shown(split)}"
+            ) from None
+        if ranks > 1 and axis != needed:
+            raise InputError(
+                f"expected x to be split along axis {needed}, received split={split}: make it a DistArray, "
+                "and use DistArray.redistribute"
+            )
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, Integral)):
+        raise InputError(f"expected workers to be a positive integer or None, received {shown(workers)}")
+    threads = 1 if workers is None else int(workers)
+    return _Request(array.shape, array.dtype, where, needed, count, lengths, norm, threads)
+
+
+def _real_space(kind: _Kind, request: _Request, runtime: Runtime) -> tuple[tuple[int, ...], np.dtype]:
+    """Find shape and type in real space of the plan that is needed (collective)."""
+    shape = _global_shape(request, runtime)
+    length, count, s = shape[-1], request.count, request.s
+    if kind.real and not kind.forward:
+        length = 2 * (length - 1) if s is None else s[-1]
         if length // 2 + 1 != shape[-1]:
             raise InputError(
                 f"expected an output of {2 * shape[-1] - 2} or {2 * shape[-1] - 1} points along the last "
                 f"axis, received s={s}: lengths are neither cut nor padded"
             )
     shape = (*shape[:-1], length)
-    if s is not None and tuple(s) != shape[-count:]:
-        raise InputError(f"expected s to be {shape[-count:]}, received {tuple(s)}: lengths are neither cut nor padded")
-    dtype = np.result_type(array.dtype, np.float32)
-    if real and forward and dtype.kind == "c":
-        raise InputError(f"expected a real array, received {array.dtype}")
-    return shape, (np.empty(0, complex_of(dtype)).real.dtype if real else complex_of(dtype)), count
+    if s is not None and s != shape[-count:]:
+        raise InputError(f"expected s to be {shape[-count:]}, received {s}: lengths are neither cut nor padded")
+    dtype = request.dtype.newbyteorder("=")
+    if dtype.kind not in "fc":  # as scipy does
+        dtype = np.dtype(float)
+    elif dtype == np.float16:
+        dtype = np.dtype(np.float32)
+    spectral = complex_of(dtype)
+    return shape, np.empty(0, spectral).real.dtype if kind.real else spectral
 
 
-def _global_shape(array: Any, runtime: Runtime, count: int, forward: bool) -> tuple[int, ...]:
-    if isinstance(array, DistArray) and array.comm is not None:
-        return tuple(array.global_shape)
-    # In real space the first transformed axis is split. A spectrum is split along the next one.
-    axis = array.ndim - count + (not forward)
-    lengths = runtime.control.allgather(array.shape[axis])
+def _global_shape(request: _Request, runtime: Runtime) -> tuple[int, ...]:
+    """Find the shape of the whole array (collective)."""
+    if request.where is not None:
+        return request.where.global_shape
+    shape, axis = request.shape, request.split
+    lengths = runtime.control.allgather(shape[axis])
     total = sum(lengths)
     if lengths != [part.stop - part.start for part in block(total, runtime.control.size)]:
         raise InputError(
             f"expected parts along axis {axis} of which the first are one longer where the split is uneven, "
             f"received {lengths}"
         )
-    return (*array.shape[:axis], total, *array.shape[axis + 1 :])
+    return (*shape[:axis], total, *shape[axis + 1 :])
 
 
-def _function(name: str, forward: bool, real: bool, count: int | None) -> Any:
-    default = None if count is None else tuple(range(-count, 0))
+def _function(kind: _Kind) -> Callable[..., DistArray]:
+    default = None if kind.count is None else tuple(range(-kind.count, 0))
 
     def function(
         x: Any,
@@ -194,11 +294,12 @@ def _function(name: str, forward: bool, real: bool, count: int | None) -> Any:
         norm: str | None = None,
         overwrite_x: bool = False,
         workers: int | None = None,
+        split: int | None = None,
     ) -> DistArray:
-        return _transform(x, comm, forward, real, count or 2, s, axes, norm, workers)
+        return _transform(kind, x, comm, s, axes, norm, workers, split)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""Transform as `scipy.fft.{name}` does, over MPI ranks (collective).
+    function.__name__ = function.__qualname__ = kind.name
+    function.__doc__ = f"""Transform as `scipy.fft.{kind.name}` does, over MPI ranks (collective).
 
     Parameters
     ----------
@@ -207,7 +308,7 @@ def _function(name: str, forward: bool, real: bool, count: int | None) -> Any:
     comm : mpi4py.MPI.Intracomm, optional
         By default that of `x`.
     s : sequence of int, optional
-        Lengths of the transformed axes; only those that `x` has{"" if forward or not real else ", or its output"}.
+        Lengths of the transformed axes; only those that `x` has{"" if kind.forward or not kind.real else ", or its output"}.
     axes : sequence of int, optional
         The last two axes or the last three.
     norm : {{"backward", "ortho", "forward"}}, optional
@@ -215,6 +316,8 @@ def _function(name: str, forward: bool, real: bool, count: int | None) -> Any:
         Without effect.
     workers : int, optional
         Threads per rank; default: 1.
+    split : int, optional
+        The axis of a plain array `x` that is split over the ranks: {_split_in_words(kind)}
 
     Returns
     -------
@@ -223,16 +326,22 @@ def _function(name: str, forward: bool, real: bool, count: int | None) -> Any:
     Raises
     ------
     InputError
-        What is asked for cannot be served; the message names it.
+        What is asked for cannot be served, or the ranks ask for different things; the message names it.
     """
     return function
 
 
-fft2 = _function("fft2", True, False, 2)
-ifft2 = _function("ifft2", False, False, 2)
-rfft2 = _function("rfft2", True, True, 2)
-irfft2 = _function("irfft2", False, True, 2)
-fftn = _function("fftn", True, False, None)
-ifftn = _function("ifftn", False, False, None)
-rfftn = _function("rfftn", True, True, None)
-irfftn = _function("irfftn", False, True, None)
+def _split_in_words(kind: _Kind) -> str:
+    if kind.forward:
+        return "only the first transformed one, which is the default."
+    return "only the second transformed one; on several ranks it must be given."
+
+
+fft2 = _function(_Kind("fft2", True, False, 2))
+ifft2 = _function(_Kind("ifft2", False, False, 2))
+rfft2 = _function(_Kind("rfft2", True, True, 2))
+irfft2 = _function(_Kind("irfft2", False, True, 2))
+fftn = _function(_Kind("fftn", True, False, None))
+ifftn = _function(_Kind("ifftn", False, False, None))
+rfftn = _function(_Kind("rfftn", True, True, None))
+irfftn = _function(_Kind("irfftn", False, True, None))

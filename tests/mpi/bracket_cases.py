@@ -148,7 +148,7 @@ def bad_input(comm):
         ({"wait": "maybe"}, "expected wait to be one of"),
         ({"effort": "none"}, "expected effort to be one of"),
         ({"chunk": 2}, "expected a chunk of 1 or None"),
-        ({"depth": 0}, "expected depth to be a positive integer"),
+        ({"depth": 0}, "expected depth to be an integer from 1 to 65536"),
         ({"depth": 1 + comm.rank}, "depth: expected the same on all ranks"),
     ):
         if comm.size == 1 and words.endswith("the same on all ranks"):

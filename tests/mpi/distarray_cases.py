@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,232 @@ def views(comm):
         assert_is(z, values("c16").real)
 
 
+def without_a_place(comm):
+    """All of numpy's functions return a `DistArray` that is where it says it is, or none."""
+    from numpy.testing.overrides import get_overridable_numpy_array_functions, get_overridable_numpy_ufuncs
+
+    whole = values("f8") / 7 - 3
+    files = {np.save, np.savez, np.savez_compressed, np.savetxt}
+    functions = [
+        *sorted(
+            (get_overridable_numpy_array_functions() | get_overridable_numpy_ufuncs()) - files,
+            key=lambda one: one.__name__,
+        ),
+        np.array,
+        np.asanyarray,
+        np.require,
+        np.ndarray.view,
+        copy.copy,
+        copy.deepcopy,
+        iter,
+        lambda a, *given: np.array(a, *given, subok=True),
+        lambda a: np.array(a, subok=True, ndmin=5),
+        lambda a: np.asanyarray(a, "f4"),
+        lambda a: a.flat[:],
+        lambda a: a.flat[[0, 1]],
+        lambda a: list(a),
+        lambda a: a.sum(0, keepdims=True),
+        lambda a: np.copy(a, subok=True),
+        lambda a: np.nan_to_num(a, copy=False),
+        lambda a: np.add.accumulate(a, 0),
+        lambda a: np.add.reduceat(a, [0, 1], 1),
+        lambda a: np.subtract.outer(a, a[0]),
+        lambda a: np.lib.stride_tricks.as_strided(a, subok=True),
+        lambda a: np.ma.masked_invalid(a).data,
+        lambda a: a**2,
+        lambda a: a**0.5,
+        lambda a: a @ a.swapaxes(1, 2),
+        lambda a: divmod(a, 2),
+        lambda a: -a,
+        lambda a: a[..., None] * np.ones(3),
+        lambda a: a > 2,
+        lambda a: a.getfield("i4", 4),
+        lambda a: a.round(1),
+        lambda a: a.argmax(0),
+        lambda a: np.pad(a, 1),
+    ]
+    functions += [getattr(np.ndarray, name) for name in dir(np.ndarray) if not name.startswith("_")]
+    given = [(), (0,), (1,), (2,), (1, 0), ((2, 1, 0),), (SHAPE,), ("f8",), ("i8",), ("F",), (slice(1),)]
+    left_out = {"dump", "tofile", "setflags", "resize", "shape", "strides", "dtype", "data", "ctypes"}
+    places = 0
+    for axes, grid in list(splits(comm))[:2]:
+        for function in functions:
+            name = getattr(function, "__name__", "")
+            if name in left_out:
+                continue
+
+            def calls(a, function=function):
+                if not callable(function):  # an attribute
+                    yield lambda: function.__get__(a)
+                    return
+                for some in given:
+                    yield lambda some=some: function(a, *some)
+                for some in ((a, a), ([a, a],), (a > 0, a, a), (a, a, 1), ((0, 1, 2), a)):
+                    yield lambda some=some: function(*some)
+
+            for local, everywhere in zip(calls(made(comm, whole, axes, grid)), calls(whole.copy())):
+                for found, truth in zip(*(flat_list(outcome_of(call)) for call in (local, everywhere))):
+                    if not isinstance(found, DistArray) or isinstance(truth, Exception):
+                        continue
+                    assert type(found) is DistArray and found.comm is comm, name
+                    assert found.shape == tuple(part.stop - part.start for part in found.local_slice), name
+                    if function is not np.empty_like:
+                        assert found.global_shape == np.shape(truth), (name, truth)
+                        assert np.array_equal(found, truth[found.local_slice], equal_nan=truth.dtype.kind == "f"), name
+                    places += 1
+    assert places > 500, places  # something was looked at
+
+
+def outcome_of(call):
+    """What a call returns, or the exception that it raises."""
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return call()
+    except Exception as error:
+        return error
+
+
+def flat_list(found):
+    """What is in a result of numpy's."""
+    if isinstance(found, tuple | list) or hasattr(found, "__next__"):
+        return [one for part in found for one in flat_list(part)]
+    return [found]
+
+
+def in_place(comm):
+    """The shape of what has a place stays; values may be assigned from what is distributed alike."""
+    whole = values()
+    u = made(comm, whole, (1,), (comm.size,))
+    for name, value in (("shape", u.shape[::-1]), ("dtype", "i8"), ("strides", u.strides)):
+        assert f"the {name} of a DistArray" in refusal(comm, setattr, u, name, value)
+    assert "the shape of a DistArray" in refusal(comm, u.resize, (3, 3))
+    assert "comm" in refusal(comm, setattr, u, "comm", 3)
+    u.flat = 2
+    assert (u == 2).all()
+    u[...] = made(comm, whole, (1,), (comm.size,))
+    u[0] = u[1]
+    u.sort(0)
+    assert u.local_slice[0] == slice(0, 4)
+    for where in (
+        ((4, 6, 6), (7,), (slice(0, 4), slice(0, 6), slice(0, 6))),
+        ((4, 6, 6), (1,), (slice(0, 4), slice(0, 6))),
+        ((4, 6, 6), (1,), (slice(0, 2), slice(0, 6), slice(0, 6))),
+        ((4, 6, 6), (1,), (slice(0, 4), slice(0, 7), slice(0, 6))),
+        ((4, 6, 6), (1,), (slice(None), slice(0, 6), slice(0, 6))),
+        ((4, 6, 5.0), (1,), (slice(0, 4), slice(0, 6), slice(0, 6))),
+    ):
+        assert "received" in refusal(comm, DistArray, np.zeros(SHAPE), comm, *where)
+    assert "comm" in refusal(
+        comm, DistArray, np.zeros(SHAPE), "world", SHAPE, (), [slice(0, length) for length in SHAPE]
+    )
+
+
+def two_communicators(comm):
+    """Arrays of other ranks, or of the same in another order, or with other shares, are not combined."""
+    whole = values()
+    u = made(comm, whole, (1,), (comm.size,))
+    same, reversed_ranks = comm.Dup(), comm.Split(0, -comm.rank)
+    alike = made(same, whole, (1,), (comm.size,))
+    assert_is(u + alike, 2 * whole)
+    assert_is(u.redistribute(alike), whole)
+    target = np.empty_like(u)
+    found = [DistArray(np.array(u), MPI.COMM_SELF, u.shape, (), [slice(0, length) for length in u.shape])]
+    if comm.size > 1:
+        other = np.roll(np.arange(comm.size), 1)[comm.rank]
+        where = Distribution(SHAPE, (1,), ()).split_along((1,), (comm.size,), int(other))
+        found.append(DistArray(np.array(u), reversed_ranks, SHAPE, (1,), u.local_slice))
+        if 6 % comm.size == 0:
+            found.append(DistArray(np.array(u), comm, SHAPE, (1,), where.local_slice))
+    for v in found:
+        before = u.copy()
+        if comm.size > 1:
+            for combine in (
+                lambda v=v: u - v,
+                lambda v=v: v * u,
+                lambda v=v: np.add(u, v),
+                lambda v=v: np.add(u, 1, out=v),
+                lambda v=v: np.copyto(u, v),
+                lambda v=v: u.__isub__(v),
+                lambda v=v: u.__setitem__(Ellipsis, v),
+                lambda v=v: u.clip(0, v),
+            ):
+                try:
+                    combine()
+                except InputError:
+                    assert np.array_equal(u, before)
+                else:
+                    raise AssertionError("two distributions were combined")
+            if v.comm is not comm:
+                assert "ranks" in refusal(comm, u.redistribute, v)
+    assert "communicator" in refusal(comm, u.redistribute, pickle.loads(pickle.dumps(u)))
+    with overlap.FFT2(reversed_ranks, (4, 6, 6), "f8", settings={"wait": "off"}) as plan:
+        if comm.size > 1:
+            assert "ranks of the array" in refusal(comm, u.redistribute, plan.real)
+    # An array of length 1 along a whole axis is broadcast, one along a split axis is not.
+    assert_is(u * u[:, :, :1] - u[0], whole * whole[:, :, :1] - whole[0])
+    assert np.array_equal(target.shape, u.shape)
+    same.Free()
+    assert "freed" in refusal(comm, alike.gather)
+    reversed_ranks.Free()
+
+
+def other_arguments_on_one_rank(comm):
+    """What is wrong on one rank, or differs, is one error on all, and the next call works."""
+    whole = values()
+    u = made(comm, whole, (1,), (comm.size,))
+    last = comm.rank == comm.size - 1
+
+    class Raises:
+        def __iter__(self):
+            raise TypeError("mine")
+
+        __index__ = __fspath__ = __iter__
+
+    with folder(comm) as place:
+        calls = [
+            (
+                u.gather,
+                (),
+                {"root": (None, "0", comm.size, 0.5), "index": (0, "abc", (0, 0), (9, 0, 0), (None, 0, 0), Raises())},
+            ),
+            (
+                u.redistribute,
+                (2,),
+                {"grid": (3, (0,), "a", (comm.size, 2)), "weights": (1, "a", [-1.0] * comm.size, Raises())},
+            ),
+            (u.redistribute, (), {"axes": (3, None, 0.5, "a", (1, 2), u[0], Raises())}),
+            (
+                u.save,
+                (place / "u.h5",),
+                {"name": (1, "a/b", None), "dims": (3, ("a", "b"), Raises()), "coords": (3, {"x": [1]})},
+            ),
+            (u.save, (), {"path": (None, 3.0, Raises())}),
+            (u.to_xarray, (), {"name": (1, None), "dims": (3, ("a", "a", "b")), "coords": (3,), "root": (None, 9)}),
+        ]
+        good = {"axes": 2, "path": place / "u.h5"}
+        for function, args, wrong in calls:
+            for name, those in wrong.items():
+                for value in those:
+                    options = {name: value if last else good[name]} if name in good else ({name: value} if last else {})
+                    error = outcome_of(lambda: function(*args, **options))
+                    assert isinstance(error, InputError | RankError), (function, name, value, error)
+                    same_everywhere(comm, str(error))
+                    assert_is(u.redistribute(2), whole)
+        for function, different in (
+            (u.gather, [{"root": 0}, {"root": comm.size - 1}]),
+            (u.gather, [{}, {"index": (0, 0, 0)}]),
+            (u.redistribute, [{"axes": 0}, {"axes": 2}]),
+            (u.redistribute, [{"axes": u}, {"axes": 2}]),
+            (u.save, [{"path": place / "a.h5"}, {"path": place / "b.h5"}]),
+            (u.save, [{"path": place / "a.h5"}, {"path": place / "a.h5", "coords": {"axis_0": [0, 1, 2, 4]}}]),
+            (u.to_xarray, [{"name": "a"}, {"name": "b"}]),
+        ):
+            if comm.size > 1:
+                assert "the same on all ranks" in refusal(comm, function, **different[last])
+                assert_is(u.redistribute(2), whole)
+
+
 def arithmetic(comm):
     """Arrays of one distribution are combined; square local parts of different ones are refused."""
     whole = np.arange((4 * comm.size) ** 2.0).reshape(4 * comm.size, -1)
@@ -190,6 +417,52 @@ def of_plans(comm):
         assert "FFT2" in repr(plan) and f"{comm.size} rank" in repr(plan)
         assert "forward" in repr(plan.forward) and "(3, 8, 8)" in repr(plan.forward), repr(plan.forward)
         assert "(3, 8, 8)" in repr(plan.real) and "float64" in repr(plan.real)
+
+
+def of_other_plans(comm):
+    """A plan takes arrays of its own distribution: none of other ranks, another order of them, or other shares."""
+    reversed_ranks, same = comm.Split(0, -comm.rank), comm.Dup()
+    shape = (2, 4 * comm.size, 8)
+    last = comm.rank == comm.size - 1
+    with (
+        overlap.FFT2(comm, shape, settings={"wait": "off"}) as plan,
+        overlap.FFT2(reversed_ranks, shape, settings={"wait": "off"}) as other,
+    ):
+        u, out = (
+            made(comm, np.ones(spec.global_shape, complex), spec.axes, (comm.size,))
+            for spec in (plan.real, plan.spectrum)
+        )
+        product = plan.pointwise(lambda a, b: a * b)
+        expected = plan.forward(u, out=out).copy()
+        found = [
+            (plan.forward, (u,), (u.placed(np.array(u), reversed_ranks, u.distribution),), "communicator"),
+            (plan.forward, (u,), (other.real.empty(),), "expected an input of" if comm.size > 1 else "communicator"),
+            (plan.forward, (u,), (u.placed(np.array(u), MPI.COMM_SELF, u.distribution),), "communicator"),
+            (product, (out, out), (out, out.placed(np.array(out), reversed_ranks, out.distribution)), "communicator"),
+        ]
+        if comm.size > 1:  # the place of the rank before this one
+            place = shifted(u.distribution, comm)
+            found.append((plan.forward, (u,), (DistArray(np.array(u), comm, shape, (1,), place),), "global shape"))
+            tall = (2, 4 * comm.size * comm.size, 8)
+            found.append(
+                (plan.forward, (u,), (DistArray(np.array(u), comm, tall, (1,), u.local_slice),), "global shape")
+            )
+            for transform, good, wrong, words in found:
+                message = refusal(comm, transform, *(wrong if last else good))
+                assert words in message and f"rank {comm.size - 1}" in message, message
+                assert np.array_equal(plan.forward(u), expected)
+            message = refusal(comm, plan.forward, u, out=other.spectrum.empty() if last else out)
+            assert "expected out" in message and "redistribute" in message
+        alike = u.placed(np.array(u), same, u.distribution)
+        unpickled = pickle.loads(pickle.dumps(u))
+        for array in (alike, unpickled, np.array(u)):
+            assert np.array_equal(plan.forward(array), expected)
+    reversed_ranks.Free()
+    same.Free()
+
+
+def shifted(where, comm):
+    return comm.sendrecv(where.local_slice, (comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
 
 
 def values_of(spec):
@@ -252,10 +525,11 @@ def redistributed(comm):
             bad = [1.0] * comm.size
             if comm.rank == comm.size - 1:
                 bad[-1] = -1.0
-            assert f"-1.0] (rank {comm.size - 1})" in refusal(comm, u.redistribute, -1, None, bad)
+            message = refusal(comm, u.redistribute, -1, None, bad)
+            assert "-1.0]" in message and (comm.size == 1 or f"rank {comm.size - 1}: " in message)
             if comm.size > 1:
                 bad[-1] = 2.0 + comm.rank
-                assert "the same weights on all ranks" in refusal(comm, u.redistribute, -1, None, bad)
+                assert "weights: expected the same on all ranks" in refusal(comm, u.redistribute, -1, None, bad)
 
 
 def refusal(comm, function, *args, kind=InputError, **kwargs):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import scipy.fft
+from edge_cases import outcome
 from fft2_cases import raised, same_everywhere
 
 import overlap
@@ -36,8 +37,121 @@ def like_scipy(comm):
         np.testing.assert_allclose(back, data[back.local_slice], rtol=1e-12, atol=1e-12)
         again = getattr(fft, name)(back, overwrite_x=True, **options)
         np.testing.assert_allclose(again, spectrum, rtol=1e-11, atol=1e-11)
-        plain = getattr(fft, inverse)(np.array(spectrum), comm, s=data.shape[-count:], **options)
+        plain = getattr(fft, inverse)(np.array(spectrum), comm, s=data.shape[-count:], split=4 - count, **options)
         assert np.array_equal(plain, back)
+        assert np.array_equal(getattr(fft, inverse)(np.array(spectrum), comm, split=1 - count, **options), back)
+    for dtype in ("?", "u1", "i2", "i8", "f2", ">f4", "f4", ">f8"):
+        found = fft.rfft2(np.ones((comm.size, 2), dtype)[comm.rank : comm.rank + 1], comm)
+        assert found.dtype == scipy.fft.rfft2(np.ones((2, 2), dtype)).dtype, dtype
+    fft.close_plans()
+
+
+def inverse_of_a_plain_array(comm):
+    """Rows are not taken for columns: an inverse is told which axis is split, or refuses."""
+    size = 4 * comm.size
+    whole = np.fft.fft2(np.random.default_rng(5).standard_normal((3, size, size)))
+    part = slice(4 * comm.rank, 4 * comm.rank + 4)
+    rows, columns = (np.ascontiguousarray(whole[where]) for where in (np.s_[:, part], np.s_[:, :, part]))
+    expected = np.fft.ifft2(whole)
+    assert np.allclose(fft.ifft2(columns, comm, split=2), expected[:, part])
+    given = overlap.DistArray(rows, comm, whole.shape, (1,), (slice(0, 3), part, slice(0, size)))
+    if comm.size == 1:
+        assert np.allclose(fft.ifft2(rows, comm), expected)
+    else:
+        for name in ("ifft2", "irfft2", "ifftn", "irfftn"):
+            inverse = getattr(fft, name)
+            axis = 2 - name.endswith("n")
+            error = raised(overlap.InputError, inverse, rows, comm)
+            assert f"split={axis}" in str(error)
+            same_everywhere(comm, str(error))
+            assert f"split along axis {axis}" in str(raised(overlap.InputError, inverse, rows, comm, split=0))
+        assert "redistribute" in str(raised(overlap.InputError, fft.ifft2, given))
+        assert "redistribute" in str(raised(overlap.InputError, fft.ifft2, given, axes=(1, 2)))
+    assert np.allclose(fft.ifft2(given.redistribute(2)), expected[:, part])
+    for split in (3, -4, 1.0, "x"):
+        assert "split" in str(raised(overlap.InputError, fft.fft2, rows, comm, split=split))
+    fft.close_plans()
+
+
+class Unwilling:
+    """An object that can't be taken for anything."""
+
+    def __array__(self, *args, **kwargs):
+        raise ValueError("mine")
+
+    __index__ = __iter__ = __len__ = __array__
+
+
+def asked_differently(comm):
+    """Whatever one rank gives for any argument: one error on all ranks, and the next call is right."""
+    if comm.size == 1:
+        return
+    whole = np.random.default_rng(6).standard_normal((4, 4 * comm.size, 8))
+    part = slice(4 * comm.rank, 4 * comm.rank + 4)
+    rows = np.ascontiguousarray(whole[:, part])
+    placed = overlap.DistArray(rows, comm, whole.shape, (1,), (slice(0, 4), part, slice(0, 8)))
+    half = comm.Split(comm.rank == 0)
+    last = comm.rank == comm.size - 1
+    wrong = {
+        "x": (None, "rows", 3, rows[0], rows[:, :, :3], rows[:3], rows[:, :1], rows.astype("f4"), rows + 1j,
+              rows[:, :, :0], np.ma.masked_less(rows, 0), rows.astype(object), Unwilling(), rows.astype("g")),
+        "s": (3, (4, 8, 8), (4.0, 8), "ab", Unwilling(), (None, None)),
+        "axes": (1, (1,), (0, 1), (1.0, 2), "ab", (0, 1, 2), Unwilling()),
+        "norm": (1, "ortho", "none", ["ortho"], np.ones(2), Unwilling()),
+        "workers": (2, 0, -1, 10**6, 1.5, "1", np.nan, Unwilling()),
+        "split": (2, "a", 1.5, Unwilling()),
+    }  # fmt: skip
+    expected = np.fft.fft2(whole)
+
+    def works():
+        found = fft.fft2(rows, comm)
+        assert np.allclose(found, expected[found.local_slice])
+
+    for name in ("fft2", "rfft2", "fftn", "rfftn"):
+        for argument, values in wrong.items():
+            for value in values if name in ("fft2", "rfft2") else values[-1:]:
+                options = {"x": rows, "axes": (-2, -1)}
+                if last:
+                    options[argument] = value
+                if name == "rfft2" and not (
+                    argument == "x" and isinstance(value, np.ndarray) and value.dtype == complex
+                ):
+                    continue
+                error = outcome(getattr(fft, name), comm=comm, **options)
+                assert isinstance(error, overlap.InputError | overlap.RankError), (name, argument, value, error)
+                same_everywhere(comm, str(error))
+                works()
+    for given, options in (
+        (placed if last else rows, {"comm": comm}),
+        (placed, {"comm": half if last else comm}),
+        (placed, {"comm": "world" if last else None}),
+        (placed.T if last else placed, {}),
+        (placed.astype("f4") if last else placed, {}),
+    ):
+        error = raised(overlap.InputError, fft.fft2, given, **options)
+        same_everywhere(comm, str(error))
+        works()
+    spectrum = fft.rfft2(placed)
+    for options in ({"s": (4 * comm.size, 9)}, {"norm": "ortho"}, {"split": 0}, {"workers": 2}):
+        error = raised(overlap.InputError, fft.irfft2, spectrum, **(options if last else {}))
+        same_everywhere(comm, str(error))
+        assert np.allclose(fft.irfft2(spectrum), rows)
+    half.Free()
+    fft.close_plans()
+
+
+def threads_are_agreed(comm):
+    """Another number of workers on each rank: the example of a hang."""
+    x = np.ones((3, 4, 6))
+    if comm.size > 1:
+        error = raised(overlap.InputError, fft.fft2, x, comm, workers=1 + comm.rank)
+        assert "workers" in str(error)
+        same_everywhere(comm, str(error))
+    for workers in (0, -1, 10**6, True, 1.0):
+        error = raised(overlap.InputError, fft.fft2, x, comm, workers=workers)
+        assert "workers" in str(error)
+        same_everywhere(comm, str(error))
+    assert fft.fft2(x, comm, workers=np.int8(2)).shape[0] == 3
     fft.close_plans()
 
 

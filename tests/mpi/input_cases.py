@@ -130,7 +130,7 @@ def bad_input_of_one_rank(comm, wait):
             (pipeline, (range(7),), {"agree": Unprintable() if bad else 1}, overlap.InputError, "no text"),
             (pipeline, (range(7),), {"agree": 10**5000 if bad else 1}, overlap.InputError, ""),
             (rt.pipelined(program, buffers=buffers), (range(7),), {}, overlap.RankError, "no memory for slots"),
-            (rt.pipelined(program, depth=0 if bad else 2), (range(7),), {}, overlap.InputError, "positive integer"),
+            (rt.pipelined(program, depth=0 if bad else 2), (range(7),), {}, overlap.InputError, "integer from 1"),
             (rt.preflight, ("bad" if bad else None,), {}, overlap.InputError, "bad"),
         ):
             same_error(comm, outcome(function, *args, **options), kind, where, text)

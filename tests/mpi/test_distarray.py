@@ -5,7 +5,23 @@ import pytest
 from marks import exhaustive
 
 ALL = ",".join(
-    ("views", "arithmetic", "of_plans", "parts", "pickles", "redistributed", "masked", "shown", "files", "bad_files")
+    (
+        "views",
+        "without_a_place",
+        "in_place",
+        "arithmetic",
+        "two_communicators",
+        "other_arguments_on_one_rank",
+        "of_plans",
+        "of_other_plans",
+        "parts",
+        "pickles",
+        "redistributed",
+        "masked",
+        "shown",
+        "files",
+        "bad_files",
+    )
 )
 
 

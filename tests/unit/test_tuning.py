@@ -357,7 +357,7 @@ def test_settings_print_what_differs_from_the_default():
         ({"wait": "hope"}, "expected wait to be one of ('auto', 'off', 'block', 'poll')"),
         ({"wait": None}, "expected wait"),
         ({"wait": ["off"]}, "expected wait"),
-        ({"depth": 0}, "expected depth to be a positive integer below 2**31, or None"),
+        ({"depth": 0}, "expected depth to be an integer from 1 to 65536, or None"),
         ({"chunk": 1.5}, "chunk"),
         ({"in_flight": True}, "in_flight"),
         ({"polls": "8"}, "polls"),

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ...runtime import POLLS_PER_EXCHANGE
-from ...runtime.control.arguments import WAITS
+from ...runtime.control.arguments import WAITS, count_problem
 
 EFFORTS = ("estimate", "measure", "patient")  # of FFTW's planning, by increasing price
 COUNTS = ("depth", "chunk", "in_flight", "polls")  # the fields that are positive integers
@@ -109,11 +109,8 @@ def settings_problem(settings: object, complete: bool = False) -> str | None:
         value = getattr(settings, name)
         if value is None and not complete:
             continue
-        if type(value) is not int or not 1 <= value < 2**31:
-            return (
-                f"expected {name} to be a positive integer below 2**31"
-                f"{'' if complete else ', or None'}, received {value!r}"
-            )
+        if problem := count_problem(name, value):
+            return problem if complete else problem.replace(", received", ", or None, received")
     late = settings.late
     if late is None and not complete:
         return None

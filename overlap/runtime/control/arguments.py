@@ -1,26 +1,48 @@
 """What is wrong with the runtime's arguments."""
 
+from __future__ import annotations
+
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
+from ...errors import repr_of
+
 WAITS = ("off", "block", "poll")
 
+# The largest values of counts. Beyond them nothing gets faster, and threads or memory run out on some rank only.
+BOUNDS = {
+    "workers": 2**12,
+    "depth": 2**16,
+    "in_flight": 2**16,
+    "polls": 2**20,
+    "agree_every": 2**31 - 1,
+    "chunk": 2**31 - 1,
+}
 
-def options_problem(wait=None, **counts):
-    """What is wrong with a runtime's or a pipeline's options, or None; None is always right."""
-    for name, value in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
-            return f"expected {name} to be a positive integer, received {value!r}"
-    if wait is not None and wait not in ("auto", *WAITS):
-        return f"expected wait to be one of auto, {', '.join(WAITS)}, received {wait!r}"
+
+def count_problem(name: str, value: Any) -> str | None:
+    """Return what is wrong with a count, one of `BOUNDS`, as text, or None."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= BOUNDS[name]:
+        return f"expected {name} to be an integer from 1 to {BOUNDS[name]}, received {repr_of(value)}"
     return None
 
 
-def number_problem(name, value, positive=False, none=False):
-    """What is wrong with a finite number that may not be negative (but None, if `none`), or None."""
+def options_problem(wait: Any = None, **counts: Any) -> str | None:
+    """Return what is wrong with a runtime's or a pipeline's options, as text, or None; None is always right."""
+    for name, value in counts.items():
+        if value is not None and (problem := count_problem(name, value)):
+            return problem
+    if not isinstance(wait, str | None) or wait not in (None, "auto", *WAITS):
+        return f"expected wait to be one of auto, {', '.join(WAITS)}, received {repr_of(wait)}"
+    return None
+
+
+def number_problem(name: str, value: Any, positive: bool = False, none: bool = False) -> str | None:
+    """Return what is wrong with a finite number that may not be negative (but None, if `none`), or None."""
     if value is None and none:
         return None
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < np.inf or (positive and value == 0):
-        return f"expected {name} to be a {'positive' if positive else 'non-negative'} number, received {value!r}"
+        return f"expected {name} to be a {'positive' if positive else 'non-negative'} number, received {repr_of(value)}"
     return None

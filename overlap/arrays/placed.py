@@ -1,0 +1,357 @@
+"""`PlacedArray`: an ndarray that is a part of a global one, and what numpy's functions make of it. No messages.
+
+numpy makes arrays of the type of its arguments, also where the values have gone elsewhere, so what is told here is the
+opposite: all that numpy makes by itself is a `LocalArray`, and whatever keeps its place is made a `PlacedArray` again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import InputError
+from .distribution import Distribution
+from .topology import same_ranks
+
+
+class LocalArray(np.ndarray):
+    """An ndarray that numpy has made of a `PlacedArray` by itself: nobody knows where in the global array it belongs.
+
+    numpy asks for it as the type of its argument and cannot be told otherwise, as in ``np.array(u, subok=True)``. What is
+    computed with it is a plain ndarray.
+    """
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return array if array is self else array[()] if return_scalar else np.asarray(array)
+
+    def __reduce__(self) -> Any:
+        return np.asarray(self).__reduce__()
+
+    def __repr__(self) -> str:
+        return np.array_repr(np.asarray(self))
+
+
+class PlacedArray(np.ndarray):
+    """The base of `DistArray`: a local part that knows where in the global array it belongs.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Comm or None
+    """
+
+    comm: Any = None
+    _where: Distribution = None  # type: ignore[assignment]  # None only while an array is unpickled
+
+    @classmethod
+    def placed(cls, array: np.ndarray, comm: Any, where: Distribution) -> Self:
+        """Return a view of an array as the part of a global one, all of which is known to fit."""
+        found: Any = np.asarray(array).view(LocalArray)
+        found.__class__ = cls
+        found.__dict__.update(comm=comm, _where=where)
+        return found
+
+    def __array_finalize__(self, parent: Any) -> None:
+        # numpy comes here with views, copies, parts and permutations alike. Whatever keeps its place is told so (`placed`).
+        if parent is not None:
+            self.__class__ = LocalArray  # type: ignore[assignment]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("shape", "strides", "dtype"):
+            raise InputError(f"expected the {name} of a DistArray to stay, received {value!r}: reshape, view or astype")
+        if name == "comm" and not (value is None or isinstance(value, MPI.Comm)):
+            raise InputError(f"expected comm to be an mpi4py.MPI.Comm or None, received {value!r}")
+        super().__setattr__(name, value)
+
+    def _like(self, array: Any, where: Distribution | None) -> Any:
+        """Return an array of this rank's with a distribution or, if it has none, as a plain ndarray."""
+        if where is None or array.shape != where.shape:
+            return np.asarray(array)
+        return self.placed(array, self.comm, where)
+
+    @property
+    def global_shape(self) -> tuple[int, ...]:
+        """Shape of the global array."""
+        return self._where.global_shape
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes that are split."""
+        return self._where.axes
+
+    @property
+    def local_slice(self) -> tuple[slice, ...]:
+        """Where the local part lies in the global array."""
+        return self._where.local_slice
+
+    @property
+    def distribution(self) -> Distribution:
+        """All of `global_shape`, `axes` and `local_slice`."""
+        return self._where
+
+    # ---- what numpy makes of it ----------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        out = kwargs.get("out", ())
+        placed = _of_one_distribution((*inputs, *out) if out else inputs)
+        if out:
+            kwargs["out"] = tuple(map(_local_part, out))
+        if "where" in kwargs:
+            kwargs["where"] = _local_part(kwargs["where"])
+        found = getattr(ufunc, method)(*map(_local_part, inputs), **kwargs)
+        if out:
+            if type(found) is not tuple:
+                return out[0]
+            return tuple(one if given is None else given for one, given in zip(found, out))
+        if method != "__call__" or ufunc.signature is not None:  # reductions, matmul
+            return found
+        if type(found) is tuple:
+            return tuple(_in_place_of(one, placed) for one in found)
+        return _in_place_of(found, placed)
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return array if array is self else array[()] if return_scalar else np.asarray(array)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is np.copyto:
+            _of_one_distribution(args)
+        result = super().__array_function__(function, types, args, kwargs)
+        if function in _LIKE:
+            return self._like(result, self._where) if type(result) is LocalArray else result
+        if isinstance(result, PlacedArray) and (
+            function in _MOVING or any(result is one for one in _given_out(kwargs))
+        ):
+            return result
+        return _plain(result)
+
+    def __getitem__(self, index: Any) -> Any:
+        part = super().__getitem__(index)
+        return self._like(part, self._where.indexed(index)) if isinstance(part, np.ndarray) else part
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        if isinstance(values, PlacedArray):
+            there = self._where.indexed(index)
+            if there is not None:
+                _check_agreement(self.comm, there, values)
+        super().__setitem__(index, values)
+
+    @property
+    def flat(self) -> Any:
+        """The elements of the local part, one after the other; parts of it are plain arrays."""
+        return np.asarray(self).flat
+
+    @flat.setter
+    def flat(self, values: Any) -> None:
+        np.asarray(self).flat = values
+
+    def transpose(self, *axes: Any) -> Any:
+        """Permute the axes, of the distribution as well."""
+        moved = super().transpose(*axes)
+        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        order = range(self.ndim)[::-1] if given is None else [int(axis) for axis in given]
+        return self._like(moved, self._where.transposed(order))
+
+    @property
+    def T(self) -> Any:
+        """The transpose, also of the distribution."""
+        return self.transpose()
+
+    @property
+    def mT(self) -> Any:
+        """The array with its last two axes swapped."""
+        return self.swapaxes(-1, -2)
+
+    def swapaxes(self, axis1: Any, axis2: Any) -> Any:
+        """Swap two axes, of the distribution as well."""
+        order = list(range(self.ndim))
+        order[axis1], order[axis2] = order[axis2], order[axis1]
+        return self.transpose(order)
+
+    def resize(self, *args: Any, **kwargs: Any) -> None:
+        """Raise `InputError`: the local part has the shape of its place."""
+        self.shape = args  # type: ignore[misc]
+
+    def view(self, *args: Any, **kwargs: Any) -> Any:
+        """Make a view, as numpy does; one of another shape has no place."""
+        found = super().view(*args, **kwargs)
+        return self._like(found, self._where) if type(found) is LocalArray else found
+
+    @property
+    def real(self) -> Any:
+        """The real part, a view."""
+        return self._like(np.asarray(self).real, self._where)
+
+    @real.setter
+    def real(self, values: Any) -> None:
+        np.asarray(self).real = values
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part, a view of complex numbers."""
+        return self._like(np.asarray(self).imag, self._where)
+
+    @imag.setter
+    def imag(self, values: Any) -> None:
+        np.asarray(self).imag = values
+
+    def __copy__(self) -> Any:
+        return self.copy("K")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        # The communicator is that of the original: a copy of it would be another one.
+        return self._like(np.asarray(self).__deepcopy__(memo), self._where)
+
+    def __reduce__(self) -> Any:
+        # The communicator stays behind: it means nothing in another process.
+        reduced: Any = super().__reduce__()
+        make, args, state = reduced
+        return make, args, (state, self._where)
+
+    def __setstate__(self, state: Any) -> None:
+        own, where = state
+        super().__setstate__(own)
+        self._where = where
+
+    def __repr__(self) -> str:
+        local = np.array_repr(np.asarray(self))
+        ranks = "no communicator" if self.comm is None else (f"rank {self.comm.rank} of {self.comm.size}")
+        here = ", ".join(f"{part.start}:{part.stop}" for part in self.local_slice)
+        return (
+            f"<DistArray of global shape {self.global_shape}, {self.dtype}, split along axes "
+            f"{self.axes}; {ranks} holds [{here}]:\n{local}>"
+        )
+
+
+def _local_part(array: Any) -> Any:
+    """Return a placed array as an ndarray, anything else as it is."""
+    return np.asarray(array) if isinstance(array, PlacedArray) else array
+
+
+def _of_one_distribution(arrays: Sequence[Any]) -> list[PlacedArray]:
+    """Return those of some arrays that are distributed, if element-wise arithmetic with them makes sense.
+
+    Raises
+    ------
+    InputError
+    """
+    placed = [array for array in arrays if isinstance(array, PlacedArray)]
+    for array in placed[1:]:
+        _check_agreement(placed[0].comm, placed[0]._where, array)
+    return placed
+
+
+def _check_agreement(comm: Any, where: Distribution, other: PlacedArray) -> None:
+    """Refuse two arrays that are not distributed alike over the same ranks."""
+    if where is not other._where and not where.agrees_with(other._where):
+        # The same words on all ranks, where the shapes and axes tell the difference.
+        one, two = (
+            (where, other._where)
+            if (where.global_shape, where.axes) == (other.global_shape, other.axes)
+            else (f"global shape {each.global_shape}, split along axes {each.axes}" for each in (where, other))
+        )
+        raise InputError(f"expected arrays of one distribution, received one of {one} and one of {two}")
+    if comm is not None and other.comm is not None and not same_ranks(comm, other.comm):
+        raise InputError(
+            "expected arrays distributed over the same ranks in the same order, received arrays of two communicators, of "
+            f"{_size_of(comm)} and {_size_of(other.comm)} rank(s)"
+        )
+
+
+def _size_of(comm: MPI.Comm) -> str:
+    return "no" if comm == MPI.COMM_NULL else str(comm.size)
+
+
+def _in_place_of(found: Any, placed: list[PlacedArray]) -> Any:
+    """Return the result of element-wise arithmetic with some arrays at the place of one that has its shape."""
+    if type(found) is np.ndarray:
+        for array in placed:
+            if array.shape == found.shape:
+                comm = array.comm
+                if comm is None:  # one that was unpickled
+                    comm = next((one.comm for one in placed if one.comm is not None), None)
+                return array.placed(found, comm, array._where)
+    return found
+
+
+# Of the same place as their argument.
+_LIKE = {np.copy, np.empty_like, np.full_like, np.nan_to_num, np.ones_like, np.zeros_like}
+# Made of indexing, transposes and element-wise arithmetic. Others (roll, sort, ...) permute the local part.
+_MOVING = {
+    np.angle,
+    np.around,
+    np.clip,
+    np.flip,
+    np.fliplr,
+    np.flipud,
+    np.imag,
+    np.moveaxis,
+    np.real,
+    np.rollaxis,
+    np.rot90,
+    np.round,
+    np.swapaxes,
+    np.transpose,
+}
+
+
+def _given_out(kwargs: Any) -> tuple[Any, ...]:
+    out = kwargs.get("out")
+    return out if isinstance(out, tuple) else (out,)
+
+
+def _plain(result: Any) -> Any:
+    """Return what numpy returns, with plain arrays in it."""
+    if isinstance(result, tuple | list):
+        made = map(_plain, result)
+        return type(result)(*made) if hasattr(result, "_fields") else type(result)(made)
+    return np.asarray(result) if isinstance(result, PlacedArray | LocalArray) else result
+
+
+def _local(name: str) -> Any:
+    """Make a method of ndarray one that gives plain arrays."""
+
+    def method(self: PlacedArray, *args: Any, **kwargs: Any) -> Any:
+        found = getattr(super(PlacedArray, self), name)(*args, **kwargs)
+        return found if any(found is one for one in (*args, kwargs.get("out"))) else _plain(found)
+
+    method.__name__, method.__doc__ = name, "Do as `numpy.ndarray` does, of the local part alone: a plain ndarray."
+    return method
+
+
+def _same_place(name: str) -> Any:
+    """Make a method of ndarray one that gives arrays of the same place, if they are of its shape."""
+
+    def method(self: PlacedArray, *args: Any, **kwargs: Any) -> Any:
+        found = getattr(super(PlacedArray, self), name)(*args, **kwargs)
+        return self._like(found, self._where) if type(found) is LocalArray else found
+
+    method.__name__, method.__doc__ = name, "Do as `numpy.ndarray` does; the result belongs to the same place."
+    return method
+
+
+for _name in (
+    "argmax",
+    "argmin",
+    "argpartition",
+    "argsort",
+    "choose",
+    "compress",
+    "cumprod",
+    "cumsum",
+    "diagonal",
+    "dot",
+    "flatten",
+    "getfield",
+    "nonzero",
+    "ravel",
+    "repeat",
+    "searchsorted",
+    "squeeze",
+    "take",
+    "trace",
+):
+    setattr(PlacedArray, _name, _local(_name))
+for _name in ("astype", "byteswap", "clip", "conj", "conjugate", "copy", "reshape", "round"):
+    setattr(PlacedArray, _name, _same_place(_name))

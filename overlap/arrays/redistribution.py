@@ -1,0 +1,140 @@
+"""Moving the parts of a distributed array between ranks: to one of them, or to where another distribution has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_integer
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .distribution import Distribution, Placed, overlapping, part_of, within
+from .partition import length_of
+from .storage import together
+from .topology import same_ranks
+from .weights import checked
+
+
+def gather(
+    comm: Any, local: np.ndarray, where: Distribution, root: int, index: Sequence[int | slice] | None
+) -> np.ndarray | None:
+    """Bring the global array, or a part of it, to one rank (collective); see `DistArray.gather`."""
+    with together(comm) as agreed:
+        try:
+            target = range(comm.size)[as_integer(root)]
+        except (TypeError, IndexError):
+            raise InputError(f"expected root to be one of {comm.size} ranks, received {root!r}") from None
+        wanted = _indices(index, where)
+        try:
+            shape, here, there = part_of(wanted, where.global_shape, where.local_slice)
+        except (IndexError, TypeError) as error:
+            raise InputError(
+                f"expected integers and slices inside of {where.global_shape}, received {index!r}: {error}"
+            ) from None
+        values = local[np.ix_(*here)]
+        agreed.update(root=target, index=repr(wanted), dtype=local.dtype.str, global_shape=where.global_shape)
+    parts = comm.gather((there, values) if values.size else None, target)
+    if parts is None:
+        return None
+    whole = np.empty(shape, local.dtype)
+    for place, part in filter(None, parts):
+        whole[np.ix_(*place)] = part.reshape([len(one) for one in place])
+    return whole
+
+
+def _indices(index: Any, where: Distribution) -> tuple[Any, ...]:
+    """Return one index for each axis."""
+    count = len(where.global_shape)
+    try:
+        wanted = (slice(None),) * count if index is None else tuple(index)
+    except TypeError:
+        wanted = ()
+    if len(wanted) != count:
+        raise InputError(f"expected {count} indices, received {index!r}")
+    return wanted
+
+
+def redistribute(
+    comm: Any,
+    local: np.ndarray,
+    where: Distribution,
+    axes: int | Sequence[int] | Placed,
+    grid: Sequence[int] | None,
+    weights: Sequence[Any] | None,
+) -> tuple[np.ndarray, Any, Distribution]:
+    """Split a global array otherwise (collective); see `DistArray.redistribute`.
+
+    Returns
+    -------
+    local : ndarray
+        The new local part.
+    comm : mpi4py.MPI.Comm
+    where : Distribution
+        Its place.
+    """
+    with together(comm) as agreed:
+        if isinstance(axes, Placed):
+            there = _place_of(axes, comm, where)
+            agreed.update(global_shape=where.global_shape, dtype=local.dtype.str)
+        else:
+            uneven, problem = checked(weights, comm.size)
+            if problem:
+                raise InputError(problem)
+            chosen, sizes = _grid(axes, grid, comm.size, len(where.global_shape))
+            there = where.split_along(chosen, sizes, comm.rank, uneven)
+            agreed.update(
+                global_shape=where.global_shape, dtype=local.dtype.str, axes=chosen, grid=sizes, weights=uneven
+            )
+        target = np.empty(there.shape, local.dtype)
+    everyone = comm.allgather((where.local_slice, there.local_slice))
+    sent = [overlapping(where.local_slice, box) for _, box in everyone]
+    received = [overlapping(there.local_slice, box) for box, _ in everyone]
+    pieces = [
+        np.ascontiguousarray(local[within(box, where.local_slice)]).reshape(-1) for box in sent if box is not None
+    ]
+    send = np.concatenate(pieces) if pieces else np.empty(0, local.dtype)
+    arrived = np.empty(target.size, local.dtype)
+    counts = [
+        [0 if box is None else int(np.prod([length_of(part) for part in box])) for box in boxes]
+        for boxes in (sent, received)
+    ]
+    nbytes = [[count * local.itemsize for count in some] for some in counts]
+    comm.Alltoallv([send.view(np.uint8), nbytes[0]], [arrived.view(np.uint8), nbytes[1]])
+    start = 0
+    for box, count in zip(received, counts[1]):
+        if box is not None:
+            place = within(box, there.local_slice)
+            target[place] = arrived[start : start + count].reshape(target[place].shape)
+            start += count
+    return target, comm, there
+
+
+def _place_of(like: Placed, comm: Any, where: Distribution) -> Distribution:
+    """Return where something has its parts, if its global array is like this one and over the same ranks."""
+    if like.comm is None or not same_ranks(like.comm, comm):
+        raise InputError(
+            "expected what to be distributed like to be over the ranks of the array, in the same order, received "
+            f"{like!r:.100} of {'no communicator' if like.comm is None else 'another communicator'}"
+        )
+    there = Distribution(like.global_shape, like.axes, like.local_slice)
+    if there.global_shape != where.global_shape:
+        raise InputError(f"expected an array of global shape {where.global_shape}, received {there.global_shape}")
+    return there
+
+
+def _grid(axes: Any, grid: Any, ranks: int, count: int) -> tuple[list[int], list[int]]:
+    """Return axes, counted from 0, and ranks along each."""
+    try:
+        chosen = [as_integer(axes)] if not isinstance(axes, Sequence) else [as_integer(axis) for axis in axes]
+        sizes = [ranks] if grid is None and len(chosen) == 1 else [as_integer(size) for size in grid or ()]
+        found = [range(count)[axis] for axis in chosen]
+        fits = len(sizes) == len(chosen) == len(set(found)) and min(sizes) > 0 and int(np.prod(sizes)) == ranks
+    except (TypeError, IndexError, ValueError):
+        fits = False
+    if not fits:
+        raise InputError(
+            f"expected different axes of {count} and a grid of {ranks} ranks along them, received axes {axes!r:.80} and "
+            f"grid {grid!r:.80}"
+        )
+    return found, sizes
