@@ -57,15 +57,15 @@ class Blocks:
     corners : bool
         Ghost cells at edges and corners are filled too. Without it only those that share a face with the block.
     weights : sequence of numbers, optional
-        One per rank, what its cells shall be in proportion to: `overlap.arrays.shares` along an axis of ranks; on a grid
-        of several axes a coordinate weighs what its ranks weigh together. A block may then be empty: it has no neighbours, and
-        those beside it are each other's.
+        One per rank, what its cells shall be in proportion to: `overlap.arrays.shares` along an axis of ranks; on a
+        grid of several axes a coordinate weighs what its ranks weigh together. A block may then be empty: it has no
+        neighbours, and those beside it are each other's.
 
     Raises
     ------
     InputError
-        A value makes no sense, or a block is narrower than the ghost cells that it must fill; on this rank, which is all that
-        blocks know (`overlap.agreed_blocks` raises it on all).
+        A value makes no sense, or a block is narrower than the ghost cells that it must fill; on this rank, which is
+        all that blocks know (`overlap.agreed_blocks` raises it on all).
     """
 
     def __init__(
@@ -109,19 +109,19 @@ class Blocks:
                 )
 
     def part(self, rank: int) -> Box:
-        """The rank's cells in the global array."""
+        """Return the rank's cells in the global array."""
         return tuple(parts[place] for parts, place in zip(self._parts, coordinates(rank, self.grid)))
 
     def own(self, rank: int) -> Box:
-        """The rank's cells in its local array, without ghost cells."""
+        """Return the rank's cells in its local array, without ghost cells."""
         return tuple(slice(low, low + length_of(part)) for part, (low, _) in zip(self.part(rank), self.width))
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
-        """Shape of the rank's local array, with ghost cells."""
+        """Return the shape of the rank's local array, with ghost cells."""
         return tuple(low + length_of(part) + high for part, (low, high) in zip(self.part(rank), self.width))
 
     def inner(self, rank: int, reach: int | Sequence[object] | None = None) -> Box:
-        """The rank's cells, in its local array, from which no ghost cell is within reach.
+        """Return the rank's cells, in its local array, from which no ghost cell is within reach.
 
         They can be computed while the ghost cells are on their way.
 
@@ -139,7 +139,7 @@ class Blocks:
         return tuple(box)
 
     def outer(self, rank: int, reach: int | Sequence[object] | None = None) -> list[Box]:
-        """The rank's other cells: boxes that do not overlap, to be computed when the ghost cells are there."""
+        """List the rank's other cells: boxes that do not overlap, to be computed when the ghost cells are there."""
         inner, rest, boxes = self.inner(rank, reach), list(self.own(rank)), []
         for axis, (own, within) in enumerate(zip(self.own(rank), inner)):
             for side in (slice(own.start, within.start), slice(within.stop, own.stop)):
@@ -149,7 +149,7 @@ class Blocks:
         return [box for box in boxes if all(length_of(side) for side in box)]
 
     def neighbours(self, rank: int) -> Iterator[Neighbour]:
-        """The blocks whose cells are this rank's ghost cells, in the order of their offsets."""
+        """Yield the blocks whose cells are this rank's ghost cells, in the order of their offsets."""
         filled = [[place for place, part in enumerate(parts) if length_of(part)] for parts in self._parts]
         if not all(map(length_of, self.part(rank))):
             return
@@ -183,8 +183,8 @@ class Blocks:
             yield Neighbour(other, offset, tuple(receive), tuple(send))
 
 
-def _widths(width, axes):
-    """Ghost cells as a pair (low, high) for each axis."""
+def _widths(width: Any, axes: int) -> tuple[tuple[int, int], ...]:
+    """Return ghost cells as a pair (low, high) for each axis."""
     given = (width,) * axes if isinstance(width, int) else tuple(width)
     pairs = tuple((each, each) if isinstance(each, int) else tuple(each) for each in given)
     if len(pairs) != axes or any(

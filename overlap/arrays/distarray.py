@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
@@ -15,6 +14,7 @@ from . import redistribution, storage
 from .distribution import Distribution, Placed
 from .masks import refuse_masks
 from .placed import PlacedArray
+from .topology import is_freed
 
 
 class DistArray(PlacedArray):
@@ -22,8 +22,8 @@ class DistArray(PlacedArray):
 
     An ordinary `numpy.ndarray` of the local shape, with the attributes below. Copies, results of element-wise
     arithmetic, transposes and views by integers and slices along whole axes are `DistArray` too, with
-    the distribution that is theirs. All else is an ndarray and no `DistArray`: what knows of the local part only. Arithmetic
-    with an array that is distributed in another way, or over other ranks, is refused.
+    the distribution that is theirs. All else is an ndarray and no `DistArray`: what knows of the local part only.
+    Arithmetic with an array that is distributed in another way, or over other ranks, is refused.
 
     Parameters
     ----------
@@ -69,13 +69,18 @@ class DistArray(PlacedArray):
         return found
 
     def gather(self, root: int = 0, index: Sequence[int | slice] | None = None) -> np.ndarray | None:
-        """The global array, or a part of it, on rank `root`, None on the others (collective).
+        """Bring the global array, or a part of it, to rank `root`; the others get None (collective).
 
         Parameters
         ----------
         root : int
         index : sequence of int and slice, optional
             The part, one entry per axis of the global array, the same on all ranks: ``(0, slice(None), 5)``.
+
+        Raises
+        ------
+        InputError
+            On all ranks, when an argument does not fit, or differs between ranks.
         """
         comm, where = self._known()
         return redistribution.gather(comm, np.asarray(self), where, root, index)
@@ -86,7 +91,7 @@ class DistArray(PlacedArray):
         grid: Sequence[int] | None = None,
         weights: Sequence[Any] | None = None,
     ) -> Self:
-        """The same global array, split otherwise (collective); one exchange among all ranks.
+        """Split the same global array otherwise (collective); one exchange among all ranks.
 
         Parameters
         ----------
@@ -95,7 +100,7 @@ class DistArray(PlacedArray):
         grid : sequence of int, optional
             Ranks along each of `axes`, for more axes than one.
         weights : sequence of numbers, optional
-            One per rank, what its share shall be in proportion to, see `overlap.arrays.shares`; by default all are equal.
+            One per rank, what its share shall be in proportion to, see `overlap.arrays.shares`; equal by default.
 
         Returns
         -------
@@ -105,8 +110,8 @@ class DistArray(PlacedArray):
         Raises
         ------
         InputError
-            On all ranks, when `axes`, `grid` or `weights` do not fit the array or the number of ranks; `weights` that
-            differ between ranks among it.
+            On all ranks, when arguments do not fit the array or the number of ranks, or differ between ranks; what it
+            shall be distributed like must be over the same ranks.
         """
         comm, where = self._known()
         return self.placed(*redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights))
@@ -170,7 +175,7 @@ class DistArray(PlacedArray):
         name: str = "data",
         root: int = 0,
     ) -> Any:
-        """The global array as an `xarray.DataArray` on rank `root`, None on the others (collective).
+        """Bring the global array to rank `root` as an `xarray.DataArray`; the others get None (collective).
 
         Parameters
         ----------
@@ -200,6 +205,6 @@ class DistArray(PlacedArray):
                 "expected a distributed array with a communicator, received one without: a pickle keeps the "
                 "distribution and leaves the communicator behind; set it on every rank, ``u.comm = comm``"
             )
-        if self.comm == MPI.COMM_NULL:
+        if is_freed(self.comm):
             raise InputError("expected an array whose communicator is in use, received one whose was freed")
         return self.comm, self._where

@@ -63,12 +63,12 @@ class Distribution:
         if good:
             return None
         return (
-            "expected lengths, axes that are split, and a slice with a start and a stop for each axis, all of the axis where "
-            f"that is not split, received {self.global_shape}, {self.axes} and {self.local_slice}"
+            "expected lengths, axes that are split, and a slice with a start and a stop for each axis, all of the axis "
+            f"where that is not split, received {self.global_shape}, {self.axes} and {self.local_slice}"
         )
 
     def agrees_with(self, other: Distribution) -> bool:
-        """Tell whether arrays of both can be combined element by element, broadcast along axes of length 1 if need be."""
+        """Tell whether arrays of both can be combined element by element, broadcast along whole axes of length 1."""
         for mine, others in zip(self._from_the_end(), other._from_the_end()):
             if mine != others and (1, False) not in (mine[:2], others[:2]):
                 return False
@@ -82,7 +82,7 @@ class Distribution:
         ][::-1]
 
     def transposed(self, order: Sequence[int]) -> Distribution:
-        """The distribution of ``array.transpose(order)``."""
+        """Return the distribution of ``array.transpose(order)``."""
         axes = [axis % len(self.global_shape) for axis in order]
         return Distribution(
             tuple(self.global_shape[axis] for axis in axes),
@@ -91,7 +91,7 @@ class Distribution:
         )
 
     def indexed(self, index: Any) -> Distribution | None:
-        """The distribution of ``array[index]``, or None where that is no distributed array.
+        """Return the distribution of ``array[index]``, or None where that is no distributed array.
 
         Whole axes can be indexed by an integer or any slice, which all ranks are taken to do alike; of
         split ones only all of the local part will do. Index arrays make no distributed array.
@@ -124,7 +124,7 @@ class Distribution:
         return Distribution(tuple(lengths), tuple(split), tuple(where))
 
     def split_along(self, axes: Sequence[int], grid: Sequence[int], rank: int, weights: Weights = None) -> Distribution:
-        """The same global array, split over a grid of ranks, evenly or in proportion to their weights.
+        """Return the distribution of the same global array over a grid of ranks, even or in proportion to weights.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class Placed(Protocol):
 def part_of(
     index: Sequence[int | slice], global_shape: Sequence[int], local_slice: Sequence[slice]
 ) -> tuple[list[int], tuple, tuple]:
-    """What one rank holds of ``array[index]`` of the global array.
+    """Find what one rank holds of ``array[index]`` of the global array.
 
     Parameters
     ----------
@@ -208,13 +208,13 @@ def part_of(
 
 
 def overlapping(one: Sequence[slice], other: Sequence[slice]) -> tuple[slice, ...] | None:
-    """What two boxes of a global array have in common, or None."""
+    """Return what two boxes of a global array have in common, or None."""
     found = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other))
     return None if any(part.start >= part.stop for part in found) else found
 
 
 def within(box: Sequence[slice], part: Sequence[slice]) -> tuple[slice, ...]:
-    """A box of the global array in positions of the local array that holds `part`."""
+    """Return a box of the global array in positions of the local array that holds `part`."""
     return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, part))
 
 

@@ -44,11 +44,14 @@ class Layout:
 
     @property
     def even(self) -> Layout:
-        """The layout with even shares. What must not depend on the weights, as how many messages there are, is found with it."""
+        """Return the layout with even shares.
+
+        What must not depend on the weights, as how many messages there are, is found with it.
+        """
         return replace(self, weights=None)
 
     def parts(self, shape: Sequence[int], axis: int) -> list[slice]:
-        """The slice of `axis` that each coordinate of its dimension holds."""
+        """Return the slice of `axis` that each coordinate of its dimension holds."""
         dimension = self.splits[axis]
         if dimension is None:
             return block(shape[axis], 1)
@@ -73,7 +76,7 @@ class Layout:
         return tuple(map(length_of, self.local_slice(shape, coordinates)))
 
     def transposed(self, transpose: Transpose) -> Layout:
-        """The layout after an exchange."""
+        """Return the layout after an exchange."""
         splits = list(self.splits)
         if splits[transpose.joined] is None or splits[transpose.split] is not None:
             raise ValueError(

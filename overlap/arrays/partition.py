@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from .weights import Weights, shares
 
@@ -26,7 +26,7 @@ def block(length: int, parts: int, weights: Weights = None) -> list[slice]:
         starts = [index * each + min(index, more) for index in range(parts + 1)]
     else:
         starts = [0, *accumulate(shares(length, weights))]
-    return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
+    return [slice(start, stop) for start, stop in pairwise(starts)]
 
 
 def chunks(length: int, size: int) -> list[slice]:
@@ -35,7 +35,7 @@ def chunks(length: int, size: int) -> list[slice]:
 
 
 def length_of(part: slice) -> int:
-    """Number of indices in a slice with a start and a stop."""
+    """Return the number of indices in a slice with a start and a stop."""
     return part.stop - part.start
 
 
@@ -68,7 +68,7 @@ def mode_segments(resolved: int, padded: int, half: bool = False) -> Segments:
 
 
 def complement(segments: Sequence[slice], length: int) -> list[slice]:
-    """The index ranges of ``range(length)`` that the ascending `segments` leave out."""
+    """Return the index ranges of ``range(length)`` that the ascending `segments` leave out."""
     gaps = []
     position = 0
     for segment in segments:

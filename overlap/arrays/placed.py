@@ -10,18 +10,17 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from mpi4py import MPI
 
 from ..errors import InputError
 from .distribution import Distribution
-from .topology import same_ranks
+from .topology import is_communicator, is_freed, same_ranks
 
 
 class LocalArray(np.ndarray):
     """An ndarray that numpy has made of a `PlacedArray` by itself: nobody knows where in the global array it belongs.
 
-    numpy asks for it as the type of its argument and cannot be told otherwise, as in ``np.array(u, subok=True)``. What is
-    computed with it is a plain ndarray.
+    Some of its functions make arrays of their argument's type and ask nobody, as in ``np.array(u, subok=True)``. What
+    is computed with it is a plain ndarray.
     """
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
@@ -54,14 +53,14 @@ class PlacedArray(np.ndarray):
         return found
 
     def __array_finalize__(self, parent: Any) -> None:
-        # numpy comes here with views, copies, parts and permutations alike. Whatever keeps its place is told so (`placed`).
+        # numpy comes here with views, copies, parts and permutations alike; what keeps its place is made by `placed`.
         if parent is not None:
             self.__class__ = LocalArray  # type: ignore[assignment]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("shape", "strides", "dtype"):
             raise InputError(f"expected the {name} of a DistArray to stay, received {value!r}: reshape, view or astype")
-        if name == "comm" and not (value is None or isinstance(value, MPI.Comm)):
+        if name == "comm" and not (value is None or is_communicator(value)):
             raise InputError(f"expected comm to be an mpi4py.MPI.Comm or None, received {value!r}")
         super().__setattr__(name, value)
 
@@ -137,14 +136,14 @@ class PlacedArray(np.ndarray):
                 _check_agreement(self.comm, there, values)
         super().__setitem__(index, values)
 
-    @property
-    def flat(self) -> Any:
-        """The elements of the local part, one after the other; parts of it are plain arrays."""
+    def _get_flat(self) -> Any:
+        """Return an iterator over the elements of the local part; parts of it are plain arrays."""
         return np.asarray(self).flat
 
-    @flat.setter
-    def flat(self, values: Any) -> None:
+    def _set_flat(self, values: Any) -> None:
         np.asarray(self).flat = values
+
+    flat: Any = property(_get_flat, _set_flat)  # type: ignore[misc]  # writeable, as it is in numpy
 
     def transpose(self, *axes: Any) -> Any:
         """Permute the axes, of the distribution as well."""
@@ -171,7 +170,7 @@ class PlacedArray(np.ndarray):
 
     def resize(self, *args: Any, **kwargs: Any) -> None:
         """Raise `InputError`: the local part has the shape of its place."""
-        self.shape = args  # type: ignore[misc]
+        self.shape = args
 
     def view(self, *args: Any, **kwargs: Any) -> Any:
         """Make a view, as numpy does; one of another shape has no place."""
@@ -254,13 +253,13 @@ def _check_agreement(comm: Any, where: Distribution, other: PlacedArray) -> None
         raise InputError(f"expected arrays of one distribution, received one of {one} and one of {two}")
     if comm is not None and other.comm is not None and not same_ranks(comm, other.comm):
         raise InputError(
-            "expected arrays distributed over the same ranks in the same order, received arrays of two communicators, of "
-            f"{_size_of(comm)} and {_size_of(other.comm)} rank(s)"
+            "expected arrays distributed over the same ranks in the same order, received arrays of two communicators, "
+            f"of {_size_of(comm)} and {_size_of(other.comm)} rank(s)"
         )
 
 
-def _size_of(comm: MPI.Comm) -> str:
-    return "no" if comm == MPI.COMM_NULL else str(comm.size)
+def _size_of(comm: Any) -> str:
+    return "no" if is_freed(comm) else str(comm.size)
 
 
 def _in_place_of(found: Any, placed: list[PlacedArray]) -> Any:

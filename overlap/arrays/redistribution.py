@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, repr_of
 from .distribution import Distribution, Placed, overlapping, part_of, within
 from .partition import length_of
 from .storage import together
@@ -24,13 +24,13 @@ def gather(
         try:
             target = range(comm.size)[as_integer(root)]
         except (TypeError, IndexError):
-            raise InputError(f"expected root to be one of {comm.size} ranks, received {root!r}") from None
+            raise InputError(f"expected root to be one of {comm.size} ranks, received {repr_of(root)}") from None
         wanted = _indices(index, where)
         try:
             shape, here, there = part_of(wanted, where.global_shape, where.local_slice)
         except (IndexError, TypeError) as error:
             raise InputError(
-                f"expected integers and slices inside of {where.global_shape}, received {index!r}: {error}"
+                f"expected integers and slices inside of {where.global_shape}, received {repr_of(index)}: {error}"
             ) from None
         values = local[np.ix_(*here)]
         agreed.update(root=target, index=repr(wanted), dtype=local.dtype.str, global_shape=where.global_shape)
@@ -51,7 +51,7 @@ def _indices(index: Any, where: Distribution) -> tuple[Any, ...]:
     except TypeError:
         wanted = ()
     if len(wanted) != count:
-        raise InputError(f"expected {count} indices, received {index!r}")
+        raise InputError(f"expected {count} indices, received {repr_of(index)}")
     return wanted
 
 
@@ -115,7 +115,7 @@ def _place_of(like: Placed, comm: Any, where: Distribution) -> Distribution:
     if like.comm is None or not same_ranks(like.comm, comm):
         raise InputError(
             "expected what to be distributed like to be over the ranks of the array, in the same order, received "
-            f"{like!r:.100} of {'no communicator' if like.comm is None else 'another communicator'}"
+            f"{repr_of(like):.100} of {'no communicator' if like.comm is None else 'another communicator'}"
         )
     there = Distribution(like.global_shape, like.axes, like.local_slice)
     if there.global_shape != where.global_shape:
@@ -134,7 +134,7 @@ def _grid(axes: Any, grid: Any, ranks: int, count: int) -> tuple[list[int], list
         fits = False
     if not fits:
         raise InputError(
-            f"expected different axes of {count} and a grid of {ranks} ranks along them, received axes {axes!r:.80} and "
-            f"grid {grid!r:.80}"
+            f"expected different axes of {count} and a grid of {ranks} ranks along them, received axes "
+            f"{repr_of(axes):.80} and grid {repr_of(grid):.80}"
         )
     return found, sizes

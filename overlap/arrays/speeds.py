@@ -1,7 +1,8 @@
 """Speeds of ranks, from times of computing: whether shares in proportion to them pay.
 
-A rank's speed is its share of the work over the time that this takes while all ranks compute. New shares must gain by more than that
-speed errs, and those that follow from one half of the rounds must do so in the other: so ranks that are equal stay as they are.
+A rank's speed is its share of the work over the time that this takes while all ranks compute. New shares must gain by
+more than that speed errs, and those that follow from one half of the rounds must do so in the other: so ranks that are
+equal stay as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ RESOLUTION = 1000  # weights are integers up to that
 
 
 def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tuple[tuple[float, ...], bool]:
-    """The speeds of all ranks, and whether shares in proportion to them gain enough.
+    """Find the speeds of all ranks, and whether shares in proportion to them gain enough.
 
     Parameters
     ----------
@@ -35,8 +36,8 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
     speeds = np.full(len(works), np.nan)
     speeds[works] = share / middle
     speeds[~works] = speeds[works].mean()
-    # If errors are normal, times differ from their median by 0.67 standard deviations in the median, and that of n of them errs by
-    # 1.25 deviations over the root of n.
+    # If errors are normal, times differ from their median by 0.67 standard deviations in the median, and that of n of
+    # them errs by 1.25 deviations over the root of n.
     noise = 1.25 / 0.67 / times.shape[1] ** 0.5 * (np.median(abs(times - middle[:, None]), axis=1) / middle).max()
     half = times.shape[1] // 2
     first, second = times[:, :half], times[:, half:]
@@ -44,8 +45,8 @@ def speeds_of(times_s: Sequence[Sequence[float]], shares: Sequence[float]) -> tu
     return tuple(float(one) for one in speeds / speeds.max()), bool(gain >= max(LEAST_GAIN, 1 + noise))
 
 
-def _sure_gain(known_s, other_s, share, ranks):
-    """What shares that follow from some rounds gain in other ones, but for `STRAY` of these.
+def _sure_gain(known_s: np.ndarray, other_s: np.ndarray, share: np.ndarray, ranks: int) -> float:
+    """Return what shares that follow from some rounds gain in other ones, but for `STRAY` of these.
 
     Ranks without work, which have no times, will get some as if they were as fast as the others on average.
     """
@@ -56,5 +57,5 @@ def _sure_gain(known_s, other_s, share, ranks):
 
 
 def weights_of(speeds: Sequence[float]) -> tuple[int, ...]:
-    """Speeds as small integers."""
+    """Return speeds as small integers."""
     return tuple(max(1, round(RESOLUTION * speed)) for speed in speeds)

@@ -31,7 +31,7 @@ class Stage:
     along: int
 
     def in_words(self, names: Sequence[str]) -> str:
-        """What is done, in order, with the axes by their names."""
+        """Say what is done, in order, with the axes by their names."""
         exchange = (
             []
             if self.transpose is None
@@ -41,13 +41,13 @@ class Stage:
 
 
 def axis_names(dimensions: int) -> tuple[str, ...]:
-    """Names of the axes of an array: the batch's, axis 0, and those of a field of so many `dimensions`."""
+    """Return the names of the axes of an array: the batch's, axis 0, and those of a field of so many `dimensions`."""
     fields = ("z", "y", "x")[-dimensions:] if dimensions <= 3 else tuple(f"axis {axis}" for axis in range(dimensions))
     return ("the batch", *fields)
 
 
 def ffts_along(axes: Sequence[int], names: Sequence[str]) -> list[str]:
-    """What is done with some axes, in their order, as a text, or no text where there are none."""
+    """Say what is done with some axes, in their order; nothing where there are none."""
     return ["FFTs along " + " and ".join(names[axis] for axis in axes)] if axes else []
 
 

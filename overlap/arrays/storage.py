@@ -25,7 +25,7 @@ from .partition import length_of
 def axes_of(
     where: Distribution, name: str, dims: Sequence[str] | None, coords: Mapping[str, ArrayLike] | None
 ) -> dict[str, np.ndarray]:
-    """Names and coordinates of all axes; see `DistArray.save`.
+    """Return names and coordinates of all axes; see `DistArray.save`.
 
     Raises
     ------
@@ -91,7 +91,9 @@ def load(comm: Any, local: np.ndarray, where: Distribution, path: str | os.PathL
                 local[...] = found[where.local_slice]
 
 
-def _save_on_rank_0(comm, local, where, path, name, axes):
+def _save_on_rank_0(
+    comm: Any, local: np.ndarray, where: Distribution, path: Any, name: str, axes: Mapping[str, np.ndarray]
+) -> None:
     with together(comm), parts_on_rank_0(comm, local, where.local_slice) as parts:
         if parts is None:
             return
@@ -135,7 +137,7 @@ def parts_on_rank_0(comm: Any, local: np.ndarray, box: Sequence[slice]) -> Itera
             pass
 
 
-def _received(comm, local, boxes):
+def _received(comm: Any, local: np.ndarray, boxes: Any) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield place and values of every rank's part, this one's first."""
     if local.size:
         yield boxes[0], local
@@ -146,8 +148,10 @@ def _received(comm, local, boxes):
             yield box, part
 
 
-def _save_in_parallel(comm, local, where, path, name, axes):
-    """All ranks write at once, to a file beside `path` that rank 0 renames at the end."""
+def _save_in_parallel(
+    comm: Any, local: np.ndarray, where: Distribution, path: Any, name: str, axes: Mapping[str, np.ndarray]
+) -> None:
+    """Write with all ranks at once, to a file beside `path` that rank 0 renames at the end."""
     partial = Path(os.fspath(path) + ".partial")
     with together(comm), _created(partial, where, name, local.dtype, axes, driver="mpio", comm=comm) as data:
         if local.size:
@@ -158,7 +162,10 @@ def _save_in_parallel(comm, local, where, path, name, axes):
 
 
 @contextmanager
-def _created(path, where, name, dtype, axes, **options) -> Iterator[Any]:
+def _created(
+    path: Any, where: Distribution, name: str, dtype: np.dtype, axes: Mapping[str, np.ndarray], **options: Any
+) -> Iterator[Any]:
+    """Make a file with an array and its axes: a ``with`` block that gives the array."""
     import h5py
 
     with h5py.File(path, "w", **options) as file:

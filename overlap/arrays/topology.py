@@ -8,6 +8,16 @@ from typing import Any
 from mpi4py import MPI
 
 
+def is_communicator(value: Any) -> bool:
+    """Tell whether something is one of mpi4py's communicators."""
+    return isinstance(value, MPI.Comm)
+
+
+def is_freed(comm: MPI.Comm) -> bool:
+    """Tell whether a communicator has been freed."""
+    return comm == MPI.COMM_NULL
+
+
 def same_ranks(one: Any, other: Any) -> bool:
     """Tell whether two communicators have the same ranks, in the same order (local).
 
@@ -21,7 +31,7 @@ def same_ranks(one: Any, other: Any) -> bool:
 
 
 def coordinates(rank: int, grid: tuple[int, ...]) -> tuple[int, ...]:
-    """The coordinates p, q, ... of rank p + P q + ... in a P x Q x ... grid."""
+    """Return the coordinates p, q, ... of rank p + P q + ... in a P x Q x ... grid."""
     found = []
     for size in grid:
         rank, coordinate = divmod(rank, size)
@@ -29,8 +39,8 @@ def coordinates(rank: int, grid: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def subcomms(runtime, grid: tuple[int, ...]) -> tuple:
-    """The runtime's communicators along the dimensions of a grid (collective the first time).
+def subcomms(runtime: Any, grid: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return the runtime's communicators along the dimensions of a grid (collective the first time).
 
     Along a dimension, a communicator joins the ranks that differ in this coordinate alone; see
     `coordinates`.

@@ -98,11 +98,11 @@ class TransposeBlocks:
         self._ranges = [block(length, max(1, self.units))[: self.units] for length in own]
 
     def unit(self, number: int) -> slice:
-        """Local range, along the axis that is cut, of one unit."""
+        """Return the local range, along the axis that is cut, of one unit."""
         return self._ranges[self.rank][number]
 
     def message(self, part: slice) -> Message:
-        """The message of a run of units, a slice with a start and a stop."""
+        """Return the message of a run of units, a slice with a start and a stop."""
         sent, received = [], []
         for rank, ranges in enumerate(self._ranges):
             here = [slice(0, length) for length in self.before]
@@ -157,11 +157,11 @@ class DeferredBlocks:
         self.before = tuple(shape)
 
     def unit(self, number: int) -> slice:
-        """Local range, along the axis that is split, of one unit of this rank."""
+        """Return the local range, along the axis that is split, of one unit of this rank."""
         return self._ranges[self._blocks.rank][number]
 
     def message(self, part: slice) -> Message:
-        """The message of a run of units; what is sent, in the index ranges of what remains."""
+        """Return the message of a run of units; what is sent, in the index ranges of what remains."""
         sent, received = [], []
         blocks = self._blocks
         for rank, ranges in enumerate(self._ranges):
@@ -181,7 +181,7 @@ class DeferredBlocks:
 
 
 def moved(part: slice, by: int) -> slice:
-    """The range, some places further on."""
+    """Return the range, some places further on."""
     return slice(part.start + by, part.stop + by)
 
 

@@ -1,7 +1,7 @@
 """Weights: what each rank's share of the work is in proportion to. Exact arithmetic, no MPI.
 
-A weight is a positive number: a rank's speed, say. Shares are the same on all ranks wherever the weights are, as nothing
-is rounded before a share is.
+A weight is a positive number: a rank's speed, say. Shares are the same on all ranks wherever the weights are, as
+nothing is rounded before a share is.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int
     """Split a number of things into whole shares in proportion to weights, by the largest remainders.
 
     A share is its exact quota, ``total * weight / sum(weights)``, rounded down; the things that are left go, one each,
-    to those who lost most by that, the first ones among equals. So shares add up to the total, none is as much as 1 off its quota,
-    and with equal weights the first shares get one more. A share may be 0.
+    to those who lost most by that, the first ones among equals. So shares add up to the total, none is as much as 1
+    off its quota, and with equal weights the first shares get one more. A share may be 0.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int
 
 
 def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | None]:
-    """Weights as a tuple of Python's numbers, and what is wrong with them.
+    """Return weights as a tuple of Python's numbers, and what is wrong with them.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def checked(given: Any, count: int, what: str = "rank") -> tuple[Weights, str | 
 
 
 def combined(weights: Sequence[int | float | Fraction], groups: Sequence[int]) -> Weights:
-    """The weights of groups of ranks: exact sums. `groups` has each rank's group, from 0 on."""
+    """Add up the weights of groups of ranks, exactly. `groups` has each rank's group, from 0 on."""
     sums = [Fraction(0)] * (max(groups) + 1)
     for weight, group in zip(weights, groups, strict=True):
         sums[group] += Fraction(weight)
@@ -90,7 +90,7 @@ def combined(weights: Sequence[int | float | Fraction], groups: Sequence[int]) -
 
 
 def _number(value: Any) -> int | float | Fraction | None:
-    """A positive finite number as one of Python's, the simplest that is equal to it, or None."""
+    """Return a positive finite number as one of Python's, the simplest that is equal to it, or None."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     exact = Fraction(int(value.numerator), int(value.denominator)) if isinstance(value, Rational) else float(value)

@@ -91,9 +91,9 @@ class ArraySpec:
             return f"expected {name} to be a numpy array, received {type(array).__name__}"
         if masked := mask_problem(**{name: array}):
             return masked
-        place = self.place_problem(array, name) if isinstance(array, DistArray) else None
-        if place is not None and (array.shape == self.shape or array.global_shape == self.global_shape):
-            return place
+        same = isinstance(array, DistArray) and (array.shape == self.shape or array.global_shape == self.global_shape)
+        if same and (misplaced := self.place_problem(array, name)):
+            return misplaced
         if array.shape != self.shape or array.dtype != self.dtype:
             return (
                 f"expected {name} of local shape {self.shape} and dtype {self.dtype}, received "
@@ -103,16 +103,16 @@ class ArraySpec:
             return f"expected {name} of local shape {self.shape} and C-contiguous, received strides {array.strides}"
         return None
 
-    def place_problem(self, array: DistArray, name: str) -> str | None:
+    def place_problem(self, array: Any, name: str) -> str | None:
         """Return what is wrong with the place of a distributed array as one of these, or None."""
         there, here = array.distribution, self.distribution
-        # The axes that are split don't count: where no rank but this one has anything along an axis, they are a matter of taste.
+        # Not the axes: where one rank has all of an axis that is split, it is as good as whole.
         if there is not here and (there.global_shape, there.local_slice) != (here.global_shape, here.local_slice):
             return f"expected {name} of {here}, received a DistArray of {there}: use DistArray.redistribute"
         if array.comm is not None and not same_ranks(array.comm, self.comm):
             return (
-                f"expected {name} distributed over the ranks of the plan, in their order, received a DistArray of another "
-                "communicator"
+                f"expected {name} distributed over the ranks of the plan, in their order, received a DistArray of "
+                "another communicator"
             )
         return None
 

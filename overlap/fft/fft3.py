@@ -64,17 +64,17 @@ class FFT3(FourierPlan):
     norm : {"backward", "ortho", "forward"}, optional
         As in `numpy.fft`.
     layout : ArrayLayout or dict, optional
-        How the arrays lie: process grid, order of the spectrum's axes and how they are split,
-        de-aliasing, weights of the ranks. A grid that is left open is the one that the volumetric FFT's equation (7)
-        finds, with the latency and the bandwidth of `comm`; where a slab and a pencil come close,
-        with an effort of "measure" or "patient" the one with the faster forward transform. Plans of one shape and runtime then have the
-        same.
+        How the arrays lie: process grid, order of the spectrum's axes and how they are split, de-aliasing, weights of
+        the ranks. A grid that is left open is the one that the volumetric FFT's equation (7) finds, with the latency
+        and the bandwidth of `comm`; where a slab and a pencil come close, with an effort of "measure" or "patient" the
+        one with the faster forward transform. Plans of one shape and runtime then have the same.
     settings : Settings or dict, optional
         How the transforms run, as far as it is not left to planning: mode, depth and so on. With
         ``wait="auto"`` the first calls find the fastest; ``wait="off"`` is the reference, to
         the last bit, of all others.
     tuning : str, optional
-        A file that `tune` writes and later plans read, as of `FFT2`. A grid that is left open is the one that was tuned.
+        A file that `tune` writes and later plans read, as of `FFT2`. A grid that is left open is the one that was
+        tuned.
 
     Attributes
     ----------

@@ -1,15 +1,16 @@
 """FFTs as functions with `scipy.fft`'s names and arguments: plans are made when they are first needed, and kept.
 
 ``overlap.fft.fft2(u)`` transforms a `DistArray` and returns one. A forward transform takes arrays that are split along
-their first transformed axis; its result is split along the next one, and the inverse functions take it so. An array that
-is split in another way is refused (`DistArray.redistribute` mends that).
+their first transformed axis; its result is split along the next one, and the inverse functions take it so. An array
+that is split in another way is refused (`DistArray.redistribute` mends that).
 
-A plain array, this rank's part with the first parts one longer where the split is uneven, does not say which axis is split.
-The forward functions take it for the one they need. The inverse ones would be given rows for columns too easily: they want to be
-told, ``ifft2(part, comm, split=-1)``, unless `comm` has one rank only. All functions are collective.
+A plain array, this rank's part with the first parts one longer where the split is uneven, does not say which axis is
+split. The forward functions take it for the one they need. The inverse ones would be given rows for columns too
+easily: they want to be told, ``ifft2(part, comm, split=-1)``, unless `comm` has one rank only. All functions are
+collective.
 
-The last eight plans of every communicator are kept; `close_plans` closes them, as does the end of the communicator or the
-interpreter.
+The last eight plans of every communicator are kept; `close_plans` closes them, as does the end of the communicator or
+the interpreter.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ atexit.register(close_plans)
 
 
 def _deleted(comm: MPI.Comm, key: int, plans: _Plans) -> None:
-    """Close the plans of a communicator that is freed, by all its ranks; of the predefined ones nothing can be freed any more, at MPI's end."""
+    """Close the plans of a communicator that is freed, by all its ranks.
+
+    The predefined ones go at MPI's end, where nothing can be freed any more.
+    """
     if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
         plans.close()
         _all.remove(plans)
@@ -124,7 +128,7 @@ class _Request:
     Attributes
     ----------
     shape : tuple of int
-        Of the local part.
+        Shape of the local part.
     where : Distribution or None
         How the array is distributed, if it knows that.
     count : int
@@ -207,8 +211,8 @@ def _request(
     last = tuple(range(dimensions - count, dimensions))
     if count not in (2, 3) or count > dimensions or chosen not in (last, tuple(axis - dimensions for axis in last)):
         raise InputError(
-            f"expected axes to be the last two or the last three, in order, received axes={shown(axes)} for an array of "
-            f"{dimensions} axes"
+            f"expected axes to be the last two or the last three, in order, received axes={shown(axes)} for an array "
+            f"of {dimensions} axes"
         )
     if problem := choice_problem(norm=(norm, NORMS)):
         raise InputError(problem)
@@ -282,6 +286,9 @@ def _global_shape(request: _Request, runtime: Runtime) -> tuple[int, ...]:
     return (*shape[:axis], total, *shape[axis + 1 :])
 
 
+_OUTPUT = {False: "", True: ", or its output"}
+
+
 def _function(kind: _Kind) -> Callable[..., DistArray]:
     default = None if kind.count is None else tuple(range(-kind.count, 0))
 
@@ -308,7 +315,7 @@ def _function(kind: _Kind) -> Callable[..., DistArray]:
     comm : mpi4py.MPI.Intracomm, optional
         By default that of `x`.
     s : sequence of int, optional
-        Lengths of the transformed axes; only those that `x` has{"" if kind.forward or not kind.real else ", or its output"}.
+        Lengths of the transformed axes; only those that `x` has{_OUTPUT[kind.real and not kind.forward]}.
     axes : sequence of int, optional
         The last two axes or the last three.
     norm : {{"backward", "ortho", "forward"}}, optional

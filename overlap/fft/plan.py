@@ -153,10 +153,11 @@ class Plan:
     def balance(self, *arrays: DistArray) -> Balance:
         """Give every rank a share that follows its speed (collective).
 
-        The speeds are measured on the plan's own computing. Where shares in proportion to them gain clearly, the plan is
-        made anew with these as weights, in place: `real`, `spectrum` and the shapes of arrays change, `forward` and all other
-        transforms stay the same objects with the same settings, hence as many messages. A `Bracket` must be told its advecting
-        field again. With a tuning file, the weights are kept there, for plans with ``weights="measure"``.
+        The speeds are measured on the plan's own computing. Where shares in proportion to them gain clearly, the plan
+        is made anew with these as weights, in place: `real`, `spectrum` and the shapes of arrays change, `forward` and
+        all other transforms stay the same objects with the same settings, hence as many messages. A `Bracket` must be
+        told its advecting field again. With a tuning file, the weights are kept there, for plans with
+        ``weights="measure"``.
 
         Parameters
         ----------

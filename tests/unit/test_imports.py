@@ -26,6 +26,7 @@ IMPORTERS = {
         "collectives",
         "runtime",
         "arrays/exchange.py",
+        "arrays/topology.py",
         "halo",
         "sparse",
         "fft/functional.py",

@@ -1,7 +1,7 @@
 """Balancing: shares that follow the ranks' speeds, found by running a plan's own computing on all ranks at once.
 
-What counts is the time of the steps that compute (`Load.computing_s`), not that of the calls: in a call all ranks take as
-long as the slowest. `overlap.arrays.speeds` tells what new shares gain for sure.
+What counts is the time of the steps that compute (`Load.computing_s`), not that of the calls: in a call all ranks take
+as long as the slowest. `overlap.arrays.speeds` tells what new shares gain for sure.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Expected:
     def __init__(self, candidates: Candidates) -> None:
         runtime = candidates.transform.runtime
         self._candidates, self._workers = candidates, runtime.workers
-        # Among ranks of one host an exchange is a copy by a core. If that would compute meanwhile, polling hides no more than
-        # blocking.
+        # Among ranks of one host an exchange is a copy by a core. If that would compute meanwhile, polling hides no
+        # more than blocking.
         self._link, self._takes_core = link_of(runtime), shared_cores(runtime) <= runtime.workers * runtime.control.size
         ones = candidates.slices / candidates.slices_of_one
         self.compute_s = COMPUTING_S_PER_BYTE * candidates.nbytes_of_arrays * ones / self._workers

@@ -1,11 +1,11 @@
 """Memory: what this user's earlier plans have found, kept in small files by machine, library and plan.
 
-A plan that was made before, on this machine and with these libraries, gets its settings and FFTW's wisdom at once. The files
-lie in the folder OVERLAP_CACHE (empty: nothing is kept), by default in ``overlap`` in the user's cache folder. Each is
-a tuning file (`tuning_file`) with one entry, under a name that is a digest of plan and machine: written whole or not at
-all, and checked when it is read. One that was damaged counts as missing. Rank 0 alone touches files; what cannot be read
-or written is done without. Of more than `KEPT` files those that were not used for the longest time go: a file's time is
-that of its last use. They are counted and removed under the lock under which files are written.
+A plan that was made before, on this machine and with these libraries, gets its settings and FFTW's wisdom at once. The
+files lie in the folder OVERLAP_CACHE (empty: nothing is kept), by default in ``overlap`` in the user's cache folder.
+Each is a tuning file (`tuning_file`) with one entry, under a name that is a digest of plan and machine: written whole
+or not at all, and checked when it is read. One that was damaged counts as missing. Rank 0 alone touches files; what
+cannot be read or written is done without. Of more than `KEPT` files those that were not used for the longest time go:
+a file's time is that of its last use. They are counted and removed under the lock under which files are written.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def _drop_oldest(place):
 class Memory:
     """What is remembered of plans like this one. Making one is collective.
 
-    Its wisdom is known to FFTW from then on; what this process has learned before goes before it, so that no two plans of
-    one process differ.
+    Its wisdom is known to FFTW from then on; what this process has learned before goes before it, so that no two plans
+    of one process differ.
 
     Parameters
     ----------

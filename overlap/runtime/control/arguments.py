@@ -24,7 +24,7 @@ BOUNDS = {
 
 def count_problem(name: str, value: Any) -> str | None:
     """Return what is wrong with a count, one of `BOUNDS`, as text, or None."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= BOUNDS[name]:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= BOUNDS[name]:
         return f"expected {name} to be an integer from 1 to {BOUNDS[name]}, received {repr_of(value)}"
     return None
 
@@ -43,6 +43,7 @@ def number_problem(name: str, value: Any, positive: bool = False, none: bool = F
     """Return what is wrong with a finite number that may not be negative (but None, if `none`), or None."""
     if value is None and none:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < np.inf or (positive and value == 0):
+    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else -1
+    if not 0 <= number < np.inf or (positive and number == 0):
         return f"expected {name} to be a {'positive' if positive else 'non-negative'} number, received {repr_of(value)}"
     return None
