@@ -136,14 +136,14 @@ class PlacedArray(np.ndarray):
                 _check_agreement(self.comm, there, values)
         super().__setitem__(index, values)
 
-    def _get_flat(self) -> Any:
-        """Return an iterator over the elements of the local part; parts of it are plain arrays."""
+    @property
+    def flat(self) -> Any:
+        """The elements of the local part, one after the other; parts of it are plain arrays."""
         return np.asarray(self).flat
 
-    def _set_flat(self, values: Any) -> None:
-        np.asarray(self).flat = values
-
-    flat: Any = property(_get_flat, _set_flat)  # type: ignore[misc]  # writeable, as it is in numpy
+    @flat.setter
+    def flat(self, values: Any) -> None:
+        np.asarray(self).flat[:] = values
 
     def transpose(self, *axes: Any) -> Any:
         """Permute the axes, of the distribution as well."""
