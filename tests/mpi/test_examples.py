@@ -74,7 +74,8 @@ def test_conjugate_gradients(tmp_path):
     assert "mine: 100 rows, 298 entries, 3 ranks: " in result.out
 
 
-@pytest.mark.parametrize("overlap", [exhaustive("off"), exhaustive("block"), exhaustive("poll")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("overlap", ["off", "block", "poll"])
 def test_navier_stokes_with_overlap(overlap):
     run("navier_stokes_2d.py", 2, *SMALL, "--picture", "", "--wait", overlap, "--workers", "2")
 
