@@ -10,36 +10,39 @@ from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
 from ..arrays.masks import mask_problem
-from ..errors import InputError
+from ..errors import InputError, repr_of, text_of
+from .plan import Entries
 
 TRANSPORTS = ("auto", "window", "messages")
 
 
 def types_of(given: Any) -> tuple[list[tuple[np.dtype, tuple[int, ...]]], str | None]:
-    """Each array's type and components, and what is wrong with what was given."""
+    """Find each array's type and components, and say what is wrong with what was given."""
     found: list[tuple[np.dtype, tuple[int, ...]]] = []
     for one in given if isinstance(given, list) else [given]:
         try:
             base, components = np.dtype(one).base, np.dtype(one).shape
-        except TypeError as error:
-            return [], f"expected a data type, or a list of them, received {one!r} ({error})"
+        except Exception as error:  # whatever the conversion of an object raises
+            return [], f"expected a data type, or a list of them, received {repr_of(one)} ({text_of(error)})"
         if base.hasobject or not base.itemsize:
-            return [], f"expected a data type of numbers, received {one!r}"
+            return [], f"expected a data type of numbers, received {repr_of(one)}"
         found.append((base, components))
     return found, None if found else "expected at least one data type, received none"
 
 
 def problem_of(comm: MPI.Intracomm, parts: object, transport: object) -> str | None:
-    """What is wrong with other arguments; None if nothing is."""
-    if transport not in TRANSPORTS:
-        return f"expected transport to be one of {', '.join(TRANSPORTS)}, received {transport!r}"
+    """Say what is wrong with other arguments; None if nothing is."""
+    if not isinstance(transport, str) or transport not in TRANSPORTS:
+        return f"expected transport to be one of {', '.join(TRANSPORTS)}, received {repr_of(transport)}"
+    if not isinstance(parts, (Blocks, Entries)):
+        return f"expected Blocks, received {type(parts).__name__}"
     if isinstance(parts, Blocks) and parts.size != comm.size:
         return f"expected a grid of {comm.size} ranks, received {parts.grid}"
     return None
 
 
 def numbers_of(owned: Any, needed: Any) -> tuple[list[np.ndarray], str | None]:
-    """Lists of global numbers as arrays, and what is wrong with them."""
+    """Give lists of global numbers as arrays, and say what is wrong with them."""
     lists, problem = [], None
     for name, numbers in (("owned", owned), ("needed", needed)):
         found = np.asarray(numbers)
@@ -73,7 +76,7 @@ class RoundArrays:
         self._known: dict[tuple[int, ...], tuple[tuple[np.ndarray, ...], tuple[int, ...]]] = {}
 
     def addresses(self, arrays: tuple[np.ndarray, ...]) -> tuple[int, ...]:
-        """Where the arrays of a round are; an `InputError` if they are not what the halo was made for."""
+        """Tell where the arrays of a round are; raise an `InputError` if they are not what the halo was made for."""
         number = tuple(map(id, arrays))
         if number not in self._known:
             self._check(arrays)
@@ -99,5 +102,5 @@ class RoundArrays:
 
 
 def address_of(array: np.ndarray) -> int:
-    """Where the first item of an array is in memory."""
+    """Tell where the first item of an array is in memory."""
     return array.__array_interface__["data"][0]

@@ -101,19 +101,19 @@ class Halo(Freed):
         asynchronous = comm if isinstance(comm, AsyncComm) else None
         self.control = OwnControl.of(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
         self.comm = self.control.comm
-        self._dtypes, problem = types_of(dtypes)
         self._window: LinkWindow | None = None
         self._sets: dict[tuple[int, ...], int] = {}
         self._active = self._messages_left = False
         self._pending = Pending(self)
-        with self.control.together(
-            "making a halo",
-            self._undo,
-            problem or problem_of(self.comm, parts, transport),
-            dtypes=[(dtype.str, components) for dtype, components in self._dtypes],
-            transport=transport,
-            blocks=vars(parts) if isinstance(parts, Blocks) else None,
-        ):
+        with self.control.together("making a halo", self._undo):
+            self._dtypes, problem = types_of(dtypes)
+            self.control.check(
+                "making a halo",
+                problem or problem_of(self.comm, parts, transport),
+                dtypes=[(dtype.str, components) for dtype, components in self._dtypes],
+                transport=transport,
+                blocks=vars(parts) if isinstance(parts, Blocks) else None,
+            )
             if isinstance(parts, Blocks):
                 self.local_shape, traffic = parts.local_shape(self.comm.rank), plan.of_blocks(parts, self.comm.rank)
             else:
@@ -165,8 +165,9 @@ class Halo(Freed):
             On all ranks, where numbers make no sense, or an entry has no owner or two.
         """
         control = OwnControl(comm.source if isinstance(comm, AsyncComm) else comm, deadline_s)
-        (mine, others), problem = numbers_of(owned, needed)
-        with control.together("finding the owners of entries", control.close, problem):
+        with control.together("finding the owners of entries", control.close):
+            (mine, others), problem = numbers_of(owned, needed)
+            control.check("finding the owners of entries", problem)
             entries = plan.of_indices(control, mine, others)
         if isinstance(comm, AsyncComm):
             control.close()

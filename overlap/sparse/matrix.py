@@ -18,8 +18,9 @@ from ..freed import Freed
 from ..halo import Halo
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
+from ..runtime.control.arguments import count_problem
 from ..runtime.control.own_control import OwnControl
-from .arguments import TYPES, supported, whole_problem
+from .arguments import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import stored
 from .team import Team
@@ -348,7 +349,7 @@ class Matrix(Freed):
     @workers.setter
     def workers(self, count: int) -> None:
         self.check_open()
-        if problem := whole_problem("workers", count, 1):
+        if problem := count_problem("workers", count):
             raise InputError(problem)
         self.team.close()
         self.team = Team(int(count))

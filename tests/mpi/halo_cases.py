@@ -207,6 +207,12 @@ def wrong_arguments(comm):
             lambda: Halo(comm, Blocks((4 * comm.size,), (comm.size,), width=1 + (comm.rank == last))),
         ),
         (
+            "expected transport to be one of auto, ",
+            lambda: Halo(comm, row, transport=None if comm.rank == last else "auto"),
+        ),
+        ("expected Blocks, received NoneType", lambda: Halo(comm, None if comm.rank == last else row)),
+        ("expected deadline_s to be", lambda: Halo(comm, row, deadline_s="1" if comm.rank == last else 1.0)),
+        (
             "expected every entry that is needed to have an owner, received 99",
             lambda: Halo.from_indices(comm, [comm.rank], [99] if comm.rank == last else []),
         ),
@@ -218,6 +224,19 @@ def wrong_arguments(comm):
         ("expected every number of needed once", lambda: Halo.from_indices(comm, [comm.rank], [0, 0])),
     ):
         raises_everywhere(comm, InputError, text, make)
+
+    class Conversion:
+        def __array__(self, *_, **__):
+            raise ZeroDivisionError("of the user's")
+
+    mine = [comm.rank]
+    raises_everywhere(
+        comm,
+        RankError,
+        f"failed on rank {last}: ZeroDivisionError",
+        lambda: Halo.from_indices(comm, Conversion() if comm.rank == last else mine, []),
+    )
+    Halo.from_indices(comm, mine, []).free()
 
 
 def wrong_arrays(comm, transport):

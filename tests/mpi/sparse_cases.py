@@ -92,7 +92,10 @@ def symmetric_blocks(comm):
                 np.testing.assert_array_equal(found[-1], found[0])
             np.testing.assert_allclose(A.T @ x[here], expected, rtol=rounding, atol=1e3 * rounding)
             raises_everywhere(
-                comm, InputError, "expected workers to be an integer >= 1, received 0", lambda: setattr(A, "workers", 0)
+                comm,
+                InputError,
+                "expected workers to be an integer from 1 to 4096, received 0",
+                lambda: setattr(A, "workers", 0),
             )
         if rows < 100:
             with Matrix(comm, i[mine], j[mine], v[mine] * np.triu(np.ones((3, 3), dtype)), here.stop - here.start) as A:
