@@ -54,7 +54,8 @@ class Halo(Freed):
     that neighbours need must not be written to; these may be read.
 
     All ranks call `start` and `wait` in the same order, from one thread at a time. What goes wrong on a rank, a wrong
-    argument among it, raises the same error on all ranks, as soon as they wait, and the halo cannot be used any more.
+    argument among it, raises the same error on all ranks, as soon as they wait: who is no neighbour of that rank may end
+    its round and raise in the next one. When all have raised it, the next round begins anew.
 
     Parameters
     ----------
@@ -225,8 +226,8 @@ class Halo(Freed):
         """
         self.check_open()
         kinds = [(shape, dtype) for shape, (dtype, _) in zip(self._shapes, self._dtypes)]
+        self._recover()
         with self.control.together("making the arrays of a halo"):
-            self._check_well()
             if self._window is None:
                 return tuple(np.zeros(shape, dtype) for shape, dtype in kinds)
             number = self._window.count
@@ -254,7 +255,8 @@ class Halo(Freed):
         InputError
             Here and, as soon as they wait, on all other ranks: an array does not fit, or a round has not ended.
         """
-        self._check_well()
+        self.check_open()
+        self._recover()
         try:
             if self._active:
                 raise InputError(
@@ -337,17 +339,24 @@ class Halo(Freed):
         return sorted(far + (self._window.waiting_for if self._window is not None else []))
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Raise an error here and, as soon as they wait, on all other ranks; the halo cannot be used any more."""
+        """Raise an error here and, as soon as they wait, on all other ranks; the next round begins anew."""
         self.check_open()
         self._active = False
         self._news.tell(error)
         raise error
 
-    def _check_well(self) -> None:
-        """Raise a `ClosedError` after `free`, or what has failed before."""
-        self.check_open()
-        if self._news.failure is not None:
-            raise self._news.failure
+    def _recover(self) -> None:
+        """Begin anew where the last round has failed: every rank has raised that, or it does not come here. Collective."""
+        if self._news.failure is None:
+            return
+        self.control.check("the first round of a halo after a failure", None)
+        self._news.free()
+        self._requests.end()
+        if self._window is not None:
+            self._window.begin_anew()
+        self._requests = Requests(self.control, self._messages)
+        self._messages_left, self._chosen = False, ()
+        self._news.forget()
 
     # ---- in slice programs -------------------------------------------------------------------
 

@@ -53,8 +53,15 @@ class News:
                 self._comm.isend(news, other, TAG) for other in range(self._comm.size) if other != self._comm.rank
             ]
 
+    def forget(self) -> None:
+        """Forget what has failed, when all news of it were taken."""
+        self.failure = None
+        self._told.clear()
+        self._heard.clear()
+        self.end()
+
     def __call__(self, raised: int = 0, *_: int) -> None:
-        """Called now and then by a rank that waits: raise another one's failure, keep the deadline.
+        """Raise another rank's failure, keep the deadline: a rank that waits calls this now and then.
 
         Compiled code calls it once more when it has `raised`: there is nothing left to do then.
         """

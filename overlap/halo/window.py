@@ -196,6 +196,15 @@ class LinkWindow:
             for offset, count, (shape, dtype) in zip(offsets, counts, shapes)
         ]
 
+    def begin_anew(self) -> None:
+        """Forget a round that has failed. Collective over the node, and nobody is in a round."""
+        with self._control.watching("forgetting a round that has failed"):
+            self._node.Barrier()
+            self._mapped[0][self._node.rank][:] = 0  # the flags of all links
+            self.state[[links.ROUND, links.BROKEN]] = 0
+            self.state[links.STATE :].reshape(-1, links.LINK)[:, [links.SENDING, links.RECEIVING]] = 0
+            self._node.Barrier()
+
     @property
     def waiting_for(self) -> list[int]:
         """The ranks that something is left to be done with in this round."""
