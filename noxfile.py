@@ -1,4 +1,4 @@
-"""What a change must pass, a session each: `nox` runs all but the exhaustive tests, `nox -s lint` one, `nox -l` lists them."""
+"""What a change must pass, a session each: `nox` runs all but the exhaustive tests, `nox -l` lists the sessions."""
 
 import shutil
 from pathlib import Path
@@ -49,7 +49,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build the source archive and from it the wheel; install each without this checkout, where a demo checks results."""
+    """Build the source archive and from it the wheel; install each alone, where a demo checks results."""
     session.install("build", "twine")
     shutil.rmtree("dist", ignore_errors=True)
     session.run("python", "-m", "build")
