@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -98,11 +98,13 @@ class CFunction:
 class _Cache(FunctionCache):
     """numba's cache of a function, with other files."""
 
-    def __init__(self, function, options):
+    def __init__(self, function: Callable[..., Any], options: Any) -> None:
         super().__init__(function)
-        self._cache_file = _CodeFiles(self._impl.locator.get_cache_path(), self._impl.filename_base, function, options)
+        self._cache_file: Any = _CodeFiles(
+            self._impl.locator.get_cache_path(), self._impl.filename_base, function, options
+        )
 
-    def save_overload(self, signature, result):
+    def save_overload(self, signature: Any, result: Any) -> None:
         with suppress(OSError):  # a full disk, or a folder that cannot be written to any more
             super().save_overload(signature, result)
 
@@ -110,14 +112,14 @@ class _Cache(FunctionCache):
 class _CodeFiles:
     """The files of one function: ``NAME.SOURCE-KEY.nbc``, digests of the source and of the signature."""
 
-    def __init__(self, folder, name, function, options):
+    def __init__(self, folder: str, name: str, function: Callable[..., Any], options: Any) -> None:
         self._folder = Path(folder)
         self._name = name
         self._function = function
         self._options = options
-        self._source = None
+        self._source: str | None = None
 
-    def load(self, key):
+    def load(self, key: Iterable[object]) -> Any:
         path = self._path(key)
         if path is None:
             return None
@@ -128,7 +130,7 @@ class _CodeFiles:
                 return pickle.loads(code)
         return None
 
-    def save(self, key, data):
+    def save(self, key: Iterable[object], data: Any) -> None:
         path = self._path(key)
         if path is None:
             return
@@ -138,11 +140,11 @@ class _CodeFiles:
         code = dumps(data)
         files.write(path, hashlib.sha256(code).digest() + code)
 
-    def flush(self):
+    def flush(self) -> None:
         for path in self._folder.glob(f"{self._name}.*.nbc"):
             path.unlink(missing_ok=True)
 
-    def _path(self, key):
+    def _path(self, key: Iterable[object]) -> Path | None:
         """Return the file for a signature; None where the text of a type is good in this process only."""
         text = repr([str(part) for part in key])
         if " at 0x" in text:
@@ -152,7 +154,7 @@ class _CodeFiles:
         return self._folder / f"{self._name}.{self._source}-{_digest(text.encode())}.nbc"
 
 
-def _digest(data):
+def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:20]
 
 
@@ -170,9 +172,10 @@ def source_digest(function: Callable[..., Any], options: Any = ()) -> str:
     return _digest("\n".join(parts).encode())
 
 
-def _modules_of_code(function):
+def _modules_of_code(function: Callable[..., Any]) -> dict[str, ModuleType]:
     """Find the modules with compiled code that one comes to from a function's module through its names."""
-    found, todo = {}, [function.__module__]
+    found: dict[str, ModuleType] = {}
+    todo: list[Any] = [function.__module__]
     while todo:
         name = todo.pop()
         module = sys.modules.get(name)

@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import InputError, LinksUnavailable
 from ..timing.simulate import WORKLOADS, Machine, Workload
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 130
 
 
-def _run(argv, rank=0):
+def _run(argv: list[str], rank: int = 0) -> int:
     argv, command = _split_command(argv)
     given = make_parser().parse_args(argv)
     if command is not None and given.run is not _links:
@@ -81,7 +82,7 @@ def _run(argv, rank=0):
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # as of `overlap cache show | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # what Python writes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python writes at its end
         return UNREAD
     except _FAILURES as error:
         if launch.under_mpi() and isinstance(error, OSError):
@@ -90,7 +91,7 @@ def _run(argv, rank=0):
         return 1
 
 
-def _as_rank(argv):
+def _as_rank(argv: list[str]) -> int:
     """As one of mpiexec's ranks: only rank 0 says something, and a failure ends all of them."""
     from mpi4py import MPI
 
@@ -110,7 +111,7 @@ def _as_rank(argv):
         return 1
 
 
-def _split_command(argv):
+def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
     """Split arguments into those before the first ``--`` and those after it (None without one)."""
     if "--" not in argv:
         return argv, None
@@ -121,7 +122,9 @@ def _split_command(argv):
 class _Version(argparse.Action):
     """Look the version up only when it is asked for."""
 
-    def __call__(self, parser, namespace, values, option=None):
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
         from importlib import metadata
 
         print(f"overlap {metadata.version('overlap-mpi')}")
@@ -225,7 +228,7 @@ def make_parser() -> argparse.ArgumentParser:
 # --- the commands ---------------------------------------------------------------------------------
 
 
-def _info(given, parser):
+def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if given.measure:
         measure_machine(given.measure, ranks=given.ranks, link=given.link)
         return 0
@@ -279,7 +282,7 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} KiB"
 
 
-def _links(given, parser):
+def _links(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not given.after_dashes:
         parser.error("expected a command: overlap links ... -- COMMAND")
     if launch.under_mpi():
@@ -306,7 +309,7 @@ def _links(given, parser):
         parser.error(str(error))
 
 
-def _trace(given, parser):
+def _trace(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     spans = timeline.read_chrome(given.file)
     print("milliseconds\nrank       wall  computing  communicating  both at once   waits")
     for row in timeline.summary(spans):
@@ -323,13 +326,14 @@ def _trace(given, parser):
         print(f"written: {given.png}")
 
 
-def _predict(given, parser):
+def _predict(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if given.workload is not None:
         _simulate(given, parser)
         return
     times = given.compute_s is not None and given.communication_s is not None
     if times == (given.report is not None):
         parser.error("expected either --compute-s and --communication-s, or a report")
+    cases: dict[str, tuple[float, float, int, int | None, dict[str, float] | None]]
     if times:
         cases = {"given": (given.compute_s, given.communication_s, given.workers, given.slices, None)}
     else:
@@ -359,7 +363,7 @@ def _predict(given, parser):
         draw_forms(values, given.png)
 
 
-def _simulate(given, parser):
+def _simulate(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if given.machine is None or given.report is not None:
         parser.error("--workload: expected --machine, and no report")
     if given.png:

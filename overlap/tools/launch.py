@@ -226,9 +226,9 @@ def _launcher() -> list[str]:
 def _reading(on_line: Callable[[str], None]) -> Iterator[int]:
     """Give a file descriptor; a thread hands what is written to it to `on_line`, line by line."""
     read_end, write_end = os.pipe()
-    raised = []
+    raised: list[Exception] = []
 
-    def read():
+    def read() -> None:
         with open(read_end, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:

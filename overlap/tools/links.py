@@ -50,10 +50,10 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 if __name__ != "__main__":  # the processes in the namespaces have no package around them
     from ..errors import LinksUnavailable
@@ -220,7 +220,9 @@ def run(
         )
 
 
-def _run(spec, environ, stdout, deadline_s):
+def _run(
+    spec: dict[str, Any], environ: Mapping[str, str], stdout: int | IO[Any] | None, deadline_s: float | None
+) -> int:
     """Start process `make`, wait for its links and for its end."""
     status_r, status_w = os.pipe()
     spec |= dict(status_fd=status_w, parent=os.getpid(), uid=os.geteuid(), gid=os.getegid())
@@ -252,7 +254,7 @@ def _run(spec, environ, stdout, deadline_s):
 # ---- process `make`: leaves the namespaces, waits ---------------------------------------------
 
 
-def _call(name, *args):
+def _call(name: str, *args: Any) -> None:
     """Call a function of the C library; raise OSError, named after it, when it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*args) < 0:
@@ -260,7 +262,7 @@ def _call(name, *args):
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
 
-def _make(spec):
+def _make(spec: dict[str, Any]) -> int:
     """Unshare, fork process 1 of the new namespaces, and wait for it."""
     everything = _NEWNS | _NEWPID | _NEWNET
     try:
@@ -291,7 +293,7 @@ def _make(spec):
     return os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]) & 0xFF
 
 
-def _reporting(step, spec):
+def _reporting(step: Callable[[dict[str, Any]], int], spec: dict[str, Any]) -> int:
     """Return the step's exit status; when it raises, tell `run` why through the status pipe."""
     try:
         return step(spec)
@@ -309,7 +311,7 @@ def _reporting(step, spec):
 # ---- process 1 of the namespaces: makes the links, starts the ranks ---------------------------
 
 
-def _init(spec):
+def _init(spec: dict[str, Any]) -> int:
     _mount(spec["hosts"])
     me = os.readlink("/proc/self")  # not 1 where /proc could not be mounted
     inside = dict(
@@ -349,7 +351,7 @@ def _init(spec):
     return status if status >= 0 else 128 - status
 
 
-def _slow_down(spec):
+def _slow_down(spec: dict[str, Any]) -> None:
     """Have competitors on the cores of slow ranks, which end with this process, and say what they leave."""
     if spec["shares"]:
         slow = runpy.run_path(spec["slow"])
@@ -362,11 +364,11 @@ def _slow_down(spec):
         )
 
 
-def _address(host):
+def _address(host: int) -> str:
     return f"10.77.0.{host + 1}"
 
 
-def _mount(hosts):
+def _mount(hosts: int) -> None:
     """Give the new namespaces their own /proc, /dev/shm and /etc/hosts."""
     _call("mount", None, b"/", None, _MS_REC_PRIVATE, None)
     _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
@@ -378,7 +380,7 @@ def _mount(hosts):
     names.unlink()
 
 
-def _set_tcp():
+def _set_tcp() -> None:
     """Make TCP in this network the same on every machine, if /proc/sys can be written."""
     settings = Path("/proc/sys/net/ipv4")
     try:
@@ -388,7 +390,7 @@ def _set_tcp():
         pass
 
 
-def _make_links(spec):
+def _make_links(spec: dict[str, Any]) -> list[int]:
     """Make bridge, hosts and links; return one file descriptor per host's network."""
     try:
         from pyroute2 import IPRoute
@@ -397,7 +399,7 @@ def _make_links(spec):
             raise ImportError(f"pyroute2 cannot be imported: {error}") from None
         raise ImportError(f"pyroute2 is missing ({error}); pip install pyroute2") from None
 
-    def shape(ip, index):
+    def shape(ip: Any, index: int) -> None:
         try:
             ip.tc(
                 "add",
@@ -410,7 +412,7 @@ def _make_links(spec):
         except Exception as error:
             raise OSError(f"the kernel refused a token bucket (tbf): {error}") from None
 
-    def up(ip, name, **settings):
+    def up(ip: Any, name: str, **settings: Any) -> int:
         index = ip.link_lookup(ifname=name)[0]
         ip.link("set", index=index, state="up", **settings)
         return index
@@ -448,7 +450,7 @@ def _make_links(spec):
 # ---- one rank --------------------------------------------------------------------------------
 
 
-def _enter(inside, command):
+def _enter(inside: dict[str, Any], command: list[str]) -> None:
     """Move into this rank's host and core, and become the command."""
     rank = int(os.environ["PMI_RANK"])
     host = rank // inside["ranks_per_host"]

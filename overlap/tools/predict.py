@@ -16,7 +16,7 @@ from typing import Any
 from .. import files
 from ..errors import InputError
 from ..timing import model
-from ..timing.simulate import Machine, Options, Workload, predict
+from ..timing.simulate import Machine, Options, Prediction, Program, Workload, predict
 from . import picture
 from .bench.table import markdown
 
@@ -227,7 +227,9 @@ def strong_scaling(
     return rows
 
 
-def _row(workload, machine, ranks, chunk, compute_s, options):
+def _row(
+    workload: Workload, machine: Machine, ranks: int, chunk: int, compute_s: float | None, options: Options
+) -> Row:
     program = workload.program(ranks, machine, chunk=chunk, compute_s=compute_s, workers=options.workers)
     found = predict(program, machine, options)
     return Row(
@@ -244,7 +246,7 @@ def _row(workload, machine, ranks, chunk, compute_s, options):
     )
 
 
-def _limit(program, workload, machine, options, found):
+def _limit(program: Program, workload: Workload, machine: Machine, options: Options, found: Prediction) -> str:
     """Say in words what takes most of the longer of C and T."""
     limit = "computing"
     if found.communication_s > found.compute_s:
@@ -257,7 +259,7 @@ def _limit(program, workload, machine, options, found):
             "core time per message": sum(transfer.messages for transfer in transfers) * machine.message_s,
             "core time per exchange": len(transfers) * machine.operation_s,
         }
-        limit = max(shares, key=shares.get)
+        limit = max(shares, key=shares.__getitem__)
     if len(program.steps) < options.workers:
         limit += ", fewer messages than workers"
     if options.ranks > min(workload.shape):

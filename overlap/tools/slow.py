@@ -63,6 +63,7 @@ def slow_down(cores: Mapping[int, int], shares: Mapping[int, float]) -> list[str
         count = math.floor(taken / share) + 1 if taken else 0
         competitors += [_started("compete", cores[rank], taken / count) for _ in range(count)]
     for competitor in competitors:
+        assert competitor.stdout is not None  # a pipe
         competitor.stdout.readline()  # it has begun
     after = _measured(cores)
     return [
@@ -71,13 +72,13 @@ def slow_down(cores: Mapping[int, int], shares: Mapping[int, float]) -> list[str
     ]
 
 
-def _measured(cores):
+def _measured(cores: Mapping[int, int]) -> dict[int, float]:
     """Measure the share of its time that one more process gets of each core, all at once."""
     looking = {rank: _started("look", core, _LOOK_S) for rank, core in cores.items()}
     return {rank: float(process.communicate()[0]) for rank, process in looking.items()}
 
 
-def _started(what, core, number):
+def _started(what: str, core: int, number: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-IS", __file__, what, str(core), repr(number), str(os.getpid())],
         stdin=subprocess.DEVNULL,
@@ -88,7 +89,7 @@ def _started(what, core, number):
 # ---- the processes ----------------------------------------------------------------------------
 
 
-def _compete(taken):
+def _compete(taken: float) -> None:
     """Take that share of the core's time, until killed."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
@@ -106,7 +107,7 @@ def _compete(taken):
         time.sleep(_PERIOD_S * (1.0 - taken))
 
 
-def _look(seconds):
+def _look(seconds: float) -> None:
     """Print the share of the core's time that this process gets."""
     started, used = time.perf_counter(), time.process_time()
     while (elapsed_s := time.perf_counter() - started) < seconds:

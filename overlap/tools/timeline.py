@@ -14,8 +14,9 @@ import heapq
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .. import files
 from ..errors import InputError
@@ -33,7 +34,7 @@ _FORMAT = "overlap-trace-2"
 # --- order, intervals, tracks ---------------------------------------------------------------------
 
 
-def _checked(spans):
+def _checked(spans: Iterable[Span]) -> list[Span]:
     spans = sorted(spans, key=display_order)
     for span in spans:
         if span.kind not in KINDS:
@@ -46,17 +47,19 @@ def _checked(spans):
     return spans
 
 
-def _rows(spans):
+def _rows(spans: Iterable[Span]) -> dict[tuple[int, str], list[Span]]:
     """(rank, thread) -> its spans, both in display order; `spans` must be in order."""
-    rows = {}
+    rows: dict[tuple[int, str], list[Span]] = {}
     for span in spans:
         rows.setdefault((span.rank, span.thread), []).append(span)
     return rows
 
 
-def _tracks(row):
+def _tracks(row: Iterable[Span]) -> list[list[Span]]:
     """Deal the spans of a row, ordered by start, to tracks in which they do not overlap."""
-    tracks, free, busy = [], [], []
+    tracks: list[list[Span]] = []
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
     for span in row:
         while busy and busy[0][0] <= span.start_s:
             heapq.heappush(free, heapq.heappop(busy)[1])
@@ -70,9 +73,9 @@ def _tracks(row):
     return tracks
 
 
-def _union(intervals, gap_s=0.0):
+def _union(intervals: Iterable[tuple[float, float]], gap_s: float = 0.0) -> list[list[float]]:
     """Disjoint, ascending intervals that cover the same times, and gaps of up to `gap_s`."""
-    merged = []
+    merged: list[list[float]] = []
     for start_s, end_s in sorted(intervals):
         if merged and start_s <= merged[-1][1] + gap_s:
             merged[-1][1] = max(merged[-1][1], end_s)
@@ -81,11 +84,11 @@ def _union(intervals, gap_s=0.0):
     return merged
 
 
-def _length(union):
+def _length(union: Iterable[Sequence[float]]) -> float:
     return math.fsum(end_s - start_s for start_s, end_s in union)
 
 
-def _common(a, b):
+def _common(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
     """Total length common to two unions."""
     total, i, j = [], 0, 0
     while i < len(a) and j < len(b):
@@ -192,10 +195,10 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     spans = _checked(spans)
     origin_s = min((span.start_s for span in spans), default=0.0)
     events = []
-    for row in summary(spans):
-        events.append(_metadata("process_name", row.rank, 0, name=f"rank {row.rank}"))
-        events.append(_metadata("process_labels", row.rank, 0, labels=str(row)))
-        events.append(_metadata("process_sort_index", row.rank, 0, sort_index=row.rank))
+    for one in summary(spans):
+        events.append(_metadata("process_name", one.rank, 0, name=f"rank {one.rank}"))
+        events.append(_metadata("process_labels", one.rank, 0, labels=str(one)))
+        events.append(_metadata("process_sort_index", one.rank, 0, sort_index=one.rank))
     tid = 0
     for (rank, thread), row in _rows(spans).items():
         for track, members in enumerate(_tracks(row), start=1):
@@ -225,7 +228,7 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     files.write(path, files.sealed(text))
 
 
-def _metadata(what, rank, tid, **args):
+def _metadata(what: str, rank: int, tid: int, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": rank, "tid": tid, "args": args}
 
 
@@ -362,7 +365,7 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
         track_height = (height - 0.24) / len(tracks)
         for track, members in enumerate(tracks):
             for kind in KINDS:
-                own = [(span.start_s, span.end_s) for span in members if span.kind == kind]
+                own: list[Any] = [(span.start_s, span.end_s) for span in members if span.kind == kind]
                 # A white edge tells neighbours apart, but would hide spans of a pixel's width;
                 # those are merged over gaps of a tenth of a pixel, or their antialiased seams
                 # would add up to a paler colour.

@@ -1,5 +1,7 @@
 """One rank of a measurement: `python -m overlap.tools.bench SPEC`, under mpiexec; see `rank.run`."""
 
+from __future__ import annotations
+
 import json
 import sys
 import traceback
@@ -9,7 +11,8 @@ from .. import launch
 from .rank import run
 
 
-def main():
+def main() -> None:
+    """Run the spec of this process's argument."""
     try:
         run(json.loads(sys.argv[1]), launch.tell)
     except BaseException as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -75,7 +75,7 @@ class Case:
     link: str = "shm"
     trace: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _one_of("workload", self.workload, JOBS)
         job = JOBS[self.workload]
         for name in ("slices", "rounds", "calls"):
@@ -132,6 +132,6 @@ class Case:
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 
 
-def _one_of(name, value, allowed):
+def _one_of(name: str, value: object, allowed: Collection[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")

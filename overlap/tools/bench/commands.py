@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import launch, options
@@ -86,7 +87,7 @@ def add_commands(add: options.Add) -> None:
 # --- bench ----------------------------------------------------------------------------------------
 
 
-def _case(given, parser, **settings):
+def _case(given: argparse.Namespace, parser: argparse.ArgumentParser, **settings: Any) -> Case:
     """Make the case that the arguments describe."""
     try:
         return Case(
@@ -101,7 +102,7 @@ def _case(given, parser, **settings):
         parser.error(str(error))
 
 
-def _bench(given, parser):
+def _bench(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if given.workload in SOLVERS:
         _solver(given, parser)
         return
@@ -171,7 +172,7 @@ def bench(
         report.write(session.report, json_path)
 
 
-def _solver(given, parser):
+def _solver(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Measure a halo or a sparse solver; print what was found, a line for each number."""
     options.check_grid(given, parser)
     refuse_links_under_mpi(given.link)
@@ -211,7 +212,7 @@ def _solver(given, parser):
 # --- demo -----------------------------------------------------------------------------------------
 
 
-def _demo(given, parser):
+def _demo(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     case = Case(
         workload="operation",
         slices=given.slices,
@@ -237,7 +238,7 @@ def _demo(given, parser):
 # --- tune -----------------------------------------------------------------------------------------
 
 
-def _tune(given, parser):
+def _tune(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     tune(
         _case(given, parser),
         budget_s=given.budget,
@@ -282,7 +283,7 @@ def tune(
     ) as bar:
         task = bar.add_task("starting", total=budget_s)
 
-        def on_event(event):
+        def on_event(event: dict[str, Any]) -> None:
             events.update(event)
             if "progress" in event:
                 what, done, total = event["progress"]
@@ -304,14 +305,14 @@ def tune(
         _show_trials(events["tuned"], path)
 
 
-def _console(**settings):
+def _console(**settings: Any) -> Any:
     from rich.console import Console
 
     console = Console(**settings)
     return console if console.is_terminal else Console(width=110, **settings)
 
 
-def _show_trials(transforms, path):
+def _show_trials(transforms: Mapping[str, dict[str, Any]], path: str) -> None:
     from rich.table import Table
 
     console = _console()

@@ -13,7 +13,7 @@ from ...errors import LinksUnavailable
 from .. import launch, links, timeline
 from . import report, table
 from .cases import Case
-from .record import busy
+from .record import Record, busy
 from .session import Session, at_hand, need
 
 
@@ -59,8 +59,9 @@ def demo(
                 except LinksUnavailable as error:
                     session.note(f"no links of {link}: {error}")
                     continue
-                timelines.append((record, path))
-        if timelines[0][0] is None:
+                if record is not None:  # on rank 0
+                    timelines.append((record, path))
+        if not timelines:
             return
         folder.mkdir(parents=True, exist_ok=True)
         record, path = min(timelines, key=_interest)
@@ -75,20 +76,20 @@ def demo(
     console.print("written: " + " ".join(map(os.fspath, paths)), markup=False, soft_wrap=True)
 
 
-def _interest(measured):
+def _interest(measured: tuple[Record, Path]) -> tuple[bool, float]:
     """Order timelines as they are worth showing: links before shared memory, then T nearest C."""
     record, _ = measured
     ratio = record["T_over_C"]
     return record["hosts"] == 1, abs(math.log(ratio)) if ratio else math.inf
 
 
-def _timeline_title(record):
+def _timeline_title(record: Record) -> str:
     wait = record["auto_choice"]["wait"]
     then = "" if wait == "off" else f", then with it ({wait})"
     return f"{table.place(record)}: without overlap{then}"
 
 
-def _sentence(records):
+def _sentence(records: Sequence[Record]) -> str:
     """Say what the table says about the links on which most is gained."""
     linked = [record for record in records if record["hosts"] > 1]
     trusted = [record for record in linked if record["control_ok"] and not busy(record)]
@@ -112,7 +113,7 @@ def _sentence(records):
 MEASURING = "choosing settings", "rounds", "bare FFTs, timeline"  # of the steps of a measurement
 
 
-def _took(records):
+def _took(records: Sequence[Record]) -> str:
     """Say how long the demo took, and of that measuring alone."""
     whole_s, measuring_s = (
         sum(seconds for record in records for step, seconds in record["took_s"].items() if step in steps)

@@ -12,6 +12,7 @@ rank 0 can compute the truth with numpy alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,7 +162,7 @@ class Brackets(Transforms):
         """Give the job as `plan` runs it, a function of the inputs."""
 
         @plan.pointwise(inputs=4, outputs=1)
-        def bracket(ax, ay, bx, by, out):
+        def bracket(ax: Any, ay: Any, bx: Any, by: Any, out: Any) -> None:
             np.multiply(ax, by, out=out)
             out -= ay * bx
 
@@ -181,10 +182,10 @@ class Brackets(Transforms):
         ax, ay, bx, by = (np.fft.irfft2(1j * k * spectrum, self._case.shape) for spectrum in spectra for k in (kx, ky))
         return _spectrum(ax * by - ay * bx)
 
-    def _waves(self, z):
+    def _waves(self, z: int) -> bool:
         return z == 0 and min(self._case.shape) > 2 * max(map(abs, _P + _R))
 
-    def _field(self, z, which):
+    def _field(self, z: int, which: int) -> np.ndarray:
         if self._waves(z):
             return np.sin(_phase(self._case.shape, (_P, _R)[which]))
         return _noise(self._case, z, which)
@@ -239,7 +240,7 @@ class NonlinearTerm(Transforms):
         ky, kx = np.arange(nky)[:, None], np.arange(-most, most + 1)
         grid = 3 * nky, 3 * most + 3
 
-        def real(modes):
+        def real(modes: np.ndarray) -> np.ndarray:
             spectra = np.zeros((len(modes), grid[0] // 2 + 1, grid[1]), complex)
             spectra[:, :nky, kx] = modes
             return np.fft.irfft(np.fft.ifft(spectra, axis=2, norm="forward"), n=grid[0], axis=1, norm="forward")
@@ -266,12 +267,12 @@ class NonlinearTerm(Transforms):
         return case.slices * sum(bare_fft_seconds(count, length, "c16") for count, length in zip(lines, (nx, ny)))
 
 
-def _flops(shape, dtype):
+def _flops(shape: Sequence[int], dtype: str) -> float:
     points = math.prod(shape)
     return (5.0 if dtype.startswith("c") else 2.5) * points * math.log2(max(points, 2))
 
 
-def _modes(shape, seed):
+def _modes(shape: Sequence[int], seed: int) -> np.ndarray:
     """Random modes of real fields."""
     random = np.random.default_rng(seed)
     modes = random.random(shape) - 0.5 + 1j * (random.random(shape) - 0.5)
@@ -282,19 +283,19 @@ def _modes(shape, seed):
 _P, _R = (1, 2), (3, -1)  # wave vectors (x, y) of the plane waves
 
 
-def _phase(shape, wave):
+def _phase(shape: Sequence[int], wave: tuple[int, int]) -> np.ndarray:
     y, x = (2 * np.pi * np.arange(n) / n for n in shape)
     return wave[0] * x + wave[1] * y[:, None]
 
 
-def _plane_wave_bracket(shape):
+def _plane_wave_bracket(shape: Sequence[int]) -> np.ndarray:
     """{sin p.x, sin r.x} = (p x r) (cos (p+r).x + cos (p-r).x)/2 (GKV collection, 6.1)."""
     cross = _P[0] * _R[1] - _P[1] * _R[0]
     p, r = _phase(shape, _P), _phase(shape, _R)
     return cross * (np.cos(p + r) + np.cos(p - r)) / 2
 
 
-def _noise(case, z, which):
+def _noise(case: Case, z: int, which: int) -> np.ndarray:
     random = np.random.default_rng([z, which])
     field = random.random(case.shape) - 0.5
     if case.dtype.startswith("c"):
@@ -302,7 +303,7 @@ def _noise(case, z, which):
     return field.astype(case.dtype)
 
 
-def _spectrum(field):
+def _spectrum(field: np.ndarray) -> np.ndarray:
     """Spectrum in double precision; the half spectrum of a real field."""
     transform = np.fft.fftn if np.iscomplexobj(field) else np.fft.rfftn
     return transform(field.astype("c16" if np.iscomplexobj(field) else "f8"))

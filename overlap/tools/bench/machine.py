@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 from time import perf_counter, sleep, thread_time
+from typing import Any, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -83,7 +85,7 @@ def measure_machine(comm: MPI.Intracomm, name: str, burst_nbytes: int = 0) -> Ma
     return Machine(name=name, burst_nbytes=float(burst_nbytes), ranks_per_node=comm.size // hosts, **values)
 
 
-def _timed(comm, function, rounds=ROUNDS):
+def _timed(comm: MPI.Intracomm, function: Callable[[], object], rounds: int = ROUNDS) -> float:
     """Median over the rounds of the slowest rank's seconds."""
     seconds = []
     for _ in range(rounds + 1):
@@ -114,7 +116,7 @@ def bandwidth_of(sizes: list[int], times_s: list[float]) -> float:
     return max(nbytes / time_s for nbytes, time_s in zip(sizes, times_s))
 
 
-def _link(comm, burst_nbytes):
+def _link(comm: MPI.Intracomm, burst_nbytes: int) -> tuple[float, float]:
     """Measure latency and bandwidth of exchanges.
 
     Bandwidth is how the time of large ones grows. Latency is what else one takes that comes after a
@@ -122,11 +124,11 @@ def _link(comm, burst_nbytes):
     then.
     """
 
-    def exchanges(nbytes, pause_s):
+    def exchanges(nbytes: int, pause_s: float) -> float:
         buffers = _two_buffers(comm, nbytes)
         repeats = min(400, max(16, (32 << 20) // nbytes))
 
-        def run():
+        def run() -> None:
             for _ in range(repeats):
                 until = perf_counter() + pause_s
                 while perf_counter() < until:
@@ -144,7 +146,7 @@ def _link(comm, burst_nbytes):
     return max(exchanges(1, 0.0), median(paused)), bandwidth_Bps
 
 
-def _two_buffers(comm, nbytes):
+def _two_buffers(comm: MPI.Intracomm, nbytes: int) -> list[Any]:
     """Make the arguments of an Alltoallv of so many bytes to every other rank."""
     counts = [0 if rank == comm.rank else nbytes for rank in range(comm.size)]
     places = [rank * nbytes for rank in range(comm.size)]
@@ -155,41 +157,41 @@ def _two_buffers(comm, nbytes):
 class _Work:
     """FFTs on a thread that counts them: what a core still does while it communicates."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lines = zeros((64, 512), complex)
         self._one = LineTransform(self._lines, self._lines, 1, True, "measure")
         self._ended = threading.Event()
         self.count = 0
         self.unit_s = min(self._seconds() for _ in range(20))
 
-    def _seconds(self, repeats=20):
+    def _seconds(self, repeats: int = 20) -> float:
         started = perf_counter()
         for _ in range(repeats):
             self._one.execute(self._lines, self._lines)
         return (perf_counter() - started) / repeats
 
-    def step_s(self):
-        """Time of a step of about a millisecond."""
+    def step_s(self) -> float:
+        """Time a step of about a millisecond."""
         return self._seconds(max(1, round(1e-3 / self.unit_s)))
 
-    def _run(self):
+    def _run(self) -> None:
         while not self._ended.is_set():
             self._one.execute(self._lines, self._lines)
             self.count += 1
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.count = 0
         self._ended.clear()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self._ended.set()
         self._thread.join()
 
 
-def _core_time(comm, work):
+def _core_time(comm: MPI.Intracomm, work: _Work) -> tuple[float, float]:
     """Measure the core time that exchanges take from a computing thread: per message, and per byte."""
     costs = []
     for nbytes in (1 << 12, 1 << 20):
@@ -213,7 +215,7 @@ def _core_time(comm, work):
     return costs[0], byte_s
 
 
-def _jitter(comm, work):
+def _jitter(comm: MPI.Intracomm, work: _Work) -> float:
     """Measure how much steps of about a millisecond vary: standard deviation of their logarithm.
 
     From the mean of the larger of two, as ranks that wait for each other feel it: for normal
@@ -224,10 +226,10 @@ def _jitter(comm, work):
     return comm.allreduce(float(larger * np.sqrt(np.pi)), MPI.MAX)
 
 
-def _wakes(work):
+def _wakes(work: _Work) -> list[float]:
     """Measure by how much a thread oversleeps: alone, and while another computes on its core."""
 
-    def oversleep():
+    def oversleep() -> float:
         seconds = []
         wake_event = WakeEvent()
         for _ in range(400):
@@ -236,9 +238,9 @@ def _wakes(work):
             seconds.append(perf_counter() - started - POLL_EVERY_S)
         return max(0.0, sum(seconds) / len(seconds))
 
-    found = []
+    found: list[float] = []
 
-    def measure():
+    def measure() -> None:
         take_short_slices()
         set_exact_timers(True)
         found.append(oversleep())
@@ -251,7 +253,7 @@ def _wakes(work):
     return found
 
 
-def _poll_s():
+def _poll_s() -> float:
     """Measure the core time of a poll of a request that is not done, the sleep after it included."""
     request = MPI.COMM_SELF.Irecv(np.zeros(1), tag=1)
     wake_event = WakeEvent()
@@ -265,19 +267,19 @@ def _poll_s():
     return seconds
 
 
-def _operation_s(slices=1000):
+def _operation_s(slices: int = 1000) -> float:
     """Measure what the runtime takes for a slice with one await, nothing else to do."""
     send, receive = np.zeros((2, 1))
     with Runtime(MPI.COMM_SELF, wait="poll", depth=16) as runtime:
 
-        async def program(z):
+        async def program(z: int) -> None:
             await runtime.comm.Alltoall(send, receive)
 
         pipeline = runtime.pipelined(program, skeleton=program)
         return _timed(MPI.COMM_SELF, lambda: pipeline(range(slices))) / slices
 
 
-def _fft_flops(comm):
+def _fft_flops(comm: MPI.Intracomm) -> float:
     """Measure the rate of a plan's local work, packing included."""
     workload = Workload(slices=16, shape=PLANE)
     flops = sum(map(sum, workload.flops(comm.size)))
@@ -287,12 +289,12 @@ def _fft_flops(comm):
         return flops / _timed(comm, lambda: plan.forward.compute(field, out=spectrum))
 
 
-def _copy_Bps():
+def _copy_Bps() -> float:
     source, target = np.zeros((2, 1 << 23), np.uint8)
     return source.nbytes / _timed(MPI.COMM_SELF, lambda: np.copyto(target, source))
 
 
-def _threads(comm):
+def _threads(comm: MPI.Intracomm) -> ThreadScaling:
     """Measure how much faster several threads compute than one: on rank 0, with all cores of its host, while the others
     sleep.
     """
@@ -310,7 +312,7 @@ def _threads(comm):
 
 
 @contextmanager
-def _all_cores():
+def _all_cores() -> Iterator[int]:
     """Run on any core of the host that this process may have; gives their number."""
     pinned = os.sched_getaffinity(0)
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # of these, the kernel takes those that are allowed
@@ -320,7 +322,7 @@ def _all_cores():
         os.sched_setaffinity(0, pinned)
 
 
-def _planes_s(n, threads):
+def _planes_s(n: int, threads: int) -> float:
     """Seconds of a batch of FFTs of planes of n x n points, none of which leaves this rank."""
     with (
         Runtime(MPI.COMM_SELF, workers=threads) as runtime,

@@ -9,7 +9,7 @@ without overlap bit for bit, before anything is timed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
@@ -20,10 +20,13 @@ from mpi4py import MPI
 
 from ...errors import OverlapError
 from ...runtime import Runtime
+from ...runtime.trace import Span
 from ..timeline import write_chrome
 from . import peer as peer_module
 from .cases import Case
 from .jobs import JOBS, error_limit, max_rel_error
+
+Column = tuple[Callable[[], object] | None, Callable[[], object]]  # what prepares a run, and the run
 
 TRACED_SLICES = 32  # enough to see how a pipeline fills and drains
 
@@ -32,7 +35,9 @@ class WrongResult(OverlapError, RuntimeError):
     """A result that was to be timed is wrong."""
 
 
-def measure(comm: MPI.Intracomm, case: Case, progress: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
+def measure(
+    comm: MPI.Intracomm, case: Case, progress: Callable[[str, int, int], object] | None = None
+) -> dict[str, Any]:
     """Measure one case. Collective.
 
     Parameters
@@ -58,7 +63,7 @@ def measure(comm: MPI.Intracomm, case: Case, progress: Callable[[str, int, int],
     with ExitStack() as stack:
         runtime = stack.enter_context(Runtime(comm, workers=case.workers))
 
-        def plan(wait, **settings):
+        def plan(wait: str, **settings: Any) -> Any:
             return stack.enter_context(kind.plan(runtime, case, wait=wait, **settings))
 
         forced = {name: getattr(case, name) for name in ("depth", "chunk", "in_flight")}
@@ -123,20 +128,22 @@ class _Progress:
         Seconds of every kind of step.
     """
 
-    def __init__(self, comm, report, total):
+    def __init__(self, comm: MPI.Intracomm, report: Callable[[str, int, int], object] | None, total: int) -> None:
         self._report = report if comm.rank == 0 else None
         self._done, self._total = -1, total
-        self._kind, self._since_s = None, perf_counter()
-        self.took_s = {}
+        self._kind: str | None = None
+        self._since_s = perf_counter()
+        self.took_s: dict[str, float] = {}
 
-    def next(self, what, kind=None):
+    def next(self, what: str, kind: str | None = None) -> None:
+        """Begin a step, of some kind if others are of the same."""
         self.end()
         self._kind = kind or what
         self._done += 1
         if self._report is not None:
             self._report(what, self._done, self._total)
 
-    def end(self):
+    def end(self) -> None:
         """End the last step."""
         now_s = perf_counter()
         if self._kind is not None:
@@ -144,11 +151,13 @@ class _Progress:
         self._since_s = now_s
 
 
-def _call(run, inputs, out):
+def _call(run: Callable[..., Any], inputs: Sequence[np.ndarray], out: np.ndarray) -> Column:
     return None, lambda: run(*inputs, out=out)
 
 
-def _control(columns, runs, case, job, out):
+def _control(
+    columns: dict[str, Column], runs: Mapping[str, Any], case: Case, job: Any, out: np.ndarray
+) -> dict[str, str]:
     """Add the columns of the control: one thread, slice by slice, no overlap.
 
     Returns
@@ -168,7 +177,15 @@ def _control(columns, runs, case, job, out):
     return {name: other for name, (_, other, same) in alike.items() if same}
 
 
-def _check(comm, case, job, plan, runs, result, out):
+def _check(
+    comm: MPI.Intracomm,
+    case: Case,
+    job: Any,
+    plan: Any,
+    runs: Mapping[str, Any],
+    result: np.ndarray,
+    out: np.ndarray,
+) -> float:
     """Run everything once; the error of the result without overlap."""
     runs["off"](*job.inputs, out=result)
     error = max_rel_error(comm, job, case, plan, result)
@@ -192,14 +209,16 @@ def _check(comm, case, job, plan, runs, result, out):
     return error
 
 
-def _rounds(comm, columns, rounds, calls, steps):
+def _rounds(
+    comm: MPI.Intracomm, columns: Mapping[str, Column], rounds: int, calls: int, steps: _Progress
+) -> dict[str, list[float]]:
     """Seconds of the slowest rank per call, by column, one per round."""
     for prepare, run in columns.values():  # what `_check` has not run yet
         if prepare is not None:
             prepare()
             run()
     names = list(columns)
-    seconds = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         steps.next(f"round {number + 1} of {rounds}", "rounds")
         first = number % len(names)
@@ -215,7 +234,7 @@ def _rounds(comm, columns, rounds, calls, steps):
     return seconds
 
 
-def _peers(comm, case, stack):
+def _peers(comm: MPI.Intracomm, case: Case, stack: ExitStack) -> dict[str, Any]:
     """mpi4py-fft, its fastest setting and its default, or why not."""
     reasons = [reason for reason in comm.allgather(peer_module.available()) if reason]
     if reasons:
@@ -230,7 +249,7 @@ def _peers(comm, case, stack):
     return {"columns": {"peer_mpi4py_fft": best, "peer_mpi4py_fft_default": default}, "setting": best.setting}
 
 
-def _trace(comm, case, job, settings, out):
+def _trace(comm: MPI.Intracomm, case: Case, job: Any, settings: Any, out: Any) -> None:
     """Write the spans of two runs to a file: without overlap, then as `settings` have it."""
     count = min(case.slices, TRACED_SLICES)
     inputs, out = [array[:count] for array in job.inputs], out[:count]
@@ -252,16 +271,18 @@ def _trace(comm, case, job, settings, out):
         ]
         for run in runs:
             run(*inputs, out=out)
-        runtime.trace.clear()
+        trace = runtime.trace
+        assert trace is not None
+        trace.clear()
         for run in runs:
             comm.Barrier()
             run(*inputs, out=out)
-        spans = runtime.trace.gather(comm)
-    if comm.rank == 0:
+        spans = trace.gather(comm)
+    if spans is not None and case.trace is not None:
         write_chrome(map(_named, spans), os.fspath(case.trace))
 
 
-def _named(span):
+def _named(span: Span) -> Span:
     """Give a span its thread's name as a reader knows it: the rank is said elsewhere."""
     name = span.thread.removeprefix(f"rank {span.rank} ")
     return replace(span, thread="main thread, no overlap" if name == "MainThread" else name)

@@ -9,7 +9,7 @@ own input array into its own output array (`forward(u, uh)` would copy both), an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -68,7 +68,7 @@ class Prepared:
         The candidate kept.
     """
 
-    def __init__(self, plan, setting, field):
+    def __init__(self, plan: Any, setting: str, field: bool) -> None:
         self._plan = plan
         self.setting = setting
         self.input = plan.forward.input_array
@@ -131,7 +131,7 @@ def prepare(comm: MPI.Intracomm, case: Case, settings: Sequence[str], *, trials:
     return best
 
 
-def _plan(comm, case, options):
+def _plan(comm: MPI.Intracomm, case: Case, options: Mapping[str, Any]) -> tuple[Any, str | None]:
     """Make a plan; None and the reason where that fails, alike on all ranks."""
     from mpi4py_fft import PFFT
 
@@ -147,7 +147,7 @@ def _plan(comm, case, options):
     return plan, None
 
 
-def _rounds(comm, prepared, rounds):
+def _rounds(comm: MPI.Intracomm, prepared: Prepared, rounds: int) -> list[float]:
     wall_s = []
     for _ in range(rounds):
         prepared.refill()
@@ -158,7 +158,7 @@ def _rounds(comm, prepared, rounds):
     return wall_s
 
 
-def _check(comm, prepared, shape):
+def _check(comm: MPI.Intracomm, prepared: Prepared, shape: Sequence[int]) -> None:
     """Every slice a plane wave of its own: one mode in its place, nothing elsewhere."""
     here, there = prepared.input, prepared.output
     where, modes_here = prepared.local_slice(False), prepared.local_slice(True)
@@ -192,6 +192,6 @@ def _check(comm, prepared, shape):
         )
 
 
-def _modes(z, shape):
+def _modes(z: int, shape: Sequence[int]) -> list[int]:
     """Draw a mode per transformed axis, other ones for every slice."""
     return [(axis + 1 + z) % max(1, n // 3) for axis, n in enumerate(shape[1:])]

@@ -49,7 +49,7 @@ def petsc_ways(A: Matrix, workload: str, b: np.ndarray, iterations: int, rtol: f
     return {name: _product(one, b) for name, one in matrices.items()}
 
 
-def _matrix(PETSc, A, half):
+def _matrix(PETSc: Any, A: Matrix, half: bool) -> Any:
     rows, size = A.local_rows, (A.count * A.block, A.shape[0])
     kept = rows.columns >= rows.first + rows.row_of if half else slice(None)
     counts = np.bincount(rows.row_of[kept], minlength=rows.count)
@@ -64,18 +64,18 @@ def _matrix(PETSc, A, half):
     return make((size, size), bsize=A.block, csr=csr, comm=PETSc.COMM_WORLD)
 
 
-def _product(matrix, b):
+def _product(matrix: Any, b: np.ndarray) -> Callable[[], Any]:
     x, right = matrix.createVecs()
     right.setArray(b.reshape(-1))
 
-    def multiply():
+    def multiply() -> Any:
         matrix.mult(right, x)
         return x
 
     return multiply
 
 
-def _solver(PETSc, matrix, preconditioner):
+def _solver(PETSc: Any, matrix: Any, preconditioner: str) -> Any:
     solver = PETSc.KSP().create(PETSc.COMM_WORLD)
     solver.setOperators(matrix)
     solver.setType("cg")
@@ -86,14 +86,14 @@ def _solver(PETSc, matrix, preconditioner):
     return solver
 
 
-def _solution(PETSc, matrix, b, preconditioner, **limits):
+def _solution(PETSc: Any, matrix: Any, b: np.ndarray, preconditioner: str, **limits: float) -> Callable[[], int]:
     solver = _solver(PETSc, matrix, preconditioner)
     solver.setTolerances(atol=0.0, **limits)
     x, right = matrix.createVecs()
     right.setArray(b.reshape(-1))
 
-    def solve():
+    def solve() -> int:
         solver.solve(right, x)
-        return solver.getConvergedReason()
+        return int(solver.getConvergedReason())
 
     return solve

@@ -54,14 +54,14 @@ class LateSums(Matrix):
         end_s = perf_counter() + self._delay_s
         finish = self._original.start_sum(values, sums)
 
-        def late():
+        def late() -> None:
             finish()
             _sleep_until(end_s)
 
         return late
 
 
-def _sleep_until(end_s):
+def _sleep_until(end_s: float) -> None:
     sleep(max(0.0, end_s - perf_counter()))
 
 
@@ -104,7 +104,7 @@ class ByIndexLists:
 
 
 @njit
-def _listed(rows, starts, columns, values, x, y, first, last):
+def _listed(rows: Any, starts: Any, columns: Any, values: Any, x: Any, y: Any, first: int, last: int) -> None:
     """`kernels.blocks_of_3`, of the rows of a list."""
     for number in range(first, last):
         row = rows[number]
@@ -158,7 +158,7 @@ def products(A: Matrix) -> dict[str, Callable[[], Any]]:
     x[...] = np.random.default_rng(A.halo.comm.rank).random(x.shape)
     y = np.empty_like(x)
 
-    def multiplied(how):
+    def multiplied(how: Callable[[np.ndarray, np.ndarray], Any]) -> np.ndarray:
         how(extended, y)
         return y
 

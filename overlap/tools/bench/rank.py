@@ -29,6 +29,9 @@ from .measure import measure
 from .record import case_record
 from .solvers import measure as measure_solver
 
+Spec = dict[str, Any]
+Emit = Callable[[dict[str, Any]], object]
+
 SHOWN = 8  # of the settings tried, the fastest
 _NAP_S = 1e-3  # between two polls of a rank that has nothing to do
 
@@ -94,15 +97,15 @@ def first_ranks(comm: MPI.Intracomm, ranks: int) -> Iterator[Any]:
 # --- the tasks: (spec, communicator, what takes rank 0's events) ------------------------------------
 
 
-def _environment(spec, comm, emit):
+def _environment(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
     emit({"environment": environment(comm)})
 
 
-def _machine(spec, comm, emit):
+def _machine(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
     emit({"machine": measure_machine(comm, spec["name"], spec["burst_nbytes"]).text()})
 
 
-def _case(spec, comm, emit):
+def _case(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
     facts = environment(comm)
     emit({"environment": facts})
     case = Case.from_dict(spec)
@@ -110,7 +113,7 @@ def _case(spec, comm, emit):
     emit({"record": case_record(case, measured | {"binding": facts["ranks"]})})
 
 
-def _tune(spec, comm, emit):
+def _tune(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
     tuned, balanced = tune_case(
         comm,
         Case.from_dict(spec),
@@ -124,7 +127,7 @@ def _tune(spec, comm, emit):
         emit({"balanced": str(balanced)})
 
 
-def _solver(spec, comm, emit):
+def _solver(spec: Spec, comm: MPI.Intracomm, emit: Emit) -> None:
     emit({"environment": environment(comm)})
     emit(
         {
@@ -159,7 +162,7 @@ def environment(comm: MPI.Intracomm) -> dict[str, Any]:
 
 
 def tune_case(
-    comm: MPI.Intracomm, case: Case, budget_s: float, path: str, progress: Callable[..., None], balance: bool = False
+    comm: MPI.Intracomm, case: Case, budget_s: float, path: str, progress: Callable[..., object], balance: bool = False
 ) -> tuple[dict[str, Any], Balance | None]:
     """Tune a case's plan. Collective.
 

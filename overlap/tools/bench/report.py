@@ -78,7 +78,7 @@ def commit() -> str | None:
     if not (top / ".git").exists():
         return None
 
-    def git(*arguments):
+    def git(*arguments: str) -> str:
         return subprocess.run(
             ["git", "-C", str(top), *arguments],
             capture_output=True,

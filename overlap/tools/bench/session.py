@@ -166,7 +166,7 @@ class Session:
         name = "the ranks at hand" if launch.under_mpi() else (f"links of {link}" if link else "shared memory")
         events: dict[str, Any] = {}
 
-        def on_event(event):
+        def on_event(event: dict[str, Any]) -> None:
             events.update(event)
             if "progress" in event and self._bar is not None:
                 what, done, total = event["progress"]
@@ -193,7 +193,7 @@ class Session:
         """Add a remark to the report."""
         self.report["notes"].append(text)
 
-    def print(self):
+    def print(self) -> Any:
         """Print the table, then what a reader must know; the console, for more."""
         from rich.console import Console
 

@@ -168,7 +168,7 @@ def _sparse(
             facts["iterations"] = {name: cg(other, b, rtol=_RTOL, M=M).iterations for name, other in operators.items()}
     ways |= petsc_ways(A, workload, b, _ITERATIONS, _RTOL)
 
-    def close():
+    def close() -> None:
         for one in (A, *kinds.values()):
             one.free()
 
@@ -194,11 +194,11 @@ def _multigrid(
     A.workers = workers
     M, b = Multigrid(A, blocks), np.ones(A.count)
 
-    def setup():
+    def setup() -> None:
         with Multigrid(A, blocks, switch=M.switch):
             pass
 
-    def close():
+    def close() -> None:
         M.free()
         A.free()
 

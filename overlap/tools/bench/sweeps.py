@@ -22,7 +22,7 @@ Ways = dict[str, Callable[[], Any]]
 
 
 @njit
-def sweep(u, v, first, last):
+def sweep(u: Any, v: Any, first: int, last: int) -> None:
     """v = (sum of six neighbours - 6 u) of the planes from `first` to `last` - 1; no ghost cells along the other
     axes.
     """
@@ -69,18 +69,18 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
     requests = [comm.Recv_init(receive, there) for there, _, receive in messages if there != MPI.PROC_NULL]
     requests += [comm.Send_init(send, there) for there, send, _ in messages if there != MPI.PROC_NULL]
 
-    def compute():
+    def compute() -> None:
         sweep(u, v, own.start, own.stop)
 
-    def rest():
+    def rest() -> None:
         sweep(u, v, own.start, inner.start)
         sweep(u, v, inner.stop, own.stop)
 
-    def off():
+    def off() -> None:
         halo.exchange(u)
         compute()
 
-    def hidden():
+    def hidden() -> None:
         pending = halo.start(u)
         first = inner.start
         while first < inner.stop and not pending.test():
@@ -91,14 +91,14 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
         sweep(u, v, first, own.stop)  # in one go: nothing is left to be hidden
         sweep(u, v, own.start, inner.start)
 
-    def plain():
+    def plain() -> None:
         begun = [comm.Irecv(receive, there) for there, _, receive in messages]
         begun += [comm.Isend(send, there) for there, send, _ in messages]
         sweep(u, v, inner.start, inner.stop)
         MPI.Request.Waitall(begun)
         rest()
 
-    def tested():
+    def tested() -> None:
         MPI.Prequest.Startall(requests)
         for chunk in chunks:
             sweep(u, v, *chunk)
@@ -106,11 +106,11 @@ def sweeps(comm: MPI.Intracomm, shape: tuple[int, ...], planes: int) -> tuple[Wa
         MPI.Request.Waitall(requests)
         rest()
 
-    def sendrecv():
+    def sendrecv() -> None:
         for (there, send, _), (other, _, receive) in (messages, messages[::-1]):
             comm.Sendrecv(send, there, recvbuf=receive, source=other)
 
-    def close():
+    def close() -> None:
         for request in requests:
             request.Free()
         halo.free()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .jobs import JOBS
@@ -22,22 +22,22 @@ def milliseconds(record: Record, key: str) -> str:
     return text + " ({:.{d}f}-{:.{d}f})".format(*(1e3 * end for end in spread), d=digits)
 
 
-def _ms(key):
-    def show(record):
+def _ms(key: str) -> Callable[[Record], str]:
+    def show(record: Record) -> str:
         return milliseconds(record, key).replace("(", "[dim](").replace(")", ")[/dim]")
 
     return show
 
 
-def _number(key, digits=2, unit=""):
-    def show(record):
+def _number(key: str, digits: int = 2, unit: str = "") -> Callable[[Record], str]:
+    def show(record: Record) -> str:
         value = record.get(key)
         return "-" if value is None else f"{value:.{digits}f}{unit}"
 
     return show
 
 
-def _choice(record):
+def _choice(record: Record) -> str:
     choice = record["auto_choice"]
     chunk = f"{choice['chunk']} per message"
     if choice["wait"] == "off":
@@ -46,11 +46,11 @@ def _choice(record):
     return f"{choice['wait']}, depth {choice['depth']}\n{chunk}{flying}"
 
 
-def _grid(record):
+def _grid(record: Record) -> str:
     return " x ".join(map(str, record.get("grid") or "-"))
 
 
-def _control(record):
+def _control(record: Record) -> str:
     if record["control_hidden"] is None:
         return "-"
     colour = "green" if record["control_ok"] else "bold red"

@@ -86,7 +86,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _case(given, parser):
+def _case(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Case:
     try:
         return Case(
             workload=given.workload,
@@ -100,7 +100,7 @@ def _case(given, parser):
         parser.error(str(error))
 
 
-def _run(given, parser):
+def _run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if given.workload in SCALED:
         options.check_grid(given, parser)
         solvers.run(
@@ -136,7 +136,7 @@ def _run(given, parser):
     )
 
 
-def _submit(given, parser):
+def _submit(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     case = _case(given, parser)
     try:
         scripts = {}
@@ -170,7 +170,7 @@ def _submit(given, parser):
     print(f"then: overlap scale report {shlex.quote(given.out)}/scale-*.json")
 
 
-def _command(given, case, layout, json_path):
+def _command(given: argparse.Namespace, case: Case, layout: Layout, json_path: Path) -> list[str]:
     """Make the command that each rank of a script runs."""
     return [
         given.python,
@@ -200,9 +200,9 @@ def _command(given, case, layout, json_path):
     ]
 
 
-def _template(given, parser):
+def _template(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     print(own_template(given.scheduler), end="")
 
 
-def _report(given, parser):
+def _report(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     reports.report(given.files, given.out)

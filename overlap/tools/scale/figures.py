@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from ...timing import model
 from .. import picture
@@ -22,7 +23,7 @@ _COLOURS = {"off": "tab:red", "block": "tab:orange", "poll": "tab:blue", "auto":
 _WORDS = {"off": "no overlap", "block": "blocking calls", "poll": "polling", "auto": "automatic"}
 
 
-def _times(axes, panel, ranks, modes):
+def _times(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequence[str]) -> None:
     for mode in modes:
         median = [1e3 * record[f"{mode}_s"] for record in panel]
         spread = [record["spread"][mode] for record in panel]
@@ -40,7 +41,7 @@ def _times(axes, panel, ranks, modes):
     axes.set(xscale="log", yscale="log", ylabel="time (ms)")
 
 
-def _acceleration(axes, panel, ranks, modes):
+def _acceleration(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequence[str]) -> None:
     first = panel[0]
     for mode in modes:
         axes.plot(
@@ -54,7 +55,7 @@ def _acceleration(axes, panel, ranks, modes):
     axes.set(xscale="log", yscale="log", ylabel=f"acceleration over {ranks[0]} rank(s), no overlap")
 
 
-def _gain(axes, panel, ranks, modes):
+def _gain(axes: Any, panel: Sequence[Record], ranks: Sequence[int], modes: Sequence[str]) -> None:
     for mode in modes[1:]:
         axes.plot(
             ranks,

@@ -71,7 +71,7 @@ def pool(records: Sequence[Record]) -> list[Record]:
     ]
 
 
-def _panel(record):
+def _panel(record: Record) -> tuple[bool, str, int]:
     return record["link"] != "shm", record["link"], record["workers"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -22,21 +22,21 @@ from .merge import caption, merge, panels
 # --- the table ------------------------------------------------------------------------------------
 
 
-def _ms(key):
+def _ms(key: str) -> Callable[[Record], str]:
     return lambda record: tables.milliseconds(record, key)
 
 
-def _ratio(value):
+def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _over(record, key):
+def _over(record: Record, key: str) -> str:
     """How many times the automatic plan's time a column takes."""
     auto_s, other_s = record["auto_s"], record[key]
     return _ratio(other_s / auto_s if auto_s and other_s else None)
 
 
-COLUMNS = {  # heading: cell of a record; times in ms
+COLUMNS: dict[str, Callable[[Record], str]] = {  # heading: cell of a record; times in ms
     "link": tables.place,
     "workers N": lambda record: str(record["workers"]),
     "ranks": lambda record: str(record["ranks"]),
@@ -124,7 +124,7 @@ def page(
         PNG bytes by name.
     """
 
-    def cells(tag, row):
+    def cells(tag: str, row: Iterable[str]) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
 
     head, *body = rows(records)
@@ -143,7 +143,7 @@ def page(
     )
 
 
-def _source(source):
+def _source(source: dict[str, Any]) -> list[str]:
     job = source.get("job")
     computer, mpi = source["machine"], source["mpi"] or {}
     return [
@@ -159,7 +159,7 @@ def _source(source):
     ]
 
 
-def _bindings(records):
+def _bindings(records: Iterable[Record]) -> Iterator[list[str]]:
     for record in records:
         for rank, place in enumerate(record["binding"]):
             yield [

@@ -106,7 +106,7 @@ def run(
         print(f"written: {drawing}")
 
 
-def _started():
+def _started() -> int:
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.size

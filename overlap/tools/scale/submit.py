@@ -93,7 +93,7 @@ class Layout:
     cores_per_node: int
     dedicated_core: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         least = 2 if self.dedicated_core else 1
         if self.cores_per_rank < least:
             raise InputError(
