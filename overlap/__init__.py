@@ -6,7 +6,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
 
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all
-    freed           what a `with` block frees at its end, on all ranks
+    freed           how `with` blocks end: on all ranks, by an exception on one, in a forked child
     compiled        functions compiled by numba, without the GIL, and the cache of their code
     interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks
@@ -44,6 +44,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    BusyError,
     ClosedError,
     CommunicatorsExhausted,
     InputError,
@@ -97,6 +98,7 @@ _LAYER_OF = {
 }
 
 __all__ = [
+    "BusyError",
     "ClosedError",
     "CommunicatorsExhausted",
     "InputError",

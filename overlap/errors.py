@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 
@@ -22,7 +23,8 @@ class RankError(OverlapError, RuntimeError):
     """Something failed on one rank; every rank raises this with the same message.
 
     A constructor or planning raises it when an exception on one rank, other than an `InputError`,
-    ends it on all. On the rank where it was raised, the original exception is the cause.
+    ends it on all. On the rank where it was raised, the original exception is the cause. The next call raises it where
+    an exception has ended the ``with`` block, or the process, of another rank.
 
     Attributes
     ----------
@@ -74,7 +76,14 @@ class CommunicatorsExhausted(OverlapError, RuntimeError):
 
 
 class ClosedError(OverlapError, RuntimeError):
-    """A runtime or plan was used after `close`."""
+    """A runtime, plan or another object was used after `close` or `free`, or in a forked child of its process."""
+
+
+class BusyError(OverlapError, RuntimeError):
+    """A runtime or plan was used while another thread, or a pipeline of it, was using it; on the rank that did so.
+
+    What was under way goes on, and nothing of the refused call was done. Call it again when the other one has ended.
+    """
 
 
 class ThreadLevelError(OverlapError, RuntimeError):
@@ -94,13 +103,13 @@ class LinksUnavailable(OverlapError, RuntimeError):
 
 
 def formatted(error: BaseException) -> tuple[str, str]:
-    """An exception's last lines (type and message) and its whole traceback; never raises."""
+    """Return an exception's last lines (type and message) and its whole traceback; never raises."""
 
-    def stack(error):
+    def stack(error: BaseException) -> str:
         frames = traceback.format_tb(BaseException.__traceback__.__get__(error))
         return "Traceback (most recent call last):\n" + "".join(frames)
 
-    def missing(error):
+    def missing(error: BaseException) -> str:
         return f"{_type_of(error)} (its text cannot be had)"
 
     summary = _first_of(error, lambda error: "".join(traceback.format_exception_only(error)).strip(), missing)
@@ -114,17 +123,17 @@ def formatted(error: BaseException) -> tuple[str, str]:
 
 
 def text_of(value: object) -> str:
-    """``str(value)``, or the type of `value` if that fails; never raises."""
+    """Return ``str(value)``, or the type of `value` if that fails; never raises."""
     return _first_of(value, str, lambda value: f"<{_type_of(value)} without a text>")
 
 
 def repr_of(value: object) -> str:
-    """``repr(value)``, or the type of `value` if that fails; never raises."""
+    """Return ``repr(value)``, or the type of `value` if that fails; never raises."""
     return _first_of(value, repr, lambda value: f"<{_type_of(value)} without a repr>")
 
 
-def _first_of(value, *ways):
-    """What the first way that does not raise makes of a value; the last one must not."""
+def _first_of(value: Any, *ways: Callable[[Any], str]) -> str:
+    """Return what the first way that does not raise makes of a value; the last one must not."""
     for way in ways[:-1]:
         try:
             return str.__str__(way(value))
@@ -133,6 +142,7 @@ def _first_of(value, *ways):
     return ways[-1](value)
 
 
-def _type_of(value):
-    """The name of a value's type, whatever a metaclass makes of it."""
-    return type.__dict__["__qualname__"].__get__(type(value))
+def _type_of(value: object) -> str:
+    """Name a value's type, whatever a metaclass makes of it."""
+    name: str = type.__dict__["__qualname__"].__get__(type(value))
+    return name

@@ -6,13 +6,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from threading import Thread
+from typing import Any
 
 import numpy as np
 
 from ..arrays import DistArray, Layout, Weights, checked
 from ..arrays.speeds import MEASURE, speeds_of, weights_of
 from ..errors import ClosedError
+from ..freed import Resource, closed_error
 from ..interrupts import held_signals
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
@@ -32,7 +34,7 @@ PlanComm = Any
 """What a plan runs on: an mpi4py.MPI.Intracomm, a `Runtime` or an `AsyncComm`."""
 
 
-class Plan:
+class Plan(Resource):
     """Base of `FFT2`, `FFT3` and `Bracket`.
 
     Making, calling and closing a plan is collective over all ranks of its runtime.
@@ -78,12 +80,6 @@ class Plan:
             weakref.WeakValueDictionary()
         )  # by a number, alike on all ranks
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<{self._title()}{', closed' if self.closed else ''}>"
 
@@ -95,9 +91,29 @@ class Plan:
         with held_signals(), ExitStack() as closing:  # which goes on where a step of it raises
             if self._owns_runtime:
                 closing.callback(self.runtime.close)
-            closing.callback(self._forget)
-            for transform in list(self._transforms.values()):
-                closing.callback(transform.release)
+            self._let_go(closing)
+
+    def _let_go(self, closing: ExitStack) -> None:
+        """Let go of what is the plan's own, at the end of `closing`."""
+        closing.callback(self._forget)
+        for transform in list(self._transforms.values()):
+            closing.callback(transform.release)
+
+    def _end(self) -> None:
+        self.close()
+
+    def _fail(self, error: BaseException) -> Thread | None:
+        if self.closed:
+            return None
+        self.closed = True
+        with held_signals(), ExitStack() as closing:
+            self._let_go(closing)
+        # A runtime that others use too stays open: it only tells what has happened here.
+        return self.runtime._fail(error) if self._owns_runtime else self.runtime.tell(error)
+
+    def _closed_by_fork(self) -> None:
+        super()._closed_by_fork()
+        self.closed = True
 
     def describe(self) -> str:
         """The plan's choices, what they cost in memory, and what they were chosen from, as text."""
@@ -269,7 +285,7 @@ class Plan:
 
     def _check_in_use(self) -> None:
         if self.closed:
-            raise ClosedError("expected a plan in use, received one that was closed")
+            raise closed_error(type(self).__name__, "closed", self._forked)
 
     def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
         """Keep a new transform until it is dropped or the plan is closed; `make` makes another like it, of this plan."""

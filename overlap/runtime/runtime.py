@@ -10,12 +10,14 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mpi4py import MPI
 
-from ..errors import InputError, ThreadLevelError
+from ..errors import InputError, OverlapError, ThreadLevelError
+from ..freed import Resource
 from ..interrupts import held_signals
 from .control.arguments import number_problem, options_problem
 from .control.control import Control
@@ -35,8 +37,10 @@ from .trace import Trace
 if TYPE_CHECKING:
     from .requests.async_collectives import AsyncCollectives
 
+_CLOSING = "closing a runtime"
 
-class Runtime:
+
+class Runtime(Resource):
     """Runs slice programs so that their MPI calls are hidden behind other slices' computing.
 
     Parameters
@@ -153,27 +157,65 @@ class Runtime:
                 with self._watchdog.watching("comparing the clocks of all ranks"):
                     self.trace = Trace.start(self.control.comm) if trace is True else trace or None
                 self._pools.enter_context(single_threaded_pools())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        if self.control.size > 1:
+            self._begun()
 
     def close(self) -> None:
-        """Join the threads, free the communicators, restore the thread pools (collective)."""
+        """Join the threads, free the communicators, restore the thread pools (collective).
+
+        Raises
+        ------
+        RankError
+            Another rank has left the runtime by an exception. It is closed all the same.
+        """
         if self.closed:
             return
-        with held_signals(), self.control.exclusive.used("closing a runtime"):
-            self.control.check_idle()
-            self.closed = True
+        with held_signals(), self.control.exclusive.used(_CLOSING):
+            self.control.check_not_running()
             with ExitStack() as closing:  # which goes on where a step of it raises
                 closing.callback(self._watchdog.close)
-                closing.callback(self.control.free)
-                closing.push(self._pools)
-                closing.callback(self._threads.close)
-                self._finalizer.detach()
-                self.cache.clear()
+                closing.callback(self.control.end, _CLOSING)
+                self._let_go(closing)
+                self._over()
+
+    def _let_go(self, closing: ExitStack) -> None:
+        """End what is this rank's alone, at the end of `closing`."""
+        self.closed = True
+        closing.push(self._pools)
+        closing.callback(self._threads.close)
+        self._finalizer.detach()
+        self.cache.clear()
+
+    def _end(self) -> None:
+        self.close()
+
+    def _fail(self, error: BaseException) -> Thread | None:
+        control = self.control
+        if self.closed or control.running:
+            return None
+        if control.size == 1 or control.left is not None:
+            with suppress(OverlapError):  # what ends the block is to be seen
+                self.close()
+            return None
+        with held_signals(), control.exclusive.used(_CLOSING):
+            with ExitStack() as closing:
+                self._let_go(closing)
+            return control.tell(error, self._told)
+
+    def _told(self) -> None:
+        """All ranks know that this one has left by an exception."""
+        self._watchdog.stop()
+        self._over()
+
+    def _closed_by_fork(self) -> None:
+        super()._closed_by_fork()
+        self.closed = True
+        self._finalizer.detach()
+        self.control.close_in_child()
+
+    @property
+    def _user(self) -> int | None:
+        return self.control.exclusive.last
 
     def pause(self) -> None:
         """Restore the thread pools until `resume`; what idles is kept, and may be dropped without `close` (local)."""
@@ -364,6 +406,17 @@ class Runtime:
         """
         with together(self.control, what, undo, problem, agreed):
             yield
+
+    def tell(self, error: BaseException) -> Thread | None:
+        """Tell the other ranks of an exception on this one, between two calls; they raise a `RankError` in their next.
+
+        Returns the thread that waits for them, or None where all ranks know already, or none of them can be told.
+        """
+        control = self.control
+        if control.size == 1 or control.closed or control.running or control.left is not None or control.is_known(error):
+            return None
+        with held_signals(), control.exclusive.used("telling what has failed"):
+            return control.tell(error)
 
     def check_open(self) -> None:
         """Raise `ClosedError` after `close`."""

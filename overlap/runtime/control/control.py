@@ -11,6 +11,8 @@ other, and nobody is left alone:
 * ranks that are about to do different things see that the signatures differ, exchange what each
   wants and raise one `InputError` that names it.
 
+The last header of every rank says that it leaves: see `departure`.
+
 All of this is watched by the deadline. The one exception is the header with which a public call (a
 pipeline's, a constructor's) begins: to wait there for a rank that still computes or writes a file
 outside of the library is no fault, so the deadline starts when all ranks have entered, unless
@@ -19,6 +21,7 @@ outside of the library is no fault, so the deadline starts when all ranks have e
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import os
@@ -33,11 +36,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ...errors import ClosedError, InputError, RankError, formatted
+from ...errors import BusyError, InputError, OverlapError, formatted
+from ...freed import closed_error
 from ...interrupts import held_signals
 from ..requests.requests import AsyncComm
+from . import departure
 from .exclusive import Exclusive
 from .header import Header, disagreement
+from .reports import Report, common_error, failure_report
 from .watchdog import Watchdog
 
 MANY, MOST = 500, 1500  # communicators of runtimes that are open; MPI has about 2,000
@@ -74,9 +80,13 @@ class Control:
         How many `together` blocks the calling thread is in.
     paused : bool
         The runtime is not in use.
+    left : OverlapError or None
+        What has been raised here when another rank left by an exception, or ended: the next calls raise it too.
     crowded : bool
         So many communicators were open on some rank when it was made that none should be kept for later.
     """
+
+    frees_after_failure = True  # all ranks may free the communicators when exceptions have ended all of them
 
     def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
         self.watchdog = watchdog
@@ -85,17 +95,21 @@ class Control:
         self.paused = False
         self.crowded = False
         self.runtime: weakref.ref[Any] | None = None
-        self.closed = False
+        self.closed = self.forked = False
+        self.left: OverlapError | None = None
         self.exclusive = Exclusive("this runtime")
         self.comms: list[AsyncComm] = []
         self._wrapped = 0
         self._meetings = 0
+        self._all_leave = False  # at the last header
+        self._departure: departure.Departure | None = None  # of this rank, with what has failed between two calls
         with watchdog.watching("duplicating the communicator on all ranks", entry=True):
             self.comm = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self.comm.rank
         self.size = self.comm.size
         _count(1)
+        self._member = departure.enter(self.comm, watchdog.deadline_s)
         self._identity = None
         self._numbers = array("q", (0, 0, 0))
 
@@ -149,8 +163,8 @@ class Control:
             self.check_idle()
             self.meet_here(header, error, entry)
 
-    def meet_here(self, header: Header, error: BaseException | None, entry: bool) -> None:
-        """As `meet_for`, inside of a call that has made sure that nobody else is in one."""
+    def meet_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
+        """As `meet_for`, inside of a call that has made sure that nobody else is in one; `leaving`: for the last time."""
         signals = held_signals()
         if error is None:
             error = signals.error
@@ -167,14 +181,15 @@ class Control:
             well, agreed = numbers[0], numbers[1] == -numbers[2]
             if well and agreed:
                 return
+            report = Report(leaving, header=header.values) if well else failure_report(error, leaving)
             with self.watchdog.watching(f"the report of what failed in {call}"):
-                found = self.comm.allgather(header.values if well else _report(error))
+                found = self.comm.allgather(report)
         except MPI.Exception as broken:
             self.mark(broken)
             raise
-        if well:
-            raise self.mark(InputError(disagreement(found)))
-        common = self.mark(_common_error(found))
+        common = self._judged(found, leaving)
+        if common is None:
+            return
         if error is None:
             raise common
         if error is signals.error or not isinstance(error, Exception):
@@ -186,6 +201,17 @@ class Control:
             cause = RuntimeError("raised a StopIteration")
             cause.__cause__ = error
         raise common from cause
+
+    def _judged(self, reports, leaving):
+        """Return what to raise on all ranks, if anything: some rank has failed, wants something else, or leaves."""
+        self._all_leave = all(report.leaving for report in reports)
+        if reports[0].header is not None:
+            common = InputError(disagreement([report.header for report in reports]))
+        elif (common := common_error(reports)) is None:
+            return None
+        if not leaving and any(report.leaving for report in reports):
+            self.left = common
+        return self.mark(common)
 
     def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""
@@ -297,9 +323,10 @@ class Control:
         return wrapped
 
     def drop(self) -> None:
-        """The runtime was collected: remember its communicators, until all ranks can free them."""
+        """Remember the communicators, until all ranks can free them: this one does not use them any more."""
         self.closed = True
-        _dropped.append(self)
+        if self._identity is not None:
+            _dropped.append(self)
 
     def free_dropped(self) -> None:
         """Free the communicators of runtimes that all their ranks have dropped (collective).
@@ -338,9 +365,63 @@ class Control:
                 f"received {most}: close() those that are in use no more"
             )
 
+    def end(self, call: str) -> None:
+        """Meet all ranks for the last time, and free the communicators (collective).
+
+        Raises
+        ------
+        RankError
+            Another rank has left by an exception. This one has let go of the communicators all the same.
+        """
+        self._all_leave = True
+        try:
+            if self.left is None and self.size > 1 and not MPI.Is_finalized():
+                self._finish_telling()
+                self.meet_here(Header(call), None, True, leaving=True)
+        finally:
+            departure.leave(self._member)
+            if self.left is None and self._all_leave:
+                self.free()
+            else:
+                self.drop()
+
+    def tell(self, error: BaseException, ended: Callable[[], object] | None = None) -> departure.Departure:
+        """Tell the other ranks of an exception between two calls, without waiting for them.
+
+        If `ended` is given, that was the last header: they can make no call any more, and `ended` is called when all have heard of it.
+        """
+        last = ended is not None
+
+        def met(all_leave):
+            self._meetings += 1
+            self.mark(error)
+            if ended is not None:
+                if all_leave and self.frees_after_failure:
+                    self.free()
+                else:
+                    self.drop()
+                ended()
+
+        found = departure.Departure(
+            self.comm, failure_report(error, last), self.watchdog.deadline_s, met, self._departure
+        )
+        self._departure = found
+        if last:
+            self.closed = True
+            departure.leave(self._member)
+        found.send()
+        return found
+
+    def _finish_telling(self):
+        """Wait until all ranks have heard of what has failed here: headers are in step again."""
+        found, self._departure = self._departure, None
+        if found is not None:
+            found.join()
+
     def free(self, watchdog: Watchdog | None = None) -> None:
         """Free all communicators (collective), under some other watchdog if this one has ended."""
         self.closed = True
+        departure.leave(self._member)
         if not MPI.Is_finalized():
             with (
                 self.exclusive.used("closing a runtime"),
@@ -353,16 +434,28 @@ class Control:
                 _count(-1)
         self.comms.clear()
 
+    def close_in_child(self) -> None:
+        """Be closed: this process was forked from the one that made it."""
+        self.closed = self.forked = True
+
     def check_open(self) -> None:
-        """Raise `ClosedError` after `free`."""
+        """Raise a `ClosedError` after `free`, or what has ended another rank."""
         if self.closed:
-            raise ClosedError("expected an open runtime, received one that was closed")
+            raise closed_error("runtime", "closed", self.forked)
+        if self.left is not None:
+            raise copy.copy(self.left)  # each with a traceback of its own
+        if self._departure is not None:
+            self._finish_telling()
 
     def check_idle(self) -> None:
         """Only the communicator may talk while a job runs."""
         self.check_open()
+        self.check_not_running()
+
+    def check_not_running(self) -> None:
+        """Raise a `BusyError` while a job runs."""
         if self.running:
-            raise RuntimeError(
+            raise BusyError(
                 "a pipeline of this runtime is running: expected one at a time, and no other call "
                 "of the runtime meanwhile"
             )
@@ -373,32 +466,3 @@ def _count(change):
     global _open
     with _open_lock:
         _open += change
-
-
-def _report(error):
-    """What other ranks must know of a failure; None if there is none."""
-    if error is None:
-        return None
-    summary, traceback_text = formatted(error)
-    if isinstance(error, InputError):
-        return "input", str(error), traceback_text
-    return "failure", summary, traceback_text
-
-
-def _common_error(reports):
-    """The one exception of all ranks."""
-    ranks: dict[str, list[int]] = {}  # by what they say
-    for rank, report in enumerate(reports):
-        if report is not None:
-            kind, summary, traceback_text = report
-            if kind == "failure":
-                return RankError(rank, summary, traceback_text)
-            ranks.setdefault(summary, []).append(rank)
-    return InputError("; ".join(f"{_named(some, len(reports))}: {summary}" for summary, some in ranks.items()))
-
-
-def _named(ranks, size):
-    """Some ranks, for a message."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return "all ranks" if len(ranks) == size else f"ranks {', '.join(map(str, ranks))}"

@@ -33,6 +33,8 @@ class OwnControl(Control):
         `comm` is no intracommunicator; on all ranks: the deadline of one makes no sense.
     """
 
+    frees_after_failure = False  # who talks on it without headers may have left messages
+
     def __init__(self, comm: MPI.Intracomm, deadline_s: float | None) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")
@@ -94,6 +96,9 @@ class OwnControl(Control):
     def close(self) -> None:
         """Free the communicator and end the watchdog (collective)."""
         if not self.closed:
-            self.free()
-            self._stop.detach()
-            self.watchdog.close()
+            try:
+                with self.exclusive.used("freeing a communicator"):
+                    self.end("freeing a communicator")
+            finally:
+                self._stop.detach()
+                self.watchdog.close()

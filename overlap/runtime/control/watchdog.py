@@ -41,6 +41,7 @@ class Watchdog:
             ("deadline_s", deadline_s, self.outstanding),
             ("entry_deadline_s", self._entry_deadline_s, self.entries),
         ]
+        self.deadline_s = deadline_s
         self._closed = threading.Event()
         self._thread = None
         watched = [deadline for deadline in deadlines if deadline[1] is not None]
