@@ -106,7 +106,8 @@ def formatted(error: BaseException) -> tuple[str, str]:
     """Return an exception's last lines (type and message) and its whole traceback; never raises."""
 
     def stack(error: BaseException) -> str:
-        frames = traceback.format_tb(BaseException.__traceback__.__get__(error))
+        of_type: Any = BaseException.__traceback__  # which no class of the user's can change
+        frames = traceback.format_tb(of_type.__get__(error))
         return "Traceback (most recent call last):\n" + "".join(frames)
 
     def missing(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from .errors import ClosedError
 
-TOLD_S = 0.2  # for other ranks that leave the same block by the same exception; who comes later is told by a thread
+TOLD_S = 2.0  # for other ranks that leave the same block by the same exception; who comes later is told by a thread
 
 
 class Resource(ABC):

@@ -109,7 +109,7 @@ class Plan(Resource):
         with held_signals(), ExitStack() as closing:
             self._let_go(closing)
         # A runtime that others use too stays open: it only tells what has happened here.
-        return self.runtime._fail(error) if self._owns_runtime else self.runtime.tell(error)
+        return self.runtime._fail(error) if self._owns_runtime else self.runtime.control.tell(error)
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -12,7 +14,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
-from ..errors import InputError
+from ..errors import InputError, OverlapError
 from ..freed import Freed
 from ..runtime.control.own_control import OwnControl
 from ..runtime.requests.operations import start as started
@@ -134,6 +136,8 @@ class Halo(Freed):
                 if asynchronous is None
                 else Awaited(asynchronous, self.control, Messages(traffic, self.local_shape, self._items))
             )
+        if self.comm.size > 1:
+            self._begun()
 
     @classmethod
     def from_indices(
@@ -207,6 +211,7 @@ class Halo(Freed):
     def _undo(self):
         """Free what there is of a halo that some rank could not make. Collective."""
         self.freed = True
+        self._over()
         if self._window is not None:
             self._window.free()
         self.control.close()
@@ -292,6 +297,7 @@ class Halo(Freed):
     def _progress(self):
         """Send and take what can be now; whether the round has ended."""
         if not self._active:
+            self.check_open()
             return True
         try:
             if self._messages_left and self._requests.test():
@@ -306,6 +312,7 @@ class Halo(Freed):
 
     def _wait(self):
         if not self._active:
+            self.check_open()
             if self._news.failure is not None:
                 raise self._news.failure
             return
@@ -382,14 +389,51 @@ class Halo(Freed):
         """Free requests and windows (collective). Later calls raise `ClosedError`."""
         if self.freed:
             return
-        if self._active and self._news.failure is None:
-            self._wait()
-        self._news.free()
-        self._requests.end()
+        if self.control.left is not None:  # who has left by an exception does not come to free anything
+            self._let_go()
+            return
+        try:
+            if self._active and self._news.failure is None:
+                self._wait()
+            self._news.free()
+            self._requests.end()
+        except OverlapError:
+            if self.control.left is not None:
+                self._let_go()
+            raise
         self._undo()
 
-    def _raised_by_all(self, error: BaseException) -> bool:
-        return error is self._news.failure
+    def _let_go(self) -> None:
+        """End this rank's part, where another one has left."""
+        self.freed, self._active = True, False
+        self.control.close()
+        self._over()
+
+    def _fail(self, error: BaseException) -> Thread | None:
+        if self.freed:
+            return None
+        if error is self._news.failure:  # of a call: the others raise it too, and come to free
+            with suppress(OverlapError):  # what ends the block is to be seen
+                self.free()
+            return None
+        if self.comm.size == 1:
+            self.free()
+            return None
+        if self.control.left is not None:
+            self._let_go()
+            return None
+        self.freed, self._active = True, False
+        self._news.tell(error)  # for ranks that wait in a round; the header is for those in any other call
+        return self.control.leave(error, self._over)
+
+    def _closed_by_fork(self) -> None:
+        super()._closed_by_fork()
+        self._active = False
+        self.control.close_in_child()
+
+    @property
+    def _user(self) -> int | None:
+        return self.control.exclusive.last
 
 
 class Pending:

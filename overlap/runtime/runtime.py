@@ -197,14 +197,13 @@ class Runtime(Resource):
             with suppress(OverlapError):  # what ends the block is to be seen
                 self.close()
             return None
-        with held_signals(), control.exclusive.used(_CLOSING):
-            with ExitStack() as closing:
-                self._let_go(closing)
-            return control.tell(error, self._told)
+        with held_signals(), ExitStack() as closing:
+            self._let_go(closing)
+        return control.leave(error, self._told)
 
     def _told(self) -> None:
         """All ranks know that this one has left by an exception."""
-        self._watchdog.stop()
+        self._watchdog.close()
         self._over()
 
     def _closed_by_fork(self) -> None:
@@ -406,17 +405,6 @@ class Runtime(Resource):
         """
         with together(self.control, what, undo, problem, agreed):
             yield
-
-    def tell(self, error: BaseException) -> Thread | None:
-        """Tell the other ranks of an exception on this one, between two calls; they raise a `RankError` in their next.
-
-        Returns the thread that waits for them, or None where all ranks know already, or none of them can be told.
-        """
-        control = self.control
-        if control.size == 1 or control.closed or control.running or control.left is not None or control.is_known(error):
-            return None
-        with held_signals(), control.exclusive.used("telling what has failed"):
-            return control.tell(error)
 
     def check_open(self) -> None:
         """Raise `ClosedError` after `close`."""

@@ -16,7 +16,6 @@ from . import kernels
 from .solution import Solution
 from .system import Callback, System
 
-
 _RHO_BREAKDOWN, _OMEGA_BREAKDOWN = -10, -11  # scipy's codes
 
 

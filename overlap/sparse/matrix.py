@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import Thread
 from typing import Any, Self
 
 import numpy as np
@@ -516,6 +517,12 @@ class Matrix(Freed):
         if self._collectives is not None:
             self._collectives.free()
         self.halo.free()
+
+    def _fail(self, error: BaseException) -> Thread | None:
+        self.team.close()
+        if self._collectives is not None:
+            self._collectives._fail(error)
+        return self.halo._fail(error)
 
 
 class Transposed:

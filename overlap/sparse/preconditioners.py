@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,9 @@ class Preconditioner(Freed):
         z = np.empty_like(inside)
         self.apply(inside, z)
         return A.outward(z).astype(r.dtype, copy=False)
+
+    def _fail(self, error: BaseException) -> Thread | None:
+        return self._matrix.halo.control.tell(error)
 
     def free(self) -> None:
         """Free what it has made beside the matrix (collective); later calls raise `ClosedError`."""

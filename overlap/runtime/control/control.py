@@ -385,38 +385,51 @@ class Control:
             else:
                 self.drop()
 
-    def tell(self, error: BaseException, ended: Callable[[], object] | None = None) -> departure.Departure:
-        """Tell the other ranks of an exception between two calls, without waiting for them.
+    def tell(self, error: BaseException) -> departure.Departure | None:
+        """Tell the other ranks of an exception on this one, between two calls; they raise a `RankError` in their next.
 
-        If `ended` is given, that was the last header: they can make no call any more, and `ended` is called when all have heard of it.
+        Returns the thread that waits for them, or None where they know already, or cannot be told.
         """
-        last = ended is not None
+        if self.size == 1 or self.closed or self.running or self.left is not None or self.is_known(error):
+            return None
+        return self._sent(error, False)
+
+    def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
+        """Tell the other ranks that an exception has ended this one's part; `ended` is called when all have heard of it.
+
+        Returns as `tell`.
+        """
+        return self._sent(error, True, ended)
+
+    def _sent(self, error, last, ended=None):
+        """Have a thread send a header that says what has failed here; it is ours alone until all ranks have met it."""
 
         def met(all_leave):
             self._meetings += 1
             self.mark(error)
-            if ended is not None:
-                if all_leave and self.frees_after_failure:
-                    self.free()
-                else:
-                    self.drop()
-                ended()
+            if not last:
+                return
+            if all_leave and self.frees_after_failure:
+                self.free()
+            else:
+                self.drop()
+            ended()
 
-        found = departure.Departure(
-            self.comm, failure_report(error, last), self.watchdog.deadline_s, met, self._departure
-        )
-        self._departure = found
-        if last:
-            self.closed = True
-            departure.leave(self._member)
+        with held_signals(), self.exclusive.used("telling what has failed"):
+            found = self._departure = departure.Departure(
+                self.comm, failure_report(error, last), self.watchdog.deadline_s, met, self._departure
+            )
+            if last:
+                self.closed = True
+                departure.leave(self._member)
         found.send()
-        return found
+        return found if found.is_alive() else None
 
     def _finish_telling(self):
         """Wait until all ranks have heard of what has failed here: headers are in step again."""
         found, self._departure = self._departure, None
         if found is not None:
-            found.join()
+            found.wait()
 
     def free(self, watchdog: Watchdog | None = None) -> None:
         """Free all communicators (collective), under some other watchdog if this one has ended."""

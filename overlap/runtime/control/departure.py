@@ -17,7 +17,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from time import monotonic
 
 from mpi4py import MPI
@@ -63,19 +63,27 @@ class Departure(threading.Thread):
         self.deadline_s = deadline_s
 
     def send(self) -> None:
-        """Have it sent by a thread, or here where MPI allows no other thread."""
+        """Have it sent by a thread, or here and now where MPI allows no other thread."""
         _departures.add(self)
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            self.start()
-            return
-        late = "other ranks, to be told of an exception on this one," if self._report.failure else "other ranks"
-        with nullcontext() if self.deadline_s is None else limited_to(self.deadline_s, late):
+            with suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+                self.start()
+                return
+        what = "a last meeting of all ranks"
+        if self._report.failure is not None:
+            what = f"telling the other ranks of {self._report.failure[0]}"
+        with nullcontext() if self.deadline_s is None else limited_to(self.deadline_s, what):
             self.run()
+
+    def wait(self) -> None:
+        """Wait until all ranks have met."""
+        if self.ident is not None:  # it was started
+            self.join()
 
     def run(self) -> None:
         try:
             if self._after is not None:
-                self._after.join()
+                self._after.wait()
             all_leave = False
             try:
                 # Not well, whatever the others send: all exchange their reports.
@@ -112,10 +120,9 @@ def _at_exit() -> None:
     if MPI.Is_finalized():
         return
     error = ended_by()
-    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        for comm, deadline_s in _members.values():
-            Departure(comm, Report(leaving=True), deadline_s).send()
-    _members.clear()
+    while _members:  # in the order in which all ranks have made them, where no thread can wait for each
+        comm, deadline_s = _members.pop(next(iter(_members)))
+        Departure(comm, Report(leaving=True), deadline_s if error is not None else None).send()
     waiting = list(_departures)
     aborts = error is not None and "mpi4py.run" in sys.modules  # mpi4py will end the job
     limit_s = None
@@ -125,6 +132,8 @@ def _at_exit() -> None:
         limit_s = max((one.deadline_s or 0.0 for one in waiting), default=0.0)
     began = monotonic()
     for departure in waiting:
+        if departure.ident is None:
+            continue
         departure.join(None if limit_s is None else max(0.0, began + limit_s - monotonic()))
         if departure.is_alive():
             if not aborts:

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from ...errors import InputError
 from .arguments import number_problem
 from .control import Control
+from .departure import Departure
 from .together import together
 from .watchdog import Watchdog
 
@@ -63,6 +64,14 @@ class OwnControl(Control):
     def check(self, call: str, problem: str | None, **agreed: Any) -> None:
         """Raise an `InputError` on all ranks where one has a problem, or values differ. Collective."""
         self.meet(call, agreed, error=None if problem is None else InputError(problem))
+
+    def leave(self, error: BaseException, ended: Callable[[], object]) -> Departure | None:
+        def over() -> None:
+            self._stop.detach()
+            self.watchdog.close()
+            ended()
+
+        return super().leave(error, over)
 
     @contextmanager
     def watching(self, what: str) -> Iterator[MPI.Intracomm]:

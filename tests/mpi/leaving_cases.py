@@ -1,0 +1,194 @@
+"""What `test_leaving` runs on every rank: an exception of the user's on one rank, between two calls."""
+
+import sys
+import threading
+import time
+
+import numpy as np
+from edge_cases import outcome
+from error_cases import Boom, same_message
+from mpi4py import MPI
+
+import overlap
+from overlap.sparse import Jacobi, Matrix
+
+
+def runtime(comm):
+    rt = overlap.Runtime(comm, deadline_s=None)
+    return rt, lambda: rt.pipelined(summing)(range(3), rt.comm)
+
+
+async def summing(z, comm):
+    await comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+
+def plan(comm):
+    made = overlap.FFT2(comm, (2, 4, 4), settings={"wait": "off", "effort": "estimate"})
+    return made, lambda: made.forward(made.real.empty())
+
+
+def halo(comm):
+    made = overlap.Halo(comm, overlap.Blocks((8, 8), (comm.size, 1)), deadline_s=None)
+    return made, lambda: made.exchange(np.zeros(made.local_shape))
+
+
+def halo_of_messages(comm):
+    made = overlap.Halo(comm, overlap.Blocks((8, 8), (comm.size, 1)), transport="messages", deadline_s=None)
+    return made, lambda: made.exchange(np.zeros(made.local_shape))
+
+
+def matrix(comm):
+    own = np.arange(4 * comm.rank, 4 * comm.rank + 4)
+    made = Matrix(comm, own, own[::-1] * 0 + (own + 1) % (4 * comm.size), np.ones(4), 4, deadline_s=None)
+    return made, lambda: made @ np.ones(4)
+
+
+KINDS = (runtime, plan, halo, halo_of_messages, matrix)
+
+
+def used_by(make, comm, raising, uses=2):
+    """Use something in its ``with` block; rank 0 raises before the last use."""
+    made, use = make(comm)
+    with made:
+        use()
+        if comm.rank == 0 or raising == "all":
+            raise Boom(f"of rank {comm.rank}")
+        for _ in range(uses - 1):
+            use()
+
+
+def told(comm, raising="one"):
+    """One rank leaves the block by an exception: the others raise that in their next call, or when they free or close it."""
+    for make in KINDS:
+        for uses in (2, 1):
+            error = outcome(used_by, make, comm, raising, uses)
+            if comm.rank == 0:
+                assert type(error) is Boom, (make, uses, error)
+            else:
+                assert type(error) is overlap.RankError, (make, uses, error)
+                assert error.rank == 0 and error.summary == "error_cases.Boom: of rank 0", (make, error)
+                assert "used_by" in error.traceback_text, (make, error)
+    made, use = runtime(comm)  # the ranks are in step
+    with made:
+        use()
+
+
+def on_all(comm):
+    """All leave by an exception, each by its own: nobody is told of another one's."""
+    for make in KINDS:
+        for _ in range(3):
+            error = outcome(used_by, make, comm, "all")
+            assert type(error) is Boom and str(error) == f"of rank {comm.rank}", (make, error)
+
+
+def inner_block(comm):
+    """A plan on a runtime that others use, too: its end tells the ranks, and the runtime goes on."""
+    with overlap.Runtime(comm, deadline_s=None) as rt:
+        error = outcome(used_by, lambda _: plan(rt), comm, "one")
+        assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
+        rt.pipelined(summing)(range(3), rt.comm)
+        made = matrix(comm)[0]
+        with made:
+            error = outcome(used_by, lambda _: (Jacobi(made), lambda: made.norm(np.inf)), comm, "one")
+            assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
+            made @ np.ones(4)
+
+
+def caught_by_some(comm):
+    """All ranks raise the same, and one leaves by it while the others go on: they are told."""
+    def used():
+        with overlap.Runtime(comm, deadline_s=None) as rt:
+            error = outcome(rt.pipelined(failing), range(3), rt.comm)
+            if comm.rank == 0:
+                raise error
+            rt.pipelined(summing)(range(3), rt.comm)
+
+    async def failing(z, target):
+        await target.Allreduce(MPI.IN_PLACE, np.ones(1))
+        if target.rank == 1:
+            raise Boom(z)
+
+    error = outcome(used)
+    assert type(error) is (overlap.SliceError if comm.rank == 0 else overlap.RankError), error
+    assert "Boom" in error.summary, error
+
+
+def different_ends(comm):
+    """One rank closes while the others call: all are told, and nobody waits."""
+    rt, use = runtime(comm)
+    use()
+    error = outcome(rt.close if comm.rank == 0 else use)
+    assert type(error) is overlap.InputError and "closing a runtime" in str(error), error
+    same_message(comm, error)
+    if comm.rank:
+        assert type(outcome(use)) is overlap.InputError  # again, without waiting for anybody
+    rt.close()
+
+
+def after_a_while(comm):
+    """Who comes late is told, too; meanwhile the other rank has left, and uses other things."""
+    rt, use = runtime(comm)
+
+    def used():
+        with rt:
+            use()
+            if comm.rank == 0:
+                raise Boom("early")
+            comm.recv(source=0)
+            use()
+
+    error = outcome(used)
+    if comm.rank == 0:
+        for other in range(1, comm.size):
+            comm.send(None, other)
+    assert type(error) is (Boom if comm.rank == 0 else overlap.RankError), error
+    wait_for_departures()
+
+
+def wait_for_departures():
+    """Wait for the threads that tell other ranks."""
+    while any(thread.name == "departure" for thread in threading.enumerate()):
+        time.sleep(0.01)
+
+
+def in_a_thread(comm):
+    """An exception that ends the thread which has used a runtime tells the others; one of another thread does not."""
+    before, seen = threading.excepthook, []
+    threading.excepthook = own = lambda args: seen.append(args.exc_type)
+    rt, use = runtime(comm)
+    try:
+        assert threading.excepthook is not own
+        for thread in (threading.Thread(target=raising), threading.Thread(target=raising, args=(use,))):
+            error = outcome(use)
+            assert error is None, error
+            if comm.rank == 0:
+                thread.start()
+                thread.join()
+        if comm.rank:
+            error = outcome(use), outcome(use)
+            error = error[1] or error[0]
+            assert type(error) is overlap.RankError and "in the thread" in error.summary, error
+        else:
+            assert seen == [Boom, Boom], seen
+        rt.close()
+        wait_for_departures()
+        assert threading.excepthook is own
+    finally:
+        threading.excepthook = before
+
+
+def raising(use=None):
+    if use is not None:
+        use()
+    raise Boom("in the thread")
+
+
+def hooks_are_put_back(comm):
+    """Python's hooks are the program's own again when everything was closed."""
+    before = sys.excepthook, threading.excepthook
+    rt, _ = runtime(comm)
+    assert comm.size == 1 or sys.excepthook is not before[0]
+    with plan(comm)[0]:
+        pass
+    rt.close()
+    assert (sys.excepthook, threading.excepthook) == before

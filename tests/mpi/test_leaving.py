@@ -1,0 +1,83 @@
+"""A rank that leaves by an exception between two calls, or ends: nobody waits for it."""
+
+import sys
+
+import commands
+import jobs
+import processes
+import pytest
+
+CASES = "leaving_cases:told,on_all,inner_block,caught_by_some,different_ends,in_a_thread,hooks_are_put_back"
+MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks
+PROGRAM = """
+import sys
+from mpi4py import MPI
+import overlap
+
+def use(rt):
+    async def program(z):
+        await rt.comm.Barrier()
+    rt.pipelined(program)([0])
+
+comm, how = MPI.COMM_WORLD, sys.argv[1]
+rt = overlap.Runtime(comm, deadline_s=1 if how == "never" else None)
+use(rt)
+if comm.rank == 0:
+    if how == "exit":
+        sys.exit(0)
+    raise ValueError("on purpose")
+if how in ("never", "mpi4py"):
+    comm.recv(source=0)
+use(rt)
+"""
+
+
+def test_an_exception_between_two_calls_is_told():
+    jobs.run_job(CASES, 2)
+
+
+@pytest.mark.parametrize("case", ["told", "on_all"])
+def test_on_three_ranks(case):
+    jobs.run_job(f"leaving_cases:{case}", 3)
+
+
+def test_on_one_rank():
+    jobs.run_job("leaving_cases:on_all,hooks_are_put_back", 1)
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_thread_tells_the_others(mpi, request):
+    if mpi == "openmpi":
+        request.getfixturevalue("openmpi")
+    jobs.run_job("leaving_cases:told,on_all,inner_block,after_a_while,in_a_thread", 2, mpi=mpi, env=MULTIPLE)
+
+
+def run_program(tmp_path, how, *options):
+    """Run the program, whose rank 0 ends in the middle; (status, stderr)."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    command, env = processes.launcher_command("mpich")
+    with commands.process(*command, "-n", 2, sys.executable, *options, script, how, env=env) as job:
+        _, err = job.communicate(timeout=commands.DEADLINE_S)
+    return job.returncode, err
+
+
+def test_an_exception_that_ends_the_process_is_told(tmp_path):
+    status, err = run_program(tmp_path, "raise")
+    assert status != 0 and err.count("ValueError: on purpose") == 3, err  # once as the RankError's cause, with its traceback
+    assert "RankError: failed on rank 0: ValueError: on purpose" in err, err
+
+
+def test_the_end_of_a_process_is_told(tmp_path):
+    status, err = run_program(tmp_path, "exit")
+    assert status != 0 and "RankError: failed on rank 0: its process has ended without close()" in err, err
+
+
+def test_the_deadline_ends_a_job_of_which_a_rank_has_failed(tmp_path):
+    status, err = run_program(tmp_path, "never")
+    assert status != 0 and "ValueError: on purpose has ended this rank" in err and "within 1 s" in err, err
+
+
+def test_mpi4py_ends_a_job_of_which_a_rank_has_failed(tmp_path):
+    status, err = run_program(tmp_path, "mpi4py", "-m", "mpi4py")
+    assert status != 0 and "ValueError: on purpose" in err and "has ended this rank" not in err, err
