@@ -1,8 +1,8 @@
 """What all ranks make, use and end together, and how one rank ends its part in it.
 
-By `close` or `free`, as all ranks do. By an exception, of the user's own for one, that leaves a ``with`` block or ends the process on this
-rank alone: then the other ranks are told, and raise a `RankError` in their next call. And by a fork: threads, windows and communicators belong
-to the process that made them, so in the child the object is closed.
+By `close` or `free`, as all ranks do. By an exception, of the user's own for one, that leaves a ``with`` block or
+ends the process on this rank alone: then the other ranks are told, and raise a `RankError` in their next call. And by
+a fork: threads, windows and communicators belong to the process that made them, so in the child the object is closed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Resource(ABC):
             _hooks.install()
 
     def _over(self) -> None:
-        """It has ended."""
+        """Note that it has ended."""
         with _hooks_lock:
             _used.pop(id(self), None)
             if not _used:
@@ -105,7 +105,7 @@ class Freed(Resource):
 
 
 def closed_error(name: str, ended: str, forked: bool) -> ClosedError:
-    """What to raise when something is used that has `ended`, or that belongs to the parent of this process."""
+    """Make what to raise when something is used that has `ended`, or that belongs to the parent of this process."""
     if forked:
         return ClosedError(
             f"expected a {name} in the process that made it, received a call in a child that was forked from it"
@@ -121,7 +121,7 @@ _hooks_lock = threading.RLock()  # an object may be collected while it is held
 
 
 class _Hooks:
-    """What Python calls when an exception ends the process, or a thread: installed as long as there is somebody to tell.
+    """What Python calls when an exception ends the process, or a thread; installed while there is somebody to tell.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ _hooks = _Hooks()
 
 
 def ended_by() -> BaseException | None:
-    """The exception that ends this process, if one does."""
+    """Return the exception that ends this process, if one does."""
     return _hooks.error
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..arrays import chunks, length_of
 from ..errors import ClosedError
+from ..interrupts import held_signals
 from ..runtime import Load
 from .array_spec import ArraySpec
 from .bound import BoundArrays, unowned
@@ -236,11 +237,11 @@ class Transform:
 
     def compute(self, *arrays: np.ndarray, out: Any = None) -> Any:
         """All local work of the call and none of its communication; the result means nothing."""
-        return self._call("compute", arrays, out)
+        return self._held_call("compute", arrays, out)
 
     def communicate(self, *arrays: np.ndarray, out: Any = None) -> Any:
         """The call's exchanges, one after another, and nothing else; no result."""
-        return self._call("exchange", arrays, out)
+        return self._held_call("exchange", arrays, out)
 
     def __call__(self, *arrays: np.ndarray, out: Any = None) -> Any:
         """Transform (collective).
@@ -265,7 +266,7 @@ class Transform:
         SliceError
             On all ranks, when a step failed on one; `out` is undefined, the plan usable.
         """
-        return self._call("whole", arrays, out)
+        return self._held_call("whole", arrays, out)
 
     def run_planes(self, inputs, outputs, what="whole"):
         """Run on lists of planes that are known to fit (collective)."""
@@ -308,6 +309,12 @@ class Transform:
         self._released, self.refinement = True, None
         self._pipelines = self._kernels = self._memory = self._result_memory = None
         self._bound.forget()
+
+    def _held_call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
+        # A call may be several things that all ranks do, above all one of the first, which are compared: what a signal
+        # handler raises between two of them is held, too, and told with the next header.
+        with held_signals():
+            return self._call(what, arrays, out)
 
     def _call(self, what, arrays, out):
         self.check_in_use()

@@ -14,7 +14,8 @@ from ..errors import InputError, formatted, repr_of
 from ..interrupts import held_signals
 from .control.header import Header
 from .load import Load
-from .requests.operations import Operation
+from .requests.operations import Operation, Persistent
+from .requests.requests import AsyncComm
 from .scheduling.agreed_path import AgreedPath, LearningPath
 from .scheduling.known_path import KnownPath
 from .scheduling.straight import StraightPath
@@ -85,7 +86,7 @@ class Pipeline:
         self.slots = [None] * options.depth
         if buffers is not None and problem is None:
             try:
-                self.slots = [buffers() for _ in range(options.depth)]
+                self.slots = _made_slots(buffers, options.depth, runtime.control.comms)
             except KeyboardInterrupt:
                 raise  # the user wants an end now, not at a call that may never come
             except BaseException as error:
@@ -283,6 +284,21 @@ class Pipeline:
         if calls == {SHORT_TRIALS} or best.min() * count > SHORT_S:
             self.wait = list(self._trial)[int(np.argmin(best))]
             self._trial = None
+
+
+def _made_slots(buffers: Callable[[], Any], depth: int, comms: list[Any]) -> list[Any]:
+    """Make the buffers of all slots; persistent requests that are made with them know their likes of the other slots."""
+    slots: list[Any] = []
+    comms = [comm for comm in comms if isinstance(comm, AsyncComm)]
+    likes: dict[tuple[int, int], dict[int, Persistent]] = {}
+    for _ in range(depth):
+        before = [len(comm.persistent) for comm in comms]
+        slots.append(buffers())
+        for which, (comm, first) in enumerate(zip(comms, before)):
+            for place, request in enumerate(comm.persistent[first:]):
+                request.of_slots = likes.setdefault((which, place), {})
+                request.of_slots[id(slots[-1])] = request
+    return slots
 
 
 def _listed(slices: Iterable[Any]) -> tuple[list[Any], BaseException | None]:

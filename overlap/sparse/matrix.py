@@ -514,9 +514,9 @@ class Matrix(Freed):
         for other in self._others.values():  # in the order in which all ranks have made them
             other.free()
         self.team.close()
-        if self._collectives is not None:
+        self.halo.free()  # first: here the ranks see whether one has left, who would not come to free the rest
+        if self._collectives is not None and self.halo.control.left is None:
             self._collectives.free()
-        self.halo.free()
 
     def _fail(self, error: BaseException) -> Thread | None:
         self.team.close()

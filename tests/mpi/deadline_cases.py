@@ -30,9 +30,7 @@ def lost(comm, wait, how, deadline_s):
 
     if how == "never opens" and last:
         time.sleep(1000)
-    with overlap.Runtime(
-        comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s, entry_deadline_s=deadline_s
-    ) as rt:
+    with overlap.Runtime(comm, workers=2, depth=3, wait=wait, deadline_s=deadline_s, entry_deadline_s=deadline_s) as rt:
         pipeline = rt.pipelined(program)
         pipeline(range(10), rt.comm, -1)
         if how == "absent" and last:

@@ -117,7 +117,7 @@ def user_threads(comm):
             thread.join()
             assert found == [None], found
             for error in refused:
-                assert type(error) is RuntimeError, repr(error)
+                assert type(error) is overlap.BusyError, repr(error)
                 assert "'mine'" in str(error) and "'MainThread'" in str(error), error
                 assert "one at a time" in str(error) and "Sums.run" in str(error), error
             here.check()

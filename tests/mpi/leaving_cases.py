@@ -39,7 +39,8 @@ def halo_of_messages(comm):
 
 def matrix(comm):
     own = np.arange(4 * comm.rank, 4 * comm.rank + 4)
-    made = Matrix(comm, own, own[::-1] * 0 + (own + 1) % (4 * comm.size), np.ones(4), 4, deadline_s=None)
+    columns = np.concatenate([own, (own + 1) % (4 * comm.size)])
+    made = Matrix(comm, np.tile(own, 2), columns, np.ones(8), 4, deadline_s=None)
     return made, lambda: made @ np.ones(4)
 
 
@@ -58,7 +59,7 @@ def used_by(make, comm, raising, uses=2):
 
 
 def told(comm, raising="one"):
-    """One rank leaves the block by an exception: the others raise that in their next call, or when they free or close it."""
+    """One rank leaves the block by an exception: the others raise it in their next call, or when they free or close."""
     for make in KINDS:
         for uses in (2, 1):
             error = outcome(used_by, make, comm, raising, uses)
@@ -96,6 +97,7 @@ def inner_block(comm):
 
 def caught_by_some(comm):
     """All ranks raise the same, and one leaves by it while the others go on: they are told."""
+
     def used():
         with overlap.Runtime(comm, deadline_s=None) as rt:
             error = outcome(rt.pipelined(failing), range(3), rt.comm)

@@ -15,6 +15,7 @@ from error_cases import PATIENCE_S, raised, same_message
 from mpi4py import MPI
 
 import overlap
+from overlap.fft.planning import refining
 from overlap.runtime.scheduling.job import Failure, Job
 from overlap.runtime.scheduling.scheduler import Scheduler
 
@@ -226,3 +227,30 @@ def interrupted_in_preflight(comm):
         raised(kind, program, range(5))
         rt.enter = original
         program(range(5))
+
+
+def interrupted_in_first_calls(comm):
+    """Ctrl-C between two things that one of a plan's first calls does on all ranks: told to the others."""
+    with overlap.FFT2(comm, (4, 8, 8)) as plan:
+        u = plan.real.empty()
+        u[...] = np.random.default_rng(comm.rank).random(u.shape)
+        expected = plan.forward(u).copy()
+        for moment in (1, 2, 3, 4):  # of the clock's looks, before and after the call that is compared
+            assert plan.forward.refinement is not None
+            looks = 0
+
+            def clock():
+                nonlocal looks
+                looks += 1
+                if looks == moment and comm.rank == 0:
+                    signal.raise_signal(signal.SIGINT)
+                return time.perf_counter()
+
+            def two_calls():
+                plan.forward(u)
+                plan.forward(u)
+
+            with patch.object(refining, "perf_counter", clock):
+                error = outcome(two_calls)
+            assert type(error) is (overlap.RankError if comm.rank else KeyboardInterrupt), (moment, error)
+            np.testing.assert_allclose(plan.forward(u), expected)

@@ -334,3 +334,38 @@ def left_by_another_slice(comm):
                 error = raised(overlap.SliceError, pipeline, range(slices), True)
                 assert "of the first call" in str(error)
                 pipeline(range(slices), False)
+
+
+def persistent_of_slots(comm):
+    """A slice fails in a program whose slots have requests of their own, made with their buffers."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for rt in runtimes(comm):
+
+        def buffers():
+            mine, there, sums = np.zeros(1), np.zeros(1), np.zeros(1)
+            kept = [rt.comm.Recv_init(there, left), rt.comm.Send_init(mine, right)]
+            if hasattr(MPI.Comm, "Allreduce_init") and MPI.Get_version() >= (4, 0):
+                kept.append(rt.comm.Allreduce_init(mine, sums))
+            return mine, there, sums, kept
+
+        async def program(z, slot, bad, out):
+            mine, there, sums, kept = slot
+            mine[0] = 10.0 * z + comm.rank
+            await all_of(*kept[:2])
+            if z == bad and comm.rank == comm.size - 1:
+                raise ValueError("on purpose")
+            for total in kept[2:]:
+                await total
+                assert sums[0] == 10.0 * z * comm.size + sum(range(comm.size))
+            out[z] = there[0]
+
+        pipeline = rt.pipelined(program, buffers=buffers, depth=3)
+        for bad in (None, 4, 0, 8, None):
+            out = np.zeros(9)
+            try:
+                pipeline(range(9), bad, out)
+            except overlap.SliceError as error:
+                assert (error.rank, error.slice) == (comm.size - 1, str(bad)), error
+            else:
+                assert bad is None
+                np.testing.assert_array_equal(out, 10.0 * np.arange(9) + left)

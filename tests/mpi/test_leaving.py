@@ -33,12 +33,12 @@ use(rt)
 
 
 def test_an_exception_between_two_calls_is_told():
-    jobs.run_job(CASES, 2)
+    jobs.run_job(CASES, 2, deadline_s=60, fresh=True)  # halos that were left keep their communicators
 
 
 @pytest.mark.parametrize("case", ["told", "on_all"])
 def test_on_three_ranks(case):
-    jobs.run_job(f"leaving_cases:{case}", 3)
+    jobs.run_job(f"leaving_cases:{case}", 3, fresh=True)
 
 
 def test_on_one_rank():
@@ -64,7 +64,9 @@ def run_program(tmp_path, how, *options):
 
 def test_an_exception_that_ends_the_process_is_told(tmp_path):
     status, err = run_program(tmp_path, "raise")
-    assert status != 0 and err.count("ValueError: on purpose") == 3, err  # once as the RankError's cause, with its traceback
+    assert status != 0 and err.count("ValueError: on purpose") == 3, (
+        err
+    )  # once as the RankError's cause, with its traceback
     assert "RankError: failed on rank 0: ValueError: on purpose" in err, err
 
 

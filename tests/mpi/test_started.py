@@ -8,6 +8,7 @@ CASES = (
     "started",
     "messages",
     "persistent",
+    "persistent_of_slots",
     "failing_with_one_pending",
     "forgotten",
     "left_by_another_slice",

@@ -1,12 +1,13 @@
 """A rank's last header, with which it leaves the others.
 
-Every `Control` of several ranks ends on each of them with one header more: of `close`; of an exception that leaves a ``with`` block,
-or ends the process, on that rank alone; or of the end of the process, where nothing was closed. Whatever another rank does then, a call,
-`close` or the same, its header meets this one, and so nobody waits for a rank that has gone.
+Every `Control` of several ranks ends on each of them with one header more: of `close`; of an exception that leaves a
+``with`` block, or ends the process, on that rank alone; or of the end of the process, where nothing was closed.
+Whatever another rank does then, a call, `close` or the same, its header meets this one, and so nobody waits for a
+rank that has gone.
 
-A rank that closes waits there for the others, as in any call. One that leaves by an exception must not: others may come late, or never.
-A thread sends its header, and waits beyond the ``with`` block if need be, until the process ends. Below ``MPI_THREAD_MULTIPLE`` no thread
-may do that, and the rank waits itself, up to its deadline.
+A rank that closes waits there for the others, as in any call. One that leaves by an exception must not: others may
+come late, or never. A thread sends its header, and waits beyond the ``with`` block if need be, until the process
+ends. Below ``MPI_THREAD_MULTIPLE`` no thread may do that, and the rank waits itself, up to its deadline.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from .reports import Report
 
 MPI4PY_S = 1.0  # for others to be told, where mpi4py ends the job at the end of a process that has failed
 
-_members: dict[int, tuple[MPI.Intracomm, float | None]] = {}  # communicators whose last header is to come, and deadlines
+_members: dict[
+    int, tuple[MPI.Intracomm, float | None]
+] = {}  # communicators whose last header is to come, and deadlines
 _departures: set[Departure] = set()  # whose headers other ranks have not met yet
 
 
@@ -114,8 +117,8 @@ def leave(key: int) -> None:
 def _at_exit() -> None:
     """Leave what was not closed, and wait until the other ranks have met what this one has sent.
 
-    MPI must not be finalised while a thread is in it. A process that has ended well waits as long as the others, which it would in
-    ``MPI_Finalize`` anyway; one that an exception has ended waits up to the deadline, and then ends the job.
+    MPI must not be finalised while a thread is in it. A process that has ended well waits as long as the others, which
+    it would in ``MPI_Finalize`` anyway; one that an exception has ended waits up to the deadline, and then ends the job.
     """
     if MPI.Is_finalized():
         return
@@ -138,14 +141,14 @@ def _at_exit() -> None:
         if departure.is_alive():
             if not aborts:
                 abort(
-                    f"{formatted(error)[0] if error is not None else ''} has ended this rank, and other ranks have made no call "
-                    f"in which they could be told of it within {limit_s:g} s"
+                    f"{'' if error is None else formatted(error)[0]} has ended this rank, and other ranks have made "
+                    f"no call in which they could be told of it within {limit_s:g} s"
                 )
             return
 
 
 def _forget() -> None:
-    """The communicators are the parent's."""
+    """Forget the communicators: they are the parent's."""
     _members.clear()
     _departures.clear()
 

@@ -1,4 +1,4 @@
-"""What ranks tell each other where a header has shown that not all is well, and the one exception that they make of it."""
+"""What ranks tell each other where a header shows that not all is well, and the one exception that they make of it."""
 
 from __future__ import annotations
 

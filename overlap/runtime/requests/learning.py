@@ -31,11 +31,11 @@ class Recorded:
             started = []
             for request in requests:
                 if isinstance(request, Start):
-                    started.append(await Start(request.operation.on_scratch()))
+                    started.append(await Start(request.operation.on_scratch(resources)))
                 elif isinstance(request, Pending):
                     await started[request.number]
                 else:
-                    await (request.on_scratch() if isinstance(request, Operation) else request)
+                    await (request.on_scratch(resources) if isinstance(request, Operation) else request)
 
         return skeleton
 

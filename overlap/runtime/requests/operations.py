@@ -107,8 +107,8 @@ class Operation(Request):
     described = signatures.described
     sent = signatures.sent
 
-    def on_scratch(self) -> Operation:
-        """Make the same operation on buffers of its own, so that it moves no user's data."""
+    def on_scratch(self, resources: object = None) -> Operation:
+        """Make the same operation, for the slot with these buffers, on buffers of its own: it moves no user's data."""
         return type(self)(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
 
     def __str__(self) -> str:
@@ -197,13 +197,19 @@ class Persistent(Operation):
     """An operation whose arguments are handed to MPI once: ``await`` it as often as you like.
 
     Made by ``comm.Send_init`` and the like outside of slice programs. It belongs to one slice at a time.
+
+    Attributes
+    ----------
+    of_slots : dict
+        Its like for every slot of a pipeline, if it was made with the buffers of one: by the `id` of a slot's buffers.
     """
 
-    __slots__ = ("_to_nobody", "request")
+    __slots__ = ("_to_nobody", "of_slots", "request")
 
     def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(comm, name, args, kwargs)
         self._to_nobody = signatures.has_nobody(self)
+        self.of_slots: dict[int, Persistent] = {}
         self.awaited = True  # to make one, and not to use it, is no mistake
         self.request: Any = None
         self.renew()
@@ -228,9 +234,15 @@ class Persistent(Operation):
         if blocking:
             self.made[0].Wait()
 
-    def on_scratch(self) -> Operation:
-        """Itself: a persistent collective matches no other kind."""
-        return self
+    def on_scratch(self, resources: object = None) -> Operation:
+        """Make an operation that the other ranks' requests match, for the slot with these buffers.
+
+        A message matches whatever kind of call has sent it. A persistent collective matches nothing but the request that
+        the other ranks made at the same time: that is the slot's own, if each has one, else this one.
+        """
+        if signatures.is_send(self) or signatures.is_receive(self):
+            return Operation(self.comm, self.name, _copied(self.args), _copied(self.kwargs))
+        return self.of_slots.get(id(resources), self)
 
     def __str__(self) -> str:
         return f"{self.name}_init on communicator {self.comm.number}"

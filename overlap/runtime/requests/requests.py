@@ -152,6 +152,7 @@ class AsyncComm:
 
     rank: int
     size: int
+    persistent: list[Persistent]  # its requests that are kept
     broken = False  # an exception has made it unusable
 
     if TYPE_CHECKING:  # the calls of `CALLS`, which are made below
@@ -164,7 +165,7 @@ class AsyncComm:
         self._wrap = wrap
         self.weight = weight(source.rank, source.size)
         self.number = number
-        self._persistent: list[Persistent] = []
+        self.persistent = []
         self._handle: Any = None
         self.renew()
 
@@ -188,14 +189,14 @@ class AsyncComm:
         self._handle.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self._handle.rank
         self.size = self._handle.size
-        for request in self._persistent:
+        for request in self.persistent:
             request.renew()
 
     def free(self) -> None:
         """Free the persistent requests, the duplicate, and the source if it was made here (collective)."""
-        for request in self._persistent:
+        for request in self.persistent:
             request.free()
-        self._persistent.clear()
+        self.persistent.clear()
         self._handle.Free()
         if self.owns_source:
             self._source.Free()
@@ -215,7 +216,7 @@ class AsyncComm:
         """Make a persistent request: outside of pipelines, by the calling thread."""
         self.runtime.control.check_idle()
         request = Persistent(self, name, args, kwargs)
-        self._persistent.append(request)
+        self.persistent.append(request)
         return request
 
 

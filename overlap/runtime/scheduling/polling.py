@@ -36,9 +36,16 @@ class Polling(Waiting):
             self._look()
 
     def wait_unused(self, operation):
-        if type(operation) is Persistent:
-            while any(label.operation is operation for _, label in self._in_flight):
-                self._look()
+        if type(operation) is not Persistent:
+            return
+        label = None
+        while any(flying.operation is operation for _, flying in self._in_flight):
+            if label is None:  # other ranks may never come to complete it: the deadline counts
+                label = f"{operation}, which is under way for another slice,"
+                self.begin(label)
+            self._look()
+        if label is not None:
+            self.end(label)
 
     def issue(self, slot, operation):
         self.make_room()
