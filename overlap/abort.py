@@ -50,6 +50,7 @@ def limited_to(seconds: float, what: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()
         faulthandler.cancel_dump_traceback_later()
 
 

@@ -390,7 +390,7 @@ class Halo(Freed):
         if self.freed:
             return
         if self.control.left is not None:  # who has left by an exception does not come to free anything
-            self._let_go()
+            self.let_go()
             return
         try:
             if self._active and self._news.failure is None:
@@ -399,14 +399,14 @@ class Halo(Freed):
             self._requests.end()
         except OverlapError:
             if self.control.left is not None:
-                self._let_go()
+                self.let_go()
             raise
         self._undo()
 
-    def _let_go(self) -> None:
-        """End this rank's part, where another one has left."""
+    def let_go(self) -> None:
+        """End this rank's part without the others: one of the ranks has left."""
         self.freed, self._active = True, False
-        self.control.close()
+        self.control.abandon()
         self._over()
 
     def _fail(self, error: BaseException) -> Thread | None:
@@ -420,7 +420,7 @@ class Halo(Freed):
             self.free()
             return None
         if self.control.left is not None:
-            self._let_go()
+            self.let_go()
             return None
         self.freed, self._active = True, False
         self._news.tell(error)  # for ranks that wait in a round; the header is for those in any other call

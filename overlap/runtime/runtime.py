@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mpi4py import MPI
 
-from ..errors import InputError, OverlapError, ThreadLevelError
+from ..errors import InputError, OverlapError, SliceError, ThreadLevelError
 from ..freed import Resource
 from ..interrupts import held_signals
 from .control.arguments import number_problem, options_problem
@@ -447,6 +447,8 @@ class Runtime(Resource):
         control.mark(error)
         if isinstance(cause, KeyboardInterrupt) or (cause is not None and cause is signals.error):
             raise control.mark(cause) from error
+        if isinstance(error, SliceError) and error.rank != control.rank:
+            cause = None  # what has failed here, if anything, came of what failed there, or at the same time
         raise error from cause
 
 

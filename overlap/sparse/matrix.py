@@ -511,15 +511,29 @@ class Matrix(Freed):
         if self.freed:
             return
         self.freed = True
-        for other in self._others.values():  # in the order in which all ranks have made them
-            other.free()
         self.team.close()
-        self.halo.free()  # first: here the ranks see whether one has left, who would not come to free the rest
-        if self._collectives is not None and self.halo.control.left is None:
-            self._collectives.free()
+        try:
+            self.halo.free()  # first: here the ranks see whether one has left, who does not come to free the rest
+        finally:
+            left = self.halo.control.left is not None
+            for other in self._others.values():  # in the order in which all ranks have made them
+                other._let_go() if left else other.free()
+            if self._collectives is not None and not left:
+                self._collectives.free()
+
+    def _let_go(self) -> None:
+        """End this rank's part without the others: one of the ranks has left."""
+        self.freed = True
+        self.team.close()
+        self.halo.let_go()
 
     def _fail(self, error: BaseException) -> Thread | None:
+        if self.freed:
+            return None
+        self.freed = True
         self.team.close()
+        for other in self._others.values():  # in which ranks wait only within calls of this one
+            other._let_go()
         if self._collectives is not None:
             self._collectives._fail(error)
         return self.halo._fail(error)

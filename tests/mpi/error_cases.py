@@ -375,3 +375,30 @@ def skeletons(comm):
                     )
                     check_slice_error(comm, error, comm.size - 1, bad)
                 pipeline(range(slices), -1)
+
+
+def first_cause(comm):
+    """A rank whose slices fail on what a failed rank sends in place of results is not taken for the cause."""
+    last = comm.size - 1
+    for wait, workers in (("off", 1), ("block", 2), ("poll", 1), ("poll", 2)):
+        with overlap.Runtime(comm, wait=wait, workers=workers, depth=3, deadline_s=20) as rt:
+
+            async def program(z, bad):
+                found = np.full(1, float(z))
+                await rt.comm.Allreduce(MPI.IN_PLACE, found)
+                assert found[0] == comm.size * z, (z, found)
+                if z == bad and comm.rank == last:
+                    raise Boom(z)
+                await rt.comm.Allreduce(MPI.IN_PLACE, found)
+                assert found[0] == comm.size**2 * z, (z, found)
+
+            async def skeleton(z, bad):
+                for _ in range(2):
+                    await rt.comm.Allreduce(MPI.IN_PLACE, np.full(1, -1.0))
+
+            for pipeline in (rt.pipelined(program), rt.pipelined(program, skeleton=skeleton)):
+                for count in (9, 9, 9, 1):  # the first one finds out what slices await
+                    for bad in (0, count // 2, count - 1):
+                        error = raised(overlap.SliceError, pipeline, range(count), bad)
+                        check_slice_error(comm, error, last, bad)
+                    pipeline(range(count), -1)

@@ -8,6 +8,7 @@ from marks import exhaustive
 LEAKY = {"error_cases:bad_start", "error_cases:buffers_after_a_bad_start"}
 AGREED = (
     "error_cases:several_ranks_at_once",
+    "error_cases:first_cause",
     "error_cases:results_survive",
     "error_cases:different_programs",
     "input_cases:input_errors",

@@ -166,7 +166,7 @@ class Control:
     def meet_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
         """As `meet_for`, inside of a call that has made sure that nobody else is in one; `leaving`: for the last time."""
         signals = held_signals()
-        if error is None:
+        if error is None and not leaving:  # the end is made all the same, and what a handler has raised is raised then
             error = signals.error
         call, numbers = header.call, self._numbers
         self._meetings += 1

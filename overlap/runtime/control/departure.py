@@ -118,7 +118,7 @@ def _at_exit() -> None:
     """Leave what was not closed, and wait until the other ranks have met what this one has sent.
 
     MPI must not be finalised while a thread is in it. A process that has ended well waits as long as the others, which
-    it would in ``MPI_Finalize`` anyway; one that an exception has ended waits up to the deadline, and then ends the job.
+    it does in ``MPI_Finalize`` anyway; one that an exception has ended waits up to the deadline, then ends the job.
     """
     if MPI.Is_finalized():
         return

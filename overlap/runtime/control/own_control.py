@@ -11,9 +11,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ...errors import InputError
+from . import departure
 from .arguments import number_problem
 from .control import Control
-from .departure import Departure
 from .together import together
 from .watchdog import Watchdog
 
@@ -65,7 +65,7 @@ class OwnControl(Control):
         """Raise an `InputError` on all ranks where one has a problem, or values differ. Collective."""
         self.meet(call, agreed, error=None if problem is None else InputError(problem))
 
-    def leave(self, error: BaseException, ended: Callable[[], object]) -> Departure | None:
+    def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
         def over() -> None:
             self._stop.detach()
             self.watchdog.close()
@@ -101,6 +101,14 @@ class OwnControl(Control):
         """Wait for the sums."""
         with self.watchdog.watching("a sum over all ranks"):
             request.Wait()
+
+    def abandon(self) -> None:
+        """End this rank's part without a last header: all ranks know that one has left (local)."""
+        if not self.closed:
+            self._stop.detach()
+            departure.leave(self._member)
+            self.drop()
+            self.watchdog.close()
 
     def close(self) -> None:
         """Free the communicator and end the watchdog (collective)."""

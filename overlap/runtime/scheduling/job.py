@@ -27,7 +27,17 @@ AGREE = "agree"  # in place of a skeleton: nothing is learned, every operation i
 
 
 class Failure:
-    """The first thing that went wrong on this rank."""
+    """The first thing that went wrong on this rank.
+
+    Attributes
+    ----------
+    issued : int
+        Operations and turns that this rank had begun to issue by then; the order in which they are issued is that of
+        all ranks. What a draining slice sends means nothing, and may have another rank's slice fail too. Such a failure
+        comes after an operation that the draining rank issued after its own: so the cause has the smaller number.
+    """
+
+    issued = 0
 
     def __init__(self, key, error):
         self.key = "?" if key is None else text_of(key)
@@ -60,6 +70,8 @@ class Job:
         with `lock` held.
     resume : callable
         ``resume(slot)`` has a worker advance the slot; set by the communicator thread.
+    issued : int
+        Operations and turns that were issued, the one among them that is being issued.
     running : int
         Slots that a worker has, or will have.
     closing : bool
@@ -79,7 +91,7 @@ class Job:
         self.posted = self.resume = None
         self.trace = trace
         self.lock = RLock()  # a signal handler may fail the job as well
-        self.running = 0
+        self.running = self.issued = 0
         self.failure = None
         self.first_ended = False
         self.stopping = False  # no more computing: this rank failed, or all have agreed to stop
@@ -96,7 +108,10 @@ class Job:
     def fail(self, key, error):
         """Keep the first failure of this rank; from now on the slots drain."""
         # The text is made without the lock: that runs the user's code.
+        issued = self.issued
         failure = Failure(key, error) if self.failure is None else None
+        if failure is not None:
+            failure.issued = issued
         with self.lock:
             if self.failure is None:
                 self.failure = failure

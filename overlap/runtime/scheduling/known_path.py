@@ -58,11 +58,12 @@ class KnownPath(StraightPath):
         return agreements
 
     def run(self) -> Exception | None:
-        self.job, self._failure, self._waiting_s = None, None, 0.0
+        self.job, self._failure, self._waiting_s, self._issued = None, None, 0.0, 0
         started = perf_counter()
         for key, step, issued in self._known:
             if issued:
                 self._wait_for(key, step)
+                self._issued += 1
             elif self._failure is None:
                 try:
                     step()

@@ -39,6 +39,7 @@ from .waiting import Blocking, Inline, NotIssued, tried
 
 COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
 _left_behind = 0
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass
@@ -176,9 +177,10 @@ class Scheduler:
                     parked.append(slot)
                     continue
                 rotation.append(slot)
+                issued += 1
+                job.issued = issued  # before its result can be used by any slice
                 if not self._issue(slot, item):
                     return False
-                issued += 1
                 if issued % self.agree_every == 0 and not self._stopping:
                     if not self._agree(self._agreements.ended()):
                         return False
@@ -259,7 +261,9 @@ class Scheduler:
         run = slot.current
         run.error = error
         run.awaited -= 1
+        self._job.issued -= 1  # it is issued on scratch: what this does elsewhere comes after the failure
         self._job.fail(run.key, error)
+        self._job.issued += 1
         self._waiting.resume(slot)
         return self._waiting.take(slot)
 
@@ -342,7 +346,8 @@ class Scheduler:
             return None
         if problem:
             self._differ(problem)
-        origin = self._least(rank if job.failure is not None else size)
+        # The first cause, not what its scratch values have caused elsewhere: see `Failure.issued`.
+        origin = self._least(job.failure.issued * size + rank if job.failure is not None else _NEVER) % size
         text = b""
         if rank == origin:
             failure = job.failure

@@ -83,7 +83,8 @@ class StraightPath:
         self._left = False  # something has shown that is the scheduler's matter
         self._problem: str | None = None  # what an agreement has found: see `Agreements.ended`
         self._over = False  # that was the last one
-        self._issued = 0  # operations and turns
+        self._issued = 0  # operations and turns,
+        self._failed_at = 0  # as many of them when something failed: see `Failure.issued`
         depth = len(resources)
         self._slots = [
             StraightSlot(index, depth, keys[index::depth], resources[index]) for index in range(min(depth, len(keys)))
@@ -100,6 +101,7 @@ class StraightPath:
             self.job.fail(key, error)
         elif self._failure is None:
             self._failure, self._left = (key, error), True
+            self._failed_at = self._issued
 
     def run(self) -> Exception | None:
         """Run all slices to their end; returns the error of all ranks, or None."""
@@ -147,6 +149,7 @@ class StraightPath:
     def _leave(self, agreements, rotation):
         """Have the scheduler go on."""
         self.job, waiting = self._make_job()
+        self.job.issued = self._issued if self._failure is None else self._failed_at
         begun = Begun(agreements, self._issued, None, self._problem, self._over)
         if not self._over:
             begun = self._handed_over(begun, rotation, waiting)
