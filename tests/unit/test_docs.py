@@ -49,7 +49,11 @@ def test_files_that_pages_and_readme_link_to_are_there():
 def test_one_version_everywhere():
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
     assert f"version: {version}\n" in (PROJECT / "CITATION.cff").read_text()
-    assert re.search(r"^## ([\d.]+)", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == version
+    headings = re.findall(r"^## ([\d.]+)(.*)", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    if headings[0][1] == " (unreleased)":  # what is on its way to the next one
+        following, _ = headings.pop(0)
+        assert [int(part) for part in following.split(".")] > [int(part) for part in version.split(".")]
+    assert headings[0][0] == version
 
 
 def test_the_readme_is_short_and_begins_with_the_picture():
