@@ -250,20 +250,31 @@ def other_arguments(comm):
         data = bytearray([rank] * 3)
         fast.Bcast(data, root=np.int64(size - 1))
         assert data == bytearray([size - 1] * 3)
-        for dtype in ("e", "g", "G", "m8[s]"):  # moved as they are, though there are no reductions of them
-            block = np.arange(3).astype(dtype) * (rank == 0)
-            pieces = np.zeros((size, 3), block.dtype)
-            fast.Bcast(block)
-            fast.Gather(block, pieces if rank == 0 else None)
-            fast.Scatter(pieces if rank == 0 else None, block)
-            fast.Allgather(block, pieces)
-            assert (pieces == np.arange(3).astype(block.dtype)).all(), (dtype, pieces)
+        _moved(fast, comm, "m8[s]")
         fast.Allreduce(np.zeros(0), np.zeros(0))
         fast.Bcast(np.zeros((0, 3)))
         volume = np.full((2, 3, 4), 1.0, np.float32)
         total = np.empty_like(volume)
         fast.Allreduce(volume, total)
         assert (total == size).all()
+
+
+def _moved(fast, comm, dtype):
+    """Values are moved as they are, though there are no reductions of their type."""
+    first = comm.rank == 0
+    block = np.arange(3).astype(dtype) * first
+    pieces = np.zeros((comm.size, 3), block.dtype)
+    fast.Bcast(block)
+    fast.Gather(block, pieces if first else None)
+    fast.Scatter(pieces if first else None, block)
+    fast.Allgather(block, pieces)
+    assert (pieces == np.arange(3).astype(block.dtype)).all(), (dtype, pieces)
+
+
+def types_without_reductions(comm):
+    with Collectives(comm) as fast:
+        for dtype in "egG":
+            _moved(fast, comm, dtype)
 
 
 def many_instances(comm, count):

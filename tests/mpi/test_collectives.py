@@ -39,6 +39,12 @@ def test_arguments(ranks):
     jobs.run_job(SHORT, ranks)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_types_without_reductions(ranks):
+    jobs.run_job("collectives_cases:types_without_reductions", ranks)
+
+
 @pytest.mark.parametrize("few", [True, exhaustive(False)])
 def test_types_and_operations(few):
     for ranks in (1, 3):  # one compiles what three would compile at the same time
