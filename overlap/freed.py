@@ -18,11 +18,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from .errors import ClosedError
+from .uncopied import Uncopied
 
 TOLD_S = 2.0  # for other ranks that leave the same block by the same exception; who comes later is told by a thread
 
 
-class Resource(ABC):
+class Resource(Uncopied, ABC):
     """A context manager that all ranks enter and leave together."""
 
     _forked = False  # this process is a child of the one that made it

@@ -6,7 +6,9 @@ from .distribution import Distribution, part_of
 from .exchange import mpi_type
 from .layout import Layout, box_shape, contiguous, offset
 from .masks import mask_problem, refuse_masks
+from .memory import overlaps_itself
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
+from .placed import placed_as
 from .stages import Stage, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, same_ranks, subcomms
@@ -42,8 +44,10 @@ __all__ = [
     "moved",
     "mpi_type",
     "offset",
+    "overlaps_itself",
     "part_of",
     "parts_on_rank_0",
+    "placed_as",
     "refuse_masks",
     "same_ranks",
     "shares",

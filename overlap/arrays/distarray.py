@@ -13,7 +13,7 @@ from ..errors import InputError
 from . import redistribution, storage
 from .distribution import Distribution, Placed
 from .masks import refuse_masks
-from .placed import PlacedArray
+from .placed import PlacedArray, placed_as
 from .topology import is_freed
 
 
@@ -64,7 +64,7 @@ class DistArray(PlacedArray):
             raise InputError(problem)
         if array.shape != where.shape:
             raise InputError(f"expected a local part of shape {where.shape}, received {array.shape}")
-        found = cls.placed(array, None, where)
+        found = placed_as(cls, array, None, where)
         found.comm = comm
         return found
 
@@ -114,7 +114,7 @@ class DistArray(PlacedArray):
             shall be distributed like must be over the same ranks.
         """
         comm, where = self._known()
-        return self.placed(*redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights))
+        return placed_as(type(self), *redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights))
 
     def save(
         self,

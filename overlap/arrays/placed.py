@@ -7,13 +7,15 @@ opposite: all that numpy makes by itself is a `LocalArray`, and whatever keeps i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import InputError
 from .distribution import Distribution
 from .topology import is_communicator, is_freed, same_ranks
+
+Kind = TypeVar("Kind", bound="PlacedArray")
 
 
 class LocalArray(np.ndarray):
@@ -44,16 +46,8 @@ class PlacedArray(np.ndarray):
     comm: Any = None
     _where: Distribution = None  # type: ignore[assignment]  # None only while an array is unpickled
 
-    @classmethod
-    def placed(cls, array: np.ndarray, comm: Any, where: Distribution) -> Self:
-        """Return a view of an array as the part of a global one, all of which is known to fit."""
-        found: Any = np.asarray(array).view(LocalArray)
-        found.__class__ = cls
-        found.__dict__.update(comm=comm, _where=where)
-        return found
-
     def __array_finalize__(self, parent: Any) -> None:
-        # numpy comes here with views, copies, parts and permutations alike; what keeps its place is made by `placed`.
+        # numpy comes here with views, copies, parts and permutations alike; what keeps its place is of `placed_as`.
         if parent is not None:
             self.__class__ = LocalArray  # type: ignore[assignment]
 
@@ -68,7 +62,7 @@ class PlacedArray(np.ndarray):
         """Return an array of this rank's with a distribution or, if it has none, as a plain ndarray."""
         if where is None or array.shape != where.shape:
             return np.asarray(array)
-        return self.placed(array, self.comm, where)
+        return placed_as(type(self), array, self.comm, where)
 
     @property
     def global_shape(self) -> tuple[int, ...]:
@@ -223,6 +217,14 @@ class PlacedArray(np.ndarray):
         )
 
 
+def placed_as(kind: type[Kind], array: np.ndarray, comm: Any, where: Distribution) -> Kind:
+    """Return a view of an array as the part of a global one, known to fit; `kind` is a `PlacedArray`."""
+    found: Any = np.asarray(array).view(LocalArray)
+    found.__class__ = kind
+    found.__dict__.update(comm=comm, _where=where)
+    return found
+
+
 def _local_part(array: Any) -> Any:
     """Return a placed array as an ndarray, anything else as it is."""
     return np.asarray(array) if isinstance(array, PlacedArray) else array
@@ -270,7 +272,7 @@ def _in_place_of(found: Any, placed: list[PlacedArray]) -> Any:
                 comm = array.comm
                 if comm is None:  # one that was unpickled
                     comm = next((one.comm for one in placed if one.comm is not None), None)
-                return array.placed(found, comm, array._where)
+                return placed_as(type(array), found, comm, array._where)
     return found
 
 

@@ -72,6 +72,11 @@ def arrays_nbytes(shape: tuple[int, ...], dtype: Any, ranks: int) -> int:
     return 2 * math.prod(max(1, length) for length in shape) * np.dtype(dtype).itemsize // ranks
 
 
+def fields_nbytes(points: tuple[int, ...], dtype: Any, ranks: int) -> int:
+    """Return the bytes of one plane or field of so many points on each of some ranks, about."""
+    return math.prod(points) * np.dtype(dtype).itemsize // ranks
+
+
 def memory_nbytes() -> int:
     """Return the memory of this computer, or of the control group that this process is confined to."""
     nbytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import DistArray, Distribution, mask_problem, same_ranks
+from ..arrays import DistArray, Distribution, mask_problem, overlaps_itself, placed_as, refuse_masks, same_ranks
+from ..errors import InputError
 from .engine.fftw import empty
 
 
@@ -78,8 +79,18 @@ class ArraySpec:
         )
 
     def wrap(self, array: np.ndarray) -> DistArray:
-        """Return the local `array`, which is of this shape, as a `DistArray`."""
-        return DistArray.placed(array, self.comm, self.distribution)
+        """Return the local `array` as a `DistArray`.
+
+        Raises
+        ------
+        InputError
+            On this rank, when it is of another shape, or is a masked array.
+        """
+        refuse_masks(array=array)
+        array = np.asarray(array)
+        if array.shape != self.shape:
+            raise InputError(f"expected an array of local shape {self.shape}, received {array.shape}")
+        return placed_as(DistArray, array, self.comm, self.distribution)
 
     def empty(self) -> DistArray:
         """Make an uninitialised, aligned `DistArray`."""
@@ -101,6 +112,16 @@ class ArraySpec:
             )
         if self.contiguous and not array.flags.c_contiguous:
             return f"expected {name} of local shape {self.shape} and C-contiguous, received strides {array.strides}"
+        return None
+
+    def target_problem(self, array: Any, name: str) -> str | None:
+        """Return what is wrong with an array to write one of these to, or None."""
+        if problem := self.problem(array, name):
+            return problem
+        if not array.flags.writeable:
+            return f"expected {name} to be writeable, received a read-only array"
+        if overlaps_itself(array):
+            return f"expected {name} with a place in memory for each element, received strides {array.strides}"
         return None
 
     def place_problem(self, array: Any, name: str) -> str | None:

@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Layout
-from .arguments import integers, memory_problem, path_problem, shown
+from ..errors import InputError
+from .arguments import fields_nbytes, integers, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
 from .bracket_transform import BracketTransform, buffers, exchanging_stages, nbytes_of_buffers
@@ -132,6 +133,7 @@ class Bracket(Plan):
                 or path_problem(path)
                 or (path and _disagreement("ranks, shape and layout of a plan with a tuning file", kinds))
                 or memory_problem(2 * 16 * prod(sizes) // self.comm.size)
+                or memory_problem(fields_nbytes(integers(points or ()) or (), complex, 1))  # a plane, at least
             )
             self.runtime.preflight(
                 problem, plan="Bracket", spacing=spacing, points=points, tuning=path, **asdict(requested)
@@ -206,11 +208,13 @@ class Bracket(Plan):
     @property
     def nbytes(self) -> int:
         """Memory of the advecting field's gradient on this rank, in bytes."""
+        self._check_in_use()
         return self.transform.gradient.nbytes
 
     @property
     def nbytes_per_slot(self) -> int:
         """Memory of one slot on this rank, in bytes."""
+        self._check_in_use()
         return nbytes_of_buffers(self._stages)
 
     # ---- calls -----------------------------------------------------------------------------------
@@ -227,7 +231,7 @@ class Bracket(Plan):
         self._advect((0,), a, problem=self.advecting.problem(a, "a"))
 
     def __call__(self, f: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """The brackets {a, f} of a batch, as one pipeline (collective).
+        """Compute the brackets {a, f} of a batch, as one pipeline (collective).
 
         Parameters
         ----------
@@ -260,7 +264,8 @@ class Bracket(Plan):
     # ---- slices ----------------------------------------------------------------------------------
 
     def buffers(self) -> Buffers:
-        """The buffers of one slice in flight, for slice programs."""
+        """Make the buffers of one slice in flight, for slice programs."""
+        self._check_in_use()
         return buffers(self._stages)
 
     async def apply(self, f: np.ndarray, out: np.ndarray, buffers: Buffers, compute: bool = True) -> None:
@@ -275,6 +280,12 @@ class Bracket(Plan):
         compute : bool
             False: the exchanges alone, for a skeleton.
         """
+        self._check_in_use()
+        # MPI reads and writes these where they are: what does not fit would be read beyond its end.
+        if problem := self.advecting.problem(f, "f") or self.advecting.target_problem(out, "out"):
+            raise InputError(problem)
+        if not isinstance(buffers, Buffers):
+            raise InputError(f"expected buffers of this plan, received a {type(buffers).__name__}")
         await self.transform.apply(f, out, buffers, compute, self._comm)
 
     async def _take(self, _: int, buffers: Buffers, a: np.ndarray) -> None:

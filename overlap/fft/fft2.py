@@ -17,6 +17,7 @@ from .arguments import (
     arrays_nbytes,
     choice_problem,
     dtype_problem,
+    fields_nbytes,
     integers,
     memory_problem,
     path_problem,
@@ -253,6 +254,7 @@ class FFT2(FourierPlan):
         ky, kx : ndarray of float
             Shapes that broadcast to a local plane of the spectrum, in its order.
         """
+        self._check_in_use()
         ny, nx = self._shape[-2:]
         ky = np.fft.fftfreq(ny, 1 / ny)
         kx = np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx)
@@ -325,16 +327,20 @@ class FFT2(FourierPlan):
         Pointwise
             A `Transform` of the spectral inputs.
         """
+        self._check_in_use()
         if function is None:
             return lambda function: self.pointwise(
                 function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias, blocks=blocks
             )
-        self._check_in_use()
         with self._adding("making a function of real-space fields"):
             ny, nx = self._shape[-2:]
             function = Function(function, inputs, outputs, shared, dealias, (ny, nx))
             self.runtime.preflight(
-                function.problem or choice_problem(blocks=(blocks, BLOCKS)), **function.agreed, blocks=blocks
+                function.problem
+                or choice_problem(blocks=(blocks, BLOCKS))
+                or memory_problem(fields_nbytes(fine_points((ny, nx), dealias), self._dtype, self.comm.size)),
+                **function.agreed,
+                blocks=blocks,
             )
             fine = self._fine if dealias is None else fine_points((ny, nx), dealias)
 

@@ -17,6 +17,7 @@ from .arguments import (
     arrays_nbytes,
     choice_problem,
     dtype_problem,
+    fields_nbytes,
     integers,
     memory_problem,
     path_problem,
@@ -214,6 +215,7 @@ class FFT3(FourierPlan):
         kz, ky, kx : ndarray of float
             Shapes that broadcast to a local field of the spectrum, in its order.
         """
+        self._check_in_use()
         nz, ny, nx = self._shape[-3:]
         kx = np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx)
         modes = [np.fft.fftfreq(nz, 1 / nz), np.fft.fftfreq(ny, 1 / ny), kx]
@@ -268,14 +270,18 @@ class FFT3(FourierPlan):
         VolumePointwise
             A `Transform` of the spectral inputs.
         """
+        self._check_in_use()
         if function is None:
             return lambda function: self.pointwise(
                 function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias
             )
-        self._check_in_use()
         with self._adding("making a function of real-space fields"):
             function = Function(function, inputs, outputs, shared, dealias, self._shape[-3:])
-            self.runtime.preflight(function.problem, **function.agreed)
+            self.runtime.preflight(
+                function.problem
+                or memory_problem(fields_nbytes(fine_points(self._shape[-3:], dealias), self._dtype, self.comm.size)),
+                **function.agreed,
+            )
             axes = self._axes
             if dealias is not None:
                 axes = axes_of((Z, Y, X), self._shape[-3:], fine_points(self._shape[-3:], dealias), self._dtype)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -80,6 +80,10 @@ class Plan(Resource):
             weakref.WeakValueDictionary()
         )  # by a number, alike on all ranks
 
+    def __enter__(self) -> Self:
+        self._check_in_use()
+        return self
+
     def __repr__(self) -> str:
         return f"<{self._title()}{', closed' if self.closed else ''}>"
 
@@ -116,7 +120,8 @@ class Plan(Resource):
         self.closed = True
 
     def describe(self) -> str:
-        """The plan's choices, what they cost in memory, and what they were chosen from, as text."""
+        """Return the plan's choices, what they cost in memory, and what they were chosen from, as text."""
+        self._check_in_use()
         lines = [self._title()]
         for _, transform in sorted(self._transforms.items()):
             lines += [transform.describe(), *map(str, transform.trials)]
@@ -358,7 +363,7 @@ class FourierPlan(Plan):
         )
 
     def _forget(self) -> None:
-        closed: Any = Closed()
+        closed: Any = Closed(type(self).__name__)
         self.forward = self.backward = closed
 
     def _check_ranks(self) -> str | None:
@@ -394,8 +399,14 @@ def given_weights(layout: ArrayLayout) -> tuple[Weights, bool]:
 class Closed:
     """Stands for the transforms of a closed plan."""
 
+    def __init__(self, plan: str) -> None:
+        self.__plan = plan
+
+    def __repr__(self) -> str:
+        return f"<transform of {self.__plan}, closed>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        raise ClosedError("expected a plan in use, received one that was closed")
+        raise ClosedError(f"expected a plan in use, received one that was closed: {self.__plan}")
 
     def __getattr__(self, name: str) -> None:
         self()

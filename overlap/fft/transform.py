@@ -19,6 +19,7 @@ from ..arrays import chunks, length_of
 from ..errors import ClosedError
 from ..interrupts import held_signals
 from ..runtime import Load
+from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, unowned
 from .engine.fftw import ALIGNMENT, zeros
@@ -43,7 +44,7 @@ class Chunk:
         return f"{self.start}" if self.start == last else f"{self.start}-{last}"
 
 
-class Transform:
+class Transform(Uncopied):
     """Base of all transforms: arguments, settings, pipelines.
 
     Parameters
@@ -183,7 +184,8 @@ class Transform:
         ]
 
     def describe(self) -> str:
-        """What was chosen and what it costs, as text."""
+        """Return what was chosen and what it costs, as text."""
+        self.check_in_use()
         tuned = f"; {self.tuned}" if self.tuned is not None else ""
         if self.refinement is not None:
             tuned = "; chosen by the model, compared with others in the next calls"
@@ -195,6 +197,7 @@ class Transform:
     @property
     def load(self) -> Load:
         """How long this rank has computed and waited in the calls since the settings were chosen."""
+        self.check_in_use()
         return self._pipelines["whole"].load if self._pipelines else Load()
 
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
@@ -233,7 +236,7 @@ class Transform:
     def check_in_use(self) -> None:
         """Raise `ClosedError` after the plan was closed."""
         if self._released:
-            raise ClosedError("expected a plan in use, received one that was closed")
+            raise ClosedError(f"expected a plan in use, received one that was closed: {self!r}")
 
     def compute(self, *arrays: np.ndarray, out: Any = None) -> Any:
         """All local work of the call and none of its communication; the result means nothing."""
@@ -399,10 +402,8 @@ class Transform:
                 f"received {type(out).__name__} of {len(results)}"
             )
         for position, (spec, array) in enumerate(zip(self.outputs, results)):
-            if problem := spec.problem(array, "out"):
+            if problem := spec.target_problem(array, "out"):
                 return problem
-            if not array.flags.writeable:
-                return "expected out to be writeable, received a read-only array"
             if any(np.may_share_memory(array, other) for other in (*arrays, *results[:position])):
                 return "expected out to share no memory with an input or another output, received arrays that do"
         return None

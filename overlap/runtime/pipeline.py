@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import InputError, formatted, repr_of
 from ..interrupts import held_signals
+from ..uncopied import Uncopied
 from .control.header import Header
 from .load import Load
 from .requests.operations import Operation, Persistent
@@ -55,7 +56,7 @@ class PipelineOptions:
     local: bool
 
 
-class Pipeline:
+class Pipeline(Uncopied):
     """A slice program made callable: see `Runtime.pipelined`.
 
     Attributes

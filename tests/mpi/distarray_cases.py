@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 import overlap
 from overlap import DistArray, InputError, RankError
-from overlap.arrays import Distribution
+from overlap.arrays import Distribution, placed_as
 
 SHAPE = (4, 6, 6)
 INDICES = [
@@ -435,10 +435,15 @@ def of_other_plans(comm):
         product = plan.pointwise(lambda a, b: a * b)
         expected = plan.forward(u, out=out).copy()
         found = [
-            (plan.forward, (u,), (u.placed(np.array(u), reversed_ranks, u.distribution),), "communicator"),
+            (plan.forward, (u,), (placed_as(DistArray, np.array(u), reversed_ranks, u.distribution),), "communicator"),
             (plan.forward, (u,), (other.real.empty(),), "expected an input of" if comm.size > 1 else "communicator"),
-            (plan.forward, (u,), (u.placed(np.array(u), MPI.COMM_SELF, u.distribution),), "communicator"),
-            (product, (out, out), (out, out.placed(np.array(out), reversed_ranks, out.distribution)), "communicator"),
+            (plan.forward, (u,), (placed_as(DistArray, np.array(u), MPI.COMM_SELF, u.distribution),), "communicator"),
+            (
+                product,
+                (out, out),
+                (out, placed_as(DistArray, np.array(out), reversed_ranks, out.distribution)),
+                "communicator",
+            ),
         ]
         if comm.size > 1:  # the place of the rank before this one
             place = shifted(u.distribution, comm)
@@ -453,7 +458,7 @@ def of_other_plans(comm):
                 assert np.array_equal(plan.forward(u), expected)
             message = refusal(comm, plan.forward, u, out=other.spectrum.empty() if last else out)
             assert "expected out" in message and "redistribute" in message
-        alike = u.placed(np.array(u), same, u.distribution)
+        alike = placed_as(DistArray, np.array(u), same, u.distribution)
         unpickled = pickle.loads(pickle.dumps(u))
         for array in (alike, unpickled, np.array(u)):
             assert np.array_equal(plan.forward(array), expected)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ...uncopied import Uncopied
 from . import signatures
 from .agreement import weight
 from .operations import Operation, Persistent, Request, Start
@@ -138,7 +139,7 @@ async def stagger(number: int, depth: int) -> None:
         await take_turn()
 
 
-class AsyncComm:
+class AsyncComm(Uncopied):
     """An MPI communicator whose upper-case calls are awaited inside slice programs.
 
     Attributes

@@ -1,0 +1,25 @@
+"""Where the elements of an array lie in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def overlaps_itself(array: np.ndarray) -> bool:
+    """Tell whether some elements of an array share memory with others of it, as those of a broadcast one do."""
+    if array.flags.c_contiguous or array.size == 0:
+        return False
+    steps = sorted((abs(stride), length) for stride, length in zip(array.strides, array.shape) if length > 1)
+    reach = array.itemsize  # of all that lies within one step of the next larger stride
+    for stride, length in steps:
+        if stride < reach:
+            break
+        reach += stride * (length - 1)
+    else:
+        return False
+    # Strides that are not nested are rare, and can be without overlap all the same: look at every element.
+    starts = np.zeros(array.shape, np.int64)
+    for axis, (stride, length) in enumerate(zip(array.strides, array.shape)):
+        starts += (stride * np.arange(length)).reshape([-1 if axis == other else 1 for other in range(array.ndim)])
+    starts = np.sort(starts, axis=None)
+    return bool((np.diff(starts) < array.itemsize).any())
