@@ -101,6 +101,10 @@ class Freed(Resource):
     def _end(self) -> None:
         self.free()
 
+    def __enter__(self) -> Self:
+        self.check_open()
+        return self
+
     def _closed_by_fork(self) -> None:
         self._forked = self.freed = True
 

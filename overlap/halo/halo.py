@@ -264,10 +264,7 @@ class Halo(Freed):
         self._recover()
         try:
             if self._active:
-                raise InputError(
-                    "expected the round before to have ended (wait), received the start of another one "
-                    f"(rank {self.comm.rank})"
-                )
+                raise InputError("expected the round before to have ended (wait), received the start of another one")
             addresses = self._arrays.addresses(arrays)
             if addresses is not self._chosen:
                 self._choose(addresses)
@@ -278,6 +275,8 @@ class Halo(Freed):
                 self._active = True
                 links.start(self._window.address, self._set)
             self._active = True
+        except InputError as error:
+            self.fail(InputError(f"rank {self.comm.rank}: {error}"))
         except BaseException as error:
             self.fail(error)
         return self._pending

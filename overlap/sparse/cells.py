@@ -50,7 +50,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
     InputError
         On all ranks: a coefficient of the wrong shape or not positive, a side that does not exist.
     """
-    control = OwnControl(comm, options.get("deadline_s", 60.0))
+    control = OwnControl(comm, options.pop("deadline_s", 60.0))
     with control.together("making a diffusion matrix", control.close):
         around = Blocks(
             blocks.shape, blocks.grid, width=1, periodic=blocks.periodic, corners=False, weights=blocks.weights
@@ -66,28 +66,28 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
             problem = f"expected fixed sides (axis, 0 or 1) of {len(inside)} axes, received {sorted(fixed)}"
         control.check("the coefficient", problem, shape=blocks.shape, grid=blocks.grid, fixed=sorted(fixed))
         first = sum(prod(map(length_of, blocks.part(rank))) for rank in range(comm.rank))
-    with Halo(control, around, [np.float64, np.int64]) as halo:
-        cells, numbers = (np.zeros(halo.local_shape, dtype) for dtype in (np.float64, np.int64))
-        numbers -= 1
-        cells[own] = given
-        numbers[own] = first + np.arange(prod(inside)).reshape(inside)
-        halo.exchange(cells, numbers)
-    here = numbers[own]
-    diagonal: Any = np.zeros(inside)
-    entries: list[tuple[Any, Any, Any]] = [(here, here, diagonal)]
-    for axis in range(len(inside)):
-        for side in (0, 1):
-            there = list(own)
-            there[axis] = slice(own[axis].start + 2 * side - 1, own[axis].stop + 2 * side - 1)
-            other = numbers[tuple(there)]
-            known = other >= 0
-            flux = 1 / (0.5 / cells[own][known] + 0.5 / cells[tuple(there)][known])
-            diagonal[known] += flux
-            entries.append((here[known], other[known], -flux))
-            if (axis, side) in fixed:
-                diagonal[~known] += 2 * cells[own][~known]
-    rows, columns, values = (np.concatenate([np.ravel(one) for one in part]) for part in zip(*entries))
-    return Matrix(comm, rows, columns, values, prod(inside), **options)
+        with Halo(control.comm, around, [np.float64, np.int64], deadline_s=control.deadline_s) as halo:
+            cells, numbers = (np.zeros(halo.local_shape, dtype) for dtype in (np.float64, np.int64))
+            numbers -= 1
+            cells[own] = given
+            numbers[own] = first + np.arange(prod(inside)).reshape(inside)
+            halo.exchange(cells, numbers)
+        here = numbers[own]
+        diagonal: Any = np.zeros(inside)
+        entries: list[tuple[Any, Any, Any]] = [(here, here, diagonal)]
+        for axis in range(len(inside)):
+            for side in (0, 1):
+                there = list(own)
+                there[axis] = slice(own[axis].start + 2 * side - 1, own[axis].stop + 2 * side - 1)
+                other = numbers[tuple(there)]
+                known = other >= 0
+                flux = 1 / (0.5 / cells[own][known] + 0.5 / cells[tuple(there)][known])
+                diagonal[known] += flux
+                entries.append((here[known], other[known], -flux))
+                if (axis, side) in fixed:
+                    diagonal[~known] += 2 * cells[own][~known]
+        rows, columns, values = (np.concatenate([np.ravel(one) for one in part]) for part in zip(*entries))
+        return Matrix(control, rows, columns, values, prod(inside), **options)
 
 
 def equal_block(blocks: Blocks) -> tuple[int, ...]:

@@ -250,7 +250,7 @@ class Matrix(Freed):
                 problem = f"expected complex numbers to stay complex, received {kind} for a matrix of {self.dtype}"
             control.check("the type of a matrix", problem, dtype=kind.str)
             rows = replace(self._rows, values=self._rows.values.astype(kind))
-            other = object.__new__(type(self))
+            other = type(self).__new__(type(self))
             other._store(control, rows, self.shape[0] // self.block, self._transport)
             return other
 
@@ -491,13 +491,17 @@ class Matrix(Freed):
         kind: Any = sparse.csr_array if values.ndim == 1 else sparse.bsr_array
         return kind((values, columns, starts), shape=self.shape)
 
-    def shape_problem(self, x: np.ndarray) -> str | None:
+    def shape_problem(self, x: Any) -> str | None:
         """Say what is wrong with the shape of a vector; None if nothing is."""
-        if x.shape == self._vector_shape:
+        if isinstance(x, np.ndarray) and x.shape == self._vector_shape:
             return None
-        return f"expected a vector of shape {self._vector_shape}, the rows of rank {self.halo.comm.rank}, received {x.shape}"
+        received = x.shape if isinstance(x, np.ndarray) else type(x).__name__
+        return (
+            f"expected a vector of shape {self._vector_shape}, the rows of rank {self.halo.comm.rank}, "
+            f"received {received}"
+        )
 
-    def vector_problem(self, x: np.ndarray) -> str | None:
+    def vector_problem(self, x: Any) -> str | None:
         """Say what is wrong with a vector for a product; None if nothing is."""
         self.check_open()
         if problem := self.shape_problem(x):

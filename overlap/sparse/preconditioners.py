@@ -40,6 +40,7 @@ class Preconditioner(Freed):
     @property
     def matrix(self) -> Matrix:
         """The matrix whose inverse it approximates."""
+        self.check_open()
         return self._matrix
 
     def check_open(self) -> None:

@@ -157,6 +157,9 @@ class System:
             or bound_problem("atol", atol, 0)
             or whole_problem("maxiter", maxiter, 0, none=True)
         )
+        for what, one in (("A", A), ("M", M)):
+            if problem is None and not (one is None and what == "M") and not hasattr(type(one), "__matmul__"):
+                problem = f"expected {what} to be an object with {what} @ x, received {type(one).__name__}"
         if problem is None and callback is not None and not callable(callback):
             problem = f"expected callback to be callable, received {type(callback).__name__}"
         b = np.asarray(b)
