@@ -36,7 +36,7 @@ def abort(reason, others_s=0.0):
 
 @contextmanager
 def limited_to(seconds: float, what: str) -> Iterator[None]:
-    """A ``with`` block that ends within `seconds`, or the job is aborted: `what` is late then.
+    """Give a ``with`` block that ends within `seconds`, or the job is aborted: `what` is late then.
 
     A thread of Python prints the stacks, holding the interpreter's lock. The timer of `faulthandler`
     does not: the frames that it reads change meanwhile, which can crash it. So it is armed to strike
@@ -55,7 +55,7 @@ def limited_to(seconds: float, what: str) -> Iterator[None]:
 
 
 def _stacks():
-    """The stacks of all threads, as `faulthandler` prints them."""
+    """Return the stacks of all threads, as `faulthandler` prints them."""
     try:
         with open(os.memfd_create("stacks"), "w+b") as file:
             faulthandler.dump_traceback(file=file, all_threads=True)

@@ -114,7 +114,7 @@ _main = main_thread().ident
 
 
 def _forked():
-    """The thread that has forked is the child's main one."""
+    """Take the thread that has forked for the child's main one."""
     global _main
     _main = get_ident()
 
@@ -123,5 +123,5 @@ register_at_fork(after_in_child=_forked)
 
 
 def held_signals():
-    """The signals of the calling thread, to be held in a ``with`` block."""
+    """Return the signals of the calling thread, to be held in a ``with`` block."""
     return _held if get_ident() == _main else _nothing

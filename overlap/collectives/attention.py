@@ -152,7 +152,7 @@ def _type_name(code):
 
 
 def described(signature: int) -> str:
-    """A signature as text."""
+    """Show a signature as text."""
     if signature == protocol.NOTHING:  # of a letter that is longer than its room MPI copies nothing
         return "another one, of more bytes,"
     kind, op, code = signature & 15, signature >> 4 & 15, signature >> 8 & 255

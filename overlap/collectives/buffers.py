@@ -44,7 +44,7 @@ NOT_CONTIGUOUS, READ_ONLY, OTHER_DTYPE, OTHER_SIZE, NO_ROOT, NO_OPERATION, OVERL
 
 
 def _code(value):
-    """The code of a scalar's type, or of an array's items; `OTHER_TYPE` where there are no reductions of it."""
+    """Return the code of a scalar's type, or of an array's items; `OTHER_TYPE` where there are no reductions of it."""
     raise NotImplementedError
 
 
@@ -59,7 +59,7 @@ def _place(state, value):
 
 
 def _place_to_write(state, value):
-    """The same of an array that can be written to."""
+    """Return the same of an array that can be written to."""
     raise NotImplementedError
 
 
@@ -136,7 +136,9 @@ def _check_alike(state, expected, received, code, other):
 
 @njit
 def _check_apart(state, piece, nbytes, place, whole, whole_nbytes):
-    """A piece stands at its own place of the other array, or nowhere in it: the other array is written or read meanwhile."""
+    """Refuse a piece that stands in the other array, but not at its own place: the other array is written or
+    read meanwhile.
+    """
     if piece != place and piece < whole + whole_nbytes and whole < piece + nbytes:
         _refuse(state, OVERLAPPING, 0, 0)
 

@@ -1,10 +1,10 @@
 """Collectives between nodes as chains of steps: each is prepared once, and compiled code runs it any number of times.
 
-What a rank has to do in a collective of several nodes (which messages it sends and expects, what is copied where, what its
-node does in the window) depends on what the collective is (`protocol.signature`) and on nothing else. So `nodes`
-writes it down once, as steps in memory, like the chained descriptors of remote writes (Matsumoto et al. 2015). Compiled code finds
-a chain by its signature, and asks Python for one that is not there yet. Messages are persistent requests, of which MPI takes
-addresses alone: so its functions are called from compiled code, whatever the library.
+What a rank has to do in a collective of several nodes (which messages it sends and expects, what is copied where, what
+its node does in the window) depends on what the collective is (`protocol.signature`) and on nothing else. So `nodes`
+writes it down once, as steps in memory, like the chained descriptors of remote writes (Matsumoto et al. 2015). Compiled
+code finds a chain by its signature, and asks Python for one that is not there yet. Messages are persistent requests, of
+which MPI takes addresses alone: so its functions are called from compiled code, whatever the library.
 
 A *letter* is memory for messages to or from one rank: a line of words for us, then the data, with a header in the
 word before them: what the collective is.
@@ -90,7 +90,7 @@ def elsewhere(state, kind, send, receive_at, count, nbytes, root, kernel, agreed
 
 @njit
 def place_of(table, agreed):
-    """The words of a chain in the table, or those where it is to be written."""
+    """Return the words of a chain in the table, or those where it is to be written."""
     number = agreed * 0x1E3779B97F4A7C15 >> 40
     while True:
         place = words(table + 16 * (number & (PLACES - 1)))
@@ -220,7 +220,7 @@ def _collect(target, pieces, ranks_at, count, nbytes):
 
 @njit
 def _distribute(pieces, source, ranks_at, count, nbytes):
-    """The reverse: copy what stands one beside the other to the pieces of some ranks."""
+    """Copy the other way: what stands one beside the other to the pieces of some ranks."""
     ranks = words(ranks_at)
     for place in range(count):
         copy(pieces + ranks[place] * nbytes, source + place * nbytes, nbytes)

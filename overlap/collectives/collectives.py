@@ -44,10 +44,10 @@ class Collectives(Freed):
     """Collectives of a communicator, prepared once and called any number of times.
 
     Between ranks of a node data pass through a window of shared memory, by a store and a flag, without MPI. Between
-    nodes one rank of each exchanges messages for all of them, see `nodes`. Long messages of collectives that move data go by
-    MPI where that is faster, see `long_messages`.
-    The methods have the names and arguments of mpi4py's; compiled code (`numba.njit`) may call them too, of an
-    instance that it is given as an argument, so that a solver's whole loop is compiled with its reductions.
+    nodes one rank of each exchanges messages for all of them, see `nodes`. Long messages of collectives that move data
+    go by MPI where that is faster, see `long_messages`. The methods have the names and arguments of mpi4py's; compiled
+    code (`numba.njit`) may call them too, of an instance that it is given as an argument, so that a solver's whole loop
+    is compiled with its reductions.
 
     Results of reductions are the same to the last bit on all ranks and in every run: the order in which
     the ranks' values are combined depends on the number of ranks alone, see `combine`.
@@ -272,7 +272,7 @@ class Collectives(Freed):
             self._refuse(error)
 
     def _array(self, array):
-        """An argument as an ndarray of the same memory, where it is any."""
+        """Take an argument as an ndarray of the same memory, where it is any."""
         if array is None or array is MPI.IN_PLACE:
             return None
         try:
@@ -282,14 +282,14 @@ class Collectives(Freed):
         return found.view(np.ndarray)
 
     def _own_piece(self, array):
-        """What `MPI.IN_PLACE` stands for where the other array has a piece for each rank."""
+        """Tell what `MPI.IN_PLACE` stands for where the other array has a piece for each rank."""
         if array is None or not array.flags.c_contiguous:
             return array
         count = array.size // self.size
         return array.reshape(-1)[self.rank * count : (self.rank + 1) * count]
 
     def _number_of(self, op):
-        """The number of an operation, however it is spelled."""
+        """Return the number of an operation, however it is spelled."""
         try:
             return operation_number(op)
         except TypeError:
@@ -304,7 +304,7 @@ class Collectives(Freed):
 
 
 def operation_number(op: Op | int | MPI.Op) -> int:
-    """The number of an operation, however it is spelled; `TypeError` if it is none."""
+    """Return the number of an operation, however it is spelled; `TypeError` if it is none."""
     if isinstance(op, MPI.Op):
         for other, number in OPERATIONS:
             if op == other:

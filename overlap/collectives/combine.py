@@ -92,7 +92,7 @@ _CODES = {dtype: code for code, dtype in enumerate(DTYPES)} | {
 
 
 def code_of(dtype: np.dtype[Any]) -> int | None:
-    """The code of a type; None where there are no reductions of it. Names of fields do not matter."""
+    """Return the code of a type; None where there are no reductions of it. Names of fields do not matter."""
     if not dtype.names:
         return _CODES.get(dtype)
     code = _CODES.get(tuple(dtype[name] for name in dtype.names))
@@ -100,7 +100,7 @@ def code_of(dtype: np.dtype[Any]) -> int | None:
 
 
 def operations_of(code: int) -> tuple[Op, ...]:
-    """The operations that there are for a type."""
+    """Return the operations that there are for a type."""
     return tuple(map(Op, _functions_of(code)))
 
 
@@ -113,7 +113,7 @@ def _functions_of(code):
 
 @intrinsic(prefer_literal=True)
 def _typed(typingctx, address, code):
-    """An address as a pointer to items of a type."""
+    """Take an address as a pointer to items of a type."""
     kind = types.CPointer(from_dtype(DTYPES[code.literal_value]))
 
     def codegen(context, builder, signature, arguments):

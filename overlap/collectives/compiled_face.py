@@ -29,8 +29,8 @@ from .combine import SUM
 class CollectivesType(types.Type):
     """numba's type of all instances.
 
-    Its name tells the version of our code: numba's own cache (``cache=True``) keeps that as part of its users' functions, and
-    finds them by the names of their types.
+    Its name tells the version of our code: numba's own cache (``cache=True``) keeps that as part of its users'
+    functions, and finds them by the names of their types.
     """
 
     def __init__(self) -> None:

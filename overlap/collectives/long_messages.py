@@ -1,10 +1,10 @@
 """Long messages on one node: through the window, or by MPI where that is faster, as measured once on this machine.
 
-A window copies every byte twice, into a slot and out of it, in pieces that overlap; an MPI library may have a way to copy it
-once. Which is faster depends on machine, library, number of ranks and length. So the first message above `FROM_NBYTES` of a
-collective that moves data is preceded by a measurement of both ways, a tenth of a second or so; what it found is kept in the
-user's cache (`files.user_folder`). Reductions stay in the window: there they are faster, and the order of their sums
-is known.
+A window copies every byte twice, into a slot and out of it, in pieces that overlap; an MPI library may have a way to
+copy it once. Which is faster depends on machine, library, number of ranks and length. So the first message above
+`FROM_NBYTES` of a collective that moves data is preceded by a measurement of both ways, a tenth of a second or so; what
+it found is kept in the user's cache (`files.user_folder`). Reductions stay in the window: there they are faster, and
+the order of their sums is known.
 
 MPI is called when all ranks have come to the collective and agree on it, so nobody waits in it for a rank that
 does something else.
@@ -121,7 +121,9 @@ class LongMessages:
         self._state[LIMITS + kind] = (FROM_NBYTES, *SIZES[:-1], NO_LIMIT)[shorter]
 
     def _mpi_is_faster(self, kind, nbytes):
-        """Whether it clearly is, the slowest rank's time in the median of rounds of both ways; each rank is the root in turn."""
+        """Whether it clearly is, the slowest rank's time in the median of rounds of both ways; each rank is the root in
+        turn.
+        """
         comm = self._comm
         # No zeros, for which the system has one page until something is written there.
         arrays = np.ones((2, nbytes * (1 if kind == BCAST else comm.size)), np.uint8)
@@ -146,12 +148,12 @@ class LongMessages:
         return bool(np.median(by_mpi / by_window) < _CLEARLY)
 
     def _greatest(self, values):
-        """The greatest ones of all ranks, in place."""
+        """Find the greatest ones of all ranks, in place."""
         self._patience.until(self._comm.Iallreduce(MPI.IN_PLACE, values, MPI.MAX).Test, "another rank of the node")
         return values
 
     def _path(self, kind):
-        """The file of the cache that knows, or None where nothing is kept."""
+        """Return the file of the cache that knows, or None where nothing is kept."""
         folder = files.user_folder()
         if folder is None:
             return None

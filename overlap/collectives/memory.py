@@ -28,7 +28,7 @@ def _pointer(builder, address, pointee):
 
 @intrinsic
 def load_acquire(typingctx, address):
-    """The word at an address; what follows in the program is done after it."""
+    """Read the word at an address; what follows in the program is done after it."""
 
     def codegen(context, builder, signature, arguments):
         return builder.load_atomic(_pointer(builder, arguments[0], _WORD), "acquire", 8)
@@ -68,8 +68,8 @@ def pause(typingctx):
 def call_python(typingctx, function, first, second, failed, mark, other_mark):
     """Call a Python function at an address (its `id`) with two integers.
 
-    What it raises, or a signal handler before its first line, is raised here. Before, 1 is stored at both marks, and the function
-    is called once more, with `failed` in place of the first integer.
+    What it raises, or a signal handler before its first line, is raised here. Before, 1 is stored at both marks, and
+    the function is called once more, with `failed` in place of the first integer.
     """
 
     def codegen(context, builder, signature, arguments):
@@ -147,7 +147,7 @@ def load(typingctx, address, like):
 
 @intrinsic
 def words(typingctx, address):
-    """The words at an address, as a pointer."""
+    """Take the words at an address, as a pointer."""
 
     def codegen(context, builder, signature, arguments):
         return _pointer(builder, arguments[0], _WORD)
@@ -157,7 +157,10 @@ def words(typingctx, address):
 
 @intrinsic
 def address_of(typingctx, array):
-    """Address of an array's first item. Nothing counts a reference to the array meanwhile, which costs as much as a flag."""
+    """Address of an array's first item.
+
+    Nothing counts a reference to the array meanwhile, which costs as much as a flag.
+    """
 
     def codegen(context, builder, signature, arguments):
         content = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -181,7 +184,9 @@ def call_kernel(typingctx, function, target, first, second, count):
 
 @intrinsic
 def call_mpi(typingctx, function, first, second, third):
-    """Call a function of the MPI library at an address, with up to three addresses: what it does not take it does not see. Its error code."""
+    """Call a function of the MPI library at an address, with up to three addresses: what it does not take it does not
+    see. Its error code.
+    """
 
     def codegen(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.IntType(32), (_WORD,) * 3)
@@ -192,7 +197,7 @@ def call_mpi(typingctx, function, first, second, third):
 
 @intrinsic
 def load_int(typingctx, address):
-    """The int of C at an address."""
+    """Read the int of C at an address."""
 
     def codegen(context, builder, signature, arguments):
         number = ir.IntType(32)

@@ -61,7 +61,7 @@ def barrier(address, agreed):
 
 @njit
 def bcast(address, buffer, nbytes, root, agreed):
-    """The root's bytes, on all ranks."""
+    """Return the root's bytes, on all ranks."""
     state = words(address)
     rank, size = state[RANK], state[SIZE]
     place = (rank + size - root) % size

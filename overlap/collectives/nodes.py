@@ -1,11 +1,11 @@
 """The seven collectives among ranks of several nodes: within each node by its window, between nodes by messages.
 
-One rank of a node speaks for all of it: the root on the root's node, its head elsewhere. So a broadcast,
-a scatter, a gather and a reduction send one message to or from every other node, however many ranks it has. What all nodes
-have to know from all (barrier, allgather, allreduce) goes round in ceil(log2(nodes)) steps: in each a node sends all
-that it knows and the other does not (Bruck et al. 1997), the nodes' partial results one beside the other. They are
-combined afterwards, so nothing is counted twice whatever the number of nodes is. Long allreduces are cut: each node combines
-one part, and the parts go round.
+One rank of a node speaks for all of it: the root on the root's node, its head elsewhere. So a broadcast, a scatter, a
+gather and a reduction send one message to or from every other node, however many ranks it has. What all nodes have to
+know from all (barrier, allgather, allreduce) goes round in ceil(log2(nodes)) steps: in each a node sends all that it
+knows and the other does not (Bruck et al. 1997), the nodes' partial results one beside the other. They are combined
+afterwards, so nothing is counted twice whatever the number of nodes is. Long allreduces are cut: each node combines one
+part, and the parts go round.
 
 Reductions combine the ranks of each node as `node` does, then the nodes in the order of their first ranks:
 the same order on all ranks and in every run.
@@ -16,6 +16,7 @@ What follows from this for one rank is written down here as a chain of steps, wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
@@ -60,7 +61,7 @@ class Nodes:
         self.mine, self.place = self.where(comm.rank)
 
     def where(self, rank: int) -> tuple[int, int]:
-        """A rank's node, and its place there."""
+        """Return a rank's node, and its place there."""
         for number, ranks in enumerate(self.ranks):
             if rank in ranks:
                 return number, ranks.index(rank)
@@ -102,7 +103,7 @@ class Chain:
         return at(room.ctypes.data + -room.ctypes.data % LINE)
 
     def letter(self, rank: int, nbytes: int) -> Letter:
-        """A letter to a rank of another node; `send` it."""
+        """Return a letter to a rank of another node; `send` it."""
         letter = self._post.letter(rank, nbytes)
         self.nbytes += letter.nbytes
         return letter
@@ -113,7 +114,7 @@ class Chain:
         self._end.append((chains.SENT, *at(letter.address), *NOWHERE, *NOWHERE, 0))
 
     def expect(self, rank: int, nbytes: int) -> Letter:
-        """A letter from a rank of another node, in the order in which that rank sends them; `take` it."""
+        """Return a letter from a rank of another node, in the order in which that rank sends them; `take` it."""
         letter = self._post.expected(rank, nbytes)
         self.nbytes += letter.nbytes
         self._begin.append((chains.EXPECT, *at(letter.address), *NOWHERE, *NOWHERE, 0))
@@ -141,12 +142,12 @@ class Chain:
 
 
 def at(address: int) -> Operand:
-    """An address as an operand."""
+    """Take an address as an operand."""
     return ABSOLUTE, address
 
 
 def data(letter: Letter) -> Operand:
-    """A letter's data as an operand."""
+    """Take a letter's data as an operand."""
     return at(letter.address + DATA)
 
 
@@ -317,7 +318,7 @@ class SeveralNodes:
         """Combine the nodes' partial results, each node one part of the items."""
         itemsize = nbytes // count
         begins = [count * number // self._count * itemsize for number in range(self._count + 1)]
-        sizes = [end - begin for begin, end in zip(begins, begins[1:])]
+        sizes = [end - begin for begin, end in pairwise(begins)]
         coming = {number: chain.expect(self._heads[number], sizes[self._mine]) for number in self._others()}
         partial, room = chain.room(nbytes), chain.room(nbytes)
         chain.add(chains.NODE_REDUCE, SEND, partial, at(self._head))
@@ -334,18 +335,19 @@ class SeveralNodes:
             chain.add(chains.COPY, beyond(TARGET, begin), part, NOWHERE, size)
 
     def _others(self):
-        """The other nodes."""
+        """Return the other nodes."""
         return [number for number in range(self._count) if number != self._mine]
 
     def _speakers(self, root):
-        """The rank that speaks for each node, the root's node, and the place of this node's speaker."""
+        """Return the rank that speaks for each node, the root's node, and the place of this node's speaker."""
         there, place = self._where[root]
         speakers = self._heads.copy()
         speakers[there] = root
         return speakers, there, place if self._mine == there else self._head
 
     def _all_know(self, chain, room, sizes):
-        """What the heads of all nodes have at the begin of `room`, of these sizes; operands in the order of nodes.
+        """Gather what the heads of all nodes have at the begin of `room`, of these sizes; operands in the order of
+        nodes.
 
         There is room for all: this node's, the next one's, ...
         """

@@ -1,4 +1,6 @@
-"""Bounded waits for what MPI does: a rank that waits looks for failures, runs signal handlers and keeps the deadline."""
+"""Bounded waits for what MPI does: a rank that waits looks for failures, runs signal handlers and keeps the
+deadline.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ class Patience:
         """Abort the job after the deadline; sleep a little where a wait is long."""
         if self._deadline_s is not None and waited_s > self._deadline_s:
             abort(
-                f"{what} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): {who} does not take part"
+                f"{what} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): {who} does not take "
+                "part"
             )
         if waited_s > _PATIENCE_S:
             time.sleep(_SLEEP_S)

@@ -113,7 +113,10 @@ class Post:
             )
 
     def free(self) -> None:
-        """Free the communicator (collective). After a failure there are messages that nobody waits for: MPI wants them received."""
+        """Free the communicator (collective).
+
+        After a failure there are messages that nobody waits for: MPI wants them received.
+        """
         status = MPI.Status()
         for letter in self._expected:
             if letter.words[ACTIVE]:

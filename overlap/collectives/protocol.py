@@ -132,7 +132,7 @@ NAMES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "Allred
 
 @njit
 def signature(kind, op, code, root, nbytes):
-    """Collective, operation, type, root and bytes."""
+    """Return collective, operation, type, root and bytes."""
     return kind | op << 4 | code << 8 | root << 16 | nbytes << 32
 
 
@@ -153,7 +153,7 @@ def wait(state, address, number, rank):
 
 @njit
 def clock_ns(place):
-    """The time of a clock that only goes forward; `place` is memory for two words."""
+    """Read the time of a clock that only goes forward; `place` is memory for two words."""
     clock_gettime(_MONOTONIC, place)
     time = words(place)
     return time[0] * 1_000_000_000 + time[1]

@@ -19,7 +19,8 @@ SPINS_SHARED = 20  # the same where ranks share cores
 FLAT_RANKS = 8  # up to so many ranks of a node, every collective takes one step
 NO_LIMIT = 2**62
 _SCRATCH_NBYTES = 4 * protocol.LINE  # a number and a result, times, what MPI writes
-# Words of a failure: is there one, is it another rank's, whose (plus one; 0: the segment's owner's), length of its text.
+# Words of a failure: is there one, is it another rank's, whose (plus one; 0: the segment's owner's), length of its
+# text.
 _MARK, _FOLLOWS, _ORIGIN, _LENGTH = range(4)
 _WORDS_NBYTES = 4 * 8
 _FAILURE_NBYTES = (protocol.SLOTS - protocol.FAILED) // 2
@@ -38,7 +39,8 @@ class Window:
     ranks : sequence of int
         What the node's ranks are called in messages.
     polls : int
-        How often a flag is read before a rank lets others have its core: `SPINS`, or `SPINS_SHARED` where cores are shared.
+        How often a flag is read before a rank lets others have its core: `SPINS`, or `SPINS_SHARED` where cores are
+        shared.
 
     Attributes
     ----------
@@ -62,7 +64,9 @@ class Window:
         comm.Barrier()  # nobody writes to a segment that is not empty yet
 
     def new_state(self, rank: int, bases: list[int], limit: int) -> np.ndarray:
-        """The state of one of several ranks, given the addresses of their segments, and a limit of messages' bytes."""
+        """Return the state of one of several ranks, given the addresses of their segments, and a limit of messages'
+        bytes.
+        """
         size = len(bases)
         room = np.zeros((protocol.SEEN + 2 * size) * 8 + _SCRATCH_NBYTES + protocol.LINE, np.uint8)
         shift = -room.ctypes.data % protocol.LINE
@@ -85,7 +89,7 @@ class Window:
         return state
 
     def state_of_all(self, rank: int, size: int) -> np.ndarray:
-        """A state for ranks of several nodes, which have no collective of their own in the window."""
+        """Make a state for ranks of several nodes, which have no collective of their own in the window."""
         return self.new_state(rank, [self._bases[self._place]] * size, -1)
 
     def fail(self, text: str, origin: int | None = None) -> None:
@@ -100,12 +104,14 @@ class Window:
         self.spoil()
 
     def spoil(self) -> None:
-        """This rank takes no part in collectives any more."""
+        """Let this rank take no part in collectives any more."""
         for state in self._states:
             state[protocol.BROKEN] = 1
 
     def failure(self) -> tuple[int, str] | None:
-        """The rank that has failed first by itself, as far as this node knows, and why; None while there is none."""
+        """Return the rank that has failed first by itself, as far as this node knows, and why; None while there is
+        none.
+        """
         marked = [place for place, one in enumerate(self._failures) if _words(one)[_MARK]]
         for place in marked:
             one = self._failures[place]
@@ -143,7 +149,9 @@ def _aligned(address):
 
 
 def cores_are_shared(comm: MPI.Comm) -> bool:
-    """Whether ranks of a communicator on this machine, whatever MPI takes for its nodes, may run on fewer cores than they are."""
+    """Whether ranks of a communicator on this machine, whatever MPI takes for its nodes, may run on fewer cores than
+    they are.
+    """
     machine = comm.Split(_machine_number(), comm.rank)
     cores: Any = machine.allgather(os.sched_getaffinity(0))
     machine.Free()
@@ -153,7 +161,7 @@ def cores_are_shared(comm: MPI.Comm) -> bool:
 
 
 def _machine_number():
-    """The same for all processes that one kernel runs, in containers and network namespaces too."""
+    """Return the same for all processes that one kernel runs, in containers and network namespaces too."""
     try:
         identity = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:

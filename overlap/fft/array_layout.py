@@ -52,7 +52,7 @@ class ArrayLayout:
 
 
 def volume_problem(layout: ArrayLayout, ranks: int) -> str | None:
-    """What is wrong with a layout of an `FFT3` over some ranks, or None."""
+    """Say what is wrong with a layout of an `FFT3` over some ranks, or None."""
     grid = layout.grid
     if grid is not None:
         sizes = integers(grid)
@@ -71,7 +71,7 @@ def _restore_problem(layout):
 
 
 def slab_problem(layout: ArrayLayout) -> str | None:
-    """What is wrong with a layout of an `FFT2`, or None."""
+    """Say what is wrong with a layout of an `FFT2`, or None."""
     return (
         default_problem(layout, "an FFT2", ("grid",))
         or _restore_problem(layout)
@@ -80,7 +80,7 @@ def slab_problem(layout: ArrayLayout) -> str | None:
 
 
 def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:
-    """What is wrong with fields of a layout that have one value only in that plan, or None."""
+    """Say what is wrong with fields of a layout that have one value only in that plan, or None."""
     for name in names:
         value, only = getattr(layout, name), getattr(ArrayLayout, name)
         if value is not only and not (isinstance(value, str) and value == only):

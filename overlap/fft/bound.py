@@ -27,7 +27,7 @@ class BoundArrays:
         self._places: set[tuple[Any, ...]] = set()
 
     def prepared(self, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
-        """What was prepared of these arguments, if they are still what they were; else None.
+        """Tell what was prepared of these arguments, if they are still what they were; else None.
 
         Of arrays that the transform has `made` for its result, in place of `out`, only the place matters.
         """
@@ -69,7 +69,7 @@ class BoundArrays:
 
 
 def unowned(array: np.ndarray) -> np.ndarray:
-    """The same memory as an array that does not keep it alive: for whoever knows that others do."""
+    """Return the same memory as an array that does not keep it alive: for whoever knows that others do."""
     return np.asarray(_Unowned(array))
 
 
@@ -85,7 +85,7 @@ def _given(arrays, out):
 
 
 def _name(array):
-    """What tells one array from others: of a plain one, all that may change of it."""
+    """Describe an array by what tells it from others: of a plain one, all that may change of it."""
     return _state(array) if type(array) is np.ndarray else id(array)
 
 

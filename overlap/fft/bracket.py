@@ -305,14 +305,14 @@ def _transform(plan: Bracket) -> BracketTransform:
 
 
 def _disagreement(name: str, values: list[Any]) -> str | None:
-    """What is wrong with the values of all ranks, or None."""
+    """Say what is wrong with the values of all ranks, or None."""
     if any(value != values[0] for value in values):
         return f"{name}: expected the same on all ranks, received {', '.join(map(repr, values))}"
     return None
 
 
 def _problem(sizes: tuple[int, ...] | None, shape: Any, spacing: Any, points: Any) -> str | None:
-    """What is wrong with the arguments or the installation, or None."""
+    """Say what is wrong with the arguments or the installation, or None."""
     if sizes is None or len(sizes) != 4 or min(sizes) < 1 or sizes[3] % 2 == 0:
         return (
             f"expected shape (slices, planes, nky, nkx) of positive integers with an odd nkx, received {shown(shape)}"
@@ -332,7 +332,7 @@ def _problem(sizes: tuple[int, ...] | None, shape: Any, spacing: Any, points: An
 
 
 def _settings_problem(settings: Settings) -> str | None:
-    """What is wrong with the settings of a bracket, or None."""
+    """Say what is wrong with the settings of a bracket, or None."""
     if settings.chunk not in (None, 1):
         return (
             f"expected a chunk of 1 or None, as a slice of a Bracket is one message, received {shown(settings.chunk)}"

@@ -19,7 +19,7 @@ from .transform import Transform
 
 
 def exchanging_stages(source):
-    """The stages from a slice's modes as they lie outside of the exchanges to whole planes, and back.
+    """Return the stages from a slice's modes as they lie outside of the exchanges to whole planes, and back.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def exchanging_stages(source):
 
 
 def buffers(stages):
-    """The buffers of one slice: modes that other ranks hold, to be sent back, and received."""
+    """Return the buffers of one slice: modes that other ranks hold, to be sent back, and received."""
     there, back = (stage.message(ONE) for stage in stages)
     return Buffers(*(zeros(size, complex) for size in (back.send_size, there.receive_size)))
 

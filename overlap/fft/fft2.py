@@ -207,7 +207,9 @@ class FFT2(FourierPlan):
         )
 
     def _by_plane(self, planes):
-        """Whether messages are of whole planes: there are enough of them to hide one behind others, or they are small."""
+        """Whether messages are of whole planes: there are enough of them to hide one behind others, or they are
+        small.
+        """
         nbytes = float(np.prod(self._fine)) * complex_of(self._dtype).itemsize / self.comm.size
         alone = self.comm.size == 1 and self.runtime.workers == 1
         few = planes < FEW * self.runtime.workers and nbytes >= LARGE_NBYTES
@@ -359,7 +361,7 @@ class FFT2(FourierPlan):
             return transform
 
     def _pointwise(self, function, fine, whole):
-        """The transform of a function on a grid of so many points."""
+        """Return the transform of a function on a grid of so many points."""
         ny, nx = self._shape[-2:]
         scales = self._scale(False, fine), self._scale(True, fine)
         slices, effort = max(1, self.real.slices), self._requested.effort
@@ -408,7 +410,7 @@ class FFT2(FourierPlan):
         return Pointwise(self.runtime.comm, function, blocks, effort, (self.spectrum, shared), share)
 
     def _pointwise_restored(self, function, fine):
-        """The same where the spectrum is split as real space is: whole planes, one after the other."""
+        """Return the same where the spectrum is split as real space is: whole planes, one after the other."""
         makes = (
             self._staged_of(False, fine, max(function.inputs, function.shared), True, False, False),
             self._staged_of(True, fine, function.outputs, False, False, False),
@@ -425,7 +427,7 @@ class FFT2(FourierPlan):
         )
 
     def _specs(self, batch):
-        """The array specs of real space and of the spectrum, for some batch axes."""
+        """Return the array specs of real space and of the spectrum, for some batch axes."""
         ny, nx = self._shape[-2:]
         columns = nx // 2 + 1 if self._dtype.kind == "f" else nx
         rank = (self.comm.rank,)
@@ -456,7 +458,7 @@ def _backward(plan: FFT2) -> Volume:
 
 
 def _route(ranks, forward, restore):
-    """The route from real space to the spectrum, or back, as `arrays.stages` wants it."""
+    """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
     if ranks == 1:
         return [(X,), None, (Y,)] if forward else [(Y,), None, (X,)]
     there, again = Transpose(Y, X), Transpose(X, Y)

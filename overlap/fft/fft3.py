@@ -313,7 +313,7 @@ class FFT3(FourierPlan):
             return transform
 
     def _choose_grid(self) -> tuple[int, int]:
-        """The grid that the model finds, or where it can't tell, a measurement."""
+        """Return the grid that the model finds, or where it can't tell, a measurement."""
         chosen = self.runtime.cache.setdefault("grids", {})
         requested = Settings(self._requested.wait, effort=self._requested.effort)
         key = self._shape, self._dtype, self._layout, requested.effort
@@ -346,7 +346,7 @@ class FFT3(FourierPlan):
         return points**-self._power * points / fine
 
     def _staged_of(self, forward, axes, batch, joined=True, reused=False):
-        """A function of FFTW's effort: the staged transform of so many fields of a grid."""
+        """Make a function of FFTW's effort: the staged transform of so many fields of a grid."""
 
         def make(effort):
             key = forward, tuple(axis.fine for axis in axes.values()), batch, joined, reused, effort
@@ -373,7 +373,7 @@ class FFT3(FourierPlan):
         return self.real.shape[-3:], self.spectrum.shape[-3:]
 
     def _specs(self, batch):
-        """The array specs of real space and of the spectrum, for some batch axes."""
+        """Return the array specs of real space and of the spectrum, for some batch axes."""
         return (
             self._spec(self._here, batch, False, self._dtype, True),
             self._spec(self._there, batch, True, complex_of(self._dtype), not self._transposed),
@@ -396,7 +396,7 @@ def _backward(plan: FFT3) -> Volume:
 
 
 def _route(grid, real, forward, restore):
-    """The route from real space to the spectrum, or back, as `arrays.stages` wants it."""
+    """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
     over = Transpose(Y, X), Transpose(Z, Y)
     steps = [(X,), over[0], (Y,), over[1], (Z,)]
     if restore:

@@ -20,7 +20,7 @@ def fine_points(points, dealias):
 
 
 def _dealias_problem(points, dealias):
-    """What is wrong with `dealias`, or None."""
+    """Say what is wrong with `dealias`, or None."""
     if dealias is None or (isinstance(dealias, str) and dealias == "3/2"):
         return None
     fine = None if isinstance(dealias, str) else integers(dealias)
@@ -94,7 +94,7 @@ class Function:
                 np.copyto(place, result)  # refuses complex numbers for real ones
 
     def __call__(self, fields, shared, results, batch, number, rows=None):
-        """The results for one slice.
+        """Return the results for one slice.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class Function:
 
 
 def _read_only(field):
-    """A view that cannot be written to: all slices are given the same field."""
+    """Return a view that cannot be written to: all slices are given the same field."""
     view = field.view()
     view.flags.writeable = False
     return view
@@ -147,7 +147,7 @@ def _is_async(function):
         function = function.func
     return any(
         is_async(one)
-        for one in (function, getattr(function, "__call__", None))
+        for one in (function, getattr(function, "__call__", None))  # noqa: B004 (the method is looked at)
         for is_async in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
     )
 

@@ -258,12 +258,12 @@ class Plan(Resource):
                 transform.release()
 
     def _share(self) -> float:
-        """This rank's part of the computing."""
+        """Return this rank's part of the computing."""
         specs = [spec for spec in (self.real, self.spectrum) if spec is not None]
         return float(np.mean([np.prod(spec.shape) / max(1.0, float(np.prod(spec.global_shape))) for spec in specs]))
 
     def _alive(self) -> list[Transform]:
-        """The transforms that no rank has dropped, in the order they were made in (collective)."""
+        """Return the transforms that no rank has dropped, in the order they were made in (collective)."""
         held = dict(self._transforms)
         here = np.array([number in held for number in range(self._made)])
         everywhere = np.logical_and.reduce(self.runtime.control.allgather(here))
@@ -293,7 +293,9 @@ class Plan(Resource):
             raise closed_error(type(self).__name__, "closed", self._forked)
 
     def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
-        """Keep a new transform until it is dropped or the plan is closed; `make` makes another like it, of this plan."""
+        """Keep a new transform until it is dropped or the plan is closed; `make` makes another like it, of this
+        plan.
+        """
         transform.name = name
         self._makers[transform] = make
         self._transforms[self._made] = transform
@@ -314,7 +316,7 @@ class Plan(Resource):
     # ---- what a plan supplies ------------------------------------------------------------------
 
     def _title(self) -> str:
-        """What the plan is, in a line."""
+        """Tell what the plan is, in a line."""
         raise NotImplementedError
 
     def _notes(self) -> list[str]:
@@ -326,14 +328,14 @@ class Plan(Resource):
         raise NotImplementedError
 
     def _before_tuning_or_balancing(self) -> None:
-        """What makes the transforms ready (collective)."""
+        """Give what makes the transforms ready (collective)."""
 
     def _forget_kernels(self) -> None:
         """Make what computes anew when it is needed next: what is measured must be what FFTW knows, and keeps."""
         raise NotImplementedError
 
     def _shapes(self) -> tuple[Any, ...]:
-        """What this rank's FFTW plans depend on, apart from the plan."""
+        """Tell what this rank's FFTW plans depend on, apart from the plan."""
         raise NotImplementedError
 
     def _forget(self) -> None:
@@ -353,7 +355,7 @@ class FourierPlan(Plan):
     _dtype: np.dtype
 
     def _source(self, forward: bool, axes: dict[int, Any], batch: int) -> SourceArray:
-        """What a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
+        """Tell what a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
         shape = batch, *(axis.length(not forward) for axis in axes.values())
         return SourceArray(
             self._here if forward else self._there,
@@ -367,7 +369,7 @@ class FourierPlan(Plan):
         self.forward = self.backward = closed
 
     def _check_ranks(self) -> str | None:
-        """What is wrong with the communicator, or None."""
+        """Say what is wrong with the communicator, or None."""
         if self.runtime.comm.same_ranks(self.comm):
             return None
         return (
@@ -377,12 +379,12 @@ class FourierPlan(Plan):
 
 
 def _part_of(progress: Progress, name: str, before_s: float, total_s: float) -> Progress:
-    """The progress of one transform, as part of that of all."""
+    """Return the progress of one transform, as part of that of all."""
     return lambda what, done, _: progress(f"{name}: {what}", before_s + done, total_s)
 
 
 def records(layout: Any, settings: Any, ranks: int) -> tuple[ArrayLayout, Settings, str | None]:
-    """A plan's two option records, with checked weights, and what is wrong with what was given for them."""
+    """Return a plan's two option records, with checked weights, and what is wrong with what was given for them."""
     layout, problem = record(ArrayLayout, layout, "layout")
     settings, other = record(Settings, settings, "settings")
     if isinstance(layout.weights, str) and layout.weights == MEASURE:
@@ -392,7 +394,7 @@ def records(layout: Any, settings: Any, ranks: int) -> tuple[ArrayLayout, Settin
 
 
 def given_weights(layout: ArrayLayout) -> tuple[Weights, bool]:
-    """A plan's weights as given, None where they are to be measured, and whether they are."""
+    """Return a plan's weights as given, None where they are to be measured, and whether they are."""
     return (None, True) if isinstance(layout.weights, str) else (layout.weights, False)
 
 

@@ -120,7 +120,7 @@ class Pointwise(Transform):
                 kernels.unpack(slot, part, number, result)
 
     def exchanged(self, message, buffers):
-        """The awaitable exchange of a message."""
+        """Return the awaitable exchange of a message."""
         return message.exchanged(self._comm, buffers.send, buffers.receive, mpi_type(self.exchange_dtype))
 
     def _apply(self, slot, part):

@@ -36,7 +36,7 @@ class ResultMemory:
         self._free: deque[np.ndarray] = deque(maxlen=1)
 
     def empty(self) -> np.ndarray:
-        """An array that nobody else has."""
+        """Make an array that nobody else has."""
         try:
             memory = self._free.pop()
         except IndexError:

@@ -30,7 +30,7 @@ LEAST_POINTS = 2**16  # of an array; scipy takes about half a millisecond for so
 
 
 def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What a function of `scipy.fft` returns, or NotImplemented where that is left to scipy.
+    """Return what a function of `scipy.fft` returns, or NotImplemented where that is left to scipy.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def serve(method: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _workers(workers: int | None) -> int:
-    """The number of workers that scipy would take.
+    """Return the number of workers that scipy would take.
 
     Raises
     ------

@@ -100,15 +100,15 @@ class Transform(Uncopied):
     # ---- what a transform supplies, besides its attributes -------------------------------------
 
     def make_slots(self, depth, sizes):
-        """The buffers of `depth` slots, for chunks of `sizes` slices."""
+        """Return the buffers of `depth` slots, for chunks of `sizes` slices."""
         raise NotImplementedError
 
     def run(self, part, slot, compute, comm, *prepared):
-        """The coroutine of one chunk, without computing or, if `comm` is None, exchanges."""
+        """Return the coroutine of one chunk, without computing or, if `comm` is None, exchanges."""
         raise NotImplementedError
 
     def kernels_of(self, settings):
-        """What computes with `settings`, for all workers."""
+        """Give what computes with `settings`, for all workers."""
         raise NotImplementedError
 
     def nbytes_per_slice(self):
@@ -116,7 +116,7 @@ class Transform(Uncopied):
         raise NotImplementedError
 
     def prepare(self, inputs, outputs):
-        """What `run` takes after `comm`, of lists of inputs and outputs."""
+        """Tell what `run` takes after `comm`, of lists of inputs and outputs."""
         return inputs, outputs
 
     # ---- settings and pipelines ----------------------------------------------------------------
@@ -133,7 +133,7 @@ class Transform(Uncopied):
         self._make_pipelines(parts, self.make_slots(depth, sizes))
 
     def _make_pipelines(self, parts, slots):
-        """The pipelines of the slice program over `parts`, on some slots."""
+        """Return the pipelines of the slice program over `parts`, on some slots."""
         self._bound.forget()
         self._parts, self._depth = parts, len(slots)
         settings, comm, depth = self.settings, self.runtime.comm, len(slots)
@@ -243,7 +243,7 @@ class Transform(Uncopied):
         return self._held_call("compute", arrays, out)
 
     def communicate(self, *arrays: np.ndarray, out: Any = None) -> Any:
-        """The call's exchanges, one after another, and nothing else; no result."""
+        """Run the call's exchanges, one after another, and nothing else; no result."""
         return self._held_call("exchange", arrays, out)
 
     def __call__(self, *arrays: np.ndarray, out: Any = None) -> Any:
@@ -276,7 +276,7 @@ class Transform(Uncopied):
         self._pipelines[what](self._parts, *self.prepare(inputs, outputs))
 
     def trial_arrays(self, slices):
-        """Inputs (zero) and outputs of `slices` slices, as for `run_planes`."""
+        """Make inputs (zero) and outputs of `slices` slices, as for `run_planes`."""
 
         def trial(spec):
             count = slices if spec.slices == self.slices else spec.slices
@@ -295,7 +295,9 @@ class Transform(Uncopied):
         )
 
     def become(self, other: Transform) -> None:
-        """Be another transform from now on, one of the same kind for other shares, with the same settings (collective)."""
+        """Be another transform from now on, one of the same kind for other shares, with the same settings
+        (collective).
+        """
         kept = {
             name: getattr(self, name)
             for name in ("name", "requested", "trials", "tuned", "refinement")
@@ -372,11 +374,13 @@ class Transform(Uncopied):
             call()
 
     def whole_call(self, inputs, outputs):
-        """A function that makes a whole call without a pipeline, or None."""
+        """Make a function that makes a whole call without a pipeline, or None."""
         return None
 
     def bound_call(self, inputs, outputs, prepared):
-        """The same for arrays that the transform is called with again and again, and what was prepared of them."""
+        """Return the same for arrays that the transform is called with again and again, and what was prepared of
+        them.
+        """
         return self.whole_call(inputs, outputs)
 
     def can_bind(self, outputs):
@@ -388,7 +392,7 @@ class Transform(Uncopied):
         self._pipelines[what]((), problem=problem)
 
     def _problem(self, arrays, out, results):
-        """What is wrong with the arguments, or None."""
+        """Say what is wrong with the arguments, or None."""
         if len(arrays) != len(self.inputs):
             return f"expected {len(self.inputs)} input array(s), received {len(arrays)}"
         for spec, array in zip(self.inputs, arrays):

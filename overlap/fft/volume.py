@@ -56,7 +56,7 @@ class Fields(Transform):
         return min(self._fields, TRIAL_FIELDS)
 
     def trial_arrays(self, fields):
-        """Inputs (zero) and outputs of some fields, as for `run_planes`."""
+        """Make inputs (zero) and outputs of some fields, as for `run_planes`."""
 
         def batch(side):
             count = fields if side.slices == self._fields else side.slices
@@ -65,7 +65,7 @@ class Fields(Transform):
         return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
 
     def staged_transforms(self):
-        """The staged transforms that its tasks are of."""
+        """Return the staged transforms that its tasks are of."""
         raise NotImplementedError
 
     def nbytes_per_slice(self):
@@ -94,7 +94,7 @@ class Fields(Transform):
             self._pipelines[what](self._parts, *self.prepare(inputs, targets))
 
     def make_pipelines(self, tasks):
-        """The pipelines of some tasks, and slots for any of their messages."""
+        """Return the pipelines of some tasks, and slots for any of their messages."""
         depth = max(1, min(self.settings.depth, len(tasks)))
         self._make_pipelines(
             tasks, [Buffers(*buffers) for buffers in self._allocate(depth, self._buffer_lengths(self.settings.chunk))]
@@ -154,7 +154,7 @@ class Volume(Fields):
         return (self._staged,)
 
     def describe(self):
-        """What was chosen and what it costs, as text."""
+        """Say what was chosen and what it costs, as text."""
         return f"{super().describe()}, {self._staged.nbytes / 2**20:.1f} MiB of work memory; {self._staged.describe()}"
 
     def prepare(self, inputs, outputs):
@@ -226,7 +226,7 @@ class Planes(Volume):
 
 
 def natural_view(array, side):
-    """A batch of fields with its axes in natural order, (batch, z, y, x), or (batch, y, x)."""
+    """Make a batch of fields with its axes in natural order, (batch, z, y, x), or (batch, y, x)."""
     return array if side.natural else np.moveaxis(array, -1, 1)
 
 

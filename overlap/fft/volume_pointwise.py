@@ -106,7 +106,7 @@ class VolumePointwise(Fields):
         return self._back, self._forth
 
     def describe(self):
-        """What was chosen and what it costs, as text."""
+        """Say what was chosen and what it costs, as text."""
         own = sum(field.nbytes for fields in (self._given, self._shared, self._results) for field in fields)
         work = self._back.nbytes + self._forth.nbytes
         return (

@@ -1,4 +1,6 @@
-"""Weights and blocks that all ranks agree on: what is wrong with those of one rank is an error on all, and speeds may be measured."""
+"""Weights and blocks that all ranks agree on: what is wrong with those of one rank is an error on all, and speeds may
+be measured.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def agreed_blocks(
 
 
 def agreed_weights(control: OwnControl, given: Any) -> Weights:
-    """Weights that are the same on all ranks, measured where "measure" is given; an `InputError` on all ranks otherwise. Collective."""
+    """Weights that are the same on all ranks, measured where "measure" is given; an `InputError` on all ranks
+    otherwise. Collective.
+    """
     measure = isinstance(given, str) and given == MEASURE
     weights, problem = checked(None if measure else given, control.size)
     control.check("the weights of ranks", problem, weights=MEASURE if measure else weights)
@@ -72,7 +76,9 @@ def agreed_weights(control: OwnControl, given: Any) -> Weights:
 
 
 def _measured(control):
-    """The speeds of ranks that sweep through memory all at once; None where shares by them would gain nothing for sure."""
+    """Return the speeds of ranks that sweep through memory all at once; None where shares by them would gain nothing
+    for sure.
+    """
     a, b, c = np.zeros(_COUNT), np.ones(_COUNT), np.ones(_COUNT)
     once_s = control.maximum(min(_seconds(1, a, b, c) for _ in range(3)))  # the first one compiles
     runs = math.ceil(ROUND_S / once_s)

@@ -60,8 +60,8 @@ def numbers_of(owned: Any, needed: Any) -> tuple[list[np.ndarray], str | None]:
 class RoundArrays:
     """Checks the arrays of rounds, and tells where they are.
 
-    Those of the last rounds are known again: after a sweep, which leaves nothing of this in the caches, a check takes longer than
-    MPI does to start a message. They are kept alive, so their memory is what it was.
+    Those of the last rounds are known again: after a sweep, which leaves nothing of this in the caches, a check takes
+    longer than MPI does to start a message. They are kept alive, so their memory is what it was.
 
     Parameters
     ----------

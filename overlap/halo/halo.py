@@ -47,17 +47,18 @@ class Halo(Freed):
             pending.wait()                      # now the ghost cells are there
             sweep_rest(u)                       # `blocks.outer`
 
-    ``halo.exchange(u)`` does all of it at once. In slice programs of a runtime, of whose communicator the halo is then made,
-    ``await halo(u)`` does, or ``pending = await halo.begin(u)`` and, later, ``await pending``.
+    ``halo.exchange(u)`` does all of it at once. In slice programs of a runtime, of whose communicator the halo is then
+    made, ``await halo(u)`` does, or ``pending = await halo.begin(u)`` and, later, ``await pending``.
 
-    All arrays of a round travel in one message per neighbour. Messages are chosen for each neighbour: ranks of one node write into each
-    other's memory (`overlap.halo.links` tells how), straight into the ghost cells where the array is one of `empty`;
-    others send by persistent requests of MPI, without a copy what is one run of bytes of an array (a slab of planes). From `start` to the end of `wait` the ghost cells and the cells
-    that neighbours need must not be written to; these may be read.
+    All arrays of a round travel in one message per neighbour. Messages are chosen for each neighbour: ranks of one node
+    write into each other's memory (`overlap.halo.links` tells how), straight into the ghost cells where the array is
+    one of `empty`; others send by persistent requests of MPI, without a copy what is one run of bytes of an array (a
+    slab of planes). From `start` to the end of `wait` the ghost cells and the cells that neighbours need must not be
+    written to; these may be read.
 
     All ranks call `start` and `wait` in the same order, from one thread at a time. What goes wrong on a rank, a wrong
-    argument among it, raises the same error on all ranks, as soon as they wait: who is no neighbour of that rank may end
-    its round and raise in the next one. When all have raised it, the next round begins anew.
+    argument among it, raises the same error on all ranks, as soon as they wait: who is no neighbour of that rank may
+    end its round and raise in the next one. When all have raised it, the next round begins anew.
 
     Parameters
     ----------
@@ -66,12 +67,13 @@ class Halo(Freed):
     parts : Blocks or Entries
         Who holds what; every rank gives the same blocks. `from_indices` makes the other kind.
     dtypes : data type, or list of them
-        The type of each array of a round. Components of an item are a part of its type: ``("f8", (3,))`` for three numbers per cell,
-        the last axis of the array.
+        The type of each array of a round. Components of an item are a part of its type: ``("f8", (3,))`` for three
+        numbers per cell, the last axis of the array.
     transport : {"auto", "window", "messages"}
         "window" fails where a neighbour is on another node; "messages" writes nothing directly.
     deadline_s : float or None
-        Seconds that a rank waits for others, in a round or while a halo is made or freed, before it prints the stacks of all its threads and aborts the job.
+        Seconds that a rank waits for others, in a round or while a halo is made or freed, before it prints the stacks
+        of all its threads and aborts the job.
 
     Attributes
     ----------
@@ -352,7 +354,10 @@ class Halo(Freed):
         raise error
 
     def _recover(self) -> None:
-        """Begin anew where the last round has failed: every rank has raised that, or it does not come here. Collective."""
+        """Begin anew where the last round has failed: every rank has raised that, or it does not come here.
+
+        Collective.
+        """
         if self._news.failure is None:
             return
         self.control.check("the first round of a halo after a failure", None)
@@ -459,6 +464,6 @@ class Pending:
 
 
 def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """The ranks that share memory with this one, as a communicator to be freed."""
+    """Return the ranks that share memory with this one, as a communicator to be freed."""
     node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     return node

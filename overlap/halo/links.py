@@ -5,15 +5,15 @@ message per link. Two pairs of flags in a shared window, each written by one ran
 
 * The receiver's *request*, read by the sender: in which round it is, into which set of shared arrays it wants the data
   (or none), and the last round that it has completed.
-* The sender's *delivery*, read by the receiver, one for odd and one for even rounds: the round whose data are there, and
-  where.
+* The sender's *delivery*, read by the receiver, one for odd and one for even rounds: the round whose data are there,
+  and where.
 
 The receiver starts a round by a request. The sender writes the payload once, then the delivery, by a release: straight
-into the ghost cells, if the receiver has asked for that and is in the same round already, or else into the slot of the round in
-the receiver's segment. There are two slots, used alternately, and that of round k is free when round k - 2 is
+into the ghost cells, if the receiver has asked for that and is in the same round already, or else into the slot of the
+round in the receiver's segment. There are two slots, used alternately, and that of round k is free when round k - 2 is
 complete. So nobody waits before sending, but where the receiver is a whole round late; what cannot be sent at the start
-is sent while the sender tests or waits. A receiver that finds its delivery moves data from the slot to the
-ghost cells, unless they are there, and notes the round as completed.
+is sent while the sender tests or waits. A receiver that finds its delivery moves data from the slot to the ghost cells,
+unless they are there, and notes the round as completed.
 
 Ghost cells belong to the neighbour from the request to the delivery of a round, and to their owner else: no write
 comes before the request of its round.
@@ -32,8 +32,8 @@ from .moves import move
 
 # Words of a rank's state; then the links.
 ROUND, LINKS, POLLS, ATTEND, SCRATCH, SOURCES, BROKEN, STATE = 0, 1, 2, 3, 4, 5, 6, 8
-# Words of a link's end at the sender: is something left to do in this round, where the receiver's request and slots stand,
-# tables of moves into a slot and into shared arrays, and for each set of these where their addresses stand.
+# Words of a link's end at the sender: is something left to do in this round, where the receiver's request and slots
+# stand, tables of moves into a slot and into shared arrays, and for each set of these where their addresses stand.
 (
     SENDING,
     REQUEST,

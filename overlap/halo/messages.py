@@ -1,7 +1,7 @@
 """Halos by messages: MPI's persistent requests, made once, the receives always started first.
 
-A message that is one run of bytes of one array, as a slab of planes is, goes from and to the array itself: persistent requests are made
-once for each such memory. All others are packed into buffers.
+A message that is one run of bytes of one array, as a slab of planes is, goes from and to the array itself: persistent
+requests are made once for each such memory. All others are packed into buffers.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Requests:
 
 
 def _buffer(packed, run, addresses):
-    """The memory of a message: the array's own where it is a run there."""
+    """Return the memory of a message: the array's own where it is a run there."""
     if run is None:
         return packed
     number, offset, nbytes = run

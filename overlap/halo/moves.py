@@ -54,7 +54,7 @@ class Place:
         return prod(map(length_of, self.region))
 
     def packed(self, first: int) -> Place:
-        """The same items one after the other in a message, from item `first` on."""
+        """Return the same items one after the other in a message, from item `first` on."""
         if isinstance(self.region, np.ndarray):
             counts: tuple[int, ...] = (self.count,)
         else:

@@ -46,7 +46,7 @@ class Entries:
 
 
 def of_blocks(blocks: Blocks, rank: int) -> list[Traffic]:
-    """The messages that fill the ghost cells of blocks."""
+    """Return the messages that fill the ghost cells of blocks."""
     mine = list(blocks.neighbours(rank))
     peers = sorted({one.rank for one in mine} | _mirrored(blocks, rank))
     found = []
@@ -65,7 +65,7 @@ def of_blocks(blocks: Blocks, rank: int) -> list[Traffic]:
 
 
 def _mirrored(blocks, rank):
-    """The ranks that have this one as a neighbour, where ghost cells may be on one side only."""
+    """Return the ranks that have this one as a neighbour, where ghost cells may be on one side only."""
     both = Blocks(
         blocks.shape,
         blocks.grid,
@@ -80,7 +80,7 @@ def _mirrored(blocks, rank):
 def of_indices(
     control: OwnControl, owned: np.ndarray, needed: np.ndarray, places: tuple[np.ndarray, np.ndarray, int] | None = None
 ) -> Entries:
-    """The messages that bring entries, known by global numbers, to those that need them. Collective.
+    """Return the messages that bring entries, known by global numbers, to those that need them. Collective.
 
     `places` has where the owned and the needed entries stand in the local array, and how long this is. By default the
     owned ones come first and then the needed ones, in the order given.
@@ -147,7 +147,7 @@ def of_indices(
 
 
 def _shortest(positions):
-    """A slice where positions follow each other."""
+    """Return a slice where positions follow each other."""
     if len(positions) and (np.diff(positions) == 1).all():
         return (slice(int(positions[0]), int(positions[-1]) + 1),)
     return positions

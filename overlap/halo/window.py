@@ -87,7 +87,8 @@ class LinkWindow:
         Returns
         -------
         dict
-            Where a rank has what it shares with another one, by these two: request, delivery, slots and bytes of a slot.
+            Where a rank has what it shares with another one, by these two: request, delivery, slots and bytes of a
+            slot.
         """
         mine, nbytes = {}, 0
         for one in self._traffic:

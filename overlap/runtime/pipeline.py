@@ -205,7 +205,8 @@ class Pipeline(Uncopied):
     def known(
         self, count: int, steps: Sequence[tuple[Any, Callable[[], object] | Operation]]
     ) -> Callable[[], None] | None:
-        """A call that does the same every time, as a function without arguments (which is collective); for short ones.
+        """Make a call that does the same every time, as a function without arguments (which is collective); for short
+        ones.
 
         Parameters
         ----------
@@ -254,7 +255,7 @@ class Pipeline(Uncopied):
         )
 
     def _slice(self, function, args, kwargs):
-        """What makes a slice's coroutine of its key and its slot's buffers."""
+        """Give what makes a slice's coroutine of its key and its slot's buffers."""
 
         def coroutine(key, buffers):
             made = function(key, buffers, *args, **kwargs) if self._has_buffers else function(key, *args, **kwargs)
@@ -288,7 +289,9 @@ class Pipeline(Uncopied):
 
 
 def _made_slots(buffers: Callable[[], Any], depth: int, comms: list[Any]) -> list[Any]:
-    """Make the buffers of all slots; persistent requests that are made with them know their likes of the other slots."""
+    """Make the buffers of all slots; persistent requests that are made with them know their likes of the other
+    slots.
+    """
     slots: list[Any] = []
     comms = [comm for comm in comms if isinstance(comm, AsyncComm)]
     likes: dict[tuple[int, int], dict[int, Persistent]] = {}
@@ -303,7 +306,7 @@ def _made_slots(buffers: Callable[[], Any], depth: int, comms: list[Any]) -> lis
 
 
 def _listed(slices: Iterable[Any]) -> tuple[list[Any], BaseException | None]:
-    """The slices as a list, and what is wrong with them, or None."""
+    """Return the slices as a list, and what is wrong with them, or None."""
     try:
         return list(slices), None
     except BaseException as error:  # the call is collective: the other ranks are on their way to it

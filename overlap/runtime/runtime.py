@@ -411,7 +411,7 @@ class Runtime(Resource):
         self.control.check_open()
 
     def _job(self, slices, program, skeleton, slots, options, crew):
-        """A `Job` and its way to wait; nothing of this is collective."""
+        """Make a `Job` and its way to wait; nothing of this is collective."""
         workers = self._threads.workers(crew, options.wait)
         job = Job(slices, program, skeleton, slots, options.depth, workers, self.trace)
         return job, self._scheduler.waiting(
@@ -419,7 +419,7 @@ class Runtime(Resource):
         )
 
     def loads(self) -> list[Load]:
-        """What every rank's workers have done so far: `load` of all ranks (collective)."""
+        """Tell what every rank's workers have done so far: `load` of all ranks (collective)."""
         with held_signals():
             return self.control.allgather(self.load)
 

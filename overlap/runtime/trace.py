@@ -64,12 +64,12 @@ class Span:
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
-    """The sort key in which "worker 10" follows "worker 9"."""
+    """Return the sort key in which "worker 10" follows "worker 9"."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def display_order(span: Span) -> tuple:
-    """The key by which spans are sorted: by rank, thread and start.
+    """Return the key by which spans are sorted: by rank, thread and start.
 
     Communicators come after the threads whose waiting they hide.
     """
@@ -132,7 +132,7 @@ class Trace:
         self._rows.clear()
 
     def spans(self, rank: int = 0) -> list[Span]:
-        """The spans of this rank alone, moved to rank 0's clock.
+        """Return the spans of this rank alone, moved to rank 0's clock.
 
         Parameters
         ----------

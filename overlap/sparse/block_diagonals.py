@@ -1,9 +1,10 @@
-"""Half of a symmetric matrix of 3 x 3 blocks that lie on few diagonals: products of eight rows at a time, by vector instructions.
+"""Half of a symmetric matrix of 3 x 3 blocks that lie on few diagonals: products of eight rows at a time, by vector
+instructions.
 
-Eight rows make a *group*. Their blocks on one diagonal are stored entry by entry, each as the eight numbers of the eight rows, and a
-product takes these numbers in the order in which they stand in memory. Three numbers of each row of a vector stand
-beside each other there; they are sorted when they are loaded and stored. Compilers do not find that by themselves, so a group's
-product is written in LLVM's own language.
+Eight rows make a *group*. Their blocks on one diagonal are stored entry by entry, each as the eight numbers of the
+eight rows, and a product takes these numbers in the order in which they stand in memory. Three numbers of each row of a
+vector stand beside each other there; they are sorted when they are loaded and stored. Compilers do not find that by
+themselves, so a group's product is written in LLVM's own language.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _LEAST_FILLED = 0.7  # of their places; what is not filled is read all the same
 class BlockDiagonals:
     """The own columns of a rank's rows. Both of the places of a stored block are added to when it is read.
 
-    The rows are cut into parts, each of whole groups but for the last group of all. What a part adds to eight rows that end after it, it
-    adds to sums of its own, so that no two workers write to the same row. When all parts are done these sums are added, in the order
-    of parts.
+    The rows are cut into parts, each of whole groups but for the last group of all. What a part adds to eight rows that
+    end after it, it adds to sums of its own, so that no two workers write to the same row. When all parts are done
+    these sums are added, in the order of parts.
 
     Attributes
     ----------
@@ -112,8 +113,8 @@ def _add_sums(cuts, sums, y):
 def _add_group(typingctx, values, offsets, x, y, sums, row, end):
     """Add the products of the blocks of a group, that of `row`, and of their mirror images.
 
-    Arrays are contiguous and of one type, or nothing is compiled. Eight rows of the result that end beyond `end` are added to in
-    `sums`, whose first row is that `LANES` - 1 rows before `end`.
+    Arrays are contiguous and of one type, or nothing is compiled. Eight rows of the result that end beyond `end` are
+    added to in `sums`, whose first row is that `LANES` - 1 rows before `end`.
     """
     arrays = values, x, y, sums
     if any(kind.layout != "C" or kind.dtype != values.dtype for kind in arrays) or offsets.dtype != types.int64:
@@ -160,14 +161,16 @@ def _add_group(typingctx, values, offsets, x, y, sums, row, end):
 
 
 class _Group:
-    """Writes instructions for vectors of eight rows: lists of three, of the first, second and third number of each row."""
+    """Writes instructions for vectors of eight rows: lists of three, of the first, second and third number of
+    each row.
+    """
 
     def __init__(self, builder, number, nbytes):
         self._builder, self._nbytes = builder, nbytes
         self._eight, self._all = ir.VectorType(number, LANES), ir.VectorType(number, 3 * LANES)
 
     def rows(self, pointer, row):
-        """The address of a row of a vector."""
+        """Return the address of a row of a vector."""
         return self._builder.gep(pointer, [self._builder.mul(row, ir.IntType(64)(3))])
 
     def load(self, pointer):
@@ -184,7 +187,7 @@ class _Group:
         stored.align = self._nbytes
 
     def blocks(self, pointer):
-        """The nine entries of eight blocks; later ones are fetched meanwhile."""
+        """Load the nine entries of eight blocks; later ones are fetched meanwhile."""
         for entry in range(FAR // LANES, FAR // LANES + 9):
             fetched(self._builder, self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]))
         return [
@@ -192,7 +195,7 @@ class _Group:
         ]
 
     def product(self, blocks, mirrored=False):
-        """The function that multiplies eight blocks, or the transposed ones, with eight rows."""
+        """Return the function that multiplies eight blocks, or the transposed ones, with eight rows."""
 
         def of(rows):
             found = []
@@ -207,7 +210,7 @@ class _Group:
         return of
 
     def sum(self, a, b):
-        """The sum of two vectors."""
+        """Compute the sum of two vectors."""
         return self._builder.fadd(a, b, flags=("contract",))
 
     def _loaded(self, pointer, kind):

@@ -24,9 +24,9 @@ Sides = Collection[tuple[int, int]]
 def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Sides = (), **options: Any) -> Matrix:
     """Make the matrix of -div(coefficient grad u) by finite volumes on cubes of edge 1. Collective.
 
-    Every rank has a block of cells, numbered in C order, after those of the ranks before it. The flux between neighbouring cells
-    i and j is (u_i - u_j) / (0.5 / c_i + 0.5 / c_j); through a fixed side, where u = 0, it is 2 c_i u_i; through the others
-    nothing flows, but where the axis is periodic.
+    Every rank has a block of cells, numbered in C order, after those of the ranks before it. The flux between
+    neighbouring cells i and j is (u_i - u_j) / (0.5 / c_i + 0.5 / c_j); through a fixed side, where u = 0, it is 2 c_i
+    u_i; through the others nothing flows, but where the axis is periodic.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
 
 
 def equal_block(blocks: Blocks) -> tuple[int, ...]:
-    """The cells of a block along each axis, where all blocks are alike.
+    """Return the cells of a block along each axis, where all blocks are alike.
 
     Raises
     ------
@@ -112,7 +112,9 @@ def equal_block(blocks: Blocks) -> tuple[int, ...]:
 
 
 def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """The places of cells in the grid, (axes, cells), of numbers that count block after block; all blocks are alike."""
+    """Return the places of cells in the grid, (axes, cells), of numbers that count block after block; all blocks are
+    alike.
+    """
     block = equal_block(blocks)
     owner, local = np.divmod(numbers, prod(block))
     where = np.array([coordinates(rank, blocks.grid) for rank in range(blocks.size)])
@@ -120,7 +122,7 @@ def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:
 
 
 def numbers_of(places: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """The numbers, block after block, of cells at places in the grid, (axes, cells)."""
+    """Return the numbers, block after block, of cells at places in the grid, (axes, cells)."""
     block = equal_block(blocks)
     steps = np.array([prod(blocks.grid[:axis]) for axis in range(len(block))])
     owner, local = np.divmod(places, np.array(block)[:, None])

@@ -8,16 +8,17 @@ from ..compiled import njit
 
 
 def colours_of(starts: np.ndarray, columns: np.ndarray, wanted: int | None) -> np.ndarray:
-    """The colour of each row of a matrix with a symmetric pattern, from 0 on.
+    """Return the colour of each row of a matrix with a symmetric pattern, from 0 on.
 
     Parameters
     ----------
     starts, columns : ndarray
         Compressed rows, with local columns only.
     wanted : int or None
-        Colours of a cyclic reverse Cuthill-McKee order (CM-RCM): the levels of a breadth-first search, numbered from the last one,
-        take the colours in turn; at most as many as there are levels. Where two rows of a level are neighbours, or with None, the
-        rows take in their own order the first colour that no neighbour has: two colours for a 7-point stencil, eight for 27 points.
+        Colours of a cyclic reverse Cuthill-McKee order (CM-RCM): the levels of a breadth-first search, numbered from
+        the last one, take the colours in turn; at most as many as there are levels. Where two rows of a level are
+        neighbours, or with None, the rows take in their own order the first colour that no neighbour has: two colours
+        for a 7-point stencil, eight for 27 points.
     """
     if wanted is not None:
         levels = _levels(starts, columns)

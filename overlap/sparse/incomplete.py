@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ..compiled import njit
@@ -20,10 +22,10 @@ _LEAST_ROWS = 512  # of a colour, for workers to share it
 class IC0(Preconditioner):
     """Incomplete Cholesky factors without fill-in of the diagonal part of each rank (collective to make).
 
-    M is the inverse of (L + D) D^-1 (D + L^H), where L has the pattern of A below the diagonal and D is diagonal, of blocks
-    where the matrix has blocks. Rows of one colour depend on rows of other colours alone, so that they can be computed in any order;
-    with few colours the factors are a worse approximation. Columns of other ranks are left out (block Jacobi over the
-    ranks): `AdditiveSchwarz` brings back what they do.
+    M is the inverse of (L + D) D^-1 (D + L^H), where L has the pattern of A below the diagonal and D is diagonal, of
+    blocks where the matrix has blocks. Rows of one colour depend on rows of other colours alone, so that they can be
+    computed in any order; with few colours the factors are a worse approximation. Columns of other ranks are left out
+    (block Jacobi over the ranks): `AdditiveSchwarz` brings back what they do.
 
     Parameters
     ----------
@@ -80,7 +82,7 @@ class IC0(Preconditioner):
         self.check_open()
         team, rows, inverse = self._matrix.team, self._rows, self._inverse
         limits = self._limits if team.workers > 1 else [0, len(rows)]
-        colours = list(zip(limits, limits[1:]))
+        colours = list(pairwise(limits))
         for colour in colours:
             team.run(
                 lambda first, last: self._forward(rows, *self._lower, inverse, r, z, first, last), *colour, _LEAST_ROWS
@@ -181,7 +183,7 @@ def _subtract(a, b, c):
 
 @njit
 def _invert(a, inverse):
-    """The inverse of a Hermitian block (which is lost); False where it is not positive definite."""
+    """Compute the inverse of a Hermitian block (which is lost); False where it is not positive definite."""
     size = len(a)
     for i in range(size):
         for j in range(size):
@@ -204,7 +206,9 @@ def _invert(a, inverse):
 
 @njit
 def _forward(rows, lower, below, left, inverse, r, z, first, last):
-    """Solve (L D^-1 + 1) D z = r for the rows at places from `first` to `last` - 1, none of which needs another one of them."""
+    """Solve (L D^-1 + 1) D z = r for the rows at places from `first` to `last` - 1, none of which needs another one of
+    them.
+    """
     for number in range(first, last):
         row = rows[number]
         total = r[row]

@@ -29,7 +29,7 @@ def csr_transposed(starts, columns, values, x, y, rows):
 
 @njit
 def blocks(starts, columns, values, x, y, first, last):
-    """The same as `csr` for small square blocks: values (entries, b, b), vectors (rows, b)."""
+    """Do the same as `csr` for small square blocks: values (entries, b, b), vectors (rows, b)."""
     size = values.shape[1]
     for row in range(first, last):
         for i in range(size):
@@ -45,7 +45,7 @@ def blocks(starts, columns, values, x, y, first, last):
 
 @njit(fastmath={"contract"})
 def product_of_3(values, entry, u, v, w):
-    """A 3 x 3 block times (u, v, w)."""
+    """Multiply a 3 x 3 block with (u, v, w)."""
     return (
         values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w,
         values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w,
@@ -121,7 +121,7 @@ def symmetric_diagonals(offsets, values, x, y, low, first, last):
 
 @njit
 def diagonal(starts, columns, values, first, found):
-    """The entries on the diagonal; values and found (entries or rows, numbers of a block)."""
+    """Find the entries on the diagonal; values and found (entries or rows, numbers of a block)."""
     for row in range(len(found)):
         for entry in range(starts[row], starts[row + 1]):
             if columns[entry] == first + row:
@@ -130,7 +130,7 @@ def diagonal(starts, columns, values, first, found):
 
 @njit
 def row_sums(starts, values, found):
-    """The sums of magnitudes of rows; found (rows, b)."""
+    """Compute the sums of magnitudes of rows; found (rows, b)."""
     size = found.shape[1]
     for row in range(len(found)):
         for entry in range(starts[row], starts[row + 1]):
@@ -169,7 +169,7 @@ def copy_own(starts, columns, values, first, order, place_of, new_starts, new_co
 
 @njit(fastmath={"reassoc", "contract"})
 def dot(a, b):
-    """The sum of a b."""
+    """Compute the sum of a b."""
     total = a.dtype.type(0)
     for place in range(len(a)):
         total += a[place] * b[place]
@@ -237,10 +237,10 @@ def single_step(alpha, beta, u, w, p, s, x, r):
 
 @njit(fastmath={"reassoc", "contract"})
 def pipelined_step(alpha, beta, n, m, directions, vectors, sums):
-    """A step of pipelined conjugate gradients, and the numbers that the next one sums.
+    """Make a step of pipelined conjugate gradients, and compute the numbers that the next one sums.
 
-    directions are z, q, s, p = n, m, w, u + beta (z, q, s, p); of vectors, x += alpha p and r, u, w -= alpha (s, q, z). sums become the
-    real parts of u.r, u.w and r.r, u conjugated.
+    directions are z, q, s, p = n, m, w, u + beta (z, q, s, p); of vectors, x += alpha p and r, u, w -= alpha (s, q, z).
+    sums become the real parts of u.r, u.w and r.r, u conjugated.
     """
     z, q, s, p = directions
     x, r, u, w = vectors

@@ -1,6 +1,7 @@
 """Krylov solvers with scipy's names, arguments and stopping rule: norm(b - A x) <= max(rtol norm(b), atol).
 
-All ranks take the same branch: every decision is made of numbers that a reduction has given to all of them, bit for bit.
+All ranks take the same branch: every decision is made of numbers that a reduction has given to all of them, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -43,20 +44,21 @@ def cg(
     x0 : ndarray, optional
         Where to start; zero by default.
     rtol, atol : float
-        It ends when norm(b - A x) <= max(rtol norm(b), atol), by the recursion's residual; infinity is allowed. Where b is
-        zero x is, whatever `x0`.
+        It ends when norm(b - A x) <= max(rtol norm(b), atol), by the recursion's residual; infinity is allowed. Where b
+        is zero x is, whatever `x0`.
     maxiter : int, optional
         Ten times the number of unknowns by default.
     M : optional
         Approximation of the inverse of A: `Jacobi`, `BlockJacobi`, or an object with ``M @ r``.
     callback : callable, optional
-        Called with this rank's part of x after each iteration. Where it raises on one rank, as where M or an operator does,
-        all ranks raise in this iteration.
+        Called with this rank's part of x after each iteration. Where it raises on one rank, as where M or an operator
+        does, all ranks raise in this iteration.
     comm : mpi4py.MPI.Intracomm or AsyncComm, optional
-        The ranks, where A is no `Matrix`; the communicator of a runtime (``rt.comm``) brings its deadline, otherwise it is a minute.
+        The ranks, where A is no `Matrix`; the communicator of a runtime (``rt.comm``) brings its deadline, otherwise it
+        is a minute.
     single_reduction : bool
-        Sum over all ranks once per iteration instead of twice, for one vector more: the steps are the same but for rounding
-        (Chronopoulos and Gear, J. Comput. Appl. Math. 25, 1989). It pays between nodes.
+        Sum over all ranks once per iteration instead of twice, for one vector more: the steps are the same but for
+        rounding (Chronopoulos and Gear, J. Comput. Appl. Math. 25, 1989). It pays between nodes.
 
     Everything is computed in the common type of A, b and a complex x0.
 
@@ -68,7 +70,8 @@ def cg(
     Raises
     ------
     InputError
-        On all ranks: A or M is not positive definite (p.Ap <= 0), numbers are not finite, or an argument makes no sense.
+        On all ranks: A or M is not positive definite (p.Ap <= 0), numbers are not finite, or an argument makes no
+        sense.
     RankError
         On all ranks: the callback, M or an operator has raised on one. What it raises on all ranks is not changed.
     """
@@ -152,8 +155,8 @@ def pipecg(
 ) -> Solution:
     """Solve A x = b by pipelined conjugate gradients: one reduction per iteration, hidden behind M and A.
 
-    The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays where a reduction takes longer
-    than the preconditioner and the product, with very many ranks; on one node `cg` is faster (`faster_cg` measures it). Rounding
+    The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays where a reduction takes longer than the
+    preconditioner and the product, with very many ranks; on one node `cg` is faster (`faster_cg` measures it). Rounding
     errors grow faster than in `cg`. Arguments, result and errors as for `cg`.
     """
     with System("pipecg", A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
@@ -208,9 +211,9 @@ def bicgstab(
 ) -> Solution:
     """Solve A x = b by stabilised biconjugate gradients, for any matrix. Collective.
 
-    The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments, result and
-    errors as for `cg`, but that A and M may be any. Where it breaks down, `info` is scipy's: -10 where the residual is orthogonal to
-    the first one, -11 where it would divide by another zero.
+    The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments,
+    result and errors as for `cg`, but that A and M may be any. Where it breaks down, `info` is scipy's: -10 where the
+    residual is orthogonal to the first one, -11 where it would divide by another zero.
     """
     with System("bicgstab", A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
         x, r, limit, most = system.x, system.r, system.stop, system.most
@@ -274,7 +277,9 @@ def _only_rounded(system: System, p: np.ndarray, iteration: int) -> bool:
 
 
 def _check_preconditioned(square: float, product: float, limit: float, iteration: int) -> None:
-    """Refuse a preconditioner that is not positive definite, and what is not finite; at the end rounding may decide on a sign."""
+    """Refuse a preconditioner that is not positive definite, and what is not finite; at the end rounding may decide on
+    a sign.
+    """
     if not np.isfinite((square, product)).all() or (product < 0 and square > limit**2):
         raise InputError(
             f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "

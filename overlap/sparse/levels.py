@@ -1,7 +1,7 @@
 """Which levels a multigrid has, who computes each of them, and what that costs: pure arithmetic.
 
-Level 1 is the finest. Levels up to the *switching level* are computed by all ranks; what is coarser is gathered to fewer ranks,
-at the latest for the last level, which one rank solves directly.
+Level 1 is the finest. Levels up to the *switching level* are computed by all ranks; what is coarser is gathered to
+fewer ranks, at the latest for the last level, which one rank solves directly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Costs:
 
 
 def last_switch(blocks: Blocks) -> int:
-    """The last possible switching level: how often the blocks of all ranks can be halved, before one level is left."""
+    """Find the last possible switching level: how often the blocks of all ranks can be halved, before one level is
+    left.
+    """
     cells, times = equal_block(blocks), 0
     while all(length % 2 == 0 for length in cells):
         cells, times = tuple(length // 2 for length in cells), times + 1
@@ -59,7 +61,7 @@ def last_switch(blocks: Blocks) -> int:
 
 
 def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
-    """The cells of each level and who has them.
+    """Return the cells of each level and who has them.
 
     Parameters
     ----------
@@ -103,7 +105,7 @@ def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
 
 
 def merged_grid(blocks: Blocks, ranks: int) -> tuple[int, ...]:
-    """A grid of fewer ranks, each of whose blocks is made of whole blocks, with the smallest surface."""
+    """Make a grid of fewer ranks, each of whose blocks is made of whole blocks, with the smallest surface."""
     possible = [
         grid
         for grid in product(*([part for part in range(1, parts + 1) if parts % part == 0] for parts in blocks.grid))
@@ -123,14 +125,14 @@ def merged_rank(rank: int, grid: tuple[int, ...], few: tuple[int, ...]) -> int:
 
 
 def best_switch(blocks: Blocks, ranks: int, costs: Costs) -> int:
-    """The switching level with the shortest cycle, as far as these costs tell."""
+    """Find the switching level with the shortest cycle, as far as these costs tell."""
     return min(
         range(1, last_switch(blocks) + 1), key=lambda switch: costs.cycle_s(levels_of(blocks, switch, ranks)), default=1
     )
 
 
 def _shapes(blocks):
-    """The grid of each level; of several ranks there are two at least."""
+    """Return the grid of each level; of several ranks there are two at least."""
     found = [blocks.shape]
     while (prod(found[-1]) > ENOUGH or len(found) == 1 < blocks.size) and all(length % 2 == 0 for length in found[-1]):
         found.append(tuple(length // 2 for length in found[-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from threading import Thread
 from typing import Any, Self
 
@@ -33,11 +34,11 @@ FEW_PIECES, SHORT_NBYTES = 4, 2**18  # where the system sends whole messages by 
 class Matrix(Freed):
     """A square sparse matrix of numbers or of small square blocks; every rank holds a run of rows.
 
-    Rank 0 has the first rows, rank 1 the next ones, and so on. The vectors that it is multiplied with are numpy arrays of
-    a rank's own entries, (rows,) or (rows, b) for blocks of b x b; ``A @ x`` is collective. A product starts the exchange of what
-    ranks need of each other, computes the rows that need nothing of it, then the rest. Rows are
-    stored in an order in which both kinds are contiguous, or as diagonals where these are well filled. Of a symmetric matrix, if it is
-    stored by diagonals or has real 3 x 3 blocks, only half is stored.
+    Rank 0 has the first rows, rank 1 the next ones, and so on. The vectors that it is multiplied with are numpy arrays
+    of a rank's own entries, (rows,) or (rows, b) for blocks of b x b; ``A @ x`` is collective. A product starts the
+    exchange of what ranks need of each other, computes the rows that need nothing of it, then the rest. Rows are stored
+    in an order in which both kinds are contiguous, or as diagonals where these are well filled. Of a symmetric matrix,
+    if it is stored by diagonals or has real 3 x 3 blocks, only half is stored.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ class Matrix(Freed):
     storage : {"diagonals", "rows", "symmetric blocks"}
         How this rank stores its rows.
     workers : int
-        Threads that share the products of this rank, one at first; may be set. The results are the same bits for any number.
+        Threads that share the products of this rank, one at first; may be set. The results are the same bits for any
+        number.
 
     Raises
     ------
@@ -199,8 +201,8 @@ class Matrix(Freed):
         coefficients : sequence
             For each point a number, or an array of the rank's planes.
         weights : sequence of numbers or "measure", optional
-            One per rank, what its planes shall be in proportion to (`overlap.arrays.shares`); "measure" as for `agreed_blocks`. By
-            default the first ranks have one more.
+            One per rank, what its planes shall be in proportion to (`overlap.arrays.shares`); "measure" as for
+            `agreed_blocks`. By default the first ranks have one more.
         **options
             Of `Matrix`.
         """
@@ -330,7 +332,7 @@ class Matrix(Freed):
             if first == last:
                 return
             cuts = np.linspace(first, last, max(1, min(self._pieces, last - first)) + 1, dtype=int).tolist()
-            for piece in zip(cuts, cuts[1:]):
+            for piece in pairwise(cuts):
                 self.team.run(function, *piece, least)
                 pending.test()
 
@@ -362,7 +364,10 @@ class Matrix(Freed):
         return Transposed(self)
 
     def multiply_transposed(self, x: np.ndarray) -> np.ndarray:
-        """Compute the own entries of A^T x (collective); x and the result in the user's order. Types and errors as for ``A @ x``."""
+        """Compute the own entries of A^T x (collective); x and the result in the user's order.
+
+        Types and errors as for ``A @ x``.
+        """
         x = self.agreed(x, "a transposed product")
         return self.in_type(x.dtype)._multiply_transposed(x)
 

@@ -23,27 +23,29 @@ _MEASURED = 3  # cycles of a level
 class Multigrid(Preconditioner):
     """One V-cycle of geometric multigrid (collective to make): ``cg(A, b, M=Multigrid(A, blocks))`` is MGCG.
 
-    Eight cells make one of the next level. Restriction sums over the eight, prolongation copies to them, and the matrix is that of finite
-    volumes on the coarser grid (half of the sum of the fluxes through the fine faces). Each level is smoothed once before
-    and once after by the same symmetric preconditioner, so that the cycle is symmetric. Levels after the switching level are
-    gathered to fewer ranks (coarse-grid aggregation): fewer small messages, and smoothers that see more of the grid, against a larger
-    problem on few ranks. The last level is solved directly. A cycle allocates nothing.
+    Eight cells make one of the next level. Restriction sums over the eight, prolongation copies to them, and the matrix
+    is that of finite volumes on the coarser grid (half of the sum of the fluxes through the fine faces). Each level is
+    smoothed once before and once after by the same symmetric preconditioner, so that the cycle is symmetric. Levels
+    after the switching level are gathered to fewer ranks (coarse-grid aggregation): fewer small messages, and smoothers
+    that see more of the grid, against a larger problem on few ranks. The last level is solved directly. A cycle
+    allocates nothing.
 
     Parameters
     ----------
     A : Matrix
-        Symmetric and positive definite, of numbers; rows are the cells of the blocks, in C order, rank after rank: one of `diffusion`, or a
-        `Matrix.from_stencil` with ``Blocks(shape, (ranks, 1, 1))``.
+        Symmetric and positive definite, of numbers; rows are the cells of the blocks, in C order, rank after rank: one
+        of `diffusion`, or a `Matrix.from_stencil` with ``Blocks(shape, (ranks, 1, 1))``.
     blocks : Blocks
         They have three axes and equal sizes, even as far as levels are computed by all ranks.
     smoother : callable
-        Makes the preconditioner of a level of its matrix: `Chebyshev` by default, `IC0`, `AdditiveSchwarz`, or a function that
-        calls one of them.
+        Makes the preconditioner of a level of its matrix: `Chebyshev` by default, `IC0`, `AdditiveSchwarz`, or a
+        function that calls one of them.
     switch : int, optional
-        The last level that all ranks compute, from 1 on. By default the one with the shortest cycle, by the time of a cell and of a message
-        as they are measured now: this may differ between runs.
+        The last level that all ranks compute, from 1 on. By default the one with the shortest cycle, by the time of a
+        cell and of a message as they are measured now: this may differ between runs.
     gather_to : int
-        Ranks that compute the coarser levels; if more than one, one rank does when their blocks cannot be halved any more.
+        Ranks that compute the coarser levels; if more than one, one rank does when their blocks cannot be halved any
+        more.
 
     Attributes
     ----------
@@ -54,8 +56,8 @@ class Multigrid(Preconditioner):
     Raises
     ------
     InputError
-        On all ranks: blocks that do not fit the matrix or cannot be halved, a switching level that does not exist, a matrix
-        that is not positive definite.
+        On all ranks: blocks that do not fit the matrix or cannot be halved, a switching level that does not exist, a
+        matrix that is not positive definite.
     """
 
     def __init__(
@@ -137,7 +139,9 @@ class Multigrid(Preconditioner):
 
 
 class _Level:
-    """A matrix with its smoother, the vectors of a cycle (`r` is the right side of a coarser level) and the way to the next level."""
+    """A matrix with its smoother, the vectors of a cycle (`r` is the right side of a coarser level) and the way to the
+    next level.
+    """
 
     def __init__(self, A: Matrix, smoother: Preconditioner | None) -> None:
         self.matrix = A
@@ -180,7 +184,7 @@ class _Level:
 
 
 def _problem(A, blocks):
-    """What is wrong with a matrix and its blocks; None if nothing is."""
+    """Say what is wrong with a matrix and its blocks; None if nothing is."""
     comm = A.halo.comm
     if A.block != 1 or A.dtype.kind != "f":
         return f"expected a matrix of real numbers, received {A.dtype} in blocks of {A.block}"

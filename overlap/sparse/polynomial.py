@@ -12,7 +12,8 @@ from .preconditioners import Preconditioner
 
 
 class Chebyshev(Preconditioner):
-    """A Chebyshev polynomial in D^-1 A, D the diagonal: damps what the upper eigenvalues belong to (collective to make).
+    """A Chebyshev polynomial in D^-1 A, D the diagonal: damps what the upper eigenvalues belong to (collective to
+    make).
 
     Needs no sums and no order of rows. The interval is from b / `ratio` to b, where b is a bound of the largest
     eigenvalue by the sums of rows (Gershgorin). Saad, Iterative Methods for Sparse Linear Systems, algorithm 12.1.

@@ -1,4 +1,6 @@
-"""What preconditioners have in common, and those that need no other rank: inverse diagonals, of numbers or of blocks."""
+"""What preconditioners have in common, and those that need no other rank: inverse diagonals, of numbers or of
+blocks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cache lines that are fetched ahead. A processor fetches what it is going to read by itself, but stops at the end of each page of 4 KiB."""
+"""Cache lines that are fetched ahead.
+
+A processor fetches what it is going to read by itself, but stops at the end of each page of 4 KiB.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ def fetched(builder: Any, pointer: Any) -> None:
 
 @intrinsic
 def prefetch(typingctx, array, place):
-    """Have the cache line of an item brought from memory, by its place in C order, which may be outside of the array."""
+    """Have the cache line of an item brought from memory, by its place in C order, which may be outside of the
+    array.
+    """
 
     def codegen(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

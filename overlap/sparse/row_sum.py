@@ -1,7 +1,8 @@
-"""The sum of a sparse row: numbers eight at a time, in vectors of four, with the entries that they belong to collected one by one.
+"""The sum of a sparse row: numbers eight at a time, in vectors of four, with the entries that they belong to collected
+one by one.
 
-A compiler that is left alone takes a row's numbers one by one, and waits for each addition to end. Gathers, one instruction for several
-entries, are slower than loads of one each on AMD's processors.
+A compiler that is left alone takes a row's numbers one by one, and waits for each addition to end. Gathers, one
+instruction for several entries, are slower than loads of one each on AMD's processors.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
 
 
 def row_sum(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
-    """The sum of values[i] x[columns[i]] for i from `first` to `last` - 1; for compiled code."""
+    """Compute the sum of values[i] x[columns[i]] for i from `first` to `last` - 1; for compiled code."""
     raise NotImplementedError
 
 
@@ -52,7 +53,9 @@ def _compiled(values, columns, x, first, last):
 
 @intrinsic
 def _by_vectors(typingctx, values, columns, x, first, last):
-    """The sum, of real numbers: two vectors of sums for eight at a time, one for four of the rest, a number for the last ones."""
+    """Compute the sum, of real numbers: two vectors of sums for eight at a time, one for four of the rest, a number for
+    the last ones.
+    """
 
     def codegen(context, builder, signature, arguments):
         factors, places, entries = (

@@ -38,7 +38,9 @@ class Rows:
 
     @property
     def parts(self) -> int:
-        """Into how many parts workers cut them: the same for any number of workers, as the order of sums depends on it."""
+        """Into how many parts workers cut them: the same for any number of workers, as the order of sums depends
+        on it.
+        """
         return max(1, min(MOST_PARTS, self.count // LEAST_ROWS))
 
     @property
@@ -52,13 +54,13 @@ class Rows:
         return (self.columns < self.first) | (self.columns >= self.first + self.count)
 
     def diagonal(self) -> np.ndarray:
-        """The entries (or blocks) of the diagonal; zeros where there is none."""
+        """Return the entries (or blocks) of the diagonal; zeros where there is none."""
         found = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
         kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(found))
         return found
 
     def sums(self) -> np.ndarray:
-        """The sum of magnitudes of each row, (count,) or (count, b)."""
+        """Compute the sum of magnitudes of each row, (count,) or (count, b)."""
         size = self.values.shape[1] if self.values.ndim == 3 else 1
         found = np.zeros((self.count, size), self.values.real.dtype)
         kernels.row_sums(self.starts, _flat(self.values), found)
@@ -66,7 +68,7 @@ class Rows:
 
 
 def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: Any, total: int) -> str | None:
-    """What is wrong with entries of a matrix of `total` rows, `count` of them here; None if nothing is."""
+    """Say what is wrong with entries of a matrix of `total` rows, `count` of them here; None if nothing is."""
     if not isinstance(count, (int, np.integer)) or count < 0:
         return f"expected a number of rows, received count={count!r}"
     if total < 1:
@@ -96,7 +98,7 @@ def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, c
 def assembled(
     control: OwnControl, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, counts: Sequence[int]
 ) -> Rows:
-    """This rank's rows, of all entries that any rank has of them."""
+    """Return this rank's rows, of all entries that any rank has of them."""
     limits = np.cumsum(counts)
     owner = np.searchsorted(limits, rows, side="right")
     if control.maximum(int((owner != control.rank).any())):

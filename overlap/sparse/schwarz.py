@@ -1,4 +1,6 @@
-"""`AdditiveSchwarz`: every rank solves on a subdomain of its own, with overlap or with corrections by what the others see."""
+"""`AdditiveSchwarz`: every rank solves on a subdomain of its own, with overlap or with corrections by what the others
+see.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,17 @@ Local = Callable[[Matrix], Preconditioner]
 
 
 class AdditiveSchwarz(Preconditioner):
-    """Solve on a subdomain of each rank, add up, and correct what that leaves (collective to make; `free` it, or use ``with``).
+    """Solve on a subdomain of each rank, add up, and correct what that leaves (collective to make; `free` it, or use
+    ``with``).
 
-    A subdomain is a rank's own rows and, with `overlap`, those of other ranks that are at most so many steps away in the graph of A.
-    With R_i the rows of subdomain i and B_i what `local` makes of its matrix, B is the sum of W R_i^T B_i R_i W over the ranks, symmetric if
-    all B_i are; W divides each row by the root of the number of subdomains that it is in. The result is z = B r and then,
-    `corrections` times, z += B (r - A z).
+    A subdomain is a rank's own rows and, with `overlap`, those of other ranks that are at most so many steps away in
+    the graph of A. With R_i the rows of subdomain i and B_i what `local` makes of its matrix, B is the sum of W R_i^T
+    B_i R_i W over the ranks, symmetric if all B_i are; W divides each row by the root of the number of subdomains that
+    it is in. The result is z = B r and then, `corrections` times, z += B (r - A z).
 
-    Without overlap one correction lets ranks see each other (additive Schwarz domain decomposition); for a matrix without positive entries beside
-    the diagonal and B_i = IC(0) it is positive definite. With overlap several ranks add to the same rows, and a correction
-    may make the result indefinite.
+    Without overlap one correction lets ranks see each other (additive Schwarz domain decomposition); for a matrix
+    without positive entries beside the diagonal and B_i = IC(0) it is positive definite. With overlap several ranks add
+    to the same rows, and a correction may make the result indefinite.
 
     Parameters
     ----------
@@ -92,8 +95,8 @@ class AdditiveSchwarz(Preconditioner):
 class _Subdomain:
     """The rows of a rank and of others near them, as a matrix of its own. Collective.
 
-    Two halos join the subdomains: one brings the residual of others' rows, one brings back what is to be added to own rows. This one's array
-    has the subdomain's entries and, after them, what others send.
+    Two halos join the subdomains: one brings the residual of others' rows, one brings back what is to be added to own
+    rows. This one's array has the subdomain's entries and, after them, what others send.
     """
 
     def __init__(self, A: Matrix, overlap: int) -> None:
@@ -170,7 +173,9 @@ def _rows_of(control, A, numbers, limits):
 
 
 def _reversed(control, entries):
-    """Messages that bring back what others have of own entries, into places after the local array; pairs (own, place there)."""
+    """Messages that bring back what others have of own entries, into places after the local array; pairs (own, place
+    there).
+    """
     (length,) = entries.local_shape
     theirs: list[slice | None] = [None] * control.size
     pairs = []

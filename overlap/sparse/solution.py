@@ -16,8 +16,8 @@ class Solution(tuple[np.ndarray, int]):
     x : ndarray
         This rank's part of the solution.
     info : int
-        0 where x meets the stopping rule, by the residual computed from it; else what it ended with: scipy's code of a breakdown
-        (-10 and -11, of `bicgstab`), or the iterations made, 1 at least.
+        0 where x meets the stopping rule, by the residual computed from it; else what it ended with: scipy's code of a
+        breakdown (-10 and -11, of `bicgstab`), or the iterations made, 1 at least.
     converged : bool
         Whether `info` is 0. The recursion's residual may say so where x does not: rounding errors, or a singular matrix
         and a right side outside of its range.
@@ -29,9 +29,9 @@ class Solution(tuple[np.ndarray, int]):
     true_residual : float
         Norm of b - A x, computed from x at the end.
     hidden : float
-        Share of the halo's exchange that products with A hid, (C + T - t)/min(C, T) of the means over the ranks (`overlap.timing.model.hidden`); of the
-        solver's own products, not of a preconditioner's. NaN where that is not known: of few products, of one rank, or where A
-        is no `Matrix`.
+        Share of the halo's exchange that products with A hid, (C + T - t)/min(C, T) of the means over the ranks
+        (`overlap.timing.model.hidden`); of the solver's own products, not of a preconditioner's. NaN where that is not
+        known: of few products, of one rank, or where A is no `Matrix`.
     """
 
     x: np.ndarray

@@ -1,7 +1,9 @@
-"""How a rank stores its rows: by rows, independent ones first, by diagonals, or half of them where blocks are symmetric.
+"""How a rank stores its rows: by rows, independent ones first, by diagonals, or half of them where blocks are
+symmetric.
 
-A row is *independent* if it has no column of another rank, else *dependent*. Where whole rows are computed at once both kinds are
-contiguous, so that no list of rows is needed to compute the independent ones while the others' columns are under way.
+A row is *independent* if it has no column of another rank, else *dependent*. Where whole rows are computed at once both
+kinds are contiguous, so that no list of rows is needed to compute the independent ones while the others' columns are
+under way.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Run = Callable[[Callable[[int, int], object], int, int], None]  # `Team.run`
 class ByRows:
     """Compressed rows, of numbers or of small blocks.
 
-    The own entries of a vector are in the order of the rows here (`order`), and the entries of other ranks come after them.
+    The own entries of a vector are in the order of the rows here (`order`), and the entries of other ranks come after
+    them.
 
     Attributes
     ----------
@@ -87,8 +90,8 @@ class ByRows:
 class ByDiagonals:
     """Diagonals, of a symmetric matrix only those on and above the main one.
 
-    The rows keep their order; in an extended vector the entries of lower and of higher ranks stand before and after the own
-    ones, where the diagonals find them.
+    The rows keep their order; in an extended vector the entries of lower and of higher ranks stand before and after the
+    own ones, where the diagonals find them.
     """
 
     name = "diagonals"

@@ -16,8 +16,8 @@ from .rows import Rows
 class BySymmetricBlocks:
     """The blocks on and above the diagonal, of a rank's own columns, and all blocks of other ranks' columns.
 
-    All own columns are computed before the halo is there, by `BlockDiagonals` where these suit, else by `ScatteredBlocks`; what other
-    ranks' columns add comes after it, so that rows keep their order.
+    All own columns are computed before the halo is there, by `BlockDiagonals` where these suit, else by
+    `ScatteredBlocks`; what other ranks' columns add comes after it, so that rows keep their order.
     """
 
     name = "symmetric blocks"
@@ -62,8 +62,9 @@ class BySymmetricBlocks:
 class ScatteredBlocks:
     """The blocks of a rank's own columns, row by row. A block (i, j) adds to the rows i and j.
 
-    The rows are cut into parts; where j belongs to a later part than i, the block adds to a sum that the part of i has for j, so that
-    no two workers write to the same row. When all parts are done these sums are added, in the order of parts.
+    The rows are cut into parts; where j belongs to a later part than i, the block adds to a sum that the part of i has
+    for j, so that no two workers write to the same row. When all parts are done these sums are added, in the order of
+    parts.
     """
 
     padding = 0  # as of `BlockDiagonals`
@@ -124,10 +125,11 @@ def _symmetric(starts, columns, values, first):
 
 @njit
 def _pattern(starts, columns, first, cuts):
-    """Starts of rows (the diagonal comes first), where the columns of later parts begin in each, columns, limits, later.
+    """Find starts of rows (the diagonal comes first), where the columns of later parts begin in each, columns, limits,
+    later.
 
-    Rows `later[limits[part]:limits[part + 1]]` are those of later parts to which a part adds; columns of later parts are places in
-    `later`.
+    Rows `later[limits[part]:limits[part + 1]]` are those of later parts to which a part adds; columns of later parts
+    are places in `later`.
     """
     count = len(starts) - 1
     begins, far = np.zeros(count + 1, np.int64), np.zeros(count, np.int64)
@@ -218,7 +220,7 @@ def _multiply(cuts, starts, far, columns, values, limits, later, x, y, sums, fir
 
 @njit(fastmath={"contract"})
 def _mirrored(values, entry, u, v, w):
-    """A transposed block times (u, v, w)."""
+    """Multiply a transposed block with (u, v, w)."""
     return (
         values[entry, 0, 0] * u + values[entry, 1, 0] * v + values[entry, 2, 0] * w,
         values[entry, 0, 1] * u + values[entry, 1, 1] * v + values[entry, 2, 1] * w,

@@ -1,9 +1,9 @@
 """What the solvers see: products, preconditioner and sums, of a `Matrix` or of anything with a product.
 
-What the user gives may raise on one rank alone: the product, the preconditioner, the callback. The other ranks are on their
-way to the next sum then, and this rank must take part in all that is communicated until there. So it goes on with
-what it has, and adds NaN: the sum is NaN on all ranks, who meet then and only then, and raise what failed. It costs nothing
-while nothing fails. A signal's handler that raises is taken in the same way.
+What the user gives may raise on one rank alone: the product, the preconditioner, the callback. The other ranks are on
+their way to the next sum then, and this rank must take part in all that is communicated until there. So it goes on with
+what it has, and adds NaN: the sum is NaN on all ranks, who meet then and only then, and raise what failed. It costs
+nothing while nothing fails. A signal's handler that raises is taken in the same way.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class System:
     Parameters
     ----------
     name : str
-        Of the solver.
+        The name of the solver.
     A : Matrix, or an object with ``A @ x`` for a rank's own entries
     b, x0 : ndarray
         The own entries of the right side and of the first x; None for zeros.
     M : Preconditioner, an object with ``M @ r``, or None
     comm : mpi4py.MPI.Intracomm or AsyncComm, optional
-        Needed where A is no `Matrix`. A rank waits for others in a sum as long as the runtime of an `AsyncComm` says, else for a
-        minute.
+        Needed where A is no `Matrix`. A rank waits for others in a sum as long as the runtime of an `AsyncComm` says,
+        else for a minute.
     rtol, atol, maxiter, callback
         As of `cg`.
 
@@ -62,7 +62,7 @@ class System:
     stop : float
         The norm of a recursion's residual at which to stop, which is larger where `limit` cannot be reached.
     most : int
-        Of iterations.
+        The most iterations.
     scale : ndarray or None
         The inverse diagonal, where the preconditioner is that; ones where there is none.
     """
@@ -208,10 +208,12 @@ class System:
         nothing = norm == 0 and not self.control.maximum(int(self.b.any()))
         if not (0 < norm < np.inf or nothing):
             raise InputError(
-                f"expected a right side whose norm can be computed in {self.dtype}, received one with a norm of {norm:g}"
+                f"expected a right side whose norm can be computed in {self.dtype}, received one with a norm of "
+                f"{norm:g}"
             )
         self.limit = max(self._atol, self._rtol * norm) if norm else self._atol  # an infinite rtol is allowed
-        # A residual that is so much smaller changes no digit of x: it would only become too small a number to compute with.
+        # A residual that is so much smaller changes no digit of x: it would only become too small a number to compute
+        # with.
         self.stop = max(self.limit, float(np.finfo(self.dtype).eps) ** 2 * norm)
         if nothing:
             self.x[...] = 0  # as scipy does, whatever the first x is
@@ -273,7 +275,10 @@ class System:
         return values
 
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> Callable[[], None]:
-        """Begin to sum numbers of all ranks; what is returned waits for the sums. Neither array may be touched until then."""
+        """Begin to sum numbers of all ranks; what is returned waits for the sums.
+
+        Neither array may be touched until then.
+        """
         self._begin_sum(values)
         if self._matrix is not None:
             wait = self._matrix.start_sum(values, sums)
@@ -351,7 +356,9 @@ class System:
             self._meet()
 
     def _meet(self) -> None:
-        """Raise on all ranks what has failed on one: what a rank has failed with by itself goes before what it has been told."""
+        """Raise on all ranks what has failed on one: what a rank has failed with by itself goes before what it has been
+        told.
+        """
         error, self._error = self._error, None
         kind = 0 if error is None else 1 if isinstance(error, RankError) else 2 if isinstance(error, InputError) else 3
         kinds = self.control.allgather(kind)
@@ -366,7 +373,10 @@ def _copied(r: np.ndarray, z: np.ndarray) -> None:
 
 
 class _Watch:
-    """Times of products. The third, the ninth, the 27th, ... are made in two parts, the exchange and the computing: the same bits."""
+    """Times of products.
+
+    The third, the ninth, the 27th, ... are made in two parts, the exchange and the computing: the same bits.
+    """
 
     def __init__(self) -> None:
         self.apart = False
@@ -386,7 +396,7 @@ class _Watch:
         self._middle = perf_counter()
 
     def end(self) -> None:
-        """It has ended."""
+        """Note that it has ended."""
         now = perf_counter()
         if self.apart:
             self._parts.append((now - self._middle, self._middle - self._at))

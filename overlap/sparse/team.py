@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 
 class Team:
     """Shares a range among threads, the caller's among them.
 
-    What a range computes must not depend on where it is cut: then the results are the same bits for any number of workers.
+    What a range computes must not depend on where it is cut: then the results are the same bits for any number of
+    workers.
 
     Parameters
     ----------
@@ -21,7 +23,8 @@ class Team:
         self._others = ThreadPoolExecutor(workers - 1, "sparse worker") if workers > 1 else None
 
     def run(self, function: Callable[[int, int], object], first: int, last: int, least: int = 2) -> None:
-        """Call ``function(begin, end)`` for parts that make up the range from `first` to `last` - 1; return when all are done.
+        """Call ``function(begin, end)`` for parts that make up the range from `first` to `last` - 1; return when all
+        are done.
 
         A range shorter than `least` is not shared.
         """
@@ -29,7 +32,7 @@ class Team:
             function(first, last)
             return
         cuts = [first + (last - first) * number // self.workers for number in range(self.workers + 1)]
-        parts = [self._others.submit(function, *cut) for cut in zip(cuts[1:], cuts[2:])]
+        parts = [self._others.submit(function, *cut) for cut in pairwise(cuts[1:])]
         try:
             function(*cuts[:2])
         finally:

@@ -58,9 +58,9 @@ class Transfer:
     def coarse_matrix(self) -> Matrix | None:
         """Make the matrix of the coarser level; None on a rank that has none of it.
 
-        The flux between two coarse cells is half of what flows through their common fine faces, as they are twice as far apart: for a
-        constant coefficient this is what finite volumes give on the coarse grid, at the boundary too. In short, (1/2) P^T A P, where P
-        copies a coarse cell's value to its 8 cells.
+        The flux between two coarse cells is half of what flows through their common fine faces, as they are twice as
+        far apart: for a constant coefficient this is what finite volumes give on the coarse grid, at the boundary too.
+        In short, (1/2) P^T A P, where P copies a coarse cell's value to its 8 cells.
         """
         entries = self._coarse_rows()
         if self._control is not None:
@@ -103,7 +103,9 @@ class Transfer:
         return numbers, columns, values
 
     def restrict(self, r: np.ndarray, product: np.ndarray, out: np.ndarray) -> None:
-        """The sums of r - product over the children of each coarse cell, in the coarse matrix's order of storage."""
+        """Compute the sums of r - product over the children of each coarse cell, in the coarse matrix's order of
+        storage.
+        """
         if self._control is None:
             _restrict(self._parents, r, product, out)
             return
@@ -139,7 +141,7 @@ class Transfer:
 
 
 def _owned(comm, control):
-    """A control of a communicator that is ours, with the same deadline."""
+    """Make a control of a communicator that is ours, with the same deadline."""
     found = OwnControl(comm, control.deadline_s)
     with found.watching("freeing a communicator"):
         comm.Free()
@@ -148,7 +150,7 @@ def _owned(comm, control):
 
 @njit
 def _parents(cells):
-    """The number of each cell's parent in the block, both in C order."""
+    """Return the number of each cell's parent in the block, both in C order."""
     nz, ny, nx = cells
     found, place = np.empty(nz * ny * nx, np.uint32), 0
     for z in range(nz):

@@ -156,7 +156,7 @@ def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float], round
 
 
 def _positive_least_squares(matrix, right):
-    """The x >= 0 of least ``|matrix x - right|``, of a few unknowns.
+    """Return the x >= 0 of least ``|matrix x - right|``, of a few unknowns.
 
     The problem is convex: its solution is the unconstrained one of the unknowns that are above 0.
     """

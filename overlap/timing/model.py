@@ -132,7 +132,8 @@ def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequenc
     """Give C where ranks differ in speed: the time of the rank that computes longest.
 
     With p ranks of speeds P_i and shares w_i / sum(w), in units of the C of even shares on ranks of speed 1, it is
-    max_i p w_i / (P_i sum(w)): 1 / min(P) with even shares, p / sum(P) with weights in proportion to the speeds, and never less.
+    max_i p w_i / (P_i sum(w)): 1 / min(P) with even shares, p / sum(P) with weights in proportion to the speeds, and
+    never less.
 
     Parameters
     ----------

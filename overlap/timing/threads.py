@@ -1,4 +1,6 @@
-"""How computing gets faster with a rank's threads: not as their number, where planes are small or memory is what they share."""
+"""How computing gets faster with a rank's threads: not as their number, where planes are small or memory is what they
+share.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ class ThreadScaling:
 
 
 def _of_threads(row, threads):
-    """The speed-up of so many threads, with the serial share of the nearest number that was measured."""
+    """Return the speed-up of so many threads, with the serial share of the nearest number that was measured."""
     nearest, speedup = min(row, key=lambda one: (abs(one[0] - threads), one[0]))
     serial = max(0.0, (1 / speedup - 1 / nearest) / (1 - 1 / nearest))
     return 1 / (serial + (1 - serial) / threads)

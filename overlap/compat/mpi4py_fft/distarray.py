@@ -124,7 +124,7 @@ class DistArray(np.ndarray):
         return tuple(slice(0, length) for length in self.shape[: self.ndim - len(own)]) + own
 
     def get(self, gslice):
-        """A part of the global array (collective).
+        """Return a part of the global array (collective).
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class DistArray(np.ndarray):
         return whole
 
     def get_pencil_and_transfer(self, axis):
-        """The `Pencil` aligned along `axis`, and the `Transfer` to it."""
+        """Return the `Pencil` aligned along `axis`, and the `Transfer` to it."""
         pencil = self._p0.pencil(axis)
         return pencil, self._p0.transfer(pencil, self.dtype)
 
@@ -238,7 +238,7 @@ def _file(filename, **options):
 
 
 def newDistArray(pfft, forward_output=True, val=0, rank=0, view=False):
-    """A `DistArray` for one side of a plan.
+    """Make a `DistArray` for one side of a plan.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def newDistArray(pfft, forward_output=True, val=0, rank=0, view=False):
 
 
 def Function(*args, tensor=None, **kwargs):
-    """The old name of `newDistArray`; ``tensor`` stands for ``rank=1``."""
+    """Return the old name of `newDistArray`; ``tensor`` stands for ``rank=1``."""
     warnings.warn("Function is an old name: expected newDistArray", FutureWarning, stacklevel=2)
     if tensor is not None:
         kwargs["rank"] = 1
@@ -274,7 +274,7 @@ def Function(*args, tensor=None, **kwargs):
 
 
 def _comms(subcomm, count, alignment):
-    """The communicators along `count` axes."""
+    """Return the communicators along `count` axes."""
     if subcomm is None:
         dims = [0] * count
         dims[-1 if alignment is None else alignment] = 1

@@ -167,7 +167,7 @@ def _along(axis, part, ndim):
 
 
 def _truncate(fine, modes, axis, half):
-    """The resolved modes; of an even number, the highest is the sum of both that stand for it."""
+    """Return the resolved modes; of an even number, the highest is the sum of both that stand for it."""
     at = functools.partial(_along, axis, ndim=modes.ndim)
     count = modes.shape[axis]
     if half:
@@ -182,7 +182,7 @@ def _truncate(fine, modes, axis, half):
 
 
 def _pad(modes, fine, axis, half):
-    """The modes on the finer grid; of an even number, the highest is split between both that stand for it."""
+    """Return the modes on the finer grid; of an even number, the highest is split between both that stand for it."""
     at = functools.partial(_along, axis, ndim=modes.ndim)
     count = modes.shape[axis]
     fine[...] = 0

@@ -202,7 +202,7 @@ class PFFT:
         )
 
     def _make_serially(self, request, options):
-        """Serial transforms and exchanges, one after the other."""
+        """Run serial transforms and exchanges, one after the other."""
         self.xfftn = []
 
         def transformed(*arguments):
@@ -284,7 +284,7 @@ class PFFT:
         self.backward = PipelinedTransform(volumes[1], arrays, (1, 0), self.pencil[::-1], 1 / points, False)
 
     def _steps(self, request, transformed):
-        """The pencils of the input and of the result, and the transfers on the way.
+        """Return the pencils of the input and of the result, and the transfers on the way.
 
         ``transformed(local_shape, group, dtype)`` tells lengths and type after a group's serial transform.
         """
@@ -333,7 +333,7 @@ class PFFT:
         return self._pencil_of(forward_output).shape
 
     def dtype(self, forward_output=False):
-        """Data type of the input, or of the result."""
+        """Return the data type of the input, or of the result."""
         return self.forward.dtypes[bool(forward_output)]
 
     @property
@@ -345,5 +345,5 @@ class PFFT:
         return self.forward.output_pencil if forward_output else self.forward.input_pencil
 
     def describe(self):
-        """The plan's choices, as text."""
+        """Return the plan's choices, as text."""
         return "\n".join((self.forward.describe(), self.backward.describe()))

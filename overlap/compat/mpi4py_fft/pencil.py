@@ -71,7 +71,8 @@ class Subcomm(tuple):
 class Comms(tuple):
     """Communicators along every axis of some pencil; the `parent` of them all, where known; `weights`.
 
-    The weights are one tuple for each axis, what the shares of its communicator's ranks are in proportion to, or None: even shares.
+    The weights are one tuple for each axis, what the shares of its communicator's ranks are in proportion to, or None:
+    even shares.
     """
 
     def __new__(cls, comms, parent, weights=None):
@@ -145,7 +146,7 @@ class Pencil:
         return tuple(slice(start, start + length) for start, length in zip(self.substart, self.subshape))
 
     def pencil(self, axis):
-        """The pencil aligned along `axis`: its ranks and those of the present axis change places."""
+        """Return the pencil aligned along `axis`: its ranks and those of the present axis change places."""
         axis = axis + len(self.shape) if axis < 0 else axis
         comms, weights = list(self.subcomm), list(self.subcomm.weights)
         for each in comms, weights:
@@ -153,7 +154,7 @@ class Pencil:
         return Pencil(Comms(comms, self.subcomm.parent, weights), self.shape, axis)
 
     def transfer(self, pencil, dtype):
-        """The `Transfer` of arrays of `dtype` from this pencil to another of the same array."""
+        """Return the `Transfer` of arrays of `dtype` from this pencil to another of the same array."""
         there = self.pencil(pencil.axis)
         if self.axis == pencil.axis or (there.shape, there.subshape, there.substart) != (
             pencil.shape,

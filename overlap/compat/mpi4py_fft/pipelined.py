@@ -93,7 +93,7 @@ class PipelinedTransform(Transform):
         return output_array
 
     def _problem(self, input_array, output_array, unknown):
-        """What is wrong with a call's arguments, or None."""
+        """Say what is wrong with a call's arguments, or None."""
         shape = self._volume.outputs[0].shape
         if unknown:
             return f"expected no option but normalize, received {sorted(unknown)}"
@@ -109,7 +109,7 @@ class PipelinedTransform(Transform):
         return None
 
     def describe(self):
-        """What was chosen and what it costs, as text."""
+        """Say what was chosen and what it costs, as text."""
         return self._volume.describe()
 
     def release(self):
@@ -141,14 +141,14 @@ class OwnArrays:
         self._calls = [0, 0]
 
     def own(self, side):
-        """The plan's own array, as it is."""
+        """Return the plan's own array, as it is."""
         if self._own[side] is None:
             spec = self._specs[side]
             self._own[side] = zeros(spec.shape, spec.dtype)
         return self._own[side]
 
     def used(self, side):
-        """The plan's own array, for the user: with what it should hold, now and from now on."""
+        """Return the plan's own array, for the user: with what it should hold, now and from now on."""
         own, last = self.own(side), self._last[side]
         self._asked[side] = True
         if last is not None:
@@ -164,7 +164,7 @@ class OwnArrays:
         return own
 
     def result(self, side):
-        """The plan's own array, about to be overwritten for the user."""
+        """Return the plan's own array, about to be overwritten for the user."""
         self._last[side] = None
         return self.used(side)
 

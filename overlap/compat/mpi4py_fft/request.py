@@ -86,7 +86,7 @@ def has_pipeline(request, backend, transforms):
 
 
 def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
-    """The `Request`, or an `InputError`."""
+    """Return the `Request`, or an `InputError`."""
     if darray is not None:
         if getattr(darray, "pencil", None) is None:
             raise InputError(f"expected darray to be a DistArray of two or more axes, received {type(darray).__name__}")
@@ -126,7 +126,7 @@ def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
 
 
 def _axis(points, fine, real):
-    """The `Axis` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
+    """Return the `Axis` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
 
     On a finer grid it is split between itself and its twin where their number is even, the number of
     modes: for real data ``points // 2 + 1``, also where `points` is odd.
@@ -138,7 +138,7 @@ def _axis(points, fine, real):
 
 
 def _groups(axes, count, darray):
-    """The groups of axes, each a list of axes from 0 to count - 1."""
+    """Return the groups of axes, each a list of axes from 0 to count - 1."""
     if axes is None:
         axes = range(count)
         if darray is not None:  # the aligned axis comes last, to be transformed first
@@ -156,7 +156,7 @@ def _groups(axes, count, darray):
 
 
 def _factors(padding, count):
-    """Padding factors of all axes."""
+    """Return padding factors of all axes."""
     if padding is False or padding is None:
         return [1.0] * count
     factors = [float(factor) for factor in (padding if np.ndim(padding) else [padding] * count)]
@@ -201,7 +201,7 @@ def _dims(comm, groups, count, grid, slab, darray):
 
 
 def _collapsed(groups, dims, factors):
-    """Groups joined with the next one where no rank divides them."""
+    """Return groups joined with the next one where no rank divides them."""
     if any(factor > PADDED for factor in factors):
         raise InputError(
             f"expected no padding with collapse=True, received {factors}: padded axes are groups of their own"

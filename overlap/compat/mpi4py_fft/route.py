@@ -10,7 +10,7 @@ from .pencil import Subcomm
 
 
 def dimensions_of(runtime, comms):
-    """The dimensions of the ranks' grid (collective, but for a `Subcomm`, whose ranks have a known order).
+    """Return the dimensions of the ranks' grid (collective, but for a `Subcomm`, whose ranks have a known order).
 
     Returns
     -------
@@ -39,7 +39,7 @@ def dimensions_of(runtime, comms):
 
 
 def route_of(groups, layout, padded):
-    """The forward route, as `arrays.stages` wants it, and the layout at its end.
+    """Return the forward route, as `arrays.stages` wants it, and the layout at its end.
 
     A padded axis is alone in its group. None separates groups without an exchange.
     """
@@ -60,7 +60,7 @@ def route_of(groups, layout, padded):
 
 
 def for_stages(route, real, forward):
-    """The route in one direction, so cut that a pipeline can run along some axis."""
+    """Return the route in one direction, so cut that a pipeline can run along some axis."""
     if len(route) == 1:
         *first, last = route[0]
         if not first:

@@ -1,8 +1,8 @@
 """`Shared`: the runtimes that the plans on one communicator have in common.
 
-They are kept when no plan uses them, for the next ones: a runtime's communicators, its idle threads and what was measured
-would cost a new plan more than the plan itself does. They go with their communicator, or with their last plan where a process
-has hundreds of communicators.
+They are kept when no plan uses them, for the next ones: a runtime's communicators, its idle threads and what was
+measured would cost a new plan more than the plan itself does. They go with their communicator, or with their last plan
+where a process has hundreds of communicators.
 """
 
 from mpi4py import MPI
@@ -23,7 +23,7 @@ class Shared:
 
     @classmethod
     def of(cls, comm):
-        """That of `comm`; kept as its attribute, so that none outlives it for another."""
+        """Return the one of `comm`, kept as its attribute, so that none outlives it for another."""
         if cls._key is None:
             cls._key = MPI.Comm.Create_keyval(delete_fn=_deleted)
         found = comm.Get_attr(cls._key)
@@ -33,7 +33,7 @@ class Shared:
         return found
 
     def runtime(self, workers, deadline_s):
-        """The runtime for one plan more (collective)."""
+        """Return the runtime for one plan more (collective)."""
         if workers not in self._runtimes:
             self._runtimes[workers] = Runtime(self._comm, workers=workers, deadline_s=deadline_s)
         elif not self._plans[workers]:
@@ -42,7 +42,7 @@ class Shared:
         return self._runtimes[workers]
 
     def leave(self, workers):
-        """A plan less (collective)."""
+        """Count a plan less (collective)."""
         self._plans[workers] -= 1
         if self._plans[workers]:
             return
@@ -60,6 +60,8 @@ class Shared:
 
 
 def _deleted(comm, key, shared):
-    """The communicator is freed, by all its ranks; at MPI's end the predefined ones are, when nothing can be made or freed any more."""
+    """Note that the communicator is freed, by all its ranks; at MPI's end the predefined ones are, when nothing can be
+    made or freed any more.
+    """
     if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
         shared.close()

@@ -95,7 +95,7 @@ class Transform:
         return output_array
 
     def describe(self):
-        """What it is made of, as text."""
+        """Tell what it is made of, as text."""
         return f"{len(self._xfftn)} serial transform(s), with {len(self._transfer)} exchange(s) that nothing hides"
 
     def release(self):

@@ -54,7 +54,7 @@ class Axis:
             program.add(nyquist, _one(modes, self.fine - self.points // 2))
 
     def unfold(self, program, modes):
-        """The transpose of `fold`, halved."""
+        """Compute the transpose of `fold`, halved."""
         nyquist = _one(modes, self.points // 2)
         program.copy(nyquist, nyquist, 0.5)
         if self.real:
@@ -72,7 +72,7 @@ def _one(modes, index):
 
 
 def axes_of(axes, points, fine, dtype):
-    """The `Axis` of every transformed axis, the last of which is real if the data are.
+    """Return the `Axis` of every transformed axis, the last of which is real if the data are.
 
     Parameters
     ----------

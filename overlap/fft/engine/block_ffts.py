@@ -1,4 +1,6 @@
-"""The FFTs of a block in scratch memory: where they read and write, their plans, and what they write into a `Program`."""
+"""The FFTs of a block in scratch memory: where they read and write, their plans, and what they write into a
+`Program`.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -76,7 +78,7 @@ class BlockInPlace:
                 self._gaps.append(tuple(where))
 
     def _ends_of(self, apart, modes, physical):
-        """What an FFT reads and writes: out of place, or in place."""
+        """Tell what an FFT reads and writes: out of place, or in place."""
         if not apart:
             return modes, modes
         return (physical, modes) if self._forward else (modes, physical)
@@ -175,10 +177,11 @@ class BlockChain:
 
 
 class BlockFromArray:
-    """Some long lines of an array, whose points are far apart: transformed from there to contiguous lines in scratch memory.
+    """Some long lines of an array, whose points are far apart: transformed from there to contiguous lines in scratch
+    memory.
 
-    Where an array is not contiguous, or does not begin as aligned as FFTW requires, the lines are copied first to places as
-    far apart: the same plan serves all arrays.
+    Where an array is not contiguous, or does not begin as aligned as FFTW requires, the lines are copied first to
+    places as far apart: the same plan serves all arrays.
     """
 
     keeps_source = scales_last = True

@@ -25,7 +25,7 @@ class Located:
         self.flat = array.reshape(-1) if array.flags.c_contiguous else None
 
     def view(self, base):
-        """The array as programs see it."""
+        """Return the array as programs see it."""
         strides, aligned = self.kind
         return View(base, self.array.shape, strides, self.array.dtype, aligned=aligned)
 

@@ -74,7 +74,7 @@ def can_be_compiled(function: Any) -> bool:
 
 
 def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
-    """The function for the compiled loop; None if it must be called from Python.
+    """Return the function for the compiled loop; None if it must be called from Python.
 
     Raises
     ------
@@ -98,7 +98,9 @@ def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
 
 
 def _returned(function, places, read_only):
-    """The type that a `Function` returns for planes as they are given to it; None if it cannot be compiled for them."""
+    """Return the type that a `Function` returns for planes as they are given to it; None if it cannot be compiled for
+    them.
+    """
     plane = types.Array(numba.from_dtype(places.dtype), 2, "C")
     out = plane if places.outputs == 1 else types.UniTuple(plane, places.outputs)
     given = (plane,) * places.inputs + (plane.copy(readonly=read_only),) * places.shared + (out,) * function.takes_out
@@ -110,7 +112,7 @@ def _returned(function, places, read_only):
 
 @intrinsic
 def _read_only(typing, array):
-    """The same array, which compiled code cannot write to."""
+    """Return the same array, which compiled code cannot write to."""
 
     def generate(context, builder, signature, arguments):
         return arguments[0]
@@ -120,7 +122,7 @@ def _read_only(typing, array):
 
 @intrinsic
 def _as_it_is(typing, array):
-    """The same array."""
+    """Return the same array."""
 
     def generate(context, builder, signature, arguments):
         return arguments[0]
@@ -129,7 +131,7 @@ def _as_it_is(typing, array):
 
 
 def _planes(count, step, kind, access=_as_it_is):
-    """A compiled function that gives some planes at an address, as a tuple of arrays."""
+    """Make a compiled function that gives some planes at an address, as a tuple of arrays."""
     if count == 0:
         return numba.njit(lambda address, shape: ())
     fewer, offset = _planes(count - 1, step, kind, access), (count - 1) * step

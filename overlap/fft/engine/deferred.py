@@ -78,7 +78,7 @@ class DeferredTiles:
             self._sweeps[length] = stage.first[length].retargeted(tiles)
 
     def message(self, part):
-        """The message of some late units, and the memory that it is sent from."""
+        """Return the message of some late units, and the memory that it is sent from."""
         return self._messages[part.start]
 
     def set_aside(self, program, part, source, target, scale):
@@ -121,6 +121,6 @@ class DeferredTiles:
 
 
 def _in_all(piece, axis, first, length):
-    """A view of some indices of an axis, as the part from `first` on of one of all indices."""
+    """Return a view of some indices of an axis, as the part from `first` on of one of all indices."""
     shape = (*piece.shape[:axis], length, *piece.shape[axis + 1 :])
     return replace(piece, shape=shape, offset=piece.offset - first * piece.strides[axis])

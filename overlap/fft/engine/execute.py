@@ -102,7 +102,7 @@ def _bits_to_float(typing, bits):
 
 @intrinsic
 def pointer(typing, address):
-    """An address as numba's `carray` takes it."""
+    """Take an address as numba's `carray` takes it."""
 
     def generate(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())

@@ -22,7 +22,7 @@ _texts: dict[Precision, tuple[int, str]] = {}  # wisdom, and `searched` when it 
 
 
 def aligned(shape: Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarray:
-    """An uninitialised array whose address is a multiple of `alignment`."""
+    """Make an uninitialised array whose address is a multiple of `alignment`."""
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
     raw = np.empty(nbytes + alignment, np.uint8)
@@ -31,7 +31,7 @@ def aligned(shape: Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarra
 
 
 def empty(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """An uninitialised array, aligned for FFTW.
+    """Make an uninitialised array, aligned for FFTW.
 
     A large one lies on huge pages where the system grants them (numpy asks for them from 4 MiB on, which
     the room for its alignment makes of every one): the elements of a column are up to a page apart,
@@ -42,7 +42,7 @@ def empty(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
 
 
 def zeros(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """An array of zeros, aligned for FFTW; its memory is there, not only promised."""
+    """Make an array of zeros, aligned for FFTW; its memory is there, not only promised."""
     array = empty(shape, dtype)
     array[...] = 0
     return array
@@ -55,7 +55,7 @@ def address_of(array: np.ndarray) -> int:
 
 
 def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """An array to plan on, aligned to `REQUIRED_ALIGNMENT` and no more.
+    """Make an array to plan on, aligned to `REQUIRED_ALIGNMENT` and no more.
 
     A plan made on it accepts all arrays aligned as well. The pages of a large one are small: a plan for a few
     columns needs little of it, only that is there, and no time of a search goes into the rest. A small one is
@@ -71,7 +71,7 @@ def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
 
 
 def fast_length(length: int) -> int:
-    """The next length that FFTW is fast at: small prime factors only."""
+    """Find the next length that FFTW is fast at: small prime factors only."""
     while not _is_fast(length):
         length += 1
     return length
@@ -85,12 +85,14 @@ def _is_fast(length):
 
 
 def complex_of(dtype: DTypeLike) -> np.dtype:
-    """The complex dtype of the same precision."""
+    """Return the complex dtype of the same precision."""
     return np.result_type(dtype, np.complex64)
 
 
 def wisdom(dtype: DTypeLike) -> str:
-    """FFTW's wisdom of this process, for the precision of `dtype`, as text; what others have taught it since our last search may miss."""
+    """FFTW's wisdom of this process, for the precision of `dtype`, as text; what others have taught it since our last
+    search may miss.
+    """
     fftw = fftw_of(dtype)
     searched, text = _texts.get(fftw, (-1, ""))
     if searched != fftw.searched:  # FFTW takes a millisecond to write what it knows

@@ -43,7 +43,7 @@ class Precision:
             self.function("init_threads")()  # before anything is planned, as pyfftw does: wisdom depends on it
 
     def function(self, name: str, result: Any = None) -> Any:
-        """A C function by its name without the prefix; `result` is the ctypes type of what it returns."""
+        """Make a C function by its name without the prefix; `result` is the ctypes type of what it returns."""
         function = _libraries()[self._prefix + name]  # an object of its own, unlike an attribute
         function.restype = result
         return function
@@ -54,7 +54,7 @@ class Precision:
             self.function("plan_with_nthreads")(ctypes.c_int(1))
 
     def wisdom(self) -> bytes:
-        """What FFTW has learned in this process."""
+        """Tell what FFTW has learned in this process."""
         text = self.function("export_wisdom_to_string", ctypes.c_void_p)()
         try:
             return ctypes.string_at(text)
@@ -72,7 +72,7 @@ class Precision:
         self.function("forget_wisdom")()
 
     def alignment_of(self, array: np.ndarray) -> int:
-        """What FFTW makes of an array's address: 0 is the best alignment."""
+        """Tell what FFTW makes of an array's address: 0 is the best alignment."""
         return self.function("alignment_of", ctypes.c_int)(ctypes.c_void_p(array.__array_interface__["data"][0]))
 
     def version(self) -> str:
@@ -92,7 +92,7 @@ def precision(char: str) -> Precision | None:
 
 @cache
 def _libraries() -> ctypes.PyDLL:
-    """What finds the functions of all precisions, by their names.
+    """Make what finds the functions of all precisions, by their names.
 
     The functions hold the GIL: FFTW's planner is no matter for two threads at a time.
     """
@@ -108,7 +108,7 @@ def _libraries() -> ctypes.PyDLL:
 
 
 def _extension() -> Path:
-    """The file of pyfftw's extension.
+    """Return the file of pyfftw's extension.
 
     Raises
     ------

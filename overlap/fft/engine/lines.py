@@ -131,7 +131,7 @@ class LineTransform:
             self._destroy(ctypes.c_void_p(self.plan))
 
     def _faster(self, planned: Callable[[int], int | None], source: np.ndarray, target: np.ndarray) -> int | None:
-        """The plan that wisdom has, or the faster one of two searches."""
+        """Return the plan that wisdom has, or the faster one of two searches."""
         if known := planned(WIDE | WISDOM_ONLY) or planned(NARROW | WISDOM_ONLY):
             return known
         before = learned()

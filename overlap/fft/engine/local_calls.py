@@ -45,7 +45,7 @@ class LocalCalls:
         self._recorded = {}
 
     def call(self, sources, targets, scale):
-        """The call for some fields, as a function without arguments.
+        """Return the call for some fields, as a function without arguments.
 
         Parameters
         ----------

@@ -124,7 +124,7 @@ class PlaneBlocks:
         return replace(one, offset=number * self._field_nbytes + plane * self._height_nbytes)
 
     def arrays(self, rows, planes=1):
-        """This worker's real-space fields of a block, (planes * rows, nx): inputs, and outputs."""
+        """Return this worker's real-space fields of a block, (planes * rows, nx): inputs, and outputs."""
         worker, height = worker_index(), length_of(rows)
         found = self._arrays[worker].get((height, planes))
         if found is None:
@@ -138,7 +138,7 @@ class PlaneBlocks:
         return BlockPlaces(*self.counts, shared, self._nx, self._field_nbytes, shared_step, self._dtype)
 
     def messages(self, count):
-        """The messages of so many slices, to real space and back."""
+        """Return the messages of so many slices, to real space and back."""
         inputs, outputs = self.counts
         return (self.back.message(slice(0, count * inputs)), self.forth.message(slice(0, count * outputs)))
 

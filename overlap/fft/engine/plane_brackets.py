@@ -101,7 +101,7 @@ class PlaneBrackets:
         return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
 
     def apply(self, slot, f, out, gradient):
-        """The brackets of a slice, whose first exchange is over; the second one sends the others'.
+        """Compute the brackets of a slice, whose first exchange is over; the second one sends the others'.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class PlaneBrackets:
             program.copy(self._advecting(planes, block), self._gradients[: length_of(planes)])
 
     def _advecting(self, planes, block):
-        """Some planes of the advecting gradient, moving on by blocks."""
+        """Give some planes of the advecting gradient, moving on by blocks."""
         whole = View.contiguous(ASIDE, (self.planes, *self._points), np.dtype(complex))
         return whole[planes].stepping(0, length_of(block))
 
@@ -170,7 +170,7 @@ class PlaneBrackets:
         program.transform(self._to_real, self._gradients, self._columns)
 
     def _write_brackets(self, program, pair, advecting):
-        """The brackets of a pair of planes, and their spectrum."""
+        """Compute the brackets of a pair of planes, and their spectrum."""
         self._write_to_real(program, pair)
         planes, points = advecting.shape[0], self._brackets.size
         program.call(
@@ -200,7 +200,7 @@ class PlaneBrackets:
 
     @staticmethod
     def _rows_of(boxes):
-        """The first ky, and how many, of every rank's piece."""
+        """Return the first ky, and how many, of every rank's piece."""
         return [(box[KY].start, length_of(box[KY])) for box in boxes]
 
     def _argument(self, *numbers):
@@ -210,7 +210,7 @@ class PlaneBrackets:
 
 
 def _pairs(part):
-    """Number and planes of each pair in a block of planes; the last one may be a single plane."""
+    """Return number and planes of each pair in a block of planes; the last one may be a single plane."""
     for number, first in enumerate(range(part.start, part.stop, 2)):
         yield number, slice(first, min(first + 2, part.stop))
 

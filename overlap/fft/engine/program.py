@@ -55,12 +55,12 @@ class View:
 
     @classmethod
     def of(cls, base: int, array: np.ndarray) -> View:
-        """That of an array with which the base begins."""
+        """Return that of an array with which the base begins."""
         return cls(base, array.shape, array.strides, array.dtype)
 
     @classmethod
     def contiguous(cls, base: int, shape: tuple[int, ...], dtype: np.dtype, first: int = 0) -> View:
-        """A C-contiguous one, `first` elements after the start of the base."""
+        """Make a C-contiguous one, `first` elements after the start of the base."""
         return cls(base, tuple(shape), strides_of(shape, dtype.itemsize), dtype, first * dtype.itemsize)
 
     @classmethod
@@ -85,7 +85,7 @@ class View:
         return int(np.prod(self.shape, dtype=int))
 
     def __getitem__(self, where) -> View:
-        """The part that slices select, one per axis from the first one on."""
+        """Return the part that slices select, one per axis from the first one on."""
         where = where if isinstance(where, tuple) else (where,)
         shape, offset = list(self.shape), self.offset
         for axis, part in enumerate(where):
@@ -109,20 +109,20 @@ class View:
         )
 
     def moved_axis(self, axis: int, to: int) -> View:
-        """The same with an axis at another place, as `numpy.moveaxis` has it."""
+        """Return the same with an axis at another place, as `numpy.moveaxis` has it."""
         order = list(range(len(self.shape)))
         order.insert(to % len(order), order.pop(axis))
         return replace(self, shape=tuple(self.shape[i] for i in order), strides=tuple(self.strides[i] for i in order))
 
     def reshaped(self, shape: tuple[int, ...]) -> View:
-        """The same, C-contiguous, with another shape."""
+        """Return the same, C-contiguous, with another shape."""
         expected = strides_of(self.shape, self.dtype.itemsize)
         if not all(length == 1 or here == there for length, here, there in zip(self.shape, self.strides, expected)):
             raise ValueError(f"expected a contiguous view, received {self}")
         return replace(self, shape=tuple(shape), strides=strides_of(shape, self.dtype.itemsize))
 
     def array(self, memory: np.ndarray) -> np.ndarray:
-        """The view as an array, in a base of bytes that is there."""
+        """Return the view as an array, in a base of bytes that is there."""
         return np.ndarray(self.shape, self.dtype, memory, self.offset, self.strides)
 
     @property
@@ -132,7 +132,7 @@ class View:
         return replace(self, dtype=part, offset=self.offset + part.itemsize)
 
     def stepping(self, axis: int, by: int) -> View:
-        """The same, moving on by so many indices of an axis with every turn."""
+        """Return the same, moving on by so many indices of an axis with every turn."""
         return replace(self, step=by * self.strides[axis])
 
 
@@ -240,7 +240,7 @@ class Codes:
         self._known.clear()
 
     def of(self, arrays: Any) -> dict[Any, np.ndarray]:
-        """The code for some kind of arrays, by what it does."""
+        """Return the code for some kind of arrays, by what it does."""
         known = self._known.get(arrays)
         if known is None:
             if len(self._known) >= self.KEPT:
@@ -249,7 +249,7 @@ class Codes:
         return known
 
     def find(self, arrays: Any, key: tuple, write: Callable[..., None], *args: Any) -> np.ndarray:
-        """The code for some kind of arrays and key; ``write(program, *args)`` writes it the first time."""
+        """Return the code for some kind of arrays and key; ``write(program, *args)`` writes it the first time."""
         known = self.of(arrays)
         code = known.get(key)
         if code is None:
@@ -258,7 +258,7 @@ class Codes:
 
 
 def written(write: Callable[..., None], *args: Any) -> np.ndarray:
-    """The code that ``write(program, *args)`` writes."""
+    """Return the code that ``write(program, *args)`` writes."""
     program = Program()
     write(program, *args)
     return program.code
@@ -277,7 +277,7 @@ def _precision(dtype):
 
 
 def _instructions(target, source):
-    """What the instructions for two arrays of one shape have to visit, of four axes each.
+    """Tell what the instructions for two arrays of one shape have to visit, of four axes each.
 
     Yields
     ------

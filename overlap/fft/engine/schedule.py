@@ -73,7 +73,7 @@ class Task:
 
 
 def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: bool) -> list[Task]:
-    """The tasks of some fields.
+    """Return the tasks of some fields.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: boo
 
 
 def streamed(units: int, fields: int, chunk: int) -> list[Task]:
-    """The tasks of two stages with the same units, where one of the second needs that of the first alone."""
+    """Return the tasks of two stages with the same units, where one of the second needs that of the first alone."""
     parts = chunks(units, chunk)
     found: list[Task] = []
     packed: dict[tuple[int, int], int] = {}

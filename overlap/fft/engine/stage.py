@@ -215,7 +215,7 @@ class Stage:
         )
 
     def in_words(self, names):
-        """What it does, with the axes by their names."""
+        """Tell what it does, with the axes by their names."""
         units = f"{self.blocks.units} parts of" if self.blocks.units > 1 else "one part of"
         return f"{self._steps.in_words(names)} (in {units} {names[self._steps.along]})"
 
@@ -230,7 +230,7 @@ class Stage:
         return max((sweep.scratch_nbytes for sweeps in (self.first, self.then) for sweep in sweeps.values()), default=0)
 
     def message(self, part):
-        """The message of some units."""
+        """Return the message of some units."""
         key = part.start, part.stop
         if key not in self._messages:
             self._messages[key] = Message(
@@ -244,7 +244,7 @@ class Stage:
         return self._messages[key]
 
     def runs(self, part):
-        """Runs of units of one length: how many, their range in the local arrays, in the message.
+        """Find runs of units of one length: how many, their range in the local arrays, in the message.
 
         The ranges are those of the first unit.
         """
@@ -310,14 +310,14 @@ class Stage:
         return message.pieces_received(RECEIVE, self.dtype)[rank]
 
     def pieces_to_send(self, units, kept):
-        """The pieces of a message of the first units; this rank's own, of base `kept`, as it is received."""
+        """Return the pieces of a message of the first units; this rank's own, of base `kept`, as it is received."""
         message, rank = self.message(slice(0, units)), self.blocks.rank
         pieces = message.pieces_sent(SEND, self.dtype)
         pieces[rank] = message.pieces_received(kept, self.dtype)[rank]
         return pieces
 
     def pieces_received(self, units):
-        """The pieces of a message of the first units as they are received."""
+        """Return the pieces of a message of the first units as they are received."""
         return self.message(slice(0, units)).pieces_received(RECEIVE, self.dtype)
 
     @staticmethod
@@ -361,18 +361,18 @@ class Message:
         self.counts_received = received[:rank] + [0] + received[rank + 1 :]
 
     def exchanged(self, comm, send, receive, mpi_type):
-        """The awaitable exchange of the pieces of other ranks, between two buffers."""
+        """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
         return comm.Alltoallv(
             [send, self.counts_sent, self.starts_sent, mpi_type],
             [receive, self.counts_received, self.starts_received, mpi_type],
         )
 
     def pieces_sent(self, base, dtype):
-        """The pieces as views of what is sent."""
+        """Return the pieces as views of what is sent."""
         return [View.contiguous(base, shape, dtype, start) for start, shape in zip(self.starts_sent, self.shapes_sent)]
 
     def pieces_received(self, base, dtype):
-        """The pieces as views of what is received, which is read once."""
+        """Return the pieces as views of what is received, which is read once."""
         return [
             replace(View.contiguous(base, shape, dtype, start), spare=True)
             for start, shape in zip(self.starts_received, self.shapes_received)
@@ -399,7 +399,7 @@ def starts_of(counts):
 
 
 def replaced(box, axis, part):
-    """The box with another range along one axis."""
+    """Return the box with another range along one axis."""
     return (*box[:axis], part, *box[axis + 1 :])
 
 

@@ -170,7 +170,7 @@ class StagedTransform:
         return aside + sum(work.nbytes for work in self._work)
 
     def tasks(self, chunk, fields=None, late=0.0):
-        """The slices of the pipeline, of at most `chunk` units each; by default for all fields.
+        """Return the slices of the pipeline, of at most `chunk` units each; by default for all fields.
 
         Where units are indices of the batch, `fields` is the number of these. With `late`, that share of
         the last field is exchanged late, if that `can_be_late`.
@@ -231,7 +231,7 @@ class StagedTransform:
     # ---- running ---------------------------------------------------------------------------------
 
     def split(self, array):
-        """The fields of a local batch, in natural order: what `arrays` expects."""
+        """Return the fields of a local batch, in natural order: what `arrays` expects."""
         if self._whole:
             return [array]
         return [array[number : number + 1] for number in range(len(array))]
@@ -308,14 +308,15 @@ class StagedTransform:
                 await self.complete(target, arrays[-1][field])
 
     def apart(self):
-        """The same with memory of its own, for one worker."""
+        """Return the same with memory of its own, for one worker."""
         other = copy(self)
         other._work = [zeros(work.shape, work.dtype) for work in self._work]
         other._scratch = [Located(zeros(self._scratch[0].array.shape, np.uint8))]
         return other
 
     def steps(self, tasks, arrays, slot, scale, comms=None):
-        """What some tasks do one after the other, each step with its task: (code, addresses of its bases), or an exchange.
+        """Write down what some tasks do one after the other, each step with its task: (code, addresses of its bases),
+        or an exchange.
 
         Arguments are those of `run`; without `comms` nothing is exchanged.
         """
@@ -352,15 +353,15 @@ class StagedTransform:
             yield task, step
 
     def pack(self, task, slot, source, target, scale):
-        """What a task does before its exchange; all, where there is none."""
+        """Tell what a task does before its exchange; all, where there is none."""
         execute(*self._step("local" if self._alone else "pack", task, slot, source, target, scale))
 
     def unpack(self, task, slot, end, target):
-        """What a task does after its exchange; `end`: where the field is in the end, for late tasks."""
+        """Tell what a task does after its exchange; `end`: where the field is in the end, for late tasks."""
         execute(*self._step("unpack", task, slot, end, target, 1.0))
 
     def exchanged(self, task, stage, slot, target, comm):
-        """The awaitable exchange of a task."""
+        """Return the awaitable exchange of a task."""
         if task.kind == "late":
             message, send = self._deferred.message(task.part)
         else:
@@ -402,7 +403,7 @@ class StagedTransform:
             stage.unpack(program, part, target)
 
     def _standard(self, task):
-        """The units for which what a task does is written down."""
+        """Return the units for which what a task does is written down."""
         return slice(0, length_of(task.part)) if self._relocates else task.part
 
     async def complete(self, source, target):
@@ -413,7 +414,7 @@ class StagedTransform:
             await parallel(lambda part: execute(*self._completing(part, source, target)), self._rest.parts)
 
     def _completing(self, part, source, target):
-        """The code of a part of that, and the addresses of its bases."""
+        """Return the code of a part of that, and the addresses of its bases."""
         # To overwrite what comes from memory would have it written back there.
         given = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
         code = self._codes.find(
@@ -425,7 +426,7 @@ class StagedTransform:
         return code, bases
 
     def describe(self):
-        """The way, as text."""
+        """Return the way, as text."""
         names = axis_names(len(self.stages[0].shape) - 1)
         return "; then ".join([*(stage.in_words(names) for stage in self.stages), *ffts_along(self._rest_axes, names)])
 

@@ -1,14 +1,15 @@
 """Sweeps: FFTs along some axes of a box of any dimension, block by block where it is hot.
 
-A `Sweep` loads a block into scratch memory that stays in the cache, transforms it there along one axis
-after the other, and stores it where it goes: into the pieces of a message, or an array. It is a recipe: it writes what is to be done into a `Program`.
+A `Sweep` loads a block into scratch memory that stays in the cache, transforms it there along one axis after the other,
+and stores it where it goes: into the pieces of a message, or an array. It is a recipe: it writes what is to be done
+into a `Program`.
 
 Blocks and their FFTW plans depend on the box alone: its result has the same bits in every mode, depth
 and chunk, and on every worker.
 """
 
 from copy import copy as copy_of
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 
@@ -77,7 +78,7 @@ class Sweep:
             cuts[axis] = [part for parts in each for part in parts]
             inner = int(np.prod([len(parts) for parts in cuts[axis + 1 :]], dtype=int))
             starts = [0, *accumulate(inner * len(parts) for parts in each)]
-            self.groups = [slice(*pair) for pair in zip(starts, starts[1:])]
+            self.groups = [slice(*pair) for pair in pairwise(starts)]
         made = {}
         self._parts = []
         kind = BlockChain if BlockChain.suits(shape, lines, direction) else BlockInPlace
@@ -111,13 +112,13 @@ class Sweep:
         return len(self._blocks)
 
     def retargeted(self, targets):
-        """The same sweep, with the same plans, to other views."""
+        """Return the same sweep, with the same plans, to other views."""
         other = copy_of(self)
         other._set_targets(targets)
         return other
 
     def overlapping(self):
-        """The same sweep, with the same plans, where a block's source may lie where its target is."""
+        """Return the same sweep, with the same plans, where a block's source may lie where its target is."""
         other = copy_of(self)
         other._same = True
         return other
@@ -179,8 +180,8 @@ class _Block:
     def write(self, program, sources, targets, scale, physical=None, same=False):
         """Write its load, its FFTs and its store.
 
-        What lies in an array as it would in scratch memory is not copied: a result always, a source that FFTs leave as it
-        is, or that is spare.
+        What lies in an array as it would in scratch memory is not copied: a result always, a source that FFTs leave as
+        it is, or that is spare.
 
         Parameters
         ----------
@@ -222,7 +223,7 @@ class _Block:
 
     @staticmethod
     def _only(views, pairs, memory):
-        """The part of a view that takes the place of some scratch memory, or None."""
+        """Return the part of a view that takes the place of some scratch memory, or None."""
         if len(pairs) != 1:
             return None
         ((i, where, inside),) = pairs

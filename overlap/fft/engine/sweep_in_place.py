@@ -24,11 +24,11 @@ NEAR_NBYTES = 2**22  # of an array that a cache of all cores holds
 class SweepInPlace:
     """FFTs along one axis of a contiguous, aligned complex array, where what goes in is gathered first.
 
-    Contiguous lines are gathered and transformed some at a time, while they are hot. So are others where all that
-    lie side by side stay in the cache. Else they go through scratch memory, `AT_ONCE` at a time, and are copied back: points
-    so far apart compete for the same places in the cache. Which way through scratch memory is the fastest depends on
-    length and precision, see the constants; what comes from memory is copied first, a copy waits less for it. Lines that do
-    not fit there are transformed in place.
+    Contiguous lines are gathered and transformed some at a time, while they are hot. So are others where all that lie
+    side by side stay in the cache. Else they go through scratch memory, `AT_ONCE` at a time, and are copied back:
+    points so far apart compete for the same places in the cache. Which way through scratch memory is the fastest
+    depends on length and precision, see the constants; what comes from memory is copied first, a copy waits less for
+    it. Lines that do not fit there are transformed in place.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class SweepInPlace:
             self._blocks.append((made[block_shape], where))
 
     def _plan(self, where, length, direction, dtype):
-        """The FFT of a block, and of those like it."""
+        """Return the FFT of a block, and of those like it."""
         forward, effort = direction.forward, direction.effort
         if self._contiguous:
             part = barely_aligned(box_shape(where), dtype).reshape(-1, length)
@@ -158,7 +158,7 @@ class SweepInPlace:
 
 
 def _even_runs(part, size):
-    """Runs of about `size`, alike in length, each at an even distance from the start; none of an empty part."""
+    """Find runs of about `size`, alike in length, each at an even distance from the start; none of an empty part."""
     length = length_of(part)
     if not length:
         return []

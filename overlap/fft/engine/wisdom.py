@@ -1,7 +1,7 @@
 """FFTW's wisdom as text: a line that names the version and its tables of codelets, a line for each entry, and ``)``.
 
-An entry ends with the effort that it was found with (three words of flags) and the problem (four of a digest). FFTW itself is not
-asked: it would have to forget and learn again all that it knows.
+An entry ends with the effort that it was found with (three words of flags) and the problem (four of a digest). FFTW
+itself is not asked: it would have to forget and learn again all that it knows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def joined(texts: Iterable[str]) -> str:
 
 
 def without(text: str, other: str) -> str:
-    """The entries of one wisdom for which another one has none, as wisdom; "" if there are none."""
+    """Return the entries of one wisdom for which another one has none, as wisdom; "" if there are none."""
     if text == other:
         return ""
     known = {_key(line) for line in other.splitlines()}

@@ -42,16 +42,16 @@ class Tunable(Protocol):
     refinement: Refinement | None  # what is left to be compared in the next calls
 
     def candidates(self, transform: Tunable, requested: Settings) -> Candidates:
-        """A class attribute: the class of its candidates."""
+        """Make candidates; a class attribute."""
 
     def configure(self, settings: Settings, count: int | None = None) -> None:
         """Be ready to run with complete settings, on so much of the batch."""
 
     def kernels_of(self, settings: Settings) -> object:
-        """What is expensive to make for settings, and kept by whoever holds it."""
+        """Make what is expensive for settings, and is kept by whoever holds it."""
 
     def trial_arrays(self, count: int) -> tuple[list, list]:
-        """Inputs and outputs of so much of the batch."""
+        """Make inputs and outputs of so much of the batch."""
 
     def run_planes(self, inputs: list, outputs: list, what: str = "whole") -> None:
         """Run, or "compute" or "exchange" alone."""
@@ -119,11 +119,13 @@ class Candidates:
         )
 
     def _of_all_ranks(self, values: list[int]) -> list[int]:
-        """The largest of all ranks' values, each for itself (collective)."""
+        """Find the largest of all ranks' values, each for itself (collective)."""
         return self.control.maximum(np.array(values, np.int64)).tolist()
 
     def _nbytes_here(self) -> list[int]:
-        """What must be known of all ranks, of this one: per slice, of arrays, and what a kind of transform adds."""
+        """Gather what must be known of all ranks, of this one: per slice, of arrays, and what a kind of transform
+        adds.
+        """
         return [self.transform.nbytes_per_slice(), self.transform.nbytes_of_arrays()]
 
     def settings(self, wait: str, chunk: int, depth: int, late: float = 0.0) -> Settings:
@@ -141,11 +143,11 @@ class Candidates:
         )
 
     def default(self) -> Settings:
-        """Settings by rules of thumb, where nothing is measured."""
+        """Choose settings by rules of thumb, where nothing is measured."""
         raise NotImplementedError
 
     def planned(self, compute_s: float, exchange_s: float) -> Iterable[Settings]:
-        """What planning tries, the simplest first, given C and T of the trial of the parts."""
+        """Tell what planning tries, the simplest first, given C and T of the trial of the parts."""
         raise NotImplementedError
 
     def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:
@@ -157,7 +159,7 @@ class Candidates:
         raise NotImplementedError
 
     def grid(self) -> Iterator[Settings]:
-        """What tuning tries at first: all combinations of mode, slices per message and depth."""
+        """Tell what tuning tries at first: all combinations of mode, slices per message and depth."""
         requested = self.requested
         for wait in ("off", "poll", "block") if requested.wait == "auto" else (requested.wait,):
             for chunk in self.sizes:
@@ -176,7 +178,7 @@ class Candidates:
         return []
 
     def efforts(self) -> tuple[str, ...]:
-        """The efforts of FFTW's planning that tuning may try instead."""
+        """Return the efforts of FFTW's planning that tuning may try instead."""
         return ()
 
 
@@ -308,7 +310,7 @@ class FieldCandidates(Candidates):
         return found
 
     def _with_slots(self, wait, chunk, late):
-        """Settings of as many slots as their memory allows, if none were requested (collective)."""
+        """Give settings as many slots as their memory allows, if none were requested (collective)."""
         if wait == "off":  # has one
             return self.settings(wait, chunk, 1, late)
         return self.settings(wait, chunk, self.requested.depth or self._slots[chunk], late)

@@ -43,7 +43,7 @@ class Expected:
         )
 
     def predicted_s(self, settings: Settings) -> float:
-        """The model's time of the whole batch in seconds."""
+        """Return the model's time of the whole batch in seconds."""
         candidates = self._candidates
         overhead_s = OVERHEAD_S + (HANDOVER_S if settings.wait != "off" else 0.0)
         wait = "block" if settings.wait == "poll" and self._takes_core else settings.wait
@@ -60,7 +60,7 @@ class Expected:
         )
 
     def entrants(self) -> list[Settings]:
-        """What planning would try, what the model likes best first."""
+        """Tell what planning would try, what the model likes best first."""
         found = dict.fromkeys(self._candidates.planned(self.compute_s, self.exchange_s))
         return sorted(found, key=self.predicted_s)
 

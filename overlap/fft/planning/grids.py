@@ -20,7 +20,7 @@ PIECES = (2**10, 2**18)  # bytes from every rank to every rank, to find latency 
 
 
 def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> list[tuple[int, int]]:
-    """The grids with the smallest modelled times of their exchanges (collective).
+    """Find the grids with the smallest modelled times of their exchanges (collective).
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ def entries() -> list[tuple[Path, dict | None]]:
 
 
 def settings_of(values: dict[str, Any]) -> Settings:
-    """The settings of one transform's part of an entry."""
+    """Return the settings of one transform's part of an entry."""
     return store.settings_of(values)[0]
 
 
@@ -127,7 +127,7 @@ class Memory:
         self._before = local.wisdom(dtype)
 
     def settings(self, name: str) -> Settings | None:
-        """The fastest settings of a transform, where they are known."""
+        """Find the fastest settings of a transform, where they are known."""
         values = self._entry["transforms"].get(name)
         return None if values is None else settings_of(values)
 

@@ -1,9 +1,9 @@
 """Refining: the settings that a model chose are compared with others in the user's own calls.
 
-Nothing is measured when a plan is made, so it comes at once. Its first calls then run with one candidate's
-settings after another, twice each; one of the two may be disturbed, the first one also touches new memory, so the faster
-one counts. The best run again before what is worth a try once the best is known, and in the end the best two, whose medians decide.
-Results do not depend on the settings, only the time of these calls does. A call's time is that of the rank
+Nothing is measured when a plan is made, so it comes at once. Its first calls then run with one candidate's settings
+after another, twice each; one of the two may be disturbed, the first one also touches new memory, so the faster one
+counts. The best run again before what is worth a try once the best is known, and in the end the best two, whose medians
+decide. Results do not depend on the settings, only the time of these calls does. A call's time is that of the rank
 which came last, the smallest of all ranks' times: the others have waited for it.
 """
 
@@ -87,7 +87,7 @@ class Refinement:
         return np.argsort(list(map(min, self._times_s)), kind="stable").tolist()
 
     def _all_turns(self, entrants: list[Settings]) -> Iterator[int]:
-        """The number of the entrant whose turn it is, for every call."""
+        """Return the number of the entrant whose turn it is, for every call."""
         yield from self._first(entrants, CALLS)
         if len(self._entrants) > SEMIFINALISTS:
             yield from self._again(SEMIFINALISTS, SEMIFINAL_ROUNDS)
@@ -103,7 +103,7 @@ class Refinement:
             yield from [len(self._entrants) - 1] * calls
 
     def _again(self, number: int, rounds: int) -> Iterator[int]:
-        """The best so far in turns."""
+        """Find the best so far in turns."""
         self._finalists = sorted(self._fastest[:number])
         for _ in range(rounds):
             yield from self._finalists

@@ -81,7 +81,7 @@ def adopt(transform: Tunable, requested: Settings, settings: Settings) -> None:
 
 
 def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
-    """The best of what planning tries, and what was measured (collective)."""
+    """Find the best of what planning tries, and what was measured (collective)."""
     candidates = trials.candidates
     entrants = trials.promising(candidates.planned(trials.compute_s, trials.exchange_s))
     count = trials.count(entrants, TRIAL_SECONDS, TRIAL_NBYTES)

@@ -65,7 +65,7 @@ class Settings:
                         object.__setattr__(self, name, made(value))
 
     def given(self) -> dict[str, Any]:
-        """The fields that leave no choice, by name."""
+        """Return the fields that leave no choice, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value not in (None, "auto")}
 
@@ -88,7 +88,7 @@ class Settings:
 
 
 def settings_problem(settings: object, complete: bool = False) -> str | None:
-    """What is wrong with settings, or None.
+    """Say what is wrong with settings, or None.
 
     Parameters
     ----------

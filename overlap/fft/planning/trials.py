@@ -69,12 +69,12 @@ class Trials:
         self._handover_s = max(0.0, excess_s) * self.transform.runtime.workers / messages[short]
 
     def _shortest_s(self, what: str, count: int) -> float:
-        """The shorter of two times, after a first run that touches new memory."""
+        """Find the shorter of two times, after a first run that touches new memory."""
         arrays = self._trial_arrays(count)
         return self.control.maximum(min([seconds(self.transform, arrays, what) for _ in range(3)][1:]))
 
     def predicted_s(self, settings: Settings, speedup: float = 1.0) -> float:
-        """The model's time of the whole batch in seconds, of computing that much faster."""
+        """Return the model's time of the whole batch in seconds, of computing that much faster."""
         return self._predicted_s(settings, self.candidates.slices, speedup)
 
     def _predicted_s(self, settings: Settings, slices: int, speedup: float = 1.0) -> float:
@@ -92,7 +92,7 @@ class Trials:
         )
 
     def promising(self, entrants: Iterable[Settings]) -> list[Settings]:
-        """The settings that the model does not find hopeless, each once, in their order."""
+        """Return the settings that the model does not find hopeless, each once, in their order."""
         entrants = list(dict.fromkeys(entrants))
         predicted = [self.predicted_s(entrant) for entrant in entrants]
         limit_s = self.candidates.hopeless * min(predicted)

@@ -65,7 +65,7 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
 
 
 def budget_problem(budget_s: object) -> str | None:
-    """What is wrong with a budget for `tune`, or None."""
+    """Say what is wrong with a budget for `tune`, or None."""
     if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < np.inf:
         return f"expected budget_s to be a positive number of seconds, received {budget_s!r}"
     return None
@@ -85,7 +85,7 @@ class _Search:
         return self._trials.records(self._measured, self._count)
 
     def run(self, default: Settings, present: Settings) -> tuple[Settings, float]:
-        """The best settings found, and how many times faster they are than `default` (collective)."""
+        """Find the best settings, and how many times faster they are than `default` (collective)."""
         trials = self._trials
         field = list(dict.fromkeys((default, present, *self._candidates.grid())))
         self._count = trials.count(field[:2], TRIAL_SECONDS, TRIAL_NBYTES)
@@ -113,7 +113,7 @@ class _Search:
         return best, gain
 
     def _heats(self, field: list[Settings]) -> list[Settings]:
-        """The best few of a field, the slower half of which leaves after every heat."""
+        """Find the best few of a field, the slower half of which leaves after every heat."""
         keep = field[:2]
         first = self._race(field[:1], "a first run", SEARCH_SHARE, 2, 2)
         affordable = SEARCH_SHARE * self._clock.budget_s / (2 * ROUNDS * first[0, 1])
@@ -140,19 +140,19 @@ class _Search:
         return [replace(best, polls=polls) for polls in POLLS]
 
     def _efforts(self, best: Settings) -> list[Settings]:
-        """Settings of other efforts, where computing a fifth faster would be worth it."""
+        """Give settings other efforts, where computing a fifth faster would be worth it."""
         worth = self._trials.predicted_s(best, 1.2) < WORTH * self._trials.predicted_s(best)
         if not worth or not self._clock.left(REFINED_SHARE):
             return []
         return [replace(best, effort=effort) for effort in self._candidates.efforts()]
 
     def _ranked(self, entrants: list[Settings], what: str, share: float) -> list[Settings]:
-        """The entrants, fastest first (collective)."""
+        """Sort the entrants, fastest first (collective)."""
         times_s = np.median(self._race(entrants, what, share, 1, ROUNDS), axis=1)
         return [entrants[position] for position in np.argsort(times_s, kind="stable")]
 
     def _race(self, entrants: Sequence[Settings], what: str, share: float, fewest: int, most: int) -> np.ndarray:
-        """A race of some rounds, fewer when that share of the budget is spent (collective)."""
+        """Run a race of some rounds, fewer when that share of the budget is spent (collective)."""
 
         def rounds() -> Iterator[None]:
             for number in range(most):

@@ -88,7 +88,7 @@ class Tuning:
                 self.grid = self._grid_of(self._entry)
 
     def _grid_of(self, entry):
-        """The grid of an entry, whose ranks are this plan's."""
+        """Return the grid of an entry, whose ranks are this plan's."""
         grid = entry.get("grid")
         if grid is not None and grid[0] * grid[1] != self._plan["ranks"]:
             raise InputError(f"expected a grid of {self._plan['ranks']} ranks, received {grid} in {self.path!r}")
@@ -100,7 +100,7 @@ class Tuning:
         return f"tuning: {self.path} is not used: {self._reason}"
 
     def settings(self, name: str) -> tuple[Settings, Tuned] | None:
-        """The settings of a transform and what tuning gained, or None."""
+        """Return the settings of a transform and what tuning gained, or None."""
         values = None if self._entry is None else self._entry["transforms"].get(name)
         return None if values is None else store.settings_of(values)
 
@@ -175,13 +175,13 @@ class Tuning:
 
 
 def path_of(tuning: object) -> object:
-    """The tuning file requested, by name or through the environment; None or "" for none."""
+    """Return the tuning file requested, by name or through the environment; None or "" for none."""
     path = os.environ.get(VARIABLE) or None if tuning is None else tuning
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def machine(control) -> dict:
-    """What else a tuned plan depends on (collective; the same on all ranks).
+    """Tell what else a tuned plan depends on (collective; the same on all ranks).
 
     ``link`` is the environment's OVERLAP_LINK: what joins the hosts, where their names do not tell.
     `overlap links` and the commands set it to the rate.

@@ -29,7 +29,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 
 from ... import files
@@ -44,7 +44,7 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 def read(path: str) -> list[dict]:
-    """The entries of a tuning file; none where there is no file yet.
+    """Return the entries of a tuning file; none where there is no file yet.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def write(path: str, entry: dict) -> None:
 
 
 def text_of(entries: list[dict]) -> str:
-    """The whole text of a tuning file."""
+    """Write the whole text of a tuning file."""
     content = {"format": FORMAT, "version": VERSION, "digest": "", "entries": entries}
     return files.sealed(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
@@ -122,7 +122,7 @@ def unwritable(path: str) -> str | None:
 
 
 def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, str | None]:
-    """The entry for a plan on a machine, and why there is none: (entry, None) or (None, reason)."""
+    """Return the entry for a plan on a machine, and why there is none: (entry, None) or (None, reason)."""
     alike = [entry for entry in entries if entry["plan"] == plan]
     for entry in alike:
         if entry["machine"] == machine:
@@ -143,7 +143,7 @@ def record(settings: Settings, tuned: Tuned) -> dict:
 
 
 def settings_of(values: dict) -> tuple[Settings, Tuned]:
-    """The settings and what tuning gained, of one transform's part of an entry."""
+    """Return the settings and what tuning gained, of one transform's part of an entry."""
     return (
         Settings(**{field.name: values[field.name] for field in fields(Settings)}),
         Tuned(**{field.name: values[field.name] for field in fields(Tuned)}),
@@ -159,7 +159,7 @@ def _refuse(constant: str) -> None:
 
 
 def _problem(entry: object) -> str | None:
-    """What is wrong with an entry, or None."""
+    """Say what is wrong with an entry, or None."""
     if (
         not isinstance(entry, dict)
         or set(entry) - {"weights", "grid"} != set(_PARTS)
@@ -200,7 +200,7 @@ def _gain_problem(tuned: Tuned) -> str | None:
 
 
 def _short(value: object) -> str:
-    """A value from a file as text that fits into a message."""
+    """Show a value from a file as text that fits into a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -210,10 +210,8 @@ def locked(folder: str) -> Iterator[None]:
     """Keep other processes that write here waiting, where the file system can do that."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        try:
+        with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:
-            pass
         yield
     finally:
         os.close(handle)

@@ -30,6 +30,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -164,7 +165,9 @@ class Control:
             self.meet_here(header, error, entry)
 
     def meet_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
-        """As `meet_for`, inside of a call that has made sure that nobody else is in one; `leaving`: for the last time."""
+        """As `meet_for`, inside of a call that has made sure that nobody else is in one; `leaving`: for the last
+        time.
+        """
         signals = held_signals()
         if error is None and not leaving:  # the end is made all the same, and what a handler has raised is raised then
             error = signals.error
@@ -215,10 +218,8 @@ class Control:
 
     def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""
-        try:
+        with suppress(Exception):  # then it is told once more
             error._overlap_meeting = self, self._meetings  # type: ignore[attr-defined]
-        except Exception:
-            pass  # then it is told once more
         return error
 
     def is_known(self, error: BaseException) -> bool:
@@ -235,18 +236,18 @@ class Control:
         self.meet("barrier")
 
     def allgather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order, as a list; anything that can be pickled."""
+        """Gather the values of all ranks, in their order, as a list; anything that can be pickled."""
         return [
             pickle.loads(data) for data in self._talk("allgather", {}, lambda data: self.comm.allgather(data), value)
         ]
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        """The values of all ranks on rank `root`, as a list; None on the others."""
+        """Gather the values of all ranks on rank `root`, as a list; None on the others."""
         found = self._talk("gather", {"root": root}, lambda data: self.comm.gather(data, root), value)
         return None if found is None else [pickle.loads(data) for data in found]
 
     def bcast(self, value: Any, root: int = 0) -> Any:
-        """The value of rank `root`, on all ranks."""
+        """Return the value of rank `root`, on all ranks."""
         return pickle.loads(
             self._talk(
                 "bcast", {"root": root}, lambda data: self.comm.bcast(data, root), value if self.rank == root else None
@@ -254,11 +255,11 @@ class Control:
         )
 
     def maximum(self, value: Any) -> Any:
-        """The largest of all ranks' values, element by element: of a number, or of an array."""
+        """Find the largest of all ranks' values, element by element: of a number, or of an array."""
         return self._reduced("maximum", MPI.MAX, value)
 
     def minimum(self, value: Any) -> Any:
-        """The smallest of all ranks' values, element by element: of a number, or of an array."""
+        """Find the smallest of all ranks' values, element by element: of a number, or of an array."""
         return self._reduced("minimum", MPI.MIN, value)
 
     def alltoall_s(self, nbytes: int) -> float:
@@ -288,7 +289,7 @@ class Control:
         return values if isinstance(value, np.ndarray) else type(value)(values[()])
 
     def ranks_of(self, comm: object) -> tuple[int, ...] | None:
-        """The ranks here of the ranks of `comm`, a tuple; None if it is none or has others too."""
+        """Return the ranks here of the ranks of `comm`, a tuple; None if it is none or has others too."""
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             return None
         theirs, ours = comm.Get_group(), self.comm.Get_group()
@@ -350,10 +351,10 @@ class Control:
             self._identity = self._identity or found[0][2]
             sizes = {identity: size for _, known, _ in found for identity, size in known.items()}
             for identity in sorted(sizes):
-                if sum(identity in known for _, known, _ in found) == sizes[identity]:
-                    if control := waiting.get(identity):
-                        _dropped.remove(control)
-                        control.free(self.watchdog)
+                everywhere = sum(identity in known for _, known, _ in found) == sizes[identity]
+                if everywhere and (control := waiting.get(identity)):
+                    _dropped.remove(control)
+                    control.free(self.watchdog)
             self.crowded = max(count for count, _, _ in found) > MANY
             if crowded or not self.crowded:
                 break
@@ -395,7 +396,8 @@ class Control:
         return self._sent(error, False)
 
     def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
-        """Tell the other ranks that an exception has ended this one's part; `ended` is called when all have heard of it.
+        """Tell the other ranks that an exception has ended this one's part; `ended` is called when all have heard of
+        it.
 
         Returns as `tell`.
         """

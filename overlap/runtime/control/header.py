@@ -34,7 +34,7 @@ class Header:
 
 
 def canonical(value: Any) -> str:
-    """A value as text, the same for values that compare equal, and for lists and tuples."""
+    """Show a value as text, the same for values that compare equal, and for lists and tuples."""
     if value is None or type(value) is int:
         return repr(value)
     if isinstance(value, str):

@@ -19,14 +19,16 @@ from .watchdog import Watchdog
 
 
 class OwnControl(Control):
-    """A `Control` with a watchdog of its own. Nobody waits longer than its deadline, at the beginning of a call neither.
+    """A `Control` with a watchdog of its own. Nobody waits longer than its deadline, at the beginning of a call
+    neither.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
         Duplicated (collective).
     deadline_s : float or None
-        Seconds that a rank waits for others, before it prints the stacks of all its threads and aborts the job; None sets no limit.
+        Seconds that a rank waits for others, before it prints the stacks of all its threads and aborts the job; None
+        sets no limit.
 
     Raises
     ------
@@ -80,7 +82,7 @@ class OwnControl(Control):
             yield self.comm
 
     def alltoall(self, values: list[Any]) -> list[Any]:
-        """What every rank has for this one, of lists with a value for each rank."""
+        """Tell what every rank has for this one, of lists with a value for each rank."""
         self.meet("alltoall")
         with self.watching("alltoall") as comm:
             return comm.alltoall(values)

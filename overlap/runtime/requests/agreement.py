@@ -22,12 +22,12 @@ _WORD = (1 << 64) - 1
 
 @cache
 def weight(rank: int, size: int) -> int:
-    """A rank's weight; over all ranks they add up to 0 modulo 2**64, over some of them they do not."""
+    """Return a rank's weight; over all ranks they add up to 0 modulo 2**64, over some of them they do not."""
     return (_mixed(rank + 1, size) - _mixed(rank, size)) & _WORD
 
 
 def _mixed(number, size):
-    """A number's bits, well mixed (the finaliser of splitmix64); 0 at both ends."""
+    """Return a number's bits, well mixed (the finaliser of splitmix64); 0 at both ends."""
     if number in (0, size):
         return 0
     number = (number * 0x9E3779B97F4A7C15) & _WORD
@@ -66,7 +66,7 @@ class Agreements:
         self._under_way = None
 
     def note(self, operation):
-        """An operation has been issued."""
+        """Note that an operation has been issued."""
         try:
             shared = operation.shared()
         except Exception:  # spelled in a way that only MPI understands
@@ -88,14 +88,14 @@ class Agreements:
         self.issued = {}
 
     def summands(self, failed):
-        """What this rank has to tell since the last time."""
+        """Collect what this rank has to tell since the last time."""
         checksum = 0
         for comm, shared in self.issued.items():
             checksum += comm.weight * _crc(shared, comm.number)
         return array("Q", (failed, checksum & _WORD, self._messages))
 
     def ended(self):
-        """The last agreement that was started; None if all is well, or none is under way.
+        """Return the last agreement that was started; None if all is well, or none is under way.
 
         Returns
         -------
@@ -119,7 +119,7 @@ class Agreements:
         return self.judged(sums, issued)
 
     def judged(self, sums, issued):
-        """What all ranks have told: as of `ended`."""
+        """Return what all ranks have told: as of `ended`."""
         if sums[1]:
             return self._difference(issued)
         return "" if sums[0] else None
@@ -152,13 +152,13 @@ class Agreements:
         return _different(found)
 
     def sum(self, values):
-        """Sums over the ranks of a few integers, modulo 2**64."""
+        """Start sums over the ranks of a few integers, modulo 2**64."""
         sums = array("Q", [int(value) & _WORD for value in values])
         self.waiting.reduced(self._control, sums, MPI.SUM)
         return sums
 
     def _difference(self, issued):
-        """The first operation that differs between the ranks of a communicator."""
+        """Find the first operation that differs between the ranks of a communicator."""
         with self.waiting.watched("the report of what differs between the ranks"):
             everyone = self._control.Get_group()
             found = self._control.allgather(
@@ -178,7 +178,7 @@ class Agreements:
 
 
 def _first_of(comm, group):
-    """The place of a communicator's first rank in a group: tells the communicators of a split apart."""
+    """Return the place of a communicator's first rank in a group: tells the communicators of a split apart."""
     own = comm.Get_group()
     (first,) = own.Translate_ranks([0], group)
     own.Free()
@@ -190,7 +190,7 @@ def _crc(shared, number):
 
 
 def _terms(shared):
-    """What ranks must share, for messages."""
+    """Tell what ranks must share, for messages."""
     names = ("type", "bytes", "root", "op")
     return "(" + ", ".join(f"{name}={value}" for name, value in zip(names, shared[1:]) if value is not None) + ")"
 

@@ -1,8 +1,8 @@
 """`AsyncCollectives`: collectives by remote writes that slice programs await, in the issue order like MPI's.
 
-A collective of `overlap.collectives` has no nonblocking twin. So it is made where it is issued, in every way to wait: the
-thread that talks to MPI waits there for the other ranks, as they issue it at the same place. With ``wait="poll"`` exchanges in
-flight are not looked at meanwhile.
+A collective of `overlap.collectives` has no nonblocking twin. So it is made where it is issued, in every way to wait:
+the thread that talks to MPI waits there for the other ranks, as they issue it at the same place. With ``wait="poll"``
+exchanges in flight are not looked at meanwhile.
 
 Arguments are checked when the request is made, in the slice's own step. What is wrong with them on one rank fails that
 slice before the others wait for it. What differs between the ranks the collective itself notices, and the
@@ -129,12 +129,12 @@ class AsyncCollectives:
 
 
 def making(max_nbytes: int) -> Callable[..., AsyncCollectives]:
-    """What `Control.wrap` makes one with."""
+    """Tell what `Control.wrap` makes one with."""
     return lambda source, number, wrap, owned: AsyncCollectives(source, number, max_nbytes)
 
 
 def _array(array, written=False):
-    """An array that compiled code can take as it is."""
+    """Make an array that compiled code can take as it is."""
     if type(array) is not np.ndarray:
         raise TypeError(f"expected a numpy array, received an object of {type(array).__name__}")
     if not array.flags.c_contiguous:
@@ -153,7 +153,7 @@ def _alike(long, short, times):
 
 
 def _operation(array, op):
-    """The operation as MPI spells it; there must be one for the array's type."""
+    """Return the operation as MPI spells it; there must be one for the array's type."""
     number = operation_number(op)
     possible = operations_of(code_of(array.dtype))
     if number not in possible:

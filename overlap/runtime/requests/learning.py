@@ -24,7 +24,7 @@ class Recorded:
         self.requests = []
 
     def skeleton(self):
-        """A skeleton that awaits the same, on buffers of its own."""
+        """Make a skeleton that awaits the same, on buffers of its own."""
         requests = self.requests
 
         async def skeleton(key, resources):
@@ -58,7 +58,7 @@ class Recorded:
         )
 
     def problems(self, unchecked):
-        """What is wrong with a slot's early awaits, as a list of (run, error)."""
+        """Say what is wrong with a slot's early awaits, as a list of (run, error)."""
         found = ((run, self.problem(run, position, request)) for run, position, request in unchecked)
         return [(run, error) for run, error in found if error is not None]
 

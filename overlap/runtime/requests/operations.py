@@ -70,7 +70,7 @@ class Request:
 
 
 def not_awaited(dropped: str) -> RuntimeError:
-    """What is wrong with a step that has made a request and not awaited it."""
+    """Say what is wrong with a step that has made a request and not awaited it."""
     return RuntimeError(f"expected `await` before every call, received {dropped} that was never awaited")
 
 
@@ -187,7 +187,7 @@ class Pending(Request):
         self.waited = False
 
     def __del__(self) -> None:
-        """The end of its slice tells, should it not have been awaited."""
+        """Have the end of its slice tell, should it not have been awaited."""
 
     def __str__(self) -> str:
         return f"{self.operation}, which was started"
@@ -237,8 +237,8 @@ class Persistent(Operation):
     def on_scratch(self, resources: object = None) -> Operation:
         """Make an operation that the other ranks' requests match, for the slot with these buffers.
 
-        A message matches whatever kind of call has sent it. A persistent collective matches nothing but the request that
-        the other ranks made at the same time: that is the slot's own, if each has one, else this one.
+        A message matches whatever kind of call has sent it. A persistent collective matches nothing but the request
+        that the other ranks made at the same time: that is the slot's own, if each has one, else this one.
         """
         if signatures.is_send(self) or signatures.is_receive(self):
             return Operation(self.comm, self.name, _copied(self.args), _copied(self.kwargs))

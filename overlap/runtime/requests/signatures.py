@@ -99,7 +99,7 @@ def arguments(operation) -> dict:
 
 
 def terms(operation) -> tuple:
-    """What all slices must have in common: ``(name, communicator, (argument, value), ...)``.
+    """Tell what all slices must have in common: ``(name, communicator, (argument, value), ...)``.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def terms(operation) -> tuple:
 
 
 def described(operation) -> str:
-    """An operation with its terms, for messages."""
+    """Show an operation with its terms, for messages."""
     try:
         name, number, *found = operation.terms()
     except Exception:
@@ -163,7 +163,7 @@ def alike(one, other) -> bool:
 
 
 def shared(operation) -> tuple | None:
-    """What all ranks must have in common besides the communicator; None if that is nothing."""
+    """Tell what all ranks must have in common besides the communicator; None if that is nothing."""
     name, args = operation.name, operation.args
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -233,7 +233,7 @@ def _message(operation, given):
 
 
 def _layout(buffer):
-    """A message's data type and count(s); None for ``MPI.IN_PLACE`` and nothing."""
+    """Return a message's data type and count(s); None for ``MPI.IN_PLACE`` and nothing."""
     if buffer is None or buffer is MPI.IN_PLACE:
         return None
     if isinstance(buffer, np.ndarray):
@@ -290,7 +290,7 @@ def _nbytes(data):
 
 
 def _numbers(part):
-    """Counts or displacements: a number, or a tuple of such; None for nothing."""
+    """Read counts or displacements: a number, or a tuple of such; None for nothing."""
     if part is None:
         return None
     if isinstance(part, (list, tuple, np.ndarray)):
@@ -321,7 +321,7 @@ def _op_name(op):
 
 
 def _leaf(datatype):
-    """The type that a derived type is made of; None if there are several."""
+    """Return the type that a derived type is made of; None if there are several."""
     while datatype is not None and not datatype.is_predefined:
         datatype = datatype.decode()[2].get("datatype")
     return None if datatype is None else datatype.typestr

@@ -126,12 +126,12 @@ class Job:
             self._open_gates()
 
     def leave(self, slot):
-        """A worker leaves a slot, which has an item or waits at a gate; `lock` is held."""
+        """Let a worker leave a slot, which has an item or waits at a gate; `lock` is held."""
         self.running -= 1
         self.posted(slot)
 
     def ended(self, ordinal):
-        """A slice has ended: those that waited for it go on."""
+        """Note that a slice has ended: those that waited for it go on."""
         with self.lock:
             if ordinal == 0:
                 self.first_ended = True
@@ -182,7 +182,7 @@ class Job:
         return any(slot.has_parked(ordinal) for slot in self.slots)
 
     def release(self):
-        """The job is over: nothing keeps its slices' arrays alive, not even for the garbage collector."""
+        """Note that the job is over: nothing keeps its slices' arrays alive, not even for the garbage collector."""
         with self.lock:
             self.posted = self.resume = self._gates = None
         self.computing_s = sum(slot.computing_s for slot in self.slots)
@@ -199,7 +199,7 @@ class Job:
                 self.resume(slot)
 
     def learned(self):
-        """The first slice has ended on all ranks: what it awaited stands for every slice."""
+        """Note that the first slice has ended on all ranks: what it awaited stands for every slice."""
         self.skeleton = self.recorded.skeleton()
 
     def traced(self, label, started, ended):

@@ -1,7 +1,8 @@
-"""The straight path of a call that does the same every time: its steps and MPI calls were written down when it was made.
+"""The straight path of a call that does the same every time: its steps and MPI calls were written down when it was
+made.
 
-For calls so short that to find out anew what they do takes longer than to do it. On the wire it is the pipeline's call: the
-same header, operations and agreement, so other ranks may have come to it through their pipeline.
+For calls so short that to find out anew what they do takes longer than to do it. On the wire it is the pipeline's call:
+the same header, operations and agreement, so other ranks may have come to it through their pipeline.
 """
 
 from __future__ import annotations

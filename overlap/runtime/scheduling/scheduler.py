@@ -59,7 +59,8 @@ class Begun:
     over : bool
         That agreement was the job's last: nothing is left to issue.
     in_flight : dict
-        Slots that wait for MPI: ``{slot: (operation, or what the slice has started, MPI request)}``, in the issue order.
+        Slots that wait for MPI: ``{slot: (operation, or what the slice has started, MPI request)}``, in the issue
+        order.
     stopped : list of MPI.Request, optional
         All ranks have agreed to stop at once; these can never be over.
     """
@@ -98,7 +99,7 @@ class Scheduler:
         self._job = self._waiting = self._agreements = None
 
     def waiting(self, wait, job, workers, in_flight, polls, one_thread=False):
-        """The way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``."""
+        """Return the way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``."""
         if wait == "poll":
             kind = PollingInline if one_thread else Polling
             return kind(job, self.outstanding, workers, in_flight, polls)
@@ -144,7 +145,7 @@ class Scheduler:
     # ---- the rotation ------------------------------------------------------------------------
 
     def _issue_all(self, begun):
-        """The rotation. False if the ranks agreed to stop at once."""
+        """Run the rotation. False if the ranks agreed to stop at once."""
         job, waiting = self._job, self._waiting
         rotation = job.slots if begun.rotation is None else begun.rotation
         issued, parked = begun.issued, []
@@ -181,9 +182,9 @@ class Scheduler:
                 job.issued = issued  # before its result can be used by any slice
                 if not self._issue(slot, item):
                     return False
-                if issued % self.agree_every == 0 and not self._stopping:
-                    if not self._agree(self._agreements.ended()):
-                        return False
+                agreeing = issued % self.agree_every == 0 and not self._stopping
+                if agreeing and not self._agree(self._agreements.ended()):
+                    return False
         if self._stopping and self._agreements.sum([self._agreements.unmatched])[0]:
             self._leave_behind()
         if waiting.forgotten():
@@ -210,12 +211,12 @@ class Scheduler:
         return problem is None
 
     def _differ(self, problem):
-        """The ranks have issued different operations: these may not have matched."""
+        """Note that the ranks have issued different operations: these may not have matched."""
         self._job.fail(None, RuntimeError(problem))
         self._dirty = True
 
     def _take(self, slot):
-        """The slot's next item; None if, while learning, some rank failed."""
+        """Return the slot's next item; None if, while learning, some rank failed."""
         job, waiting = self._job, self._waiting
         item = waiting.take(slot)
         while self._ending and not (item is END or item is AT_BARRIER or slot.current.begun):
@@ -290,7 +291,7 @@ class Scheduler:
             except NotIssued as refusal:
                 # The others issue it: so must this rank, on buffers from the skeleton.
                 if slot.current.draining:
-                    raise refusal.__cause__
+                    raise refusal.__cause__  # noqa: B904 (the user's error, with a cause of its own)
                 operation = self._drained(slot, refusal.__cause__)
         self._agreements.note(operation)
         return True
@@ -340,7 +341,7 @@ class Scheduler:
         self._abandoned += self._waiting.abandon()
 
     def _outcome(self, problem):
-        """The same error on all ranks, or None if the job has ended well on all."""
+        """Return the same error on all ranks, or None if the job has ended well on all."""
         job, rank, size = self._job, self.control.rank, self.control.size
         if problem is None:
             return None

@@ -192,7 +192,7 @@ class Slot:
             job.leave(self)
 
     def _next(self):
-        """The slice to go on with, or None."""
+        """Return the slice to go on with, or None."""
         while self._waiting:
             run = self._waiting.popleft()
             if not isinstance(run, SliceRun):

@@ -1,12 +1,12 @@
 """The straight path: steps and MPI calls in turn, in the calling thread, as long as all goes well.
 
-Where nothing is hidden (``wait="off"``, a single slice), or where slices are too short to wake a thread for, no
-thread is needed, nor what threads need: the calling thread computes and talks to MPI. This is `Scheduler.run` for a
-program whose operations are known and that awaits nothing but operations, at once or later, turns and earlier slices. It makes the
-same MPI calls in the same order: blocking ones, or nonblocking ones, several in flight, while other slices compute.
-So each rank may leave it by itself, as soon as anything else shows: a failure, an operation that MPI refuses, a
-request of another kind. Then a `Job` is made of what there is, and the scheduler goes on with it, while the other
-ranks are still here; the next agreement tells them.
+Where nothing is hidden (``wait="off"``, a single slice), or where slices are too short to wake a thread for, no thread
+is needed, nor what threads need: the calling thread computes and talks to MPI. This is `Scheduler.run` for a program
+whose operations are known and that awaits nothing but operations, at once or later, turns and earlier slices. It makes
+the same MPI calls in the same order: blocking ones, or nonblocking ones, several in flight, while other slices compute.
+So each rank may leave it by itself, as soon as anything else shows: a failure, an operation that MPI refuses, a request
+of another kind. Then a `Job` is made of what there is, and the scheduler goes on with it, while the other ranks are
+still here; the next agreement tells them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StraightPath:
         self.computing_s = 0.0
 
     def fail(self, key: Any, error: BaseException) -> None:
-        """A signal handler has raised an exception: leave the straight path."""
+        """Note that a signal handler has raised an exception: leave the straight path."""
         if self.job is not None:
             self.job.fail(key, error)
         elif self._failure is None:
@@ -118,7 +118,7 @@ class StraightPath:
         return self._leave(agreements, rotation)
 
     def _issue_all(self, agreements):
-        """The scheduler's rotation, as far as the path goes; returns the slots left, the next one first."""
+        """Run the scheduler's rotation, as far as the path goes; returns the slots left, the next one first."""
         rotation = self._slots
         while rotation:
             visited = []
@@ -308,7 +308,7 @@ class StraightPath:
         return not self._left
 
     def _finish(self, slot, pending):
-        """A slice awaits what it has started."""
+        """Have a slice await what it has started."""
         pending.waited = True
         if self._in_flight:
             self._fly(slot, pending, pending.request)
@@ -337,7 +337,9 @@ class StraightPath:
         return True
 
     def _first_landed(self, slot):
-        """Wait until an operation in flight is over, whose slot is returned; for want of anything to compute for `slot`."""
+        """Wait until an operation in flight is over, whose slot is returned; for want of anything to compute for
+        `slot`.
+        """
         ready = None
 
         def landed():

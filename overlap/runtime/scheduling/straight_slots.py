@@ -84,11 +84,11 @@ class StraightSlot:
         self.send = self._coroutine.send
 
     def __str__(self):
-        """What it waits for, for the watchdog."""
+        """Tell what it waits for, for the watchdog."""
         return f"{self.operation or self.request} of slice {text_of(self.key)}"
 
     def end(self):
-        """The slice has ended."""
+        """Note that the slice has ended."""
         self._next += 1
         self.over = self._next == len(self._keys)
         self.send = self._coroutine = None
@@ -96,7 +96,7 @@ class StraightSlot:
             self.pending = []
 
     def started(self, operation, request):
-        """The slice has started an operation, to await it later."""
+        """Note that the slice has started an operation, to await it later."""
         self.answer = pending = Pending(operation, len(self.pending))
         pending.request = request
         self.pending.append(pending)

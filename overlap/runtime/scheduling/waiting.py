@@ -1,9 +1,9 @@
 """The ways to wait, on a communicator thread and without one.
 
-`Blocking` makes the blocking call and holds a core token meanwhile; `Polling` (in `polling`) keeps several
-nonblocking calls in flight and sleeps between polls. `Inline` and `PollingInline` make the same MPI calls in the calling
-thread, which also runs the slices' steps, alone or with workers beside it: for ``wait="off"``, and for jobs too
-short to wake all threads for. Which thread it is, each rank decides by itself.
+`Blocking` makes the blocking call and holds a core token meanwhile; `Polling` (in `polling`) keeps several nonblocking
+calls in flight and sleeps between polls. `Inline` and `PollingInline` make the same MPI calls in the calling thread,
+which also runs the slices' steps, alone or with workers beside it: for ``wait="off"``, and for jobs too short to wake
+all threads for. Which thread it is, each rank decides by itself.
 """
 
 from threading import Lock, current_thread
@@ -48,7 +48,7 @@ class WakeEvent:
         self._lock.acquire()
 
     def ring(self):
-        try:
+        try:  # noqa: SIM105 (takes a fraction of the time)
             self._lock.release()
         except RuntimeError:
             pass  # it has been rung already
@@ -89,7 +89,7 @@ class Waiting:
         job.resume = self.resume
 
     def posted(self, slot):
-        """A worker has left a slot: wake the communicator thread if that is what it sleeps for."""
+        """Note that a worker has left a slot: wake the communicator thread if that is what it sleeps for."""
         if self._awaited is slot or (self._awaited is not None and not self._job.running):
             self._wake_event.ring()
 
@@ -133,7 +133,7 @@ class Waiting:
             self._look()
 
     def completed(self, slot, error=None):
-        """An operation of `slot` is over: have its slice go on, unless the pipeline has ended."""
+        """Note that an operation of `slot` is over: have its slice go on, unless the pipeline has ended."""
         if error is not None:
             slot.current.error = error
             self._job.fail(slot.current.key, error)
@@ -192,7 +192,7 @@ class Waiting:
             self._pending.append(pending)
 
     def wait_pending(self, slot, pending):
-        """A slice awaits what it has started."""
+        """Have a slice await what it has started."""
         self._finish(pending)
         self.completed(slot, pending.error)
 
@@ -272,7 +272,9 @@ class _Wait:
 
 
 class OneThread(Waiting):
-    """Steps run on the thread that talks to MPI, when it has nothing else to do; and on workers beside it, if there are."""
+    """Steps run on the thread that talks to MPI, when it has nothing else to do; and on workers beside it, if there
+    are.
+    """
 
     def __init__(self, job, outstanding, workers, *options):
         super().__init__(job, outstanding, workers, *options)
@@ -369,7 +371,9 @@ def made(operation, blocking=True):
 
 
 def tried(operation):
-    """Start an operation while all ranks learn whether it starts; what MPI has returned, in a list, and what was raised, or None."""
+    """Start an operation while all ranks learn whether it starts; what MPI has returned, in a list, and what was
+    raised, or None.
+    """
     error = None
     operation.made = []
     try:

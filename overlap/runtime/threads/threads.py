@@ -37,7 +37,7 @@ class Threads:
         self._thread = self._pool = self._helpers = None
 
     def workers(self, crew, wait):
-        """The workers of a crew (see `crew`) for a job that waits this way, or None."""
+        """Return the workers of a crew (see `crew`) for a job that waits this way, or None."""
         if crew == ALONE:
             return None
         if crew == HELPED:

@@ -183,7 +183,9 @@ def single_threaded_pools():
 
 
 def _pools():
-    """The pools of all libraries that are loaded, looked for again when there are other modules: that reads a long file."""
+    """Return the pools of all libraries that are loaded, looked for again when there are other modules: that reads a
+    long file.
+    """
     global _pools_known
     if _pools_known[0] != len(sys.modules):
         _pools_known = len(sys.modules), threadpoolctl.ThreadpoolController()

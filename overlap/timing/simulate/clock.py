@@ -60,7 +60,7 @@ class Clock:
         self._main.switch()
 
     def waker(self):
-        """What wakes the calling thread: a function, to be given to `at`."""
+        """Give what wakes the calling thread: a function, to be given to `at`."""
         return self._current().switch
 
     def run(self):
@@ -128,7 +128,7 @@ class WakeEvent:
             self._wake(True)
 
     def between_polls(self, poll_s):
-        """The next sleep is one between polls, of `poll_s` each."""
+        """Let the next sleep be one between polls, of `poll_s` each."""
         self._poll_s = poll_s
 
     def sleep(self, seconds=-1):
@@ -158,7 +158,7 @@ class WakeEvent:
         return max(0, ceil((self._clock.now_s - self._first_s) / self._period_s))
 
     def skipped(self):
-        """Looks that were skipped since the last question."""
+        """Return the number of looks that were skipped since the last question."""
         skipped, self._skipped = self._skipped, 0
         return skipped
 

@@ -11,7 +11,7 @@ from ..threads import ThreadScaling
 
 
 def _number(section, words, default=None, *, least=0.0, above=None, integer=False):
-    """A field of `Machine`: where it stands in the file, what it means, what is allowed."""
+    """Declare a field of `Machine`: where it stands in the file, what it means, what is allowed."""
     metadata = dict(section=section, words=words, least=least, above=above, integer=integer)
     if default is None:
         return field(metadata=metadata)
@@ -22,8 +22,8 @@ def _number(section, words, default=None, *, least=0.0, above=None, integer=Fals
 class Machine:
     """What the simulation knows of a machine; times in seconds, sizes in bytes.
 
-    `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model. `threads` tells how much faster
-    several threads of a rank compute.
+    `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model. `threads` tells how much
+    faster several threads of a rank compute.
     """
 
     name: str = field(metadata={"section": None, "words": "for the reader"})
@@ -100,7 +100,7 @@ class Machine:
         files.write(path, self.text())
 
     def text(self):
-        """The machine as TOML."""
+        """Write the machine as TOML."""
         lines, section = [], None
         for entry in _simple():
             if entry.metadata["section"] != section:
@@ -122,7 +122,7 @@ class Machine:
 
 
 def _simple():
-    """The fields that are a number or text."""
+    """Return the fields that are a number or text."""
     return [entry for entry in fields(Machine) if entry.metadata]
 
 
@@ -141,7 +141,7 @@ def _expected(entry):
 
 
 def _problem(entry, value):
-    """What is wrong with one value, or None."""
+    """Say what is wrong with one value, or None."""
     if entry.type is str:
         good = isinstance(value, str)
     else:

@@ -77,7 +77,7 @@ class Program:
         return cls((tuple(steps),) * slices, (tuple(transfers),) * slices)
 
     def scaled(self, factor: float) -> Program:
-        """The same exchanges, with computing that takes so many times as long."""
+        """Return the same exchanges, with computing that takes so many times as long."""
         if factor == 1:
             return self
         return Program(tuple(tuple(factor * seconds for seconds in steps) for steps in self.steps), self.transfers)

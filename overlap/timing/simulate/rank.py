@@ -84,7 +84,7 @@ class _OnClock:
         super().__init__(*args)
 
     def happened(self):
-        """An exchange is over."""
+        """Note that an exchange is over."""
         self._wake_event.happened()
 
 
@@ -256,7 +256,7 @@ class Rank:
         return self.network.exchange(self._issued, self, transfer, operation.signature)
 
     def completed(self, ticket):
-        """An exchange or a reduction is over."""
+        """Note that an exchange or a reduction is over."""
         if self.machine.byte_s:
             self.charge(self.machine.byte_s * ticket.nbytes, ticket.mark)
         if self._blocked is not None:

@@ -30,7 +30,7 @@ class Library:
         self.functions = functions
 
     def alignment_of(self, array: np.ndarray) -> int:
-        """What FFTW makes of an array's alignment: 0 is the best."""
+        """Tell what FFTW makes of an array's alignment: 0 is the best."""
         return self.functions.alignment_of(array)
 
 
@@ -46,7 +46,7 @@ def get_fftw_lib(dtype):
 def get_planned_FFT(
     input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1, flags=(FFTW_MEASURE,), normalization=1.0
 ):
-    """The plan of a transform from one array to another; see `FFT`."""
+    """Return the plan of a transform from one array to another; see `FFT`."""
     if get_fftw_lib(input_array.dtype) is None:
         raise InputError(
             f"expected an array of the types {', '.join(fftlib)} or real ones of their precision, "

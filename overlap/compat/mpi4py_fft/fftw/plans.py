@@ -157,7 +157,7 @@ class FFT:
         self.input_array, self.output_array = input_array, output_array
 
     def get_normalization(self):
-        """What results are multiplied by where a call asks for it."""
+        """Tell what results are multiplied by where a call asks for it."""
         return self._scale
 
     def print_plan(self):

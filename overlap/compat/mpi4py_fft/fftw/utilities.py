@@ -43,12 +43,12 @@ __all__ = [name for name in globals() if name.startswith(("FFTW_", "C2", "R2"))]
 
 
 def get_alignment(array):
-    """The largest power of two, 32 at most, by which an array's address can be divided."""
+    """Find the largest power of two, 32 at most, by which an array's address can be divided."""
     return next(n for n in (32, 16, 8, 4, 2, 1) if array.ctypes.data % n == 0)
 
 
 def aligned(shape, n=32, dtype=np.dtype("d"), fill=None):
-    """An array that begins at a multiple of `n` bytes; uninitialised, or filled with `fill`."""
+    """Make an array that begins at a multiple of `n` bytes; uninitialised, or filled with `fill`."""
     array = memory.aligned(tuple(np.atleast_1d(shape)), dtype, n)
     if fill is not None:
         array[...] = fill
@@ -56,5 +56,5 @@ def aligned(shape, n=32, dtype=np.dtype("d"), fill=None):
 
 
 def aligned_like(z, fill=None):
-    """An array of the shape, type and alignment of another."""
+    """Make an array of the shape, type and alignment of another."""
     return aligned(z.shape, get_alignment(z), z.dtype, fill)

@@ -60,7 +60,7 @@ def _check(array, kinds, name):
 
 
 def _output(input_array, shape, char, given):
-    """The output array: the one that is given, or one aligned as the input."""
+    """Return the output array: the one that is given, or one aligned as the input."""
     if given is None:
         return aligned(shape, get_alignment(input_array), np.dtype(char))
     if given.shape != tuple(shape) or given.dtype.char != char:
@@ -132,7 +132,7 @@ def _real(kinds):
 
 
 def _named(plan, name, what):
-    """A planning function with its name and a docstring."""
+    """Make a planning function with its name and a docstring."""
     plan.__name__ = plan.__qualname__ = name
     plan.__doc__ = (
         f"The plan of {what}; see `FFT`.\n\n    Parameters\n    ----------\n"

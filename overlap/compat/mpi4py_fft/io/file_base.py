@@ -66,7 +66,7 @@ class FileBase:
 
     @staticmethod
     def backend():
-        """What writes the file."""
+        """Open what writes the file."""
         raise NotImplementedError
 
     def _write(self, name, field, index, step):

@@ -66,7 +66,7 @@ def generate_xdmf(h5filename, periodic=True, order="paraview"):
 
 
 def _found(file):
-    """The scalar arrays of two and three axes: kind (axes, slice or None) to step to paths."""
+    """Return the scalar arrays of two and three axes: kind (axes, slice or None) to step to paths."""
     found = defaultdict(lambda: defaultdict(list))
 
     def look(path, item):
@@ -118,7 +118,7 @@ class _Shown:
         )
 
     def domain(self):
-        """The geometry by origins and spacings."""
+        """Return the geometry by origins and spacings."""
         axes = self.axes[::-1] if self.reversed else self.axes
         origins, spacings = [], []
         for axis in axes:
@@ -138,7 +138,7 @@ class _Shown:
         )
 
     def mesh(self):
-        """The geometry by coordinates; the fastest axis comes first."""
+        """Return the geometry by coordinates; the fastest axis comes first."""
         axes = self.axes if self.reversed else self.axes[::-1]
         items = [self._coordinates(axis) for axis in axes]
         items += [NUMBERS.format(count=1, numbers=0)] * (3 - len(axes))

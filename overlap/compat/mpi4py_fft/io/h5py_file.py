@@ -101,7 +101,7 @@ class HDF5File(FileBase):
                     data[place] = part
 
     def _dataset(self, name, path, field, shape):
-        """The dataset to write to; new ones come with the domain of their group."""
+        """Return the dataset to write to; new ones come with the domain of their group."""
         group = self.f.require_group(name)
         found = {"shape": field.pencil.shape, "rank": field.rank}
         for key, value in found.items():
