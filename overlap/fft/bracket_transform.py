@@ -8,6 +8,7 @@ piece does not travel, and is read and written where it is.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ..arrays import Transpose, mpi_type, stages
 from ..runtime import parallel, stagger
@@ -94,7 +95,7 @@ class BracketTransform(Transform):
 
     def release(self):
         super().release()
-        self.gradient = None
+        self.gradient: Any = None
 
     def kernels_of(self, settings):
         return self._kernels

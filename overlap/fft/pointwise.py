@@ -6,6 +6,8 @@ cache from the last FFTs on the way to real space to the first ones on the way b
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..arrays import length_of, mpi_type
@@ -64,7 +66,9 @@ class Pointwise(Transform):
 
     def release(self):
         super().release()
-        self._shared = self._seen = self._make = None
+        self._shared: Any = None
+        self._seen: Any = None
+        self._make: Any = None
         if self._share is not None:
             self._share.release()
 

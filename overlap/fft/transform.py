@@ -85,9 +85,9 @@ class Transform(Uncopied):
         self.planning = False  # arrays hold no data of the user's
         self.refinement: Refinement | None = None  # of settings that a model chose, in the next calls
         self._released = False
-        self._pipelines = None  # of `settings`
-        self._kernels = None  # of `settings`
-        self._memory = None  # of all slots
+        self._pipelines: Any = None  # of `settings`
+        self._kernels: Any = None  # of `settings`
+        self._memory: Any = None  # of all slots
         self._result_memory: list[ResultMemory] | None = None  # of calls without `out`
         self._bound = BoundArrays()
 

@@ -7,6 +7,7 @@ a slice does after its operation comes after all that earlier slices do before t
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +78,12 @@ class VolumePointwise(Fields):
 
     def release(self):
         super().release()
-        self._given = self._shared = self._results = None
-        self._make = self._back = self._forth = None
+        self._given: Any = None
+        self._shared: Any = None
+        self._results: Any = None
+        self._make: Any = None
+        self._back: Any = None
+        self._forth: Any = None
 
     def kernels_of(self, settings):
         return self._make(settings.effort)
@@ -89,7 +94,7 @@ class VolumePointwise(Fields):
         self._back, self._forth = self.kernels_of(settings)
         entries = self._fields if entries is None else entries
         function, chunk = self._function, settings.chunk
-        steps = []
+        steps: list[Any] = []
 
         def add(stage, entry, tasks):
             first = len(steps)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -159,7 +160,7 @@ class StagedTransform:
             + [0 if self._rest is None else self._rest.sweep.scratch_nbytes]
         )
         self._scratch = [Located(zeros(nbytes, np.uint8)) for _ in range(workers)]
-        self._deferred: DeferredTiles | None = None
+        self._deferred: Any = None  # DeferredTiles, where some are late
         self._codes = Codes()
         self.units = sum(stage.blocks.units for stage in self.stages)  # of one field
 

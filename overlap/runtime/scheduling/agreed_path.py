@@ -6,6 +6,8 @@ known to have started on all of them before any rank waits for it. If something 
 
 from __future__ import annotations
 
+from typing import Any
+
 from mpi4py import MPI
 
 from ..requests.operations import Start
@@ -18,7 +20,7 @@ class AgreedPath(StraightPath):
     """One call of one slice, or of none, of a program whose `skeleton` is ``"agree"``; see `StraightPath`."""
 
     learns = False  # what the slice awaits stands for what slices await
-    _stopped = None  # requests that can never be over, if all ranks have agreed to stop
+    _stopped: Any = None  # requests that can never be over, if all ranks have agreed to stop
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

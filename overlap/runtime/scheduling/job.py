@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from threading import Lock, RLock, current_thread
 from time import perf_counter
+from typing import Any
 
 from ...errors import formatted, text_of
 from ..requests.learning import Recorded
@@ -88,7 +89,8 @@ class Job:
         self.coroutine = coroutine
         self.recorded = Recorded() if skeleton is None else None
         self.skeleton = None if skeleton == AGREE else skeleton
-        self.posted = self.resume = None
+        self.posted: Any = None
+        self.resume: Any = None
         self.trace = trace
         self.lock = RLock()  # a signal handler may fail the job as well
         self.running = self.issued = 0

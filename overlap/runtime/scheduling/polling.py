@@ -1,5 +1,7 @@
 """Waiting without spinning: nonblocking calls, several in flight, and sleep between polls."""
 
+from typing import Any
+
 from mpi4py import MPI
 
 from ..requests.operations import Pending, Persistent
@@ -28,7 +30,7 @@ class Polling(Waiting):
         self._in_flight = []  # (slot, label), in the order of `_requests`
         self._sleep_s = SHORTEST_SLEEP_S
         self._interval_s = 0.0  # between the last completions
-        self._last_completion = None
+        self._last_completion: Any = None
 
     def make_room(self):
         # What is awaited later does not count: its other half may be what there must be room for.

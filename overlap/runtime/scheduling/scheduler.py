@@ -13,6 +13,7 @@ the same at the same place in the issue order.
 The end after a failure. From there on no slice begins, and each that has issued an operation drains to its
 end, so that what matches within a slice has matched on all ranks, and nothing is left on the communicators.
 A program that sends and receives by separate calls is drained to the end of all slices: there a message may go
+from typing import Any
 from one slice to another. Where something is left all the same (while learning, or by an operation that only
 some ranks could start), all ranks see that and take new communicators.
 
@@ -95,8 +96,10 @@ class Scheduler:
         self.outstanding = outstanding
         self.agree_every = agree_every
         self._abandoned = []  # requests that may never complete: MPI may still read their buffers
-        self._exhausted = None  # why no job can be run any more
-        self._job = self._waiting = self._agreements = None
+        self._exhausted: Any = None  # why no job can be run any more
+        self._job: Any = None
+        self._waiting: Any = None
+        self._agreements: Any = None
 
     def waiting(self, wait, job, workers, in_flight, polls, one_thread=False):
         """Return the way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``."""
@@ -162,7 +165,7 @@ class Scheduler:
         while rotation or parked:
             if not rotation:  # the last slot has arrived at the barrier
                 rotation = sorted(parked, key=lambda slot: slot.index)
-                parked = []
+                parked: list[Any] = []
                 for slot in rotation:
                     slot.release_barrier()
                     waiting.resume(slot)

@@ -92,7 +92,7 @@ class StraightPath:
         self._flying: list[StraightSlot] = []  # those whose operations are in flight, in the issue order
         self._ended = bytearray(len(keys))  # which slices have
         self._waiting_s = 0.0  # in MPI
-        self.job: Job | None = None
+        self.job: Any = None
         self.computing_s = 0.0
 
     def fail(self, key: Any, error: BaseException) -> None:
@@ -121,7 +121,7 @@ class StraightPath:
         """Run the scheduler's rotation, as far as the path goes; returns the slots left, the next one first."""
         rotation = self._slots
         while rotation:
-            visited = []
+            visited: list[Any] = []
             for place, slot in enumerate(rotation):
                 if (slot.request is None or self._left) and not self._arrive(slot):
                     return rotation[place:] + visited

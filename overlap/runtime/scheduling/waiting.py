@@ -8,6 +8,7 @@ all threads for. Which thread it is, each rank decides by itself.
 
 from threading import Lock, current_thread
 from time import perf_counter
+from typing import Any
 
 from mpi4py import MPI
 
@@ -224,7 +225,7 @@ class Waiting:
 
     def abandon(self):
         """Give up what is in flight and may never end; returns the requests of it that go on."""
-        left = []
+        left: list[Any] = []
         for pending in tuple(self._pending):
             if is_receive(pending.operation):
                 pending.request.Cancel()  # then it ends
