@@ -13,7 +13,6 @@ the same at the same place in the issue order.
 The end after a failure. From there on no slice begins, and each that has issued an operation drains to its
 end, so that what matches within a slice has matched on all ranks, and nothing is left on the communicators.
 A program that sends and receives by separate calls is drained to the end of all slices: there a message may go
-from typing import Any
 from one slice to another. Where something is left all the same (while learning, or by an operation that only
 some ranks could start), all ranks see that and take new communicators.
 
@@ -26,6 +25,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
