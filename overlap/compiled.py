@@ -33,11 +33,14 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 from numba.extending import _Intrinsic
+from numba.extending import intrinsic as _intrinsic
 
 from . import files
 
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
 _DIGEST_NBYTES = 32  # of SHA-256
+
+intrinsic: Any = _intrinsic  # whose type has one argument more than compiled code gives: the context of typing
 
 
 def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from ..compiled import intrinsic
 
 _WORD = ir.IntType(64)
 

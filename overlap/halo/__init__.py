@@ -1,6 +1,4 @@
-"""Ghost cells and other ranks' entries: exchanged by remote writes or persistent requests, while the rest is
-computed.
-"""
+"""Ghost cells and other ranks' entries, exchanged by remote writes or requests while the rest is computed."""
 
 from .agreed import agreed_blocks
 from .halo import Halo, Pending

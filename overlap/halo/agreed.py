@@ -1,6 +1,4 @@
-"""Weights and blocks that all ranks agree on: what is wrong with those of one rank is an error on all, and speeds may
-be measured.
-"""
+"""Weights and blocks that all ranks agree on: an error of one rank is one on all, and speeds may be measured."""
 
 from __future__ import annotations
 
@@ -66,19 +64,15 @@ def agreed_blocks(
 
 
 def agreed_weights(control: OwnControl, given: Any) -> Weights:
-    """Weights that are the same on all ranks, measured where "measure" is given; an `InputError` on all ranks
-    otherwise. Collective.
-    """
+    """Agree on the weights of ranks, measured where "measure" is given; or raise an `InputError` on all. Collective."""
     measure = isinstance(given, str) and given == MEASURE
     weights, problem = checked(None if measure else given, control.size)
     control.check("the weights of ranks", problem, weights=MEASURE if measure else weights)
     return _measured(control) if measure else weights
 
 
-def _measured(control):
-    """Return the speeds of ranks that sweep through memory all at once; None where shares by them would gain nothing
-    for sure.
-    """
+def _measured(control: OwnControl) -> Weights:
+    """Measure the speeds of ranks that sweep through memory all at once; None where shares by them gain nothing."""
     a, b, c = np.zeros(_COUNT), np.ones(_COUNT), np.ones(_COUNT)
     once_s = control.maximum(min(_seconds(1, a, b, c) for _ in range(3)))  # the first one compiles
     runs = math.ceil(ROUND_S / once_s)
@@ -90,14 +84,14 @@ def _measured(control):
     return weights_of(speeds) if pays else None
 
 
-def _seconds(runs, a, b, c):
+def _seconds(runs: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
     begun = perf_counter()
     _sweep(runs, a, b, c)
     return perf_counter() - begun
 
 
 @njit
-def _sweep(runs, a, b, c):
+def _sweep(runs: Any, a: Any, b: Any, c: Any) -> None:
     for _ in range(runs):
         for place in range(len(a)):
             a[place] = b[place] + 3.0 * c[place]

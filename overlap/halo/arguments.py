@@ -85,7 +85,7 @@ class RoundArrays:
             self._known[number] = arrays, tuple(map(address_of, arrays))
         return self._known[number][1]
 
-    def _check(self, arrays):
+    def _check(self, arrays: tuple[Any, ...]) -> None:
         if len(arrays) != len(self._kinds):
             raise InputError(f"expected {len(self._kinds)} arrays (one per data type), received {len(arrays)}")
         for array, (shape, dtype) in zip(arrays, self._kinds):

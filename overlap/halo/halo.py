@@ -24,7 +24,7 @@ from .arguments import RoundArrays, address_of, numbers_of, problem_of, types_of
 from .awaited import Awaited, Begun
 from .messages import Messages, Requests
 from .news import News
-from .plan import Entries
+from .plan import Entries, Traffic
 from .segments import unusable
 from .window import LinkWindow
 
@@ -181,7 +181,7 @@ class Halo(Freed):
             return cls(comm, entries, dtypes, transport=transport, deadline_s=deadline_s)
         return cls(control, entries, dtypes, transport=transport, deadline_s=deadline_s)
 
-    def _make_window(self, traffic, transport):
+    def _make_window(self, traffic: list[Traffic], transport: str) -> list[Traffic]:
         """Make the links to ranks of this node, if there are any; the traffic that they do not carry."""
         self.reason = "transport='messages'" if transport == "messages" else None
         if transport == "auto" and self.comm.size == 1 and not traffic:
@@ -210,7 +210,7 @@ class Halo(Freed):
         self._window = LinkWindow(self.control, node, peers, near, self.local_shape, self._items, self._news)
         return far
 
-    def _undo(self):
+    def _undo(self) -> None:
         """Free what there is of a halo that some rank could not make. Collective."""
         self.freed = True
         self._over()
@@ -283,7 +283,7 @@ class Halo(Freed):
             self.fail(error)
         return self._pending
 
-    def _choose(self, addresses):
+    def _choose(self, addresses: tuple[int, ...]) -> None:
         """Let the next rounds be those of the arrays at these addresses."""
         self._requests.choose(addresses)
         if self._window is not None:
@@ -295,7 +295,7 @@ class Halo(Freed):
         """Make a whole round: `start` and `wait`."""
         self.start(*arrays).wait()
 
-    def _progress(self):
+    def _progress(self) -> bool:
         """Send and take what can be now; whether the round has ended."""
         if not self._active:
             self.check_open()
@@ -311,7 +311,7 @@ class Halo(Freed):
         self._active = False
         return True
 
-    def _wait(self):
+    def _wait(self) -> None:
         if not self._active:
             self.check_open()
             if self._news.failure is not None:
@@ -327,7 +327,7 @@ class Halo(Freed):
             self.fail(error)
         self._active = False
 
-    def _wait_for_messages(self):
+    def _wait_for_messages(self) -> None:
         polls, looked = 0, time.monotonic()
         while not self._requests.test():
             if self._window is not None:
@@ -342,7 +342,7 @@ class Halo(Freed):
                 self._news()
         self._messages_left = False
 
-    def _waiting_for(self):
+    def _waiting_for(self) -> list[int]:
         far = self._requests.waiting_for if self._messages_left else []
         return sorted(far + (self._window.waiting_for if self._window is not None else []))
 
@@ -354,10 +354,7 @@ class Halo(Freed):
         raise error
 
     def _recover(self) -> None:
-        """Begin anew where the last round has failed: every rank has raised that, or it does not come here.
-
-        Collective.
-        """
+        """Begin anew where the last round has failed, which every rank that comes here has raised. Collective."""
         if self._news.failure is None:
             return
         self.control.check("the first round of a halo after a failure", None)
@@ -464,6 +461,6 @@ class Pending:
 
 
 def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Return the ranks that share memory with this one, as a communicator to be freed."""
+    """Find the ranks that share memory with this one, as a communicator to be freed."""
     node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     return node

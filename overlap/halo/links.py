@@ -25,6 +25,8 @@ memory (`halo.segments`).
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..collectives.memory import call_python, load, load_acquire, pause, sched_yield, store, store_release, words
 from ..collectives.protocol import INTERVAL_NS, LINE, clock_ns
 from ..compiled import njit
@@ -61,7 +63,7 @@ NO_SET = -1
 
 
 @njit
-def start(state_at, set_number):
+def start(state_at: Any, set_number: Any) -> Any:
     """Begin a round: ask for what is received, into a set of shared arrays or `NO_SET`, and send what can be sent."""
     state = words(state_at)
     state[ROUND] += 1
@@ -83,7 +85,7 @@ def start(state_at, set_number):
 
 
 @njit
-def send(state, link, number):
+def send(state: Any, link: Any, number: Any) -> Any:
     """Send the payload of a round, if the receiver lets us; returns whether that is still to be done."""
     target = link[DELIVERY] + (number & 1) * DELIVERY_NBYTES
     asked = load_acquire(link[REQUEST])
@@ -104,7 +106,7 @@ def send(state, link, number):
 
 
 @njit
-def receive(state, link, number):
+def receive(state: Any, link: Any, number: Any) -> Any:
     """Take the payload of a round, if it is there; returns whether that is still to be done."""
     delivery = link[MY_DELIVERY] + (number & 1) * DELIVERY_NBYTES
     if load_acquire(delivery) != number:
@@ -118,7 +120,7 @@ def receive(state, link, number):
 
 
 @njit
-def progress(state_at):
+def progress(state_at: Any) -> Any:
     """Send and take what can be now; returns how many messages are left of the round."""
     state = words(state_at)
     number, left = state[ROUND], 0
@@ -132,7 +134,7 @@ def progress(state_at):
 
 
 @njit
-def complete(state_at):
+def complete(state_at: Any) -> None:
     """Wait until nothing is left of the round. Calls Python now and then, which may raise."""
     state = words(state_at)
     for _ in range(state[POLLS]):

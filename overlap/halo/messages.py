@@ -105,9 +105,9 @@ class Requests:
         self._messages.sources[:] = addresses
         self._use(addresses if self._runs and (addresses in self._made or len(self._made) <= _MOST) else _PACKED)
 
-    def _use(self, addresses):
+    def _use(self, addresses: tuple[int, ...]) -> None:
         if addresses not in self._made:
-            self._made[addresses] = tuple(
+            receives, sends = (
                 [
                     make([_buffer(buffer, run if addresses else None, addresses), MPI.BYTE], peer, TAG)
                     for (peer, buffer), run in zip(messages, runs)
@@ -117,6 +117,7 @@ class Requests:
                     (self._control.comm.Send_init, self._messages.sends, self._messages.send_runs),
                 )
             )
+            self._made[addresses] = receives, sends
         self._direct = bool(addresses)
         self._receives, self._sends = self._made[addresses]
         self._all = self._receives + self._sends
@@ -163,8 +164,8 @@ class Requests:
                 request.Free()
 
 
-def _buffer(packed, run, addresses):
-    """Return the memory of a message: the array's own where it is a run there."""
+def _buffer(packed: np.ndarray, run: tuple[int, int, int] | None, addresses: tuple[int, ...]) -> Any:
+    """Give the memory of a message: the array's own where it is a run there."""
     if run is None:
         return packed
     number, offset, nbytes = run

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class Place:
         return prod(map(length_of, self.region))
 
     def packed(self, first: int) -> Place:
-        """Return the same items one after the other in a message, from item `first` on."""
+        """Give the same items one after the other in a message, from item `first` on."""
         if isinstance(self.region, np.ndarray):
             counts: tuple[int, ...] = (self.count,)
         else:
@@ -99,7 +100,7 @@ class Moves:
             return None
         return tuple(map(int, row[[SOURCE, SOURCE_OFFSET, TARGET, TARGET_OFFSET, NBYTES]]))  # type: ignore[return-value]
 
-    def _row(self, source, target):
+    def _row(self, source: Place, target: Place) -> Any:
         indexed = [isinstance(place.region, np.ndarray) for place in (source, target)]
         if any(indexed):
             return [
@@ -128,7 +129,7 @@ class Moves:
         ]
         return [source.number, _offset(source), target.number, _offset(target), nbytes, len(loops) // 3, *loops]
 
-    def _positions(self, place):
+    def _positions(self, place: Place) -> Any:
         if not isinstance(place.region, np.ndarray):
             return 0
         positions = np.ascontiguousarray(place.region, dtype=np.int64)
@@ -136,14 +137,14 @@ class Moves:
         return positions.ctypes.data
 
 
-def _strides(place):
+def _strides(place: Place) -> Any:
     strides = [place.nbytes]
     for length in place.shape[:0:-1]:
         strides.insert(0, strides[0] * length)
     return strides
 
 
-def _offset(place):
+def _offset(place: Place) -> int:
     first = place.first if isinstance(place, _Packed) else 0
     if isinstance(place.region, np.ndarray):
         return first
@@ -151,7 +152,7 @@ def _offset(place):
 
 
 @njit
-def _copy_item(target, source, nbytes):
+def _copy_item(target: Any, source: Any, nbytes: Any) -> None:
     if nbytes == 8:
         store(target, load(source, nbytes))
     else:
@@ -159,7 +160,7 @@ def _copy_item(target, source, nbytes):
 
 
 @njit
-def move(table, rows, width, sources, targets):
+def move(table: Any, rows: Any, width: Any, sources: Any, targets: Any) -> None:
     """Make the moves of a table between arrays whose addresses stand at `sources` and `targets`."""
     here, there = words(sources), words(targets)
     for number in range(rows):
@@ -196,7 +197,9 @@ def move(table, rows, width, sources, targets):
 
 
 @njit
-def _move_indexed(source, target, nbytes, count, source_positions, target_positions):
+def _move_indexed(
+    source: Any, target: Any, nbytes: Any, count: Any, source_positions: Any, target_positions: Any
+) -> None:
     if target_positions == 0:
         positions = words(source_positions)
         for item in range(count):

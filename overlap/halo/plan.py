@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Entries:
 
 
 def of_blocks(blocks: Blocks, rank: int) -> list[Traffic]:
-    """Return the messages that fill the ghost cells of blocks."""
+    """Make the messages that fill the ghost cells of blocks."""
     mine = list(blocks.neighbours(rank))
     peers = sorted({one.rank for one in mine} | _mirrored(blocks, rank))
     found = []
@@ -64,8 +65,8 @@ def of_blocks(blocks: Blocks, rank: int) -> list[Traffic]:
     return found
 
 
-def _mirrored(blocks, rank):
-    """Return the ranks that have this one as a neighbour, where ghost cells may be on one side only."""
+def _mirrored(blocks: Blocks, rank: int) -> set[int]:
+    """Find the ranks that have this one as a neighbour, where ghost cells may be on one side only."""
     both = Blocks(
         blocks.shape,
         blocks.grid,
@@ -80,7 +81,7 @@ def _mirrored(blocks, rank):
 def of_indices(
     control: OwnControl, owned: np.ndarray, needed: np.ndarray, places: tuple[np.ndarray, np.ndarray, int] | None = None
 ) -> Entries:
-    """Return the messages that bring entries, known by global numbers, to those that need them. Collective.
+    """Make the messages that bring entries, known by global numbers, to those that need them. Collective.
 
     `places` has where the owned and the needed entries stand in the local array, and how long this is. By default the
     owned ones come first and then the needed ones, in the order given.
@@ -146,13 +147,13 @@ def of_indices(
     return Entries((shapes[control.rank],), traffic)
 
 
-def _shortest(positions):
-    """Return a slice where positions follow each other."""
+def _shortest(positions: np.ndarray) -> Region:
+    """Give a slice where positions follow each other."""
     if len(positions) and (np.diff(positions) == 1).all():
         return (slice(int(positions[0]), int(positions[-1]) + 1),)
     return positions
 
 
-def _sent(control, numbers, ranks, values):
+def _sent(control: OwnControl, numbers: np.ndarray, ranks: np.ndarray, values: np.ndarray) -> Any:
     """Send numbers, and a value for each, to the ranks given; returns what each rank has sent here."""
     return control.alltoall([(numbers[ranks == rank], values[ranks == rank]) for rank in range(control.size)])

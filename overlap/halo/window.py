@@ -19,6 +19,10 @@ from .segments import segments
 
 MOST_SETS = 64
 
+Places = dict[
+    tuple[int, int], tuple[int, int, int, int]
+]  # what a rank has for another: request, delivery, slots, bytes of a slot
+
 
 class LinkWindow:
     """Links of this rank to others of its node, and the state that compiled code works on. Collective.
@@ -81,14 +85,13 @@ class LinkWindow:
             self.state[place] = value
         self._join(self._segments())
 
-    def _segments(self):
+    def _segments(self) -> Places:
         """Allocate memory for the links.
 
         Returns
         -------
         dict
-            Where a rank has what it shares with another one, by these two: request, delivery, slots and bytes of a
-            slot.
+            Where a rank has what it shares with another one, by these two: request, delivery, slots and its bytes.
         """
         mine, nbytes = {}, 0
         for one in self._traffic:
@@ -101,7 +104,7 @@ class LinkWindow:
             )
             nbytes += links.REQUEST_NBYTES + 2 * links.DELIVERY_NBYTES + 2 * slot
         bases = {rank: address_of(memory) for rank, memory in self._allocate(nbytes).items()}
-        places = {}
+        places: Places = {}
         with self._control.watching("exchanging where segments are"):
             every = self._node.allgather(mine)
         for rank, base in bases.items():
@@ -110,7 +113,7 @@ class LinkWindow:
             }
         return places
 
-    def _join(self, places):
+    def _join(self, places: Places) -> None:
         me = self._node.rank
         for number, one in enumerate(self._traffic):
             peer = self._peers[one.rank]

@@ -13,18 +13,13 @@ TYPES = tuple(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 
 def supported(values: np.ndarray) -> np.ndarray:
-    """Convert numbers to a type that is computed in, where that changes none of them: half precision, another byte
-    order.
-    """
+    """Convert numbers of half precision or another byte order to a type that is computed in, which changes none."""
     kind = values.dtype.newbyteorder("=")
     return values.astype(np.float32 if kind == np.float16 else kind, copy=False)
 
 
 def common_type(*types: Any) -> np.dtype:
-    """Find the type that a solver computes in, of those of its arrays.
-
-    What it has not got becomes ``f8`` or ``c16``, as in scipy.
-    """
+    """Choose the type that a solver computes in, of its arrays; others count as ``f8`` or ``c16``, as in scipy."""
     found = [np.dtype(one) for one in types]
     return np.result_type(*(one if one in TYPES else "c16" if one.kind == "c" else "f8" for one in found))
 
@@ -39,14 +34,8 @@ def whole_problem(name: str, value: Any, least: int, none: bool = False) -> str 
 
 
 def bound_problem(name: str, value: Any, least: float, above: bool = False) -> str | None:
-    """Say what is wrong with a number that must be at least so large, or `above` it; infinity is one.
-
-    None if nothing is.
-    """
-    if (
-        isinstance(value, (bool, np.bool_))
-        or not isinstance(value, Real)
-        or not (value > least if above else value >= least)
-    ):
+    """Say what is wrong with a number that must be so large or larger (`above`), or infinite; None if nothing is."""
+    number: Any = value if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) else np.nan
+    if not (number > least if above else number >= least):
         return f"expected {name} to be a number {'>' if above else '>='} {least:g}, received {repr_of(value)}"
     return None

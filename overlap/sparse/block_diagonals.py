@@ -1,5 +1,4 @@
-"""Half of a symmetric matrix of 3 x 3 blocks that lie on few diagonals: products of eight rows at a time, by vector
-instructions.
+"""Half of a symmetric matrix of 3 x 3 blocks on few diagonals: products of eight rows at a time, by vectors.
 
 Eight rows make a *group*. Their blocks on one diagonal are stored entry by entry, each as the eight numbers of the
 eight rows, and a product takes these numbers in the order in which they stand in memory. Three numbers of each row of a
@@ -10,15 +9,15 @@ themselves, so a group's product is written in LLVM's own language.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.errors import TypingError
-from numba.extending import intrinsic
 
-from ..compiled import njit
+from ..compiled import intrinsic, njit
 from .prefetch import FAR, fetched
 from .rows import Rows
 
@@ -75,7 +74,7 @@ class BlockDiagonals:
 
 
 @njit
-def _fill(starts, columns, values, first, offsets, found):
+def _fill(starts: Any, columns: Any, values: Any, first: Any, offsets: Any, found: Any) -> None:
     """Copy the blocks on and above the diagonal of own columns."""
     for row in range(len(starts) - 1):
         number = 0
@@ -90,7 +89,7 @@ def _fill(starts, columns, values, first, offsets, found):
 
 
 @njit
-def _multiply(cuts, offsets, values, x, y, sums, first, last):
+def _multiply(cuts: Any, offsets: Any, values: Any, x: Any, y: Any, sums: Any, first: Any, last: Any) -> None:
     """Set the rows of some parts of y, and the sums of these parts."""
     for part in range(first, last):
         y[cuts[part] : cuts[part + 1]] = 0
@@ -100,7 +99,7 @@ def _multiply(cuts, offsets, values, x, y, sums, first, last):
 
 
 @njit
-def _add_sums(cuts, sums, y):
+def _add_sums(cuts: Any, sums: Any, y: Any) -> None:
     """Add the sums of all parts, of which each begins `LANES` - 1 rows before the end of its part."""
     for part in range(len(sums)):
         begin = cuts[part + 1] - (LANES - 1)
@@ -110,7 +109,7 @@ def _add_sums(cuts, sums, y):
 
 
 @intrinsic
-def _add_group(typingctx, values, offsets, x, y, sums, row, end):
+def _add_group(typingctx: Any, values: Any, offsets: Any, x: Any, y: Any, sums: Any, row: Any, end: Any) -> Any:
     """Add the products of the blocks of a group, that of `row`, and of their mirror images.
 
     Arrays are contiguous and of one type, or nothing is compiled. Eight rows of the result that end beyond `end` are
@@ -122,7 +121,7 @@ def _add_group(typingctx, values, offsets, x, y, sums, row, end):
             f"expected contiguous arrays of one type and offsets of int64, received {arrays} and {offsets}"
         )
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = [
             context.make_array(kind)(context, builder, value).data
             for kind, value in zip(signature.args[:5], arguments[:5])
@@ -136,7 +135,7 @@ def _add_group(typingctx, values, offsets, x, y, sums, row, end):
         values_at, offsets_at, x_at, y_at, sums_at = data
         count = builder.extract_value(context.make_array(signature.args[1])(context, builder, arguments[1]).shape, 0)
 
-        def place(target):
+        def place(target: Any) -> Any:
             """Where eight rows of the result stand."""
             inside = builder.icmp_signed("<=", builder.add(target, word(LANES)), end)
             beyond = builder.add(builder.sub(target, end), word(LANES - 1))
@@ -161,24 +160,22 @@ def _add_group(typingctx, values, offsets, x, y, sums, row, end):
 
 
 class _Group:
-    """Writes instructions for vectors of eight rows: lists of three, of the first, second and third number of
-    each row.
-    """
+    """Instructions for vectors of eight rows: lists of three, of the first, second and third number of each row."""
 
-    def __init__(self, builder, number, nbytes):
+    def __init__(self, builder: Any, number: Any, nbytes: int) -> None:
         self._builder, self._nbytes = builder, nbytes
         self._eight, self._all = ir.VectorType(number, LANES), ir.VectorType(number, 3 * LANES)
 
-    def rows(self, pointer, row):
-        """Return the address of a row of a vector."""
+    def rows(self, pointer: Any, row: Any) -> Any:
+        """Compute the address of a row of a vector."""
         return self._builder.gep(pointer, [self._builder.mul(row, ir.IntType(64)(3))])
 
-    def load(self, pointer):
+    def load(self, pointer: Any) -> Any:
         """Eight rows."""
         rows = self._loaded(pointer, self._all)
         return [self._shuffle(rows, rows, range(i, 3 * LANES, 3)) for i in range(3)]
 
-    def add(self, pointer, added):
+    def add(self, pointer: Any, added: Any) -> None:
         """Add to eight rows in memory."""
         a, b, c = (self.sum(old, new) for old, new in zip(self.load(pointer), added))
         ab, c = self._shuffle(a, b, range(2 * LANES)), self._shuffle(c, c, range(2 * LANES))
@@ -186,7 +183,7 @@ class _Group:
         stored = self._builder.store(rows, self._builder.bitcast(pointer, self._all.as_pointer()))
         stored.align = self._nbytes
 
-    def blocks(self, pointer):
+    def blocks(self, pointer: Any) -> Any:
         """Load the nine entries of eight blocks; later ones are fetched meanwhile."""
         for entry in range(FAR // LANES, FAR // LANES + 9):
             fetched(self._builder, self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]))
@@ -194,10 +191,10 @@ class _Group:
             self._loaded(self._builder.gep(pointer, [ir.IntType(64)(LANES * entry)]), self._eight) for entry in range(9)
         ]
 
-    def product(self, blocks, mirrored=False):
-        """Return the function that multiplies eight blocks, or the transposed ones, with eight rows."""
+    def product(self, blocks: Any, mirrored: bool = False) -> Any:
+        """Make the function that multiplies eight blocks, or the transposed ones, with eight rows."""
 
-        def of(rows):
+        def of(rows: Any) -> Any:
             found = []
             for i in range(3):
                 entries = blocks[i::3] if mirrored else blocks[3 * i : 3 * i + 3]
@@ -209,15 +206,15 @@ class _Group:
 
         return of
 
-    def sum(self, a, b):
-        """Compute the sum of two vectors."""
+    def sum(self, a: Any, b: Any) -> Any:
+        """Add two vectors."""
         return self._builder.fadd(a, b, flags=("contract",))
 
-    def _loaded(self, pointer, kind):
+    def _loaded(self, pointer: Any, kind: Any) -> Any:
         value = self._builder.load(self._builder.bitcast(pointer, kind.as_pointer()))
         value.align = self._nbytes
         return value
 
-    def _shuffle(self, a, b, order):
+    def _shuffle(self, a: Any, b: Any, order: Any) -> Any:
         order = list(order)
         return self._builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order))

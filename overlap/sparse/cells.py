@@ -91,7 +91,7 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
 
 
 def equal_block(blocks: Blocks) -> tuple[int, ...]:
-    """Return the cells of a block along each axis, where all blocks are alike.
+    """Count the cells of a block along each axis, where all blocks are alike.
 
     Raises
     ------
@@ -112,9 +112,7 @@ def equal_block(blocks: Blocks) -> tuple[int, ...]:
 
 
 def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """Return the places of cells in the grid, (axes, cells), of numbers that count block after block; all blocks are
-    alike.
-    """
+    """Find the places of cells in the grid, (axes, cells), of numbers that count equal blocks one after the other."""
     block = equal_block(blocks)
     owner, local = np.divmod(numbers, prod(block))
     where = np.array([coordinates(rank, blocks.grid) for rank in range(blocks.size)])
@@ -122,7 +120,7 @@ def coordinates_of(numbers: np.ndarray, blocks: Blocks) -> np.ndarray:
 
 
 def numbers_of(places: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """Return the numbers, block after block, of cells at places in the grid, (axes, cells)."""
+    """Give the numbers, block after block, of cells at places in the grid, (axes, cells)."""
     block = equal_block(blocks)
     steps = np.array([prod(blocks.grid[:axis]) for axis in range(len(block))])
     owner, local = np.divmod(places, np.array(block)[:, None])

@@ -22,8 +22,7 @@ _MARGIN = 0.95  # what pipelined iterations may take of plain ones, whose roundi
 def faster_cg(
     A: Any, b: np.ndarray, *, M: Any = None, comm: MPI.Intracomm | AsyncComm | None = None
 ) -> Callable[..., Solution]:
-    """Choose `cg` or `pipecg`: whichever takes less time for an iteration, measured in some iterations of each.
-    Collective.
+    """Choose `cg` or `pipecg`, whichever takes less time for an iteration, measured in some of each. Collective.
 
     Parameters
     ----------

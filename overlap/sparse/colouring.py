@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..compiled import njit
 
 
 def colours_of(starts: np.ndarray, columns: np.ndarray, wanted: int | None) -> np.ndarray:
-    """Return the colour of each row of a matrix with a symmetric pattern, from 0 on.
+    """Choose the colour of each row of a matrix with a symmetric pattern, from 0 on.
 
     Parameters
     ----------
@@ -29,7 +31,7 @@ def colours_of(starts: np.ndarray, columns: np.ndarray, wanted: int | None) -> n
 
 
 @njit
-def _greedy(starts, columns):
+def _greedy(starts: Any, columns: Any) -> Any:
     """Each row's first colour that no neighbour before it has."""
     rows = len(starts) - 1
     colour = np.full(rows, -1, np.int64)
@@ -47,7 +49,7 @@ def _greedy(starts, columns):
 
 
 @njit
-def _levels(starts, columns):
+def _levels(starts: Any, columns: Any) -> Any:
     """Levels of a breadth-first search from a row at the border of the graph; of each connected part."""
     rows = len(starts) - 1
     level = np.full(rows, -1, np.int64)
@@ -77,7 +79,7 @@ def _levels(starts, columns):
 
 
 @njit
-def _proper(starts, columns, colour):
+def _proper(starts: Any, columns: Any, colour: Any) -> Any:
     """Whether no two neighbours have the same colour."""
     for row in range(len(starts) - 1):
         for entry in range(starts[row], starts[row + 1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -83,18 +84,21 @@ class IC0(Preconditioner):
         team, rows, inverse = self._matrix.team, self._rows, self._inverse
         limits = self._limits if team.workers > 1 else [0, len(rows)]
         colours = list(pairwise(limits))
-        for colour in colours:
+        for begin, end in colours:
             team.run(
-                lambda first, last: self._forward(rows, *self._lower, inverse, r, z, first, last), *colour, _LEAST_ROWS
+                lambda first, last: self._forward(rows, *self._lower, inverse, r, z, first, last),
+                begin,
+                end,
+                _LEAST_ROWS,
             )
-        for colour in reversed(colours):
+        for begin, end in reversed(colours):
             team.run(
-                lambda first, last: self._backward(rows, *self._upper, inverse, z, first, last), *colour, _LEAST_ROWS
+                lambda first, last: self._backward(rows, *self._upper, inverse, z, first, last), begin, end, _LEAST_ROWS
             )
 
 
 @njit
-def _factors(starts, columns, values, rows, diagonal):
+def _factors(starts: Any, columns: Any, values: Any, rows: Any, diagonal: Any) -> Any:
     """Lower and upper entries and inverse pivots, by place in the order `rows`; a row whose pivot is bad, or -1."""
     count, size = len(rows), values.shape[1]
     place = np.empty(count, np.int64)
@@ -158,7 +162,7 @@ def _factors(starts, columns, values, rows, diagonal):
 
 
 @njit
-def _scaled(a, b, c):
+def _scaled(a: Any, b: Any, c: Any) -> None:
     """c = a b."""
     size = len(a)
     for i in range(size):
@@ -170,7 +174,7 @@ def _scaled(a, b, c):
 
 
 @njit
-def _subtract(a, b, c):
+def _subtract(a: Any, b: Any, c: Any) -> None:
     """c -= a b^H."""
     size = len(a)
     for i in range(size):
@@ -182,8 +186,8 @@ def _subtract(a, b, c):
 
 
 @njit
-def _invert(a, inverse):
-    """Compute the inverse of a Hermitian block (which is lost); False where it is not positive definite."""
+def _invert(a: Any, inverse: Any) -> Any:
+    """Invert a Hermitian block (which is lost); False where it is not positive definite."""
     size = len(a)
     for i in range(size):
         for j in range(size):
@@ -205,10 +209,8 @@ def _invert(a, inverse):
 
 
 @njit
-def _forward(rows, lower, below, left, inverse, r, z, first, last):
-    """Solve (L D^-1 + 1) D z = r for the rows at places from `first` to `last` - 1, none of which needs another one of
-    them.
-    """
+def _forward(rows: Any, lower: Any, below: Any, left: Any, inverse: Any, r: Any, z: Any, first: Any, last: Any) -> None:
+    """Solve (L D^-1 + 1) D z = r for the rows at places from `first` to `last` - 1, which do not need each other."""
     for number in range(first, last):
         row = rows[number]
         total = r[row]
@@ -218,7 +220,7 @@ def _forward(rows, lower, below, left, inverse, r, z, first, last):
 
 
 @njit
-def _backward(rows, upper, above, right, inverse, z, first, last):
+def _backward(rows: Any, upper: Any, above: Any, right: Any, inverse: Any, z: Any, first: Any, last: Any) -> None:
     """Solve (1 + D^-1 L^H) z = z, in place, for the rows at places from `last` - 1 down to `first`."""
     for number in range(last - 1, first - 1, -1):
         total = z.dtype.type(0)
@@ -228,7 +230,9 @@ def _backward(rows, upper, above, right, inverse, z, first, last):
 
 
 @njit
-def _forward_blocks(rows, lower, below, left, inverse, r, z, first, last):
+def _forward_blocks(
+    rows: Any, lower: Any, below: Any, left: Any, inverse: Any, r: Any, z: Any, first: Any, last: Any
+) -> None:
     """`_forward` for blocks."""
     size = inverse.shape[1]
     total = np.empty(size, r.dtype)
@@ -248,7 +252,9 @@ def _forward_blocks(rows, lower, below, left, inverse, r, z, first, last):
 
 
 @njit
-def _backward_blocks(rows, upper, above, right, inverse, z, first, last):
+def _backward_blocks(
+    rows: Any, upper: Any, above: Any, right: Any, inverse: Any, z: Any, first: Any, last: Any
+) -> None:
     """`_backward` for blocks."""
     size = inverse.shape[1]
     total = np.empty(size, z.dtype)
@@ -265,7 +271,9 @@ def _backward_blocks(rows, upper, above, right, inverse, z, first, last):
 
 
 @njit
-def _forward_blocks_of_3(rows, lower, below, left, inverse, r, z, first, last):
+def _forward_blocks_of_3(
+    rows: Any, lower: Any, below: Any, left: Any, inverse: Any, r: Any, z: Any, first: Any, last: Any
+) -> None:
     """`_forward` for 3 x 3 blocks, whose sums stay in registers."""
     for number in range(first, last):
         row = rows[number]
@@ -279,7 +287,9 @@ def _forward_blocks_of_3(rows, lower, below, left, inverse, r, z, first, last):
 
 
 @njit
-def _backward_blocks_of_3(rows, upper, above, right, inverse, z, first, last):
+def _backward_blocks_of_3(
+    rows: Any, upper: Any, above: Any, right: Any, inverse: Any, z: Any, first: Any, last: Any
+) -> None:
     """`_backward` for 3 x 3 blocks."""
     for number in range(last - 1, first - 1, -1):
         row = rows[number]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..compiled import njit
@@ -12,14 +14,14 @@ _RUN = 2048  # rows of a product by diagonals, which stay in the first-level cac
 
 
 @njit
-def csr(starts, columns, values, x, y, first, last):
+def csr(starts: Any, columns: Any, values: Any, x: Any, y: Any, first: Any, last: Any) -> None:
     """Rows `first` to `last` - 1 of y = A x."""
     for row in range(first, last):
         y[row] = row_sum(values, columns, x, starts[row], starts[row + 1])
 
 
 @njit
-def csr_transposed(starts, columns, values, x, y, rows):
+def csr_transposed(starts: Any, columns: Any, values: Any, x: Any, y: Any, rows: Any) -> None:
     """Add A^T x to y."""
     for row in range(rows):
         here = x[row]
@@ -28,8 +30,8 @@ def csr_transposed(starts, columns, values, x, y, rows):
 
 
 @njit
-def blocks(starts, columns, values, x, y, first, last):
-    """Do the same as `csr` for small square blocks: values (entries, b, b), vectors (rows, b)."""
+def blocks(starts: Any, columns: Any, values: Any, x: Any, y: Any, first: Any, last: Any) -> None:
+    """Do as `csr` for small square blocks: values (entries, b, b), vectors (rows, b)."""
     size = values.shape[1]
     for row in range(first, last):
         for i in range(size):
@@ -44,8 +46,8 @@ def blocks(starts, columns, values, x, y, first, last):
 
 
 @njit(fastmath={"contract"})
-def product_of_3(values, entry, u, v, w):
-    """Multiply a 3 x 3 block with (u, v, w)."""
+def product_of_3(values: Any, entry: Any, u: Any, v: Any, w: Any) -> Any:
+    """Multiply a 3 x 3 block by (u, v, w)."""
     return (
         values[entry, 0, 0] * u + values[entry, 0, 1] * v + values[entry, 0, 2] * w,
         values[entry, 1, 0] * u + values[entry, 1, 1] * v + values[entry, 1, 2] * w,
@@ -54,7 +56,7 @@ def product_of_3(values, entry, u, v, w):
 
 
 @njit
-def blocks_of_3(starts, columns, values, x, y, first, last):
+def blocks_of_3(starts: Any, columns: Any, values: Any, x: Any, y: Any, first: Any, last: Any) -> None:
     """`blocks` with b = 3, whose sums stay in registers."""
     for row in range(first, last):
         a = b = c = values.dtype.type(0)
@@ -69,7 +71,7 @@ def blocks_of_3(starts, columns, values, x, y, first, last):
 
 
 @njit
-def blocks_transposed(starts, columns, values, x, y, rows):
+def blocks_transposed(starts: Any, columns: Any, values: Any, x: Any, y: Any, rows: Any) -> None:
     """Add A^T x to y, for blocks."""
     size = values.shape[1]
     for row in range(rows):
@@ -82,7 +84,7 @@ def blocks_transposed(starts, columns, values, x, y, rows):
 
 
 @njit
-def diagonals(offsets, values, x, y, low, first, last):
+def diagonals(offsets: Any, values: Any, x: Any, y: Any, low: Any, first: Any, last: Any) -> None:
     """Rows of y = A x from diagonals: values[d, row] stands in column row + offsets[d]; x[low] belongs to row 0."""
     for begin in range(first, last, _RUN):
         end = min(begin + _RUN, last)
@@ -99,7 +101,7 @@ def diagonals(offsets, values, x, y, low, first, last):
 
 
 @njit
-def symmetric_diagonals(offsets, values, x, y, low, first, last):
+def symmetric_diagonals(offsets: Any, values: Any, x: Any, y: Any, low: Any, first: Any, last: Any) -> None:
     """Rows of y = A x, A symmetric, from its diagonals with offsets >= 0, the main one first.
 
     values[d, low + row] stands in (row, row + offsets[d]) and in its mirror image; rows from -low on.
@@ -120,7 +122,7 @@ def symmetric_diagonals(offsets, values, x, y, low, first, last):
 
 
 @njit
-def diagonal(starts, columns, values, first, found):
+def diagonal(starts: Any, columns: Any, values: Any, first: Any, found: Any) -> None:
     """Find the entries on the diagonal; values and found (entries or rows, numbers of a block)."""
     for row in range(len(found)):
         for entry in range(starts[row], starts[row + 1]):
@@ -129,8 +131,8 @@ def diagonal(starts, columns, values, first, found):
 
 
 @njit
-def row_sums(starts, values, found):
-    """Compute the sums of magnitudes of rows; found (rows, b)."""
+def row_sums(starts: Any, values: Any, found: Any) -> None:
+    """Sum the magnitudes of rows; found (rows, b)."""
     size = found.shape[1]
     for row in range(len(found)):
         for entry in range(starts[row], starts[row + 1]):
@@ -140,7 +142,7 @@ def row_sums(starts, values, found):
 
 
 @njit
-def count_own(starts, columns, first, order):
+def count_own(starts: Any, columns: Any, first: Any, order: Any) -> Any:
     """Where the rows of the part of a rank's own columns begin, in the order of storage."""
     count = len(order)
     found = np.zeros(count + 1, np.int64)
@@ -153,7 +155,17 @@ def count_own(starts, columns, first, order):
 
 
 @njit
-def copy_own(starts, columns, values, first, order, place_of, new_starts, new_columns, new_values):
+def copy_own(
+    starts: Any,
+    columns: Any,
+    values: Any,
+    first: Any,
+    order: Any,
+    place_of: Any,
+    new_starts: Any,
+    new_columns: Any,
+    new_values: Any,
+) -> None:
     """Copy the entries in a rank's own columns; values (entries, numbers of a block)."""
     count = len(order)
     for place in range(count):
@@ -168,8 +180,8 @@ def copy_own(starts, columns, values, first, order, place_of, new_starts, new_co
 
 
 @njit(fastmath={"reassoc", "contract"})
-def dot(a, b):
-    """Compute the sum of a b."""
+def dot(a: Any, b: Any) -> Any:
+    """Sum a b."""
     total = a.dtype.type(0)
     for place in range(len(a)):
         total += a[place] * b[place]
@@ -177,7 +189,7 @@ def dot(a, b):
 
 
 @njit(fastmath={"reassoc", "contract"})
-def norms(r, z, sums):
+def norms(r: Any, z: Any, sums: Any) -> None:
     """r.r and r.z, of real vectors, in one pass."""
     first = second = r.dtype.type(0)
     for place in range(len(r)):
@@ -188,14 +200,14 @@ def norms(r, z, sums):
 
 
 @njit
-def step(alpha, q, r):
+def step(alpha: Any, q: Any, r: Any) -> None:
     """r -= alpha q."""
     for place in range(len(r)):
         r[place] -= alpha * q[place]
 
 
 @njit(fastmath={"reassoc", "contract"})
-def scaled_step(alpha, q, d, r, sums):
+def scaled_step(alpha: Any, q: Any, d: Any, r: Any, sums: Any) -> None:
     """r -= alpha q; r.r and r.(d r)."""
     first = second = r.dtype.type(0)
     for place in range(len(r)):
@@ -208,7 +220,7 @@ def scaled_step(alpha, q, d, r, sums):
 
 
 @njit
-def turn(alpha, beta, z, x, p):
+def turn(alpha: Any, beta: Any, z: Any, x: Any, p: Any) -> None:
     """x += alpha p; p = z + beta p: while p is read anyway."""
     for place in range(len(p)):
         here = p[place]
@@ -217,7 +229,7 @@ def turn(alpha, beta, z, x, p):
 
 
 @njit
-def scaled_turn(alpha, beta, d, r, x, p):
+def scaled_turn(alpha: Any, beta: Any, d: Any, r: Any, x: Any, p: Any) -> None:
     """x += alpha p; p = d r + beta p."""
     for place in range(len(p)):
         here = p[place]
@@ -226,7 +238,7 @@ def scaled_turn(alpha, beta, d, r, x, p):
 
 
 @njit
-def single_step(alpha, beta, u, w, p, s, x, r):
+def single_step(alpha: Any, beta: Any, u: Any, w: Any, p: Any, s: Any, x: Any, r: Any) -> None:
     """p = u + beta p; s = w + beta s; x += alpha p; r -= alpha s."""
     for place in range(len(p)):
         p[place] = along = u[place] + beta * p[place]
@@ -236,8 +248,8 @@ def single_step(alpha, beta, u, w, p, s, x, r):
 
 
 @njit(fastmath={"reassoc", "contract"})
-def pipelined_step(alpha, beta, n, m, directions, vectors, sums):
-    """Make a step of pipelined conjugate gradients, and compute the numbers that the next one sums.
+def pipelined_step(alpha: Any, beta: Any, n: Any, m: Any, directions: Any, vectors: Any, sums: Any) -> None:
+    """Make a step of pipelined conjugate gradients, and compute what the next one sums.
 
     directions are z, q, s, p = n, m, w, u + beta (z, q, s, p); of vectors, x += alpha p and r, u, w -= alpha (s, q, z).
     sums become the real parts of u.r, u.w and r.r, u conjugated.
@@ -263,7 +275,7 @@ def pipelined_step(alpha, beta, n, m, directions, vectors, sums):
 
 
 @njit
-def scale_blocks(inverses, r, z):
+def scale_blocks(inverses: Any, r: Any, z: Any) -> None:
     """z = D r with a small dense block for each row; vectors (rows, b)."""
     size = inverses.shape[1]
     for row in range(len(inverses)):

@@ -277,9 +277,8 @@ def _only_rounded(system: System, p: np.ndarray, iteration: int) -> bool:
 
 
 def _check_preconditioned(square: float, product: float, limit: float, iteration: int) -> None:
-    """Refuse a preconditioner that is not positive definite, and what is not finite; at the end rounding may decide on
-    a sign.
-    """
+    """Refuse a preconditioner that is not positive definite, and what is not finite."""
+    # At the end rounding may decide on a sign.
     if not np.isfinite((square, product)).all() or (product < 0 and square > limit**2):
         raise InputError(
             f"expected a positive definite preconditioner and finite numbers, received r.Mr = {product:g} and "

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Any
 
 from ..arrays.blocks import Blocks
 from ..arrays.topology import coordinates
@@ -51,9 +52,7 @@ class Costs:
 
 
 def last_switch(blocks: Blocks) -> int:
-    """Find the last possible switching level: how often the blocks of all ranks can be halved, before one level is
-    left.
-    """
+    """Find the last possible switching level: how often all blocks can be halved before one level is left."""
     cells, times = equal_block(blocks), 0
     while all(length % 2 == 0 for length in cells):
         cells, times = tuple(length // 2 for length in cells), times + 1
@@ -61,7 +60,7 @@ def last_switch(blocks: Blocks) -> int:
 
 
 def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
-    """Return the cells of each level and who has them.
+    """Give the cells of each level and who has them.
 
     Parameters
     ----------
@@ -105,7 +104,7 @@ def levels_of(blocks: Blocks, switch: int, ranks: int = 1) -> list[Blocks]:
 
 
 def merged_grid(blocks: Blocks, ranks: int) -> tuple[int, ...]:
-    """Make a grid of fewer ranks, each of whose blocks is made of whole blocks, with the smallest surface."""
+    """Find a grid of fewer ranks, each of whose blocks is made of whole blocks, with the smallest surface."""
     possible = [
         grid
         for grid in product(*([part for part in range(1, parts + 1) if parts % part == 0] for parts in blocks.grid))
@@ -125,14 +124,14 @@ def merged_rank(rank: int, grid: tuple[int, ...], few: tuple[int, ...]) -> int:
 
 
 def best_switch(blocks: Blocks, ranks: int, costs: Costs) -> int:
-    """Find the switching level with the shortest cycle, as far as these costs tell."""
+    """Choose the switching level with the shortest cycle, as far as these costs tell."""
     return min(
         range(1, last_switch(blocks) + 1), key=lambda switch: costs.cycle_s(levels_of(blocks, switch, ranks)), default=1
     )
 
 
-def _shapes(blocks):
-    """Return the grid of each level; of several ranks there are two at least."""
+def _shapes(blocks: Blocks) -> Any:
+    """Give the grid of each level; of several ranks there are two at least."""
     found = [blocks.shape]
     while (prod(found[-1]) > ENOUGH or len(found) == 1 < blocks.size) and all(length % 2 == 0 for length in found[-1]):
         found.append(tuple(length // 2 for length in found[-1]))

@@ -17,14 +17,14 @@ from ..arrays.partition import block, length_of
 from ..collectives import Collectives
 from ..errors import InputError, repr_of
 from ..freed import Freed
-from ..halo import Halo
+from ..halo import Halo, Pending
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
 from ..runtime.control.arguments import count_problem
 from ..runtime.control.own_control import OwnControl
 from .arguments import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
-from .storage import stored
+from .storage import Run, stored
 from .team import Team
 
 PIECES = 8  # of the rows that need no other rank's entries: after each of them messages are looked after
@@ -325,10 +325,10 @@ class Matrix(Freed):
         pending.wait()
         self._storage.finish(extended, out, self.team.run)
 
-    def _run_and_test(self, pending):
+    def _run_and_test(self, pending: Pending) -> Run:
         """`Team.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
 
-        def run(function, first, last, least=2):
+        def run(function: Callable[[int, int], object], first: int, last: int, least: int = 2) -> None:
             if first == last:
                 return
             cuts = np.linspace(first, last, max(1, min(self._pieces, last - first)) + 1, dtype=int).tolist()
@@ -366,7 +366,7 @@ class Matrix(Freed):
     def multiply_transposed(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A^T x (collective); x and the result in the user's order.
 
-        Types and errors as for ``A @ x``.
+        Types and errors are those of ``A @ x``.
         """
         x = self.agreed(x, "a transposed product")
         return self.in_type(x.dtype)._multiply_transposed(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class Multigrid(Preconditioner):
             else:
                 self._steps[-1].invert()
 
-    def _add(self, fine, coarse, smoother):
+    def _add(self, fine: Blocks, coarse: Blocks, smoother: Callable[[Matrix], Preconditioner]) -> bool:
         """Add a level; False on a rank that has none of it."""
         above = self._steps[-1]
         above.transfer = Transfer(above.matrix, fine, coarse)
@@ -108,7 +109,7 @@ class Multigrid(Preconditioner):
         self._solve(0, r)
         z[...] = self._steps[0].x
 
-    def _solve(self, number, r):
+    def _solve(self, number: int, r: np.ndarray) -> None:
         level = self._steps[number]
         if level.transfer is None:
             _multiply(level.inverse, r, level.x)
@@ -139,9 +140,7 @@ class Multigrid(Preconditioner):
 
 
 class _Level:
-    """A matrix with its smoother, the vectors of a cycle (`r` is the right side of a coarser level) and the way to the
-    next level.
-    """
+    """A matrix, its smoother, a cycle's vectors (`r`: a coarser level's right side) and the way to the next level."""
 
     def __init__(self, A: Matrix, smoother: Preconditioner | None) -> None:
         self.matrix = A
@@ -167,7 +166,7 @@ class _Level:
         A, control = self.matrix, self.matrix.halo.control
         small, large = np.zeros(1), np.zeros(8192)
 
-        def cycle():
+        def cycle() -> None:
             for _ in range(2):
                 self.smoother.apply(self.r, self.x)
                 A.multiply(self.extended, self.rest)
@@ -183,7 +182,7 @@ class _Level:
         return Costs(cycle_s / max(1, A.count), latency_s, max(0.0, large_s - latency_s) / large.nbytes)
 
 
-def _problem(A, blocks):
+def _problem(A: Matrix, blocks: Blocks) -> str | None:
     """Say what is wrong with a matrix and its blocks; None if nothing is."""
     comm = A.halo.comm
     if A.block != 1 or A.dtype.kind != "f":
@@ -197,7 +196,7 @@ def _problem(A, blocks):
 
 
 @njit(fastmath={"reassoc", "contract"})
-def _multiply(matrix, x, y):
+def _multiply(matrix: Any, x: Any, y: Any) -> None:
     for row in range(len(y)):
         total = y.dtype.type(0)
         for column in range(len(x)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..compiled import njit
@@ -12,8 +14,7 @@ from .preconditioners import Preconditioner
 
 
 class Chebyshev(Preconditioner):
-    """A Chebyshev polynomial in D^-1 A, D the diagonal: damps what the upper eigenvalues belong to (collective to
-    make).
+    """A Chebyshev polynomial in D^-1 A, D the diagonal: it damps the upper eigenvectors (collective to make).
 
     Needs no sums and no order of rows. The interval is from b / `ratio` to b, where b is a bound of the largest
     eigenvalue by the sums of rows (Gershgorin). Saad, Iterative Methods for Sparse Linear Systems, algorithm 12.1.
@@ -73,7 +74,7 @@ class Chebyshev(Preconditioner):
 
 
 @njit
-def _first(factor, inverse, r, step, x):
+def _first(factor: Any, inverse: Any, r: Any, step: Any, x: Any) -> None:
     """step = x = factor D^-1 r."""
     for place in range(len(r)):
         here = factor * inverse[place] * r[place]
@@ -82,7 +83,7 @@ def _first(factor, inverse, r, step, x):
 
 
 @njit
-def _next(old, new, inverse, r, product, step, x, out):
+def _next(old: Any, new: Any, inverse: Any, r: Any, product: Any, step: Any, x: Any, out: Any) -> None:
     """step = old step + new D^-1 (r - product); out = x + step."""
     for place in range(len(r)):
         here = old * step[place] + new * inverse[place] * (r[place] - product[place])

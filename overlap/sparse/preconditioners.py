@@ -1,6 +1,4 @@
-"""What preconditioners have in common, and those that need no other rank: inverse diagonals, of numbers or of
-blocks.
-"""
+"""What preconditioners have in common, and those that need no other rank: inverse diagonals, of numbers or blocks."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from ..compiled import intrinsic
 
 FAR = 576  # numbers: 64 blocks of 3 x 3, 4.6 KB
 
@@ -24,12 +25,10 @@ def fetched(builder: Any, pointer: Any) -> None:
 
 
 @intrinsic
-def prefetch(typingctx, array, place):
-    """Have the cache line of an item brought from memory, by its place in C order, which may be outside of the
-    array.
-    """
+def prefetch(typingctx: Any, array: Any, place: Any) -> Any:
+    """Have the cache line of an item brought from memory, by its place in C order, in the array or outside."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         fetched(builder, builder.gep(data, [context.cast(builder, arguments[1], signature.args[1], types.int64)]))
         return context.get_dummy_value()

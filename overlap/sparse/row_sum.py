@@ -1,5 +1,4 @@
-"""The sum of a sparse row: numbers eight at a time, in vectors of four, with the entries that they belong to collected
-one by one.
+"""The sum of a sparse row: numbers eight at a time, in vectors of four, their entries collected one by one.
 
 A compiler that is left alone takes a row's numbers one by one, and waits for each addition to end. Gathers, one
 instruction for several entries, are slower than loads of one each on AMD's processors.
@@ -12,8 +11,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
+from ..compiled import intrinsic
 from .prefetch import FAR, fetched
 
 _LANES, _VECTORS = 4, 2
@@ -22,12 +22,12 @@ _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
 
 
 def row_sum(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
-    """Compute the sum of values[i] x[columns[i]] for i from `first` to `last` - 1; for compiled code."""
+    """Sum values[i] x[columns[i]] for i from `first` to `last` - 1; for compiled code."""
     raise NotImplementedError
 
 
 @overload(row_sum, jit_options={"fastmath": {"contract"}})
-def _compiled(values, columns, x, first, last):
+def _compiled(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
     if (
         isinstance(values.dtype, types.Float)
         and values.dtype == x.dtype
@@ -35,7 +35,7 @@ def _compiled(values, columns, x, first, last):
     ):
         return lambda values, columns, x, first, last: _by_vectors(values, columns, x, first, last)
 
-    def by_fours(values, columns, x, first, last):
+    def by_fours(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
         factors, places = values[first:last], columns[first:last]
         a = b = c = d = values.dtype.type(0)
         rest = len(factors) % 4
@@ -52,12 +52,10 @@ def _compiled(values, columns, x, first, last):
 
 
 @intrinsic
-def _by_vectors(typingctx, values, columns, x, first, last):
-    """Compute the sum, of real numbers: two vectors of sums for eight at a time, one for four of the rest, a number for
-    the last ones.
-    """
+def _by_vectors(typingctx: Any, values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
+    """Sum real numbers: in two vectors of sums eight at a time, in one four of the rest, in a number the last ones."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         factors, places, entries = (
             context.make_array(kind)(context, builder, array).data for kind, array in zip(signature.args[:3], arguments)
         )
@@ -71,21 +69,21 @@ def _by_vectors(typingctx, values, columns, x, first, last):
             builder.store(zeros, each)
         builder.store(ir.Constant(number, 0.0), rest)
 
-        def add(total, factor, entry):
+        def add(total: Any, factor: Any, entry: Any) -> None:
             product = builder.fmul(factor, entry, flags=["contract"])
             builder.store(builder.fadd(builder.load(total), product, flags=["contract"]), total)
 
-        def entry_of(at):
+        def entry_of(at: Any) -> Any:
             return builder.load(builder.gep(entries, [builder.zext(builder.load(builder.gep(places, [at])), _INDEX)]))
 
-        def add_vector(total, at):
+        def add_vector(total: Any, at: Any) -> None:
             found = ir.Constant(vector, ir.Undefined)
             for lane in range(_LANES):
                 found = builder.insert_element(found, entry_of(builder.add(at, _INDEX(lane))), _LANE(lane))
             here = builder.bitcast(builder.gep(factors, [at]), vector.as_pointer())
             add(total, builder.load(here, align=context.get_abi_sizeof(number)), found)
 
-        def whole(begin, step):
+        def whole(begin: Any, step: Any) -> Any:
             """Where the last whole step ends."""
             return builder.add(begin, builder.and_(builder.sub(last, begin), _INDEX(-step)))
 

@@ -38,9 +38,7 @@ class Rows:
 
     @property
     def parts(self) -> int:
-        """Into how many parts workers cut them: the same for any number of workers, as the order of sums depends
-        on it.
-        """
+        """Into how many parts workers cut them: whatever their number, as the order of sums depends on it."""
         return max(1, min(MOST_PARTS, self.count // LEAST_ROWS))
 
     @property
@@ -54,13 +52,13 @@ class Rows:
         return (self.columns < self.first) | (self.columns >= self.first + self.count)
 
     def diagonal(self) -> np.ndarray:
-        """Return the entries (or blocks) of the diagonal; zeros where there is none."""
+        """Find the entries (or blocks) of the diagonal; zeros where there is none."""
         found = np.zeros((self.count, *self.values.shape[1:]), self.values.dtype)
         kernels.diagonal(self.starts, self.columns, _flat(self.values), self.first, _flat(found))
         return found
 
     def sums(self) -> np.ndarray:
-        """Compute the sum of magnitudes of each row, (count,) or (count, b)."""
+        """Sum the magnitudes of each row, (count,) or (count, b)."""
         size = self.values.shape[1] if self.values.ndim == 3 else 1
         found = np.zeros((self.count, size), self.values.real.dtype)
         kernels.row_sums(self.starts, _flat(self.values), found)
@@ -98,7 +96,7 @@ def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, c
 def assembled(
     control: OwnControl, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, counts: Sequence[int]
 ) -> Rows:
-    """Return this rank's rows, of all entries that any rank has of them."""
+    """Assemble this rank's rows, of all entries that any rank has of them."""
     limits = np.cumsum(counts)
     owner = np.searchsorted(limits, rows, side="right")
     if control.maximum(int((owner != control.rank).any())):
@@ -132,6 +130,6 @@ def own_part(rows: Rows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
     return starts, columns, values
 
 
-def _flat(values):
+def _flat(values: np.ndarray) -> np.ndarray:
     """Entries with their numbers in one axis."""
     return values.reshape(len(values), int(np.prod(values.shape[1:])))

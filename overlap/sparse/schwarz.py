@@ -1,10 +1,9 @@
-"""`AdditiveSchwarz`: every rank solves on a subdomain of its own, with overlap or with corrections by what the others
-see.
-"""
+"""`AdditiveSchwarz`: every rank solves on a subdomain of its own, with overlap or with corrections."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -21,8 +20,7 @@ Local = Callable[[Matrix], Preconditioner]
 
 
 class AdditiveSchwarz(Preconditioner):
-    """Solve on a subdomain of each rank, add up, and correct what that leaves (collective to make; `free` it, or use
-    ``with``).
+    """Solve on a subdomain of each rank, add up, correct what that leaves (collective to make; `free` it).
 
     A subdomain is a rank's own rows and, with `overlap`, those of other ranks that are at most so many steps away in
     the graph of A. With R_i the rows of subdomain i and B_i what `local` makes of its matrix, B is the sum of W R_i^T
@@ -153,11 +151,11 @@ class _Subdomain:
             self.matrix.free()
 
 
-def _copied(r, z):
+def _copied(r: np.ndarray, z: np.ndarray) -> None:
     z[...] = r
 
 
-def _rows_of(control, A, numbers, limits):
+def _rows_of(control: OwnControl, A: Matrix, numbers: np.ndarray, limits: np.ndarray) -> list[np.ndarray]:
     """Rows of other ranks: row numbers, columns and values of their entries."""
     owners = np.searchsorted(limits, numbers, side="right")
     asked = control.alltoall([numbers[owners == rank] for rank in range(control.size)])
@@ -172,12 +170,10 @@ def _rows_of(control, A, numbers, limits):
     return [np.concatenate(one) for one in zip(*control.alltoall(answers))]
 
 
-def _reversed(control, entries):
-    """Messages that bring back what others have of own entries, into places after the local array; pairs (own, place
-    there).
-    """
+def _reversed(control: OwnControl, entries: Entries) -> tuple[Entries, list[Any]]:
+    """Make messages that bring others' values of own entries into places after the array; pairs (own, place there)."""
     (length,) = entries.local_shape
-    theirs: list[slice | None] = [None] * control.size
+    theirs: list[Any] = [None] * control.size
     pairs = []
     for one in entries.traffic:
         for region in one.sends:

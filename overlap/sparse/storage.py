@@ -1,5 +1,4 @@
-"""How a rank stores its rows: by rows, independent ones first, by diagonals, or half of them where blocks are
-symmetric.
+"""How a rank stores its rows: by rows, independent ones first, by diagonals, or half of symmetric blocks.
 
 A row is *independent* if it has no column of another rank, else *dependent*. Where whole rows are computed at once both
 kinds are contiguous, so that no list of rows is needed to compute the independent ones while the others' columns are
@@ -19,7 +18,7 @@ from .symmetric import BySymmetricBlocks, is_symmetric
 _MOST_DIAGONALS = 40
 _LEAST_FILLED = 0.5  # of all places of the diagonals
 
-Run = Callable[[Callable[[int, int], object], int, int], None]  # `Team.run`
+Run = Callable[..., None]  # `Team.run`
 
 
 class ByRows:
@@ -123,7 +122,7 @@ class ByDiagonals:
         self._rows = rows
 
     @staticmethod
-    def _symmetric(table, offsets):
+    def _symmetric(table: np.ndarray, offsets: np.ndarray) -> bool:
         """Whether the matrix is, as far as this rank has both of two mirrored entries."""
         if not (0 in offsets and np.array_equal(offsets, -offsets[::-1]) and offsets[-1] <= table.shape[1]):
             return False

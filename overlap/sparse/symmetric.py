@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def is_symmetric(rows: Rows) -> bool:
 
 
 @njit
-def _symmetric(starts, columns, values, first):
+def _symmetric(starts: Any, columns: Any, values: Any, first: Any) -> Any:
     """Walk through the upper blocks; those in the lower part of a row come up in the order of its columns."""
     count = len(starts) - 1
     lower = starts[:-1].copy()  # the next block below the diagonal of each row
@@ -124,9 +125,8 @@ def _symmetric(starts, columns, values, first):
 
 
 @njit
-def _pattern(starts, columns, first, cuts):
-    """Find starts of rows (the diagonal comes first), where the columns of later parts begin in each, columns, limits,
-    later.
+def _pattern(starts: Any, columns: Any, first: Any, cuts: Any) -> Any:
+    """Give starts of rows (diagonal first), where each has columns of later parts, columns, limits, later.
 
     Rows `later[limits[part]:limits[part + 1]]` are those of later parts to which a part adds; columns of later parts
     are places in `later`.
@@ -168,7 +168,7 @@ def _pattern(starts, columns, first, cuts):
 
 
 @njit
-def _fill(starts, columns, values, first, begins, found):
+def _fill(starts: Any, columns: Any, values: Any, first: Any, begins: Any, found: Any) -> None:
     """Copy the blocks on and above the diagonal of own columns."""
     count = len(starts) - 1
     for row in range(count):
@@ -183,7 +183,20 @@ def _fill(starts, columns, values, first, begins, found):
 
 
 @njit(fastmath={"contract"})
-def _multiply(cuts, starts, far, columns, values, limits, later, x, y, sums, first, last):
+def _multiply(
+    cuts: Any,
+    starts: Any,
+    far: Any,
+    columns: Any,
+    values: Any,
+    limits: Any,
+    later: Any,
+    x: Any,
+    y: Any,
+    sums: Any,
+    first: Any,
+    last: Any,
+) -> None:
     """Set the rows of some parts of y, and the sums of these parts for later ones."""
     one = np.uint64(1)
     for part in range(first, last):
@@ -219,8 +232,8 @@ def _multiply(cuts, starts, far, columns, values, limits, later, x, y, sums, fir
 
 
 @njit(fastmath={"contract"})
-def _mirrored(values, entry, u, v, w):
-    """Multiply a transposed block with (u, v, w)."""
+def _mirrored(values: Any, entry: Any, u: Any, v: Any, w: Any) -> Any:
+    """Multiply a transposed block by (u, v, w)."""
     return (
         values[entry, 0, 0] * u + values[entry, 1, 0] * v + values[entry, 2, 0] * w,
         values[entry, 0, 1] * u + values[entry, 1, 1] * v + values[entry, 2, 1] * w,
@@ -229,14 +242,14 @@ def _mirrored(values, entry, u, v, w):
 
 
 @njit
-def _add_sums(later, sums, y):
+def _add_sums(later: Any, sums: Any, y: Any) -> None:
     for place in range(len(later)):
         for i in range(3):
             y[later[place], i] += sums[place, i]
 
 
 @njit
-def _add_outside(rows, starts, columns, values, x, y, first, last):
+def _add_outside(rows: Any, starts: Any, columns: Any, values: Any, x: Any, y: Any, first: Any, last: Any) -> None:
     """Add the blocks of other ranks' columns."""
     for number in range(first, last):
         a, b, c = y[rows[number], 0], y[rows[number], 1], y[rows[number], 2]

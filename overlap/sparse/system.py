@@ -38,7 +38,7 @@ class System:
     Parameters
     ----------
     name : str
-        The name of the solver.
+        Of the solver.
     A : Matrix, or an object with ``A @ x`` for a rank's own entries
     b, x0 : ndarray
         The own entries of the right side and of the first x; None for zeros.
@@ -62,7 +62,7 @@ class System:
     stop : float
         The norm of a recursion's residual at which to stop, which is larger where `limit` cannot be reached.
     most : int
-        The most iterations.
+        Of iterations.
     scale : ndarray or None
         The inverse diagonal, where the preconditioner is that; ones where there is none.
     """
@@ -208,8 +208,7 @@ class System:
         nothing = norm == 0 and not self.control.maximum(int(self.b.any()))
         if not (0 < norm < np.inf or nothing):
             raise InputError(
-                f"expected a right side whose norm can be computed in {self.dtype}, received one with a norm of "
-                f"{norm:g}"
+                f"expected a right side whose norm can be computed in {self.dtype}, received one with {norm:g}"
             )
         self.limit = max(self._atol, self._rtol * norm) if norm else self._atol  # an infinite rtol is allowed
         # A residual that is so much smaller changes no digit of x: it would only become too small a number to compute
@@ -356,8 +355,9 @@ class System:
             self._meet()
 
     def _meet(self) -> None:
-        """Raise on all ranks what has failed on one: what a rank has failed with by itself goes before what it has been
-        told.
+        """Raise on all ranks what has failed on one.
+
+        What a rank has failed with by itself goes before what it has been told.
         """
         error, self._error = self._error, None
         kind = 0 if error is None else 1 if isinstance(error, RankError) else 2 if isinstance(error, InputError) else 3
@@ -396,7 +396,7 @@ class _Watch:
         self._middle = perf_counter()
 
     def end(self) -> None:
-        """Note that it has ended."""
+        """End the measurement of a product."""
         now = perf_counter()
         if self.apart:
             self._parts.append((now - self._middle, self._middle - self._at))

@@ -23,8 +23,7 @@ class Team:
         self._others = ThreadPoolExecutor(workers - 1, "sparse worker") if workers > 1 else None
 
     def run(self, function: Callable[[int, int], object], first: int, last: int, least: int = 2) -> None:
-        """Call ``function(begin, end)`` for parts that make up the range from `first` to `last` - 1; return when all
-        are done.
+        """Call ``function(begin, end)`` for parts of the range from `first` to `last` - 1; return when all are done.
 
         A range shorter than `least` is not shared.
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 
@@ -88,7 +90,7 @@ class Transfer:
             self._place = place[numbers_of(coordinates_of(numbers, between), self._coarse) - coarse.rows.start]
         return coarse
 
-    def _coarse_rows(self):
+    def _coarse_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Global numbers of the coarse cells that this rank's cells make up, columns, values."""
         A, rows = self._A, self._A.local_rows
         between = Blocks(self._coarse.shape, self._fine.grid, width=0)
@@ -103,9 +105,7 @@ class Transfer:
         return numbers, columns, values
 
     def restrict(self, r: np.ndarray, product: np.ndarray, out: np.ndarray) -> None:
-        """Compute the sums of r - product over the children of each coarse cell, in the coarse matrix's order of
-        storage.
-        """
+        """Sum r - product over the children of each coarse cell, in the coarse matrix's order of storage."""
         if self._control is None:
             _restrict(self._parents, r, product, out)
             return
@@ -140,7 +140,7 @@ class Transfer:
             self._control.close()
 
 
-def _owned(comm, control):
+def _owned(comm: Any, control: OwnControl) -> OwnControl:
     """Make a control of a communicator that is ours, with the same deadline."""
     found = OwnControl(comm, control.deadline_s)
     with found.watching("freeing a communicator"):
@@ -149,8 +149,8 @@ def _owned(comm, control):
 
 
 @njit
-def _parents(cells):
-    """Return the number of each cell's parent in the block, both in C order."""
+def _parents(cells: Any) -> Any:
+    """Give the number of each cell's parent in the block, both in C order."""
     nz, ny, nx = cells
     found, place = np.empty(nz * ny * nx, np.uint32), 0
     for z in range(nz):
@@ -163,7 +163,17 @@ def _parents(cells):
 
 
 @njit
-def _halved(starts, columns, values, first, cells, parent_of, needed, parents, coarse_first):
+def _halved(
+    starts: Any,
+    columns: Any,
+    values: Any,
+    first: Any,
+    cells: Any,
+    parent_of: Any,
+    needed: Any,
+    parents: Any,
+    coarse_first: Any,
+) -> Any:
     """(1/2) P^T A P: starts, columns in ascending order, values; cells of the block in C order."""
     nz, ny, nx = cells
     mz, my, mx = nz // 2, ny // 2, nx // 2
@@ -200,25 +210,25 @@ def _halved(starts, columns, values, first, cells, parent_of, needed, parents, c
 
 
 @njit
-def _restrict(parents, r, product, out):
+def _restrict(parents: Any, r: Any, product: Any, out: Any) -> None:
     out[:] = 0
     for place in range(len(parents)):
         out[parents[place]] += r[place] - product[place]
 
 
 @njit
-def _prolong(parents, coarse, x):
+def _prolong(parents: Any, coarse: Any, x: Any) -> None:
     for place in range(len(parents)):
         x[place] += coarse[parents[place]]
 
 
 @njit
-def _spread(place, packed, out):
+def _spread(place: Any, packed: Any, out: Any) -> None:
     for number in range(len(place)):
         out[place[number]] = packed[number]
 
 
 @njit
-def _collect(place, values, packed):
+def _collect(place: Any, values: Any, packed: Any) -> None:
     for number in range(len(place)):
         packed[number] = values[place[number]]
