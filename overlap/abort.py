@@ -17,26 +17,27 @@ PRINT_GRACE_S = 0.3  # for the launcher to forward what was printed, before it k
 EXIT_STATUS = 75
 
 
-def abort(reason, others_s=0.0):
+def abort(reason: str, others_s: float = 0.0) -> None:
     """End the job: nothing can be agreed on with the other ranks any more.
 
     Those that wait for the same have `others_s` seconds to find that as well, and to print their stacks.
     """
-    faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(ABORT_GRACE_S, exit=True, file=sys.__stderr__ or sys.stderr)
     report = (
         f"overlap: rank {MPI.COMM_WORLD.rank} ({socket.gethostname()}): {reason}. "
         f"All threads' stacks follow; the job is aborted.\n{_stacks()}"
     )
-    sys.__stderr__.flush()
-    _write(sys.__stderr__.fileno(), report.encode(errors="backslashreplace"))
+    error_stream = sys.__stderr__ or sys.stderr
+    error_stream.flush()
+    _write(error_stream.fileno(), report.encode(errors="backslashreplace"))
     time.sleep(PRINT_GRACE_S + others_s)
-    faulthandler.dump_traceback_later(MPI_GRACE_S, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(MPI_GRACE_S, exit=True, file=sys.__stderr__ or sys.stderr)
     MPI.COMM_WORLD.Abort(EXIT_STATUS)
 
 
 @contextmanager
 def limited_to(seconds: float, what: str) -> Iterator[None]:
-    """Give a ``with`` block that ends within `seconds`, or the job is aborted: `what` is late then.
+    """Have a ``with`` block end within `seconds`, or abort the job: `what` is late then.
 
     A thread of Python prints the stacks, holding the interpreter's lock. The timer of `faulthandler`
     does not: the frames that it reads change meanwhile, which can crash it. So it is armed to strike
@@ -54,7 +55,7 @@ def limited_to(seconds: float, what: str) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _stacks():
+def _stacks() -> str:
     """Return the stacks of all threads, as `faulthandler` prints them."""
     try:
         with open(os.memfd_create("stacks"), "w+b") as file:
@@ -65,6 +66,6 @@ def _stacks():
         return f"(no stacks: {error})\n"
 
 
-def _write(descriptor, data):
+def _write(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]

@@ -9,13 +9,25 @@ handler that does not raise notices nothing. Python runs handlers on the main th
 threads there is nothing to do.
 """
 
+from __future__ import annotations
+
 # The functions that `signal` wraps: without its enumerations they take 50 ns instead of 1 us.
 from _signal import NSIG, SIGKILL, SIGSTOP, getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
+from collections.abc import Callable
 from os import register_at_fork
 from threading import get_ident, main_thread
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
 
 _NUMBERS = tuple(number for number in range(1, NSIG) if number not in (SIGKILL, SIGSTOP))
+
+
+class Failing(Protocol):
+    """What an exception of a signal handler fails: a job, or a call without one."""
+
+    def fail(self, key: Any, error: BaseException) -> None:
+        """Keep the error, of the slice `key` or of none."""
 
 
 class _Held:
@@ -27,16 +39,16 @@ class _Held:
         The first that a handler has raised, not yet raised again.
     """
 
-    def __init__(self):
-        self.error = None
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
         self._depth = 0
-        self._handlers = {}  # those that are wrapped
-        self._found = []  # all handlers as the last call found them,
-        self._callable = []  # and those of them that can raise: (number, handler)
-        self._job = None
+        self._handlers: dict[int, Callable[..., Any]] = {}  # those that are wrapped
+        self._found: list[Any] = []  # all handlers as the last call found them,
+        self._callable: list[tuple[int, Callable[..., Any]]] = []  # and those of them that can raise
+        self._job: Failing | None = None
         self._wrapper = self._handle  # one object, to be known again
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if self._depth == 0:
             try:
                 found = list(map(getsignal, _NUMBERS))
@@ -55,7 +67,9 @@ class _Held:
         self._depth += 1
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._depth -= 1
         if self._depth == 0:
             self._restore()
@@ -63,8 +77,8 @@ class _Held:
             if held is not None and held is not error:
                 raise held from error
 
-    def fail(self, job):
-        """From now on an exception of a handler, or one that has come already, fails `job`.
+    def fail(self, job: Failing | None) -> Failing | None:
+        """Have an exception of a handler fail `job` from now on, or one that has come already.
 
         Returns the job for which it was so before, to be given back afterwards; None is none.
         """
@@ -73,7 +87,7 @@ class _Held:
             job.fail(None, self.error)
         return before
 
-    def _handle(self, number, frame):
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         try:
             self._handlers[number](number, frame)
         except BaseException as error:
@@ -82,7 +96,7 @@ class _Held:
                 if self._job is not None:
                     self._job.fail(None, error)
 
-    def _restore(self):
+    def _restore(self) -> None:
         while self._handlers:
             try:
                 for number, handler in tuple(self._handlers.items()):
@@ -96,15 +110,16 @@ class _Held:
 class _Nothing:
     """Stands for the signals of any other thread than the main one: it gets none."""
 
-    error = None
+    error: BaseException | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         pass
 
-    def fail(self, job):
+    def fail(self, job: Failing | None) -> Failing | None:
+        """Fail nothing."""
         return None
 
 
@@ -113,7 +128,7 @@ _nothing = _Nothing()
 _main = main_thread().ident
 
 
-def _forked():
+def _forked() -> None:
     """Take the thread that has forked for the child's main one."""
     global _main
     _main = get_ident()
@@ -122,6 +137,6 @@ def _forked():
 register_at_fork(after_in_child=_forked)
 
 
-def held_signals():
+def held_signals() -> _Held | _Nothing:
     """Return the signals of the calling thread, to be held in a ``with`` block."""
     return _held if get_ident() == _main else _nothing

@@ -183,15 +183,15 @@ class Pipeline(Uncopied):
                 load.add(took_s, computing_s, 1 if crew == ALONE else runtime.workers)
             self._crews.took(count, wait, crew, took_s)
             if self._trial is not None and count > 1:
-                self._judge(wait, count, took_s / count)
+                self._judge(self._trial, wait, count, took_s / count)
 
-    def _meet(self, count, wait, agree, error):
+    def _meet(self, count: int, wait: str, agree: Any, error: BaseException | None) -> None:
         """Meet all ranks at the header of a call that is the first of its kind."""
         self._runtime.enter(self._call, self._agreed(count, wait, agree), error)
         if agree is None and len(self._headers) < HEADERS:
             self._headers[count, wait] = Header(self._call, self._agreed(count, wait, None))
 
-    def _agreed(self, count, wait, agree):
+    def _agreed(self, count: int, wait: str, agree: Any) -> dict[str, Any]:
         options = self._options
         return {
             "slices": count,
@@ -205,8 +205,7 @@ class Pipeline(Uncopied):
     def known(
         self, count: int, steps: Sequence[tuple[Any, Callable[[], object] | Operation]]
     ) -> Callable[[], None] | None:
-        """Make a call that does the same every time, as a function without arguments (which is collective); for short
-        ones.
+        """Make a function without arguments of a call that does the same every time (collective); for short ones.
 
         Parameters
         ----------
@@ -227,7 +226,7 @@ class Pipeline(Uncopied):
         path = KnownPath(runtime._scheduler, steps, self._in_flight(wait), partial(self._job, [], wait, ALONE, (), {}))
         return partial(self._run_known, path, Header(self._call, self._agreed(count, wait, None)))
 
-    def _run_known(self, path, header):
+    def _run_known(self, path: KnownPath, header: Header) -> None:
         runtime = self._runtime
         control = runtime.control
         with held_signals(), self._used:
@@ -239,11 +238,13 @@ class Pipeline(Uncopied):
             for load in (self.load, runtime.load):
                 load.add(took_s, computing_s, 1)
 
-    def _in_flight(self, wait):
+    def _in_flight(self, wait: str) -> int:
         """How many exchanges the straight path has in flight; 0: blocking ones."""
         return self._options.in_flight if wait == "poll" else 0
 
-    def _job(self, keys, wait, crew, args, kwargs):
+    def _job(
+        self, keys: list[Any], wait: str, crew: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
         skeleton = self._skeleton
         return self._runtime._job(
             keys,
@@ -254,10 +255,10 @@ class Pipeline(Uncopied):
             crew,
         )
 
-    def _slice(self, function, args, kwargs):
-        """Give what makes a slice's coroutine of its key and its slot's buffers."""
+    def _slice(self, function: SliceProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SliceProgram:
+        """Return what makes a slice's coroutine of its key and its slot's buffers."""
 
-        def coroutine(key, buffers):
+        def coroutine(key: Any, buffers: Any) -> Any:
             made = function(key, buffers, *args, **kwargs) if self._has_buffers else function(key, *args, **kwargs)
             if not hasattr(made, "send"):
                 raise TypeError(
@@ -268,30 +269,29 @@ class Pipeline(Uncopied):
 
         return coroutine
 
-    def _next_wait(self, count):
+    def _next_wait(self, count: int) -> str:
         if self._trial is None:
             return self.wait
         if count == 1:
             return "off"  # nothing to hide it behind
-        return min(self._trial, key=lambda wait: len(self._trial[wait]))
+        trial = self._trial
+        return min(trial, key=lambda wait: len(trial[wait]))
 
-    def _judge(self, wait, count, seconds_per_slice):
+    def _judge(self, trial: dict[str, list[float]], wait: str, count: int, seconds_per_slice: float) -> None:
         """After some calls every way, all ranks keep the way whose best call was the fastest."""
-        self._trial[wait].append(seconds_per_slice)
-        calls = {len(seconds) for seconds in self._trial.values()}
+        trial[wait].append(seconds_per_slice)
+        calls = {len(seconds) for seconds in trial.values()}
         if calls not in ({TRIALS}, {SHORT_TRIALS}):
             return
-        best = np.array([min(seconds) for seconds in self._trial.values()])
+        best = np.array([min(seconds) for seconds in trial.values()])
         best = self._runtime.control.maximum(best)
         if calls == {SHORT_TRIALS} or best.min() * count > SHORT_S:
-            self.wait = list(self._trial)[int(np.argmin(best))]
+            self.wait = list(trial)[int(np.argmin(best))]
             self._trial = None
 
 
 def _made_slots(buffers: Callable[[], Any], depth: int, comms: list[Any]) -> list[Any]:
-    """Make the buffers of all slots; persistent requests that are made with them know their likes of the other
-    slots.
-    """
+    """Make the buffers of all slots; persistent requests that are made with them know their likes of other slots."""
     slots: list[Any] = []
     comms = [comm for comm in comms if isinstance(comm, AsyncComm)]
     likes: dict[tuple[int, int], dict[int, Persistent]] = {}

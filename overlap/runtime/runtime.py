@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Literal, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from mpi4py import MPI
 
@@ -410,7 +411,15 @@ class Runtime(Resource):
         """Raise `ClosedError` after `close`."""
         self.control.check_open()
 
-    def _job(self, slices, program, skeleton, slots, options, crew):
+    def _job(
+        self,
+        slices: list[Any],
+        program: Callable[..., Any],
+        skeleton: Any,
+        slots: list[Any],
+        options: PipelineOptions,
+        crew: str,
+    ) -> tuple[Job, Any]:
         """Make a `Job` and its way to wait; nothing of this is collective."""
         workers = self._threads.workers(crew, options.wait)
         job = Job(slices, program, skeleton, slots, options.depth, workers, self.trace)
@@ -423,7 +432,7 @@ class Runtime(Resource):
         with held_signals():
             return self.control.allgather(self.load)
 
-    def _run(self, job, waiting, crew):
+    def _run(self, job: Job, waiting: Any, crew: str) -> float:
         """Run one job to its end; raises what all ranks agreed on. Returns the time of its computing."""
         here = crew != THREADS
         runner = self._scheduler if here else self._threads
@@ -433,7 +442,7 @@ class Runtime(Resource):
             self._raise(error, job)
         return job.computing_s
 
-    def _run_path(self, path):
+    def _run_path(self, path: Any) -> float:
         """As `_run`, on a straight path."""
         with _Running(self.control, path, True):
             error = path.run()
@@ -441,11 +450,11 @@ class Runtime(Resource):
             self._raise(error, path.job)
         return path.computing_s + (path.job.computing_s if path.job is not None else 0.0)
 
-    def _raise(self, error, job):
+    def _raise(self, error: Exception, job: Job) -> NoReturn:
         signals, control = held_signals(), self.control
-        cause = job.failure and job.failure.error
+        cause: BaseException | None = job.failure and job.failure.error
         control.mark(error)
-        if isinstance(cause, KeyboardInterrupt) or (cause is not None and cause is signals.error):
+        if cause is not None and (isinstance(cause, KeyboardInterrupt) or cause is signals.error):
             raise control.mark(cause) from error
         if isinstance(error, SliceError) and error.rank != control.rank:
             cause = None  # what has failed here, if anything, came of what failed there, or at the same time
@@ -457,22 +466,24 @@ class _Running:
 
     __slots__ = ("_before", "_control", "_here", "_job", "_signals")
 
-    def __init__(self, control, job, here):
+    def __init__(self, control: Control, job: Any, here: bool) -> None:
         self._control, self._job, self._here = control, job, here
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._signals = held_signals()
         self._before = self._signals.fail(self._job)
         self._control.running = True
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._control.running = False
         self._signals.fail(self._before)
         if error is not None and self._here:  # the other ranks go on
             abort_on(error)
 
 
-def _dropped(control, threads, watchdog):
+def _dropped(control: Control, threads: Threads, watchdog: Watchdog) -> None:
     """End what a runtime holds that was collected, as far as one rank can alone."""
     threads.stop()
     watchdog.stop()

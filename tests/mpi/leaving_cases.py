@@ -1,8 +1,13 @@
 """What `test_leaving` runs on every rank: an exception of the user's on one rank, between two calls."""
 
+import atexit
+import gc
+import os
 import sys
 import threading
 import time
+import traceback
+import warnings
 
 import numpy as np
 from edge_cases import outcome
@@ -10,6 +15,7 @@ from error_cases import Boom, same_message
 from mpi4py import MPI
 
 import overlap
+import overlap.collectives
 from overlap.sparse import Jacobi, Matrix
 
 
@@ -194,3 +200,54 @@ def hooks_are_put_back(comm):
         pass
     rt.close()
     assert (sys.excepthook, threading.excepthook) == before
+
+
+def collectives(comm):
+    made = overlap.collectives.Collectives(comm, deadline_s=None)
+    return made, lambda: made.Allreduce(np.ones(1), np.zeros(1))
+
+
+def forked(comm):
+    """In a forked child everything that was made before says so, and its end touches nothing that the parent uses."""
+    made = [make(comm) for make in (*KINDS, collectives)]
+    for _, use in made:
+        use()
+    pending = made[2][0].start(np.zeros(made[2][0].local_shape))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a process with threads
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            check_child(made, [pending.wait, pending.test, lambda: overlap.Runtime(comm), lambda: halo(comm)])
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+    pending.wait()
+    for _ in range(2):
+        for one, use in made:
+            use()
+    for one, _ in reversed(made):
+        one._end()
+
+
+def check_child(made, more):
+    """Check what the child of `forked` may do."""
+    for one, use in made:
+        error = outcome(use)
+        assert type(error) is overlap.ClosedError and "forked" in str(error), (one, error)
+        assert outcome(one._end) is None
+        with one:
+            pass
+        error = outcome(one.__exit__, Boom, Boom("in the child"), None)
+        assert error is None, error
+    for use in more:
+        error = outcome(use)
+        assert type(error) is overlap.ClosedError and "forked" in str(error), error
+    made.clear()
+    gc.collect()
+    atexit._run_exitfuncs()

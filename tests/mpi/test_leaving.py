@@ -83,3 +83,8 @@ def test_the_deadline_ends_a_job_of_which_a_rank_has_failed(tmp_path):
 def test_mpi4py_ends_a_job_of_which_a_rank_has_failed(tmp_path):
     status, err = run_program(tmp_path, "mpi4py", "-m", "mpi4py")
     assert status != 0 and "ValueError: on purpose" in err and "has ended this rank" not in err, err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_forked_children_are_refused(ranks):
+    jobs.run_job("leaving_cases:forked", ranks, deadline_s=60)

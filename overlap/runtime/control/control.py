@@ -111,7 +111,7 @@ class Control:
         self.size = self.comm.size
         _count(1)
         self._member = departure.enter(self.comm, watchdog.deadline_s)
-        self._identity = None
+        self._identity: tuple[str, int, int] | None = None
         self._numbers = array("q", (0, 0, 0))
 
     # ---- agreement ---------------------------------------------------------------------------
@@ -165,9 +165,7 @@ class Control:
             self.meet_here(header, error, entry)
 
     def meet_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
-        """As `meet_for`, inside of a call that has made sure that nobody else is in one; `leaving`: for the last
-        time.
-        """
+        """Meet as `meet_for`, in a call that has made sure that nobody else is in one; `leaving`: for the last time."""
         signals = held_signals()
         if error is None and not leaving:  # the end is made all the same, and what a handler has raised is raised then
             error = signals.error
@@ -205,12 +203,14 @@ class Control:
             cause.__cause__ = error
         raise common from cause
 
-    def _judged(self, reports, leaving):
+    def _judged(self, reports: list[Report], leaving: bool) -> BaseException | None:
         """Return what to raise on all ranks, if anything: some rank has failed, wants something else, or leaves."""
         self._all_leave = all(report.leaving for report in reports)
         if reports[0].header is not None:
-            common = InputError(disagreement([report.header for report in reports]))
-        elif (common := common_error(reports)) is None:
+            common: OverlapError | None = InputError(disagreement([report.header or {} for report in reports]))
+        else:
+            common = common_error(reports)
+        if common is None:
             return None
         if not leaving and any(report.leaving for report in reports):
             self.left = common
@@ -218,7 +218,7 @@ class Control:
 
     def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""
-        with suppress(Exception):  # then it is told once more
+        with suppress(Exception):  # where it cannot be set, the error is told once more
             error._overlap_meeting = self, self._meetings  # type: ignore[attr-defined]
         return error
 
@@ -271,7 +271,7 @@ class Control:
             self.comm.Alltoall(send, receive)
             return perf_counter() - started
 
-    def _talk(self, call, agreed, collective, value):
+    def _talk(self, call: str, agreed: dict[str, Any], collective: Callable[[Any], Any], value: Any) -> Any:
         error = data = None
         try:
             data = pickle.dumps(value)
@@ -281,7 +281,7 @@ class Control:
         with self.exclusive.used(call), self.watchdog.watching(call):
             return collective(data)
 
-    def _reduced(self, call, operation, value):
+    def _reduced(self, call: str, operation: MPI.Op, value: Any) -> Any:
         values = np.array(value)
         self.meet(call, {"shape": values.shape, "dtype": values.dtype.str})
         with self.exclusive.used(call), self.watchdog.watching(call):
@@ -351,8 +351,8 @@ class Control:
             self._identity = self._identity or found[0][2]
             sizes = {identity: size for _, known, _ in found for identity, size in known.items()}
             for identity in sorted(sizes):
-                everywhere = sum(identity in known for _, known, _ in found) == sizes[identity]
-                if everywhere and (control := waiting.get(identity)):
+                dropped_by_all = sum(identity in known for _, known, _ in found) == sizes[identity]
+                if dropped_by_all and (control := waiting.get(identity)):
                     _dropped.remove(control)
                     control.free(self.watchdog)
             self.crowded = max(count for count, _, _ in found) > MANY
@@ -396,17 +396,18 @@ class Control:
         return self._sent(error, False)
 
     def leave(self, error: BaseException, ended: Callable[[], object]) -> departure.Departure | None:
-        """Tell the other ranks that an exception has ended this one's part; `ended` is called when all have heard of
-        it.
+        """Tell the other ranks that an exception has ended this one's part; `ended` is called when all have heard it.
 
         Returns as `tell`.
         """
         return self._sent(error, True, ended)
 
-    def _sent(self, error, last, ended=None):
+    def _sent(
+        self, error: BaseException, last: bool, ended: Callable[[], object] | None = None
+    ) -> departure.Departure | None:
         """Have a thread send a header that says what has failed here; it is ours alone until all ranks have met it."""
 
-        def met(all_leave):
+        def met(all_leave: bool) -> None:
             self._meetings += 1
             self.mark(error)
             if not last:
@@ -415,7 +416,8 @@ class Control:
                 self.free()
             else:
                 self.drop()
-            ended()
+            if ended is not None:
+                ended()
 
         with held_signals(), self.exclusive.used("telling what has failed"):
             found = self._departure = departure.Departure(
@@ -427,7 +429,7 @@ class Control:
         found.send()
         return found if found.is_alive() else None
 
-    def _finish_telling(self):
+    def _finish_telling(self) -> None:
         """Wait until all ranks have heard of what has failed here: headers are in step again."""
         found, self._departure = self._departure, None
         if found is not None:
@@ -476,7 +478,7 @@ class Control:
             )
 
 
-def _count(change):
+def _count(change: int) -> None:
     """Count this process's open communicators."""
     global _open
     with _open_lock:

@@ -42,7 +42,7 @@ class Departure(threading.Thread):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        The communicator of the headers.
+        That carries the headers.
     report : Report
         What the others are to know.
     deadline_s : float or None

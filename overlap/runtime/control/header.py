@@ -34,7 +34,7 @@ class Header:
 
 
 def canonical(value: Any) -> str:
-    """Show a value as text, the same for values that compare equal, and for lists and tuples."""
+    """Write a value as text, the same for values that compare equal, and for lists and tuples."""
     if value is None or type(value) is int:
         return repr(value)
     if isinstance(value, str):
@@ -55,7 +55,7 @@ def canonical(value: Any) -> str:
     return repr(value)
 
 
-def _canonical_number(value):
+def _canonical_number(value: Any) -> str:
     if isinstance(value, Integral):
         return repr(int(value))
     if isinstance(value, Real):
@@ -67,7 +67,7 @@ def _canonical_number(value):
     return repr(value)
 
 
-def disagreement(headers):
+def disagreement(headers: list[dict[str, str]]) -> str:
     """Name what differs between the ranks, rank by rank."""
     calls = [header["call"] for header in headers]
     if any(call != calls[0] for call in calls):

@@ -19,8 +19,7 @@ from .watchdog import Watchdog
 
 
 class OwnControl(Control):
-    """A `Control` with a watchdog of its own. Nobody waits longer than its deadline, at the beginning of a call
-    neither.
+    """A `Control` with a watchdog of its own: nobody waits longer than its deadline, where a call begins neither.
 
     Parameters
     ----------
@@ -82,7 +81,7 @@ class OwnControl(Control):
             yield self.comm
 
     def alltoall(self, values: list[Any]) -> list[Any]:
-        """Tell what every rank has for this one, of lists with a value for each rank."""
+        """Exchange lists with a value for each rank; returns what every rank has for this one."""
         self.meet("alltoall")
         with self.watching("alltoall") as comm:
             return comm.alltoall(values)

@@ -5,8 +5,11 @@ the watchdog prints what has waited and every thread's stack, and aborts the job
 `faulthandler` first, so that the process ends even where ``MPI_Abort`` itself blocks.
 """
 
+from __future__ import annotations
+
 import threading
 from time import perf_counter
+from typing import Any
 
 from ...abort import abort
 from ...errors import formatted
@@ -29,13 +32,13 @@ class Watchdog:
     outstanding, entries : dict
     """
 
-    def __init__(self, deadline_s, entry_deadline_s=None):
-        self.outstanding = {}
-        self.entries = {}
+    def __init__(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:
+        self.outstanding: dict[Any, float] = {}
+        self.entries: dict[Any, float] = {}
         self._entry_deadline_s = entry_deadline_s
         self.start(deadline_s)
 
-    def start(self, deadline_s):
+    def start(self, deadline_s: float | None) -> None:
         """Watch with this deadline from now on, after `close`."""
         deadlines = [
             ("deadline_s", deadline_s, self.outstanding),
@@ -43,22 +46,22 @@ class Watchdog:
         ]
         self.deadline_s = deadline_s
         self._closed = threading.Event()
-        self._thread = None
-        watched = [deadline for deadline in deadlines if deadline[1] is not None]
+        self._thread: threading.Thread | None = None
+        watched = [(name, limit_s, under_way) for name, limit_s, under_way in deadlines if limit_s is not None]
         if watched:
             self._thread = threading.Thread(target=_watch, args=(watched, self._closed), daemon=True, name="watchdog")
             self._thread.start()
 
-    def stop(self):
+    def stop(self) -> None:
         """Have the thread end, without waiting for it."""
         self._closed.set()
 
-    def close(self):
+    def close(self) -> None:
         self.stop()
         if self._thread is not None:
             self._thread.join()
 
-    def watching(self, label, entry=False):
+    def watching(self, label: Any, entry: bool = False) -> Watched:
         """Watch what is done meanwhile: a ``with`` block."""
         return Watched(self.entries if entry else self.outstanding, label)
 
@@ -68,24 +71,25 @@ class Watched:
 
     __slots__ = ("_label", "_outstanding")
 
-    def __init__(self, outstanding, label):
+    def __init__(self, outstanding: dict[Any, float], label: Any) -> None:
         self._outstanding, self._label = outstanding, label
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._outstanding[self._label] = perf_counter()
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         del self._outstanding[self._label]
 
 
-def _watch(deadlines, closed):
+def _watch(deadlines: list[tuple[str, float, dict[Any, float]]], closed: threading.Event) -> None:
     """Look at what is under way, now and then. Holds no reference to anything but the dictionaries.
 
     Time in which this process did not run does not count: a batch system may suspend a whole job and resume it, and
     then nobody is late. If one rank alone is stopped, the others run, and their deadlines hold.
     """
     interval_s = min(1.0, *(limit_s / 4 for _, limit_s, _ in deadlines))
-    pauses, looked = [], perf_counter()  # pauses as (end, seconds)
+    pauses: list[tuple[float, float]] = []  # (end, seconds)
+    looked = perf_counter()
     while not closed.wait(interval_s):
         now = perf_counter()
         if now - looked - interval_s > _PAUSE_S:
@@ -105,6 +109,6 @@ def _watch(deadlines, closed):
         pauses = [pause for pause in pauses if pause[0] > oldest]
 
 
-def abort_on(error):
+def abort_on(error: BaseException) -> None:
     """End the job because of an exception in one of our own threads."""
     abort("an error in the runtime itself, or in a skeleton:\n" + formatted(error)[1].rstrip())

@@ -31,7 +31,7 @@ class Crews:
         self._taken_s: dict[tuple[str, str], list[float]] = {}  # (way to wait, crew) -> of the first calls
 
     def next(self, count: int, wait: str) -> str:
-        """Return the crew of the next call, of so many slices."""
+        """Choose the crew of the next call, of so many slices."""
         if wait == "off":
             return ALONE
         if count <= 1:
@@ -50,7 +50,7 @@ class Crews:
         return self._several[best.index(min(best))]
 
     def took(self, count: int, wait: str, crew: str, seconds: float) -> None:
-        """Note that a call has ended well."""
+        """Note what a call has taken that has ended well."""
         taken_s = self._taken_s.get((wait, crew))
         if count != self._count or taken_s is None:
             return
@@ -60,6 +60,6 @@ class Crews:
             self._count = None  # the calls have become longer
 
 
-def _short_s(count):
-    """Tell what a call of so many slices takes at most that may be faster with fewer threads."""
+def _short_s(count: int) -> float:
+    """Return what a call of so many slices takes at most that may be faster with fewer threads."""
     return max(SHORT_S, SHORT_SLICE_S * count)

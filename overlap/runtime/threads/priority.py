@@ -13,6 +13,8 @@ communicator that polls asks for the least (`set_exact_timers`). One that blocks
 is told to sleep while it waits would sleep for no time then, and burn the core it means to give away.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import struct
@@ -26,14 +28,14 @@ _SET_TIMER_SLACK = 29  # PR_SET_TIMERSLACK
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")  # struct sched_attr up to its utilisation clamps
 
 
-def be_nice(increment):
+def be_nice(increment: int) -> None:
     """Lower the calling thread's priority; elsewhere than on Linux nothing happens."""
     if increment and sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + increment)
 
 
-def take_short_slices():
+def take_short_slices() -> None:
     """Ask for short time slices for the calling thread, where Linux knows them."""
     number = _SCHED_SETATTR.get(os.uname().machine)
     if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -43,7 +45,7 @@ def take_short_slices():
     ctypes.CDLL(None).syscall(number, 0, attributes, 0)
 
 
-def set_exact_timers(exact):
+def set_exact_timers(exact: bool) -> None:
     """Let the calling thread's sleeps end on time, or as late as the kernel allows by default."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, int(exact), 0, 0, 0)  # 0: the default

@@ -4,14 +4,22 @@ They refer to their queues and to what they work on, and to no `Runtime`: one th
 more is collected, and `Threads.stop` ends them.
 """
 
+from __future__ import annotations
+
 import threading
 from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from ..control.watchdog import abort_on
 from ..scheduling.waiting import WakeEvent
 from .crew import ALONE, HELPED
 from .priority import set_exact_timers, take_short_slices
 from .workers import CoreTokens, Workers
+
+if TYPE_CHECKING:
+    from ..scheduling.job import Job
+    from ..scheduling.scheduler import Scheduler
+    from ..scheduling.waiting import Waiting
 
 SIGNAL_LATENCY_S = 0.2
 
@@ -28,15 +36,17 @@ class Threads:
         Nice value added to the workers; see `Workers`.
     """
 
-    def __init__(self, scheduler, workers, nice):
+    def __init__(self, scheduler: Scheduler, workers: int, nice: int) -> None:
         self._scheduler = scheduler
         self._count = workers
         self._nice = nice
-        self._jobs = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Job, Waiting, list[Any], WakeEvent] | None] = SimpleQueue()
         self._core_tokens = CoreTokens(workers)
-        self._thread = self._pool = self._helpers = None
+        self._thread: threading.Thread | None = None
+        self._pool: Workers | None = None
+        self._helpers: Workers | None = None
 
-    def workers(self, crew, wait):
+    def workers(self, crew: str, wait: str) -> Workers | None:
         """Return the workers of a crew (see `crew`) for a job that waits this way, or None."""
         if crew == ALONE:
             return None
@@ -53,14 +63,15 @@ class Threads:
         self._pool.core_tokens = self._core_tokens if wait == "block" else None
         return self._pool
 
-    def run(self, job, waiting):
+    def run(self, job: Job, waiting: Waiting) -> Any:
         """Run a job to its end, on the communicator thread; returns the error of all ranks or None.
 
         The job ends first, whatever is raised in the calling thread meanwhile.
         """
-        outcome, done = [], WakeEvent()
+        outcome: list[Any] = []
+        done = WakeEvent()
         self._jobs.put((job, waiting, outcome, done))
-        raised = None
+        raised: BaseException | None = None
         while not outcome:
             try:
                 # A signal just before the sleep does not end it: look now and then.
@@ -72,15 +83,15 @@ class Threads:
             raise raised
         return outcome[0]
 
-    def stop(self):
+    def stop(self) -> None:
         """Have the threads end, without waiting for them. No job may be running."""
         self._jobs.put(None)
         for workers in filter(None, (self._pool, self._helpers)):
             workers.end()
 
-    def close(self):
+    def close(self) -> None:
         """Stop the threads and join them."""
-        if self._pool is not None:
+        if self._pool is not None and self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
             self._pool.close()
@@ -88,7 +99,7 @@ class Threads:
             self._helpers.close()
 
 
-def _communicate(jobs, scheduler):
+def _communicate(jobs: SimpleQueue[Any], scheduler: Scheduler) -> None:
     """Run jobs, one after another, until None."""
     take_short_slices()
     exact = False

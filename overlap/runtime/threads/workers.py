@@ -8,11 +8,15 @@ anything else, except, in `block` mode, on a core token: there are N of them for
 communicator thread, so that never more than N threads keep a core busy.
 """
 
+from __future__ import annotations
+
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from queue import SimpleQueue
+from typing import Any
 
 import threadpoolctl
 
@@ -29,15 +33,15 @@ def worker_index() -> int:
 class CoreTokens:
     """N places for N workers and the communicator: who computes or spins holds one."""
 
-    def __init__(self, count, queue=SimpleQueue):
+    def __init__(self, count: int, queue: Callable[[], Any] = SimpleQueue) -> None:
         self._free = queue()
         for _ in range(count):
             self._free.put(None)
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._free.get()
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self._free.put(None)
 
 
@@ -59,15 +63,16 @@ class ReadySteps:
         Called when a step is ready: has a thread look that takes steps besides. Set between pipelines only.
     """
 
-    def __init__(self, on_error, queue=SimpleQueue):
-        self.core_tokens = self.wake = None
+    def __init__(self, on_error: Callable[[BaseException], object], queue: Callable[[], Any] = SimpleQueue) -> None:
+        self.core_tokens: CoreTokens | None = None
+        self.wake: Callable[[], object] | None = None
         self._on_error = on_error
-        self._ready = []
+        self._ready: list[tuple[int, int, Callable[[], object]]] = []
         self._lock = threading.Lock()
         self._tokens = queue()
         self._sequence = 0
 
-    def submit(self, turn, task):
+    def submit(self, turn: int, task: Callable[[], object]) -> None:
         """Make `task` ready; among ready tasks the one with the smallest `turn` goes first."""
         with self._lock:
             self._sequence += 1
@@ -76,7 +81,7 @@ class ReadySteps:
         if self.wake is not None:
             self.wake()
 
-    def take_step(self):
+    def take_step(self) -> bool:
         """Run the first ready task in the calling thread; False if none is ready."""
         task = self._next()
         if task is None:
@@ -84,15 +89,15 @@ class ReadySteps:
         task()
         return True
 
-    def _next(self):
+    def _next(self) -> Callable[[], object] | None:
         with self._lock:
             return heappop(self._ready)[2] if self._ready else None
 
-    def stop(self):
+    def stop(self) -> None:
         """Have one worker leave `work`. Nothing may be ready or running."""
         self._tokens.put(False)
 
-    def work(self):
+    def work(self) -> None:
         """Run ready tasks, one after another, until `stop`."""
         while self._tokens.get():
             task = self._next()
@@ -125,7 +130,7 @@ class Workers(ReadySteps):
         As of `ReadySteps`.
     """
 
-    def __init__(self, indices, nice, on_error):
+    def __init__(self, indices: range, nice: int, on_error: Callable[[BaseException], object]) -> None:
         super().__init__(on_error)
         self._threads = [
             threading.Thread(target=self._run, args=(index, nice), daemon=True, name=f"worker {index}")
@@ -134,19 +139,19 @@ class Workers(ReadySteps):
         for thread in self._threads:
             thread.start()
 
-    def end(self):
+    def end(self) -> None:
         """Have all threads end, without waiting for them. Nothing may be ready or running."""
         for _ in self._threads:
             self.stop()
 
-    def close(self):
+    def close(self) -> None:
         """Stop and join the threads. Nothing may be ready or running."""
         self.end()
         for thread in self._threads:
             thread.join()
         self._threads = []
 
-    def _run(self, index, nice):
+    def _run(self, index: int, nice: int) -> None:
         _here.index = index
         be_nice(nice)
         # OpenMP keeps its thread count per thread; it ends with this one.
@@ -158,12 +163,12 @@ class Workers(ReadySteps):
 # counted: set by the first runtime that opens, restored by the last one that closes.
 _pools_lock = threading.Lock()
 _pools_users = 0
-_pools_limit = None
-_pools_known = -1, None  # modules when they were looked for, and what finds them
+_pools_limit: Any = None
+_pools_known: tuple[int, Any] = (-1, None)  # modules when they were looked for, and what finds them
 
 
 @contextmanager
-def single_threaded_pools():
+def single_threaded_pools() -> Iterator[None]:
     """Limit BLAS, OpenMP and FFTW pools to one thread each; restore them at the last exit."""
     global _pools_users, _pools_limit
     with _pools_lock:
@@ -182,17 +187,15 @@ def single_threaded_pools():
                 _pools_limit = None
 
 
-def _pools():
-    """Return the pools of all libraries that are loaded, looked for again when there are other modules: that reads a
-    long file.
-    """
+def _pools() -> Any:
+    """Return the pools of all libraries that are loaded, looked for again when there are other modules."""
     global _pools_known
     if _pools_known[0] != len(sys.modules):
         _pools_known = len(sys.modules), threadpoolctl.ThreadpoolController()
     return _pools_known[1]
 
 
-def _limit_pyfftw(threads):
+def _limit_pyfftw(threads: int | None) -> int | None:
     """Set the default thread count of pyfftw, if the program uses it; returns the previous one."""
     pyfftw = sys.modules.get("pyfftw")
     if pyfftw is None or threads is None:
