@@ -118,6 +118,12 @@ def closed_error(name: str, ended: str, forked: bool) -> ClosedError:
     return ClosedError(f"expected an open {name}, received one that was {ended}")
 
 
+def check_process(name: str) -> None:
+    """Raise a `ClosedError` where one cannot be made: MPI belongs to the process that this one was forked from."""
+    if _in_child:
+        raise ClosedError(f"expected a {name} to be made in a process of MPI, received a child that was forked from one")
+
+
 # ---- exceptions that end the process, or a thread --------------------------------------------------
 
 _made: weakref.WeakValueDictionary[int, Resource] = weakref.WeakValueDictionary()
@@ -183,7 +189,12 @@ def ended_by() -> BaseException | None:
     return _hooks.error
 
 
+_in_child = False
+
+
 def _close_in_child() -> None:
+    global _in_child
+    _in_child = True
     _used.clear()
     _hooks.remove()
     for resource in list(_made.values()):

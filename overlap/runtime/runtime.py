@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
 from mpi4py import MPI
 
 from ..errors import InputError, OverlapError, SliceError, ThreadLevelError
-from ..freed import Resource
+from ..freed import Resource, closed_error
 from ..interrupts import held_signals
 from .control.arguments import number_problem, options_problem
 from .control.control import Control
@@ -160,6 +160,11 @@ class Runtime(Resource):
                 self._pools.enter_context(single_threaded_pools())
         if self.control.size > 1:
             self._begun()
+
+    def __enter__(self) -> Self:
+        if self.closed:
+            raise closed_error("Runtime", "closed", self._forked)
+        return self
 
     def close(self) -> None:
         """Join the threads, free the communicators, restore the thread pools (collective).

@@ -38,7 +38,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ...errors import BusyError, InputError, OverlapError, formatted
-from ...freed import closed_error
+from ...freed import check_process, closed_error
 from ...interrupts import held_signals
 from ..requests.requests import AsyncComm
 from . import departure
@@ -90,6 +90,7 @@ class Control:
     frees_after_failure = True  # all ranks may free the communicators when exceptions have ended all of them
 
     def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
+        check_process("runtime")
         self.watchdog = watchdog
         self.running = False
         self.nested = 0
