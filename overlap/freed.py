@@ -121,7 +121,9 @@ def closed_error(name: str, ended: str, forked: bool) -> ClosedError:
 def check_process(name: str) -> None:
     """Raise a `ClosedError` where one cannot be made: MPI belongs to the process that this one was forked from."""
     if _in_child:
-        raise ClosedError(f"expected a {name} to be made in a process of MPI, received a child that was forked from one")
+        raise ClosedError(
+            f"expected a {name} to be made in a process of MPI, received a child that was forked from one"
+        )
 
 
 # ---- exceptions that end the process, or a thread --------------------------------------------------
