@@ -152,7 +152,7 @@ class Plan(Resource):
         """
         self._check_in_use()
         with self.runtime.together("tuning a plan"):
-            self.runtime.preflight(budget_problem(budget_s) or self._tuning.problem(), budget_s=budget_s)
+            self.runtime.preflight(budget_problem(budget_s, progress) or self._tuning.problem(), budget_s=budget_s)
             self._before_tuning_or_balancing()
             self._tuning.forget()
             self._forget_kernels()

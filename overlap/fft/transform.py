@@ -228,7 +228,7 @@ class Transform(Uncopied):
         """
         self.check_in_use()
         with self.runtime.together("tuning a transform"):
-            self.runtime.preflight(budget_problem(budget_s), budget_s=budget_s)
+            self.runtime.preflight(budget_problem(budget_s, progress), budget_s=budget_s)
             tune(self, budget_s, progress)
         assert self.tuned is not None
         return self.tuned

@@ -111,7 +111,8 @@ class VolumePointwise(Fields):
         return self._back, self._forth
 
     def describe(self):
-        """Say what was chosen and what it costs, as text."""
+        """Return what was chosen and what it costs, as text."""
+        self.check_in_use()
         own = sum(field.nbytes for fields in (self._given, self._shared, self._results) for field in fields)
         work = self._back.nbytes + self._forth.nbytes
         return (

@@ -51,7 +51,7 @@ def closed(comm):
         with overlap.Runtime(comm) as runtime:
             for plan in plans_of(runtime):
                 kind = type(plan).__name__
-                transforms = [plan.transform] if kind == "Bracket" else [plan.forward, plan.backward]
+                transforms = [plan.transform] if kind == "Bracket" else [plan.forward, plan.pointwise(lambda a: a)]
                 if used:
                     for transform in transforms:
                         transform(*(spec.wrap(np.ones(spec.shape, spec.dtype)) for spec in transform.inputs))
@@ -191,6 +191,9 @@ def bounded(comm):
                 same_everywhere(comm, str(error))
         with overlap.FFT2(runtime, (8, 8), settings=SETTINGS) as two, overlap.FFT3(runtime, (4, 4, 4)) as three:
             for plan, axes in ((two, 2), (three, 3)):
+                error = raised(overlap.InputError, plan.tune, 1.0, at_end(np.nan, None))
+                assert "progress" in str(error)
+                same_everywhere(comm, str(error))
                 points = (at_end(10**7, 16),) * axes
                 error = raised(overlap.InputError, plan.pointwise, lambda a: a, dealias=points)
                 same_everywhere(comm, str(error))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
         with on_trial(transform, "measuring the speeds of all ranks"):
             transform.configure(settings, count)
             arrays, control = transform.trial_arrays(count), transform.runtime.control
-            once_s = control.maximum(min(seconds(transform, arrays, "compute") for _ in range(2)))
+            once_s = control.maximum(min(_with_meeting_s(transform, arrays) for _ in range(2)))
             runs = max(1, math.ceil(ROUND_S / len(transforms) / max(once_s, 1e-6)))
             load = transform.runtime.load
             for number in range(ROUNDS):
@@ -70,6 +71,13 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
                 found[number] += (load.computing_s - before_s) / runs
             transform.configure(settings)
     return [float(each) for each in found]
+
+
+def _with_meeting_s(transform: Tunable, arrays: tuple) -> float:
+    """Return the seconds of one run with the meeting of all ranks before it, which takes longer than a small run."""
+    started = perf_counter()
+    seconds(transform, arrays, "compute")
+    return perf_counter() - started
 
 
 def whole_s(transforms: Sequence[Tunable]) -> float:

@@ -15,6 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
+from ...errors import repr_of
 from ..engine.fftw import learned, relearn
 from .candidates import Tunable
 from .search import FINALISTS, ROUNDS, planned
@@ -64,10 +65,12 @@ def tune(transform: Tunable, budget_s: float, progress: Progress | None = None) 
     transform.configure(chosen)
 
 
-def budget_problem(budget_s: object) -> str | None:
-    """Say what is wrong with a budget for `tune`, or None."""
+def budget_problem(budget_s: object, progress: object = None) -> str | None:
+    """Return what is wrong with the arguments of `tune`, or None."""
     if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not 0 < budget_s < np.inf:
-        return f"expected budget_s to be a positive number of seconds, received {budget_s!r}"
+        return f"expected budget_s to be a positive number of seconds, received {repr_of(budget_s)}"
+    if progress is not None and not callable(progress):
+        return f"expected progress to be a function or None, received {repr_of(progress)}"
     return None
 
 
