@@ -33,7 +33,11 @@ def _compiled(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
         and values.dtype == x.dtype
         and values.layout == columns.layout == x.layout == "C"
     ):
-        return lambda values, columns, x, first, last: _by_vectors(values, columns, x, first, last)
+
+        def by_vectors(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:  # numba compares signatures
+            return _by_vectors(values, columns, x, first, last)
+
+        return by_vectors
 
     def by_fours(values: Any, columns: Any, x: Any, first: Any, last: Any) -> Any:
         factors, places = values[first:last], columns[first:last]
