@@ -64,7 +64,7 @@ def volume_problem(layout: ArrayLayout, ranks: int) -> str | None:
     return _restore_problem(layout) or choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
 
 
-def _restore_problem(layout):
+def _restore_problem(layout: ArrayLayout) -> str | None:
     if not isinstance(layout.restore, bool):
         return f"expected restore to be True or False, received {shown(layout.restore)}"
     return None

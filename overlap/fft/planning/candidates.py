@@ -63,6 +63,23 @@ class Tunable(Protocol):
         """Bytes of a slice's, or a field's, inputs and outputs on this rank."""
 
 
+class TunableFields(Tunable, Protocol):
+    """What they need besides of a transform of fields."""
+
+    units: int  # of one field
+    can_be_late: bool
+    replans: bool
+
+    def trial_fields(self) -> int:
+        """Return how many fields a measured run has."""
+
+    def message_nbytes(self, chunk: int) -> int:
+        """Return the bytes of the largest piece that leaves this rank."""
+
+    def slot_nbytes(self, chunk: int) -> int:
+        """Return the bytes of one slot's buffers."""
+
+
 class Candidates:
     """What is worth a try for one transform. Making them is collective.
 
@@ -194,7 +211,7 @@ class PlaneCandidates(Candidates):
     hopeless = 2.0  # however wrong the model
     near_tie = 0.98
 
-    def __init__(self, transform, requested):
+    def __init__(self, transform: Tunable, requested: Settings) -> None:
         super().__init__(transform, requested)
         if self.nbytes:
             most = (self.MESSAGE_NBYTES * self.control.size // self.nbytes, self.slices // self.FEWEST_MESSAGES)
@@ -214,14 +231,14 @@ class PlaneCandidates(Candidates):
             )
         )
 
-    def default(self):
+    def default(self) -> Settings:
         wait = self.requested.wait
         if wait == "auto":  # nothing to hide, or nothing to hide it behind
             alone = min(max(1, self.slices), self.workers) == 1
             wait = "off" if alone else "poll"
         return self.settings(wait, self.long if wait == "off" and self.nbytes else self._size, self.deep)
 
-    def planned(self, compute_s, exchange_s):
+    def planned(self, compute_s: float, exchange_s: float) -> list[Settings]:
         deep, shallow = self.deep, self.shallow
         size, smaller, double, quadruple = map(self._times, (1, 0.5, 2, 4))
         return [
@@ -239,17 +256,17 @@ class PlaneCandidates(Candidates):
             )
         ]
 
-    def _times(self, factor):
+    def _times(self, factor: float) -> int:
         """So many times the usual slices per message, unless their number was requested."""
         return self.requested.chunk or max(1, min(self.slices, int(factor * self._size)))
 
-    def count(self, entrants, share, nbytes):
-        filled = max(3 * entrant.depth * entrant.chunk for entrant in entrants)
+    def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:
+        filled = max(3 * (entrant.depth or 1) * (entrant.chunk or 1) for entrant in entrants)
         return self.control.maximum(
             min(self.slices, max(filled, int(share * self.slices)), max(1, nbytes // self.transform.nbytes_of_arrays()))
         )
 
-    def efforts(self):
+    def efforts(self) -> tuple[str, ...]:
         return () if self.requested.effort else ("patient",)
 
 
@@ -263,10 +280,12 @@ class FieldCandidates(Candidates):
     RESERVE = 1.2  # what goes early must keep the link busy for so many times C
     LITTLE = 0.1  # of a field: not worth the work memory that late exchanges take
 
+    transform: TunableFields
+
     hopeless = np.inf  # the model knows one stage, not how several follow each other
     near_tie = 0.99
 
-    def __init__(self, transform, requested):
+    def __init__(self, transform: TunableFields, requested: Settings) -> None:
         super().__init__(transform, requested)
         units = self.slices_of_one = max(1, transform.units)
         unit_nbytes = max(1, *self._more)
@@ -281,16 +300,16 @@ class FieldCandidates(Candidates):
         self.parts = transform.trial_fields(), short, long
         self.sizes = sorted(self._sizes, key=lambda chunk: abs(np.log(chunk / self._middle)))
 
-    def _nbytes_here(self):
+    def _nbytes_here(self) -> list[int]:
         return [*super()._nbytes_here(), self.transform.message_nbytes(1)]
 
-    def default(self):
+    def default(self) -> Settings:
         wait = self.requested.wait
         if wait == "auto":  # nothing to hide, or nothing to hide it behind
             wait = "off" if self.workers == 1 else "poll"
         return self._with_slots(wait, self.long if wait == "off" else self._middle, self.requested.late or 0.0)
 
-    def planned(self, compute_s, exchange_s):
+    def planned(self, compute_s: float, exchange_s: float) -> list[Settings]:
         requested, sizes, middle = self.requested, self._sizes, self._middle
         shallow = self.shallow
         late = requested.late or 0.0
@@ -309,27 +328,27 @@ class FieldCandidates(Candidates):
             found += [self._with_slots("poll", size, share) for size in sizes[-2:]]
         return found
 
-    def _with_slots(self, wait, chunk, late):
+    def _with_slots(self, wait: str, chunk: int, late: float) -> Settings:
         """Give settings as many slots as their memory allows, if none were requested (collective)."""
         if wait == "off":  # has one
             return self.settings(wait, chunk, 1, late)
         return self.settings(wait, chunk, self.requested.depth or self._slots[chunk], late)
 
     @cached_property
-    def _slots(self):
+    def _slots(self) -> dict[int, int]:
         """Slots by slices per message (collective)."""
         chunks = sorted({*self._sizes, self.long})
         nbytes = self.transform.nbytes_of_arrays() // self.SLOTS_SHARE
         slots = [min(self.deep, max(self.shallow, nbytes // self.transform.slot_nbytes(chunk))) for chunk in chunks]
         return dict(zip(chunks, self._of_all_ranks(slots)))
 
-    def count(self, entrants, share, nbytes):
+    def count(self, entrants: list[Settings], share: float, nbytes: int) -> int:
         return self.parts[0]  # they fill any pipeline
 
-    def efforts(self):
+    def efforts(self) -> tuple[str, ...]:
         return () if self.requested.effort or not self.transform.replans else ("patient",)
 
-    def late_shares(self, best):
+    def late_shares(self, best: Settings) -> list[Settings]:
         if best.wait != "poll" or self.requested.late is not None or not self.transform.can_be_late:
             return []
         return [replace(best, late=late) for late in LATE if late != best.late]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ...runtime import Runtime
+from ...runtime.control.control import Control
 from ...timing.alltoall import alltoall_s
 from ...timing.messages import LatencyBandwidth, fit_message_time
 
@@ -41,7 +42,7 @@ def near_grids(runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> li
     link = link_of(runtime)
     points, itemsize = nz * ny * nx, np.dtype(dtype).itemsize
 
-    def cost(grid):
+    def cost(grid: tuple[int, int]) -> tuple[bool, float, int]:
         P, Q = grid
         empty = max(nx < P, ny < P, ny < Q, nz < Q)
         return empty, alltoall_s(points, grid, link, itemsize), P
@@ -62,7 +63,7 @@ def link_of(runtime: Runtime) -> LatencyBandwidth:
     return link
 
 
-def _measured(control) -> LatencyBandwidth:
+def _measured(control: Control) -> LatencyBandwidth:
     """Latency and bandwidth of an all-to-all, alike on all ranks."""
     if control.size == 1:
         return LatencyBandwidth(0.0, 1.0)

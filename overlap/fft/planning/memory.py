@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,12 @@ def clear() -> int:
     return len(paths)
 
 
-def _unfinished(place):
+def _unfinished(place: Path) -> Iterator[Path]:
     """Files that are being written, or that a writer left which was killed."""
     return place.glob(".*.plan.js*.partial")
 
 
-def _write(path, entry):
+def _write(path: Path, entry: dict[str, Any]) -> None:
     """Write a file of the cache; an `OSError` or `InputError` if that fails."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = not path.exists()
@@ -78,7 +79,7 @@ def _write(path, entry):
         _drop_oldest(path.parent)
 
 
-def _drop_oldest(place):
+def _drop_oldest(place: Path) -> None:
     """Remove what has not been used for the longest time, and what killed writers have left."""
     with store.locked(str(place)):  # nobody writes meanwhile
         ages = []

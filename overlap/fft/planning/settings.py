@@ -55,9 +55,10 @@ class Settings:
     effort: str | None = None
     late: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         # numpy's numbers become Python's: records that are equal look alike, to all ranks and in files.
-        for names, kind, made in ((COUNTS, Integral, int), (("late",), Real, float)):
+        kinds: Any = (COUNTS, Integral, int), (("late",), Real, float)
+        for names, kind, made in kinds:
             for name in names:
                 value = getattr(self, name)
                 if isinstance(value, kind) and not isinstance(value, bool):

@@ -16,6 +16,7 @@ from time import perf_counter
 import numpy as np
 
 from ...errors import repr_of
+from ...runtime.control.control import Control
 from ..engine.fftw import learned, relearn
 from .candidates import Tunable
 from .search import FINALISTS, ROUNDS, planned
@@ -172,7 +173,7 @@ class _Search:
 class _Clock:
     """The time that tuning takes, the same on all ranks."""
 
-    def __init__(self, control, budget_s: float, progress: Progress | None) -> None:
+    def __init__(self, control: Control, budget_s: float, progress: Progress | None) -> None:
         self.budget_s = budget_s
         self._control = control
         self._progress = progress if control.rank == 0 else None

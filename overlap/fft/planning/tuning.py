@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from mpi4py import MPI
 from numpy.typing import DTypeLike
@@ -17,6 +18,7 @@ from numpy.typing import DTypeLike
 from ...arrays import Weights, checked
 from ...errors import InputError
 from ...runtime import Runtime
+from ...runtime.control.control import Control
 from ...timing.processor import cpu_model
 from ..engine import fftw as local
 from ..engine.wisdom import joined
@@ -87,7 +89,7 @@ class Tuning:
                         )
                 self.grid = self._grid_of(self._entry)
 
-    def _grid_of(self, entry):
+    def _grid_of(self, entry: dict[str, Any]) -> tuple[int, int] | None:
         """Return the grid of an entry, whose ranks are this plan's."""
         grid = entry.get("grid")
         if grid is not None and grid[0] * grid[1] != self._plan["ranks"]:
@@ -180,7 +182,7 @@ def path_of(tuning: object) -> object:
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
-def machine(control) -> dict:
+def machine(control: Control) -> dict:
     """Tell what else a tuned plan depends on (collective; the same on all ranks).
 
     ``link`` is the environment's OVERLAP_LINK: what joins the hosts, where their names do not tell.
