@@ -83,6 +83,7 @@ class Pipeline(Uncopied):
         self.wait = options.wait
         # To make a pipeline is no collective: what is wrong with it here, all ranks are told by its
         # first call.
+        problem = problem or _functions_problem(program, buffers, skeleton)
         self._error: BaseException | None = None if problem is None else InputError(problem)
         self.slots = [None] * options.depth
         if buffers is not None and problem is None:
@@ -303,6 +304,17 @@ def _made_slots(buffers: Callable[[], Any], depth: int, comms: list[Any]) -> lis
                 request.of_slots = likes.setdefault((which, place), {})
                 request.of_slots[id(slots[-1])] = request
     return slots
+
+
+def _functions_problem(program: Any, buffers: Any, skeleton: Any) -> str | None:
+    """Return what is wrong with what a pipeline is made of, as text, or None."""
+    if not callable(program):
+        return f"expected a coroutine function as program, received {repr_of(program)}"
+    if buffers is not None and not callable(buffers):
+        return f"expected buffers to be a function that makes a slot's, or None, received {repr_of(buffers)}"
+    if skeleton is None or callable(skeleton) or (isinstance(skeleton, str) and skeleton == "agree"):
+        return None
+    return f'expected skeleton to be a coroutine function, "agree" or None, received {repr_of(skeleton)}'
 
 
 def _listed(slices: Iterable[Any]) -> tuple[list[Any], BaseException | None]:

@@ -11,13 +11,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from numbers import Integral
 from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
 from mpi4py import MPI
 
-from ..errors import InputError, OverlapError, SliceError, ThreadLevelError
+from ..errors import InputError, OverlapError, SliceError, ThreadLevelError, repr_of
 from ..freed import Resource, closed_error
 from ..interrupts import held_signals
 from .control.arguments import number_problem, options_problem
@@ -122,6 +123,17 @@ class Runtime(Resource):
             or number_problem("deadline_s", deadline_s, positive=True, none=True)
             or number_problem("entry_deadline_s", entry_deadline_s, positive=True, none=True)
             or number_problem("nice", nice)
+            or _missing(workers=workers, depth=depth, wait=wait, agree_every=agree_every)
+            or (
+                None
+                if isinstance(nice, Integral) and nice < 40
+                else f"expected nice to be an integer below 40, received {nice!r}"
+            )
+            or (
+                None
+                if trace is None or isinstance(trace, bool | Trace)
+                else f"expected trace to be a Trace, True, False or None, received {repr_of(trace)}"
+            )
         )
         if problem is None:  # numpy's integers become Python's
             workers, depth, agree_every = map(int, (workers, depth, agree_every))
@@ -241,6 +253,8 @@ class Runtime(Resource):
 
     def wrap(self, comm: MPI.Comm) -> AsyncComm:
         """Make an awaitable communicator of any mpi4py communicator (collective over it)."""
+        if not isinstance(comm, MPI.Comm):
+            raise InputError(f"expected a communicator of mpi4py, received {repr_of(comm)}")
         with held_signals():
             return self.control.wrap(comm)
 
@@ -265,6 +279,8 @@ class Runtime(Resource):
         """
         from .requests.async_collectives import making  # numba takes a second to import
 
+        if comm is not None and not isinstance(comm, AsyncComm):
+            raise InputError(f"expected a communicator of a runtime, or None, received {repr_of(comm)}")
         with held_signals():
             return self.control.wrap((comm or self.comm).source, making(max_nbytes))
 
@@ -350,6 +366,8 @@ class Runtime(Resource):
                 independent=independent,
             )
         problem = options_problem(depth=depth, wait=wait, in_flight=in_flight, polls=polls)
+        if problem is None and not isinstance(independent, bool):
+            problem = f"expected independent to be True or False, received {repr_of(independent)}"
         if problem is not None:
             depth = wait = in_flight = polls = None
         depth = depth or self.depth
@@ -409,6 +427,8 @@ class Runtime(Resource):
         problem, agreed
             As of `preflight`, checked at the beginning.
         """
+        if problem is None and undo is not None and not callable(undo):
+            problem, undo = f"expected undo to be a function or None, received {repr_of(undo)}", None
         with together(self.control, what, undo, problem, agreed):
             yield
 
@@ -464,6 +484,13 @@ class Runtime(Resource):
         if isinstance(error, SliceError) and error.rank != control.rank:
             cause = None  # what has failed here, if anything, came of what failed there, or at the same time
         raise error from cause
+
+
+def _missing(**arguments: Any) -> str | None:
+    """Return what is wrong with arguments that may not be None, as text, or None."""
+    return next(
+        (f"expected a value of {name}, received None" for name, value in arguments.items() if value is None), None
+    )
 
 
 class _Running:

@@ -32,7 +32,8 @@ def together(
                 control.meet(f"the end of {what}")
         except BaseException as error:
             try:
-                if not control.is_known(error):
+                # An inner block may have ended the control, with the same error on all ranks.
+                if not control.closed and not control.is_known(error):
                     control.meet(what, error=error)
                 raise
             finally:

@@ -136,6 +136,8 @@ class Agreements:
         operation = item.operation if isinstance(item, Start) else item
         if well and isinstance(operation, Operation):
             shared, comm_weight = operation.shared(), operation.comm.weight
+            if problem := operation.problem():
+                shared = operation.name, problem
             text = f"{operation.name} on communicator {operation.comm.number}"
             if operation is not item:
                 text = f"the start of {text}"

@@ -106,6 +106,7 @@ class Operation(Request):
     shared = signatures.shared
     described = signatures.described
     sent = signatures.sent
+    problem = signatures.problem
 
     def on_scratch(self, resources: object = None) -> Operation:
         """Make the same operation, for the slot with these buffers, on buffers of its own: it moves no user's data."""
@@ -204,7 +205,7 @@ class Persistent(Operation):
         Its like for every slot of a pipeline, if it was made with the buffers of one: by the `id` of a slot's buffers.
     """
 
-    __slots__ = ("_to_nobody", "of_slots", "request")
+    __slots__ = ("_to_nobody", "of_slots", "refused", "request")
 
     def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(comm, name, args, kwargs)
@@ -212,11 +213,15 @@ class Persistent(Operation):
         self.of_slots: dict[int, Persistent] = {}
         self.awaited = True  # to make one, and not to use it, is no mistake
         self.request: Any = None
+        self.refused: Exception | None = None
         self.renew()
 
     def renew(self) -> None:
         """Hand the arguments to MPI, for the communicator as it is now."""
-        self.request = getattr(self.comm._handle, self.name + "_init")(*self.args, **self.kwargs)
+        try:
+            self.request = getattr(self.comm._handle, self.name + "_init")(*self.args, **self.kwargs)
+        except Exception as error:  # on this rank alone, perhaps: all hear of it in the first call that awaits it
+            self.refused = error
 
     def free(self) -> None:
         """Free MPI's request."""
@@ -225,6 +230,8 @@ class Persistent(Operation):
         self.request = None
 
     def make(self, blocking: bool) -> None:
+        if self.refused is not None:
+            raise self.refused
         # As of `Operation`: the call and the note that it was made are one.
         if self._to_nobody:
             # MPICH's Testsome, by which a runtime polls, never reports a persistent request to nobody.

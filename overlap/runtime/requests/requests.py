@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ...errors import InputError, formatted
 from ...uncopied import Uncopied
 from . import signatures
 from .agreement import weight
@@ -135,6 +136,7 @@ async def stagger(number: int, depth: int) -> None:
     depth : int
         Slots of the pipeline.
     """
+    number, depth = index(number), index(depth)
     if number < depth and number % 2:
         await take_turn()
 
@@ -211,11 +213,26 @@ class AsyncComm(Uncopied):
 
         Returns None on ranks that give ``MPI.UNDEFINED`` as their color.
         """
+        getattr(self._wrap, "__self__").check_idle()  # noqa: B009
+        problem = None
+        try:
+            color, key = index(color), index(key)
+        except Exception as error:
+            problem = f"expected integers as color and key, received others: {formatted(error)[0]}"
+        self._agree(problem)
         return self._wrap(lambda: self._source.Split(color, key))
+
+    def _agree(self, problem: str | None) -> None:
+        """Raise an `InputError` on all ranks of the communicator where one has a problem (collective over it)."""
+        for rank, found in enumerate(self._source.allgather(problem)):
+            if found is not None:
+                raise InputError(f"rank {rank}: {found}")
 
     def _kept(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Persistent:
         """Make a persistent request: outside of pipelines, by the calling thread."""
         self.runtime.control.check_idle()
+        if name not in ("Send", "Ssend", "Recv"):
+            self._agree(signatures.problem(Operation(self, name, args, kwargs)))
         request = Persistent(self, name, args, kwargs)
         self.persistent.append(request)
         return request

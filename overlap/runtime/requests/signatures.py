@@ -11,9 +11,12 @@ way, it says less. So a right program never fails by it.
 from __future__ import annotations
 
 from operator import index
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+
+from ...errors import formatted
 
 _EXCHANGE = ("sendbuf", "recvbuf")
 _ROOTED = (*_EXCHANGE, "root")
@@ -81,6 +84,8 @@ _SIZED_BY = {
 }
 # Of all ranks' blocks: there a count that is given is one block's.
 _BLOCKS = {"Allgather": "recvbuf", "Alltoall": "recvbuf", "Gather": "recvbuf", "Scatter": "sendbuf"}
+# Looked at on the root alone.
+_AT_ROOT = {"Gather": "recvbuf", "Gatherv": "recvbuf", "Reduce": "recvbuf", "Scatter": "sendbuf", "Scatterv": "sendbuf"}
 _ONE_BLOCK = frozenset(("Gather", "Scatter"))  # what all ranks share is the size of one
 _RECEIVED = frozenset(("Allgather", "Alltoall", "Allreduce"))
 _OWN = frozenset(name for name in PARAMETERS if name.startswith(("Neighbor", "Send", "Ssend", "Recv")))
@@ -162,8 +167,11 @@ def alike(one, other) -> bool:
     return one.terms() == other.terms()
 
 
-def shared(operation) -> tuple | None:
-    """Tell what all ranks must have in common besides the communicator; None if that is nothing."""
+def shared(operation: Any) -> tuple[Any, ...] | None:
+    """Tell what all ranks must have in common besides the communicator; None if that is nothing.
+
+    Arguments that cannot be read have nothing in common with those of other ranks, which are told what is wrong.
+    """
     name, args = operation.name, operation.args
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -171,9 +179,46 @@ def shared(operation) -> tuple | None:
         received = args[1]
         if type(received) is np.ndarray:  # the usual spelling
             return name, _TYPE_NAMES.get(received.dtype) or _type_name(received.dtype), received.nbytes, 0, "SUM"
-    given = arguments(operation)
-    kind, nbytes = _message(operation, given)
-    return (name, kind, nbytes, index(given.get("root") or 0), _op_name(given.get("op", MPI.SUM)))
+    try:
+        given = arguments(operation)
+        kind, nbytes = _message(operation, given)
+        return (name, kind, nbytes, index(given.get("root") or 0), _op_name(given.get("op", MPI.SUM)))
+    except Exception as error:
+        return name, formatted(error)[0]
+
+
+def problem(operation: Any) -> str | None:
+    """Return why MPI would refuse the call on this rank, as text, or None; not everything that is wrong is found.
+
+    While a program is learned nothing else tells what a slice that fails would have awaited: other ranks would be in
+    the call.
+    """
+    names = PARAMETERS[operation.name]
+    own = {*names[: len(operation.args)], *operation.kwargs}
+    if len(operation.args) > len(names) or not own <= set(names):
+        given = f"{len(operation.args)} and {', '.join(operation.kwargs)}"
+        return f"expected the arguments {', '.join(names)}, received {given}"
+    optional = _DEFAULTS.keys() - (() if operation.name == "Sendrecv" else {"recvbuf"})
+    if missing := [name for name in names if name not in own and name not in optional]:
+        return f"expected the arguments {', '.join(names)}, received none for {', '.join(missing)}"
+    try:
+        values = arguments(operation)
+        elsewhere = "root" in values and index(values["root"]) != operation.comm.rank
+        peers = [values[name] for name in ("dest", "source") if name in values]
+        for name in own - {"status"}:
+            value = values[name]
+            if name in _BUFFERS:
+                if not (elsewhere and name == _AT_ROOT.get(operation.name)) and MPI.PROC_NULL not in map(index, peers):
+                    _layout(value)
+            elif name == "op":
+                _op_name(value)
+            elif name == "recvcounts":
+                _numbers(value)
+            else:
+                index(value)
+    except Exception as error:
+        return formatted(error)[0]
+    return None
 
 
 def sent(operation) -> int:
@@ -304,6 +349,8 @@ def _numbers(part):
 def _type_name(dtype):
     name = _TYPE_NAMES.get(dtype)
     if name is None:
+        if dtype.kind in "OU":
+            raise TypeError(f"expected an array of numbers, received one of {dtype}")
         name = _TYPE_NAMES[dtype] = f"{dtype.kind}{dtype.itemsize}"
     return name
 
