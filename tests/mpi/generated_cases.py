@@ -1,0 +1,326 @@
+"""Cases made of the public names: every object after its end, every call with every argument bad on one rank.
+
+All problems of a case are collected; it fails with the list of them. A row that hangs ends the processes, by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from generated import (
+    Call,
+    Lab,
+    Subject,
+    Watch,
+    arguments_of,
+    called,
+    members_of,
+    representative,
+    wrong_arguments,
+)
+from generated_recipes import ARGUMENTS, LEGAL, SUBJECTS
+from mpi4py import MPI
+
+import overlap
+
+ROW_S = 20.0  # for a row, on a busy machine
+FIRST = 6.0  # times as long for what compiles
+WRONG = (overlap.OverlapError, TypeError, ValueError, LookupError, ArithmeticError)  # of calls that concern one rank
+
+
+def subjects_of(area: str) -> Iterator[tuple[str, Subject]]:
+    """The subjects of an area, or the one with that name."""
+    for each, subjects in SUBJECTS.items():
+        for subject in subjects:
+            if area in (each, subject.name):
+                yield each, subject
+
+
+# ---- after the end -----------------------------------------------------------------------------
+
+
+def closed(comm: MPI.Intracomm, area: str, first: int = 0, row_s: float = ROW_S) -> None:
+    """After its end every public method, operator and property of an object raises `ClosedError` with its name."""
+    lab, problems, number = Lab(comm), [], 0
+    with Watch(row_s) as watch:
+        for _, subject in subjects_of(area):
+            if subject.close is None or subject.functions:
+                continue
+            for used in (False, True):
+                number += 1
+                if number < first:
+                    continue
+                watch.row(f"{number}: {subject.name} closed {'after' if used else 'before'} a first use", FIRST)
+                problems += [
+                    f"{subject.name}{'' if used else ', never used'}: {text}" for text in _closed(lab, subject, used)
+                ]
+    _end(lab, problems)
+
+
+def _closed(lab: Lab, subject: Subject, used: bool) -> list[str]:
+    one = lab.one = subject.make(lab)
+    members = members_of(subject.kind or type(one))
+    attempts: dict[str, Callable[[], object]] = {}
+    problems = []
+    for name, member in members.items():
+        if name in subject.working or name in subject.internal:
+            continue
+        if isinstance(member, property):
+            attempts[name] = lambda name=name: getattr(one, name)
+        elif name in ("__enter__", "__len__", "__iter__", "__await__", "__bool__"):
+            attempts[name] = lambda name=name: getattr(one, name)()
+        elif name not in subject.calls:
+            problems.append(f"{name} has no recipe")
+        else:
+            call, function = subject.calls[name], subject.function(one, name)
+            arguments = arguments_of(call, function, lab, one, ARGUMENTS)
+            attempts[name] = lambda call=call, name=name, arguments=arguments: _begun(
+                called(call, subject.function(one, name), lab, arguments)
+            )
+    if used:
+        if callable(subject.use):
+            subject.use(lab, one)
+        for name in () if callable(subject.use) else subject.use:
+            call, function = subject.calls[name], subject.function(one, name)
+            call.done(called(call, function, lab, arguments_of(call, function, lab, one, ARGUMENTS)))
+    subject.close(lab, one)
+    for name, attempt in attempts.items():
+        try:
+            result = attempt()
+        except overlap.ClosedError as error:
+            if not any(word in str(error) for word in subject.words):
+                problems.append(f"{name} says {error}, which names none of {subject.words}")
+        except BaseException as error:
+            problems.append(f"{name} raises {type(error).__name__}: {str(error)[:150]}")
+        else:
+            problems.append(f"{name} returns {_short(result)}")
+    for what, again in (("repr", lambda: repr(one)), ("the end, again,", lambda: again_closed(lab, subject, one))):
+        try:
+            again()
+        except BaseException as error:
+            problems.append(f"{what} raises {type(error).__name__}: {error}")
+    return problems
+
+
+def again_closed(lab: Lab, subject: Subject, one: Any) -> None:
+    """Close what is closed, by all names that it has for that."""
+    for name in ("close", "free", "destroy"):
+        if hasattr(one, name) and name not in subject.internal:
+            getattr(one, name)()
+    if hasattr(one, "__exit__"):
+        one.__exit__(None, None, None)
+
+
+def _begun(result: Any) -> Any:
+    """The result; of a coroutine function, what its first step gives."""
+    if inspect.iscoroutine(result):
+        with contextlib.closing(result):
+            return result.send(None)
+    return result
+
+
+# ---- one bad argument --------------------------------------------------------------------------
+
+
+class _Problems(list[str]):
+    """What is wrong; each is told at once too, as a later row may end the process."""
+
+    def __init__(self, tells: bool) -> None:
+        self._tells = tells
+
+    def append(self, text: str) -> None:
+        super().append(text)
+        if self._tells:
+            print(f"row fails: {text}", file=sys.stderr, flush=True)
+
+
+class _Rows:
+    """All rows of a subject, one after the other."""
+
+    def __init__(self, lab: Lab, subject: Subject) -> None:
+        self.lab, self.subject = lab, subject
+        self.one: Any = None
+        self.made = False
+
+    def fresh(self) -> Any:
+        """The object of the next call."""
+        if not self.made:
+            self.one, self.made = self.subject.make(self.lab), True
+            self.lab.one = self.one
+        return self.one
+
+    def end(self, well: bool = True) -> None:
+        """Let go of the object; where ranks differ there is no way to free it."""
+        if self.made and well and self.subject.close is not None:
+            self.subject.close(self.lab, self.one)
+        elif self.made:
+            self.lab.lost.append(self.one)
+        self.one, self.made = None, False
+
+    def problem(
+        self, name: str, call: Call, bad: Callable[[], dict[str, Any]], everyone: bool, allowed: bool
+    ) -> str | None:
+        """What is wrong with what a row does, on any rank; None if nothing is."""
+        lab = self.lab
+        self.fresh()
+        function = self.subject.function(self.one, name)
+        try:
+            arguments = bad() if lab.last or everyone else self.arguments(name, call)
+            told, result = _outcome(call, function, lab, arguments)
+        except LookupError as error:
+            told, result = ("LookupError", str(error)), None
+        every = lab.gathered(told)
+        wrong = self._judged(every, call, everyone, allowed)
+        if every[lab.rank] is None and (call.local or not any(every)):
+            try:
+                if wrong is None:
+                    call.right(lab, self.one, arguments, result)
+                call.done(result)
+            except Exception as error:
+                wrong = f"the result is wrong: {str(error)[:200]}"
+        if wrong is not None:
+            lab.lost.append(result)
+        wrong = _first(lab.gathered(wrong))
+        self.end(wrong is None) if wrong is not None or (self.subject.once and every[-1] is not None) else None
+        return wrong
+
+    def _judged(self, every: list[Any], call: Call, everyone: bool, allowed: bool) -> str | None:
+        last = every[-1]
+        if call.local and not everyone:
+            if others := [one for one in every[:-1] if one is not None]:
+                return f"a rank with good arguments raises {others[0]}"
+        elif any(one != last for one in every):
+            return f"ranks differ: {'; '.join(map(_told, every))}"
+        if last is None:
+            return None if allowed else "is accepted"
+        kind, text, mro, named = last if len(last) == 4 else (*last, (), True)
+        expected = WRONG if call.local or everyone else (overlap.OverlapError,)
+        if not any(one.__name__ in mro for one in expected) and not (kind == "Refused" and (call.local or everyone)):
+            return f"raises {kind}: {text[:200]}"
+        if not (call.local or everyone or named):
+            return f"does not name the rank: {kind}: {text[:200]}"
+        return None
+
+    def good(self, name: str, call: Call) -> str | None:
+        """What is wrong with the next good call."""
+        lab = self.lab
+        problem = None
+        try:
+            function = self.subject.function(self.fresh(), name)
+            arguments = self.arguments(name, call)
+            result = called(call, function, lab, arguments)
+            call.right(lab, self.one, arguments, result)
+            call.done(result)
+        except BaseException as error:
+            problem = f"the next good call: {type(error).__name__}: {str(error)[:300]}"
+            if not isinstance(error, overlap.OverlapError):
+                problem += traceback.format_exc()
+        problem = _first(lab.gathered(problem))
+        if problem:
+            self.end(False)
+        return problem
+
+    def arguments(self, name: str, call: Call) -> dict[str, Any]:
+        """Good arguments, new ones."""
+        function = self.subject.function(self.fresh(), name)
+        return arguments_of(call, function, self.lab, self.one, ARGUMENTS)
+
+
+def bad_arguments(comm: MPI.Intracomm, area: str, first: int = 0, every: bool = False, row_s: float = ROW_S) -> None:
+    """A bad argument on one rank is the same error on all ranks, and the next good call is right."""
+    lab, problems, number = Lab(comm), _Problems(comm.rank == 0), 0
+    with Watch(row_s) as watch:
+        for _, subject in subjects_of(area):
+            rows = _Rows(lab, subject)
+            for name, call in subject.calls.items():
+                first_row = number + 1
+                watch.row(f"{first_row}: {subject.name} made for {name}", FIRST)
+                function = subject.function(rows.fresh(), name)
+                good = partial(rows.arguments, name, call)
+                problem = rows.good(name, call) if first_row >= first else None
+                if problem:
+                    problems.append(f"{subject.name}.{name}: {problem}")
+                if call.trusted:
+                    continue
+                for parameter, values in _values(wrong_arguments(function, good())):
+                    row = f"{subject.name}.{name}({parameter}"
+                    values = {
+                        value: none for value, none in values.items() if f"{parameter}={value}" not in call.skipped
+                    }
+                    for value, none in values.items() if every else [representative(row, values)]:
+                        number += 1
+                        if number < first or problem:
+                            continue
+                        text = f"{row}={value})"
+                        watch.row(f"{number}: {text}")
+                        rows.fresh()
+                        allowed = none or bool({parameter, f"{parameter}={value}"} & (call.legal.keys() | LEGAL.keys()))
+                        bad = partial(_bad, function, good, parameter, value)
+                        wrong = rows.problem(name, call, bad, parameter in call.untold, allowed)
+                        if wrong is None and not call.costly:
+                            wrong = rows.good(name, call)
+                        if wrong:
+                            problems.append(f"{text}: {wrong}")
+                if call.costly and number >= first and not problem and (problem := rows.good(name, call)):
+                    problems.append(f"{subject.name}.{name}: {problem}")
+            watch.row(f"{number}: {subject.name} freed")
+            rows.end()
+    if lab.rank == 0:
+        for path in lab.files:
+            Path(path).unlink(missing_ok=True)
+    _end(lab, problems)
+
+
+def _values(wrong: Iterator[tuple[str, str, dict[str, Any], bool]]) -> list[tuple[str, dict[str, bool]]]:
+    """The names of the bad values of every parameter, and whether each is the default."""
+    found: dict[str, dict[str, bool]] = {}
+    for parameter, value, _, none in wrong:
+        found.setdefault(parameter, {})[value] = none
+    return list(found.items())
+
+
+def _bad(
+    function: Callable[..., Any], good: Callable[[], dict[str, Any]], parameter: str, value: str
+) -> dict[str, Any]:
+    """The arguments of a row."""
+    return next(
+        found for one, which, found, _ in wrong_arguments(function, good()) if (one, which) == (parameter, value)
+    )
+
+
+def _outcome(call: Call, function: Callable[..., Any], lab: Lab, arguments: dict[str, Any]) -> tuple[Any, Any]:
+    """What a call ends with: None or its error as all ranks must have it, and its result."""
+    try:
+        return None, called(call, function, lab, arguments)
+    except BaseException as error:
+        text = str(error)
+        named = f"rank {lab.size - 1}" in text or "all ranks" in text or "ranks " in text
+        kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+        text = re.sub(r"\brank \d+", "rank ?", re.sub(r"0x[0-9a-f]+", "0x", text))
+        return (type(error).__name__, text, kinds, named), None
+
+
+def _told(outcome: Any) -> str:
+    return "no error" if outcome is None else f"{outcome[0]}: {outcome[1][:150]}"
+
+
+def _first(problems: list[str | None]) -> str | None:
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _short(result: object) -> str:
+    return " ".join(f"{type(result).__name__} {result!r}".split())[:80]
+
+
+def _end(lab: Lab, problems: list[str]) -> None:
+    found = sorted({re.sub(r"0x[0-9a-f]+", "0x", text) for some in lab.gathered(problems) for text in some})
+    if found:
+        raise AssertionError(f"{len(found)} rows:\n" + "\n".join(found))

@@ -1,0 +1,379 @@
+"""Recipes of the FFTs: plans, transforms, functions, arrays."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from generated import Call, Lab, Subject
+from generated_runtime import OF_LAYERS
+
+import overlap
+import overlap.fft
+from overlap.arrays import DistArray
+
+SETTINGS = {"wait": "off", "depth": 2, "chunk": 1, "in_flight": 1, "polls": 8, "effort": "estimate", "late": 0.0}
+SHAPES = {"FFT2": (2, 4, 6), "FFT3": (4, 4, 6)}
+MODES = (2, 2, 3, 5)  # of a bracket
+NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
+NUMPYS = "numpy's, of the local part alone"
+CLOSING = {"close": "to close twice is allowed"}
+OF_ENGINE = dict.fromkeys(
+    [
+        "become",
+        "bound_call",
+        "can_bind",
+        "candidates",
+        "configure",
+        "kernels_of",
+        "make_slots",
+        "nbytes_of_arrays",
+        "nbytes_per_slice",
+        "prepare",
+        "refuse",
+        "release",
+        "run",
+        "run_planes",
+        "trial_arrays",
+        "whole_call",
+        "exchanged",
+        "check_in_use",
+    ],
+    "for plans and the engine, which know whether the plan is open",
+)
+
+
+def plan(lab: Lab, kind: str, dtype: Any = complex) -> Any:
+    return getattr(overlap, kind)(lab.comm, SHAPES[kind], dtype, settings=SETTINGS, tuning="")
+
+
+def bracket(lab: Lab) -> Any:
+    one = overlap.Bracket(lab.comm, MODES, settings={**SETTINGS, "late": None}, tuning="")
+    one.advect(filled(one.advecting))
+    return one
+
+
+def whole(spec: Any, seed: int = 3) -> np.ndarray:
+    """A global array of a spec's, alike on all ranks."""
+    some = np.random.default_rng(seed).standard_normal((2, *spec.global_shape))
+    return (some[0] + 1j * some[1] if spec.dtype.kind == "c" else some[0]).astype(spec.dtype)
+
+
+def filled(spec: Any) -> Any:
+    array = spec.empty()
+    array[...] = whole(spec)[spec.local_slice]
+    return array
+
+
+def transformed(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    spec, source = one.outputs[0], one.inputs[0]
+    axes = (-2, -1) if source.dimensions == 2 else (-3, -2, -1)
+    assert np.allclose(result, np.fft.fftn(whole(source), axes=axes)[spec.local_slice])
+
+
+def squared(a: np.ndarray) -> np.ndarray:
+    return a * a
+
+
+def transform_calls(right: Any) -> dict[str, Call]:
+    def good(lab, one):
+        return {"arrays": tuple(map(filled, one.inputs)), "out": one.outputs[0].empty()}
+
+    return {
+        "__call__": Call(good, right),
+        "compute": Call(good),
+        "communicate": Call(good),
+        "describe": Call(local=True),
+        "tune": Call(lambda lab, one: {"budget_s": 0.05}, legal={"progress=None": ""}, costly=True),
+    }
+
+
+def given_by(make: Any, name: Any) -> Any:
+    """What a plan that `make` makes has, or gives."""
+
+    def made(lab: Lab) -> Any:
+        one = make(lab)
+        return lab.given_by(one, name(one) if callable(name) else getattr(one, name))
+
+    return made
+
+
+def close_owner(lab: Lab, one: Any) -> None:
+    lab.owner_of(one).close()
+
+
+def constructor(kind: str, **good: Any) -> Subject:
+    return Subject(
+        (f"constructor of overlap.{kind}",),
+        make=lambda lab: None,
+        functions={kind: getattr(overlap, kind)},
+        calls={
+            kind: Call(
+                lambda lab, one: {"settings": SETTINGS, "tuning": "", **good},
+                untold=NO_COMM,
+                legal={"dtype=None": "numpy's None is float64", "layout=empty": ""},
+                done=lambda plan: plan.close(),
+            )
+        },
+    )
+
+
+def plan_subject(kind: str) -> Subject:
+    return Subject(
+        (f"overlap.{kind}",),
+        make=partial(plan, kind=kind),
+        close=lambda lab, one: one.close(),
+        words=("plan", kind, "FFT"),
+        use=lambda lab, one: one.forward(filled(one.real)),
+        working=CLOSING,
+        calls={
+            "balance": Call(lambda lab, one: {"arrays": (filled(one.real),)}, legal={"arrays": "any number"}),
+            "describe": Call(local=True),
+            "pointwise": Call(lambda lab, one: {"function": squared, "inputs": 1}, legal={"function=None": ""}),
+            "tune": Call(lambda lab, one: {"budget_s": 0.05}, costly=True),
+            "wavenumbers": Call(local=True),
+        },
+    )
+
+
+def function_calls() -> dict[str, Call]:
+    """The functions like scipy.fft's."""
+
+    def good(lab: Lab, one: Any, name: str) -> dict[str, Any]:
+        inverse, real = "i" in name[:2], name[1] == "r" or name[0] == "r"
+        kind = f"FFT{'2' if name.endswith('2') else '3'}"
+        spec = getattr(one, f"{kind}{'r' if real else ''}")
+        x = filled(spec.spectrum if inverse else spec.real)
+        return {"x": x, "comm": lab.comm, "workers": 1, "norm": "ortho"}
+
+    return {
+        name: Call(
+            partial(good, name=name),
+            legal={
+                "comm=None": "a DistArray brings its own",
+                "overwrite_x": "any truth value, as of scipy's",
+                "s": "",
+            },
+        )
+        for name in ("fft2", "fftn", "ifft2", "ifftn", "irfft2", "irfftn", "rfft2", "rfftn")
+    } | {"close_plans": Call()}
+
+
+def plans(lab: Lab) -> Any:
+    """Plans whose arrays are transformed by functions."""
+    return SimpleNamespace(
+        FFT2=plan(lab, "FFT2"), FFT3=plan(lab, "FFT3"), FFT2r=plan(lab, "FFT2", float), FFT3r=plan(lab, "FFT3", float)
+    )
+
+
+def close_all(lab: Lab, one: Any) -> None:
+    overlap.fft.close_plans()
+    for each in vars(one).values():
+        each.close()
+
+
+def distarray(lab: Lab) -> Any:
+    length = 3
+    return DistArray(
+        np.arange(length * 2.0).reshape(length, 2) + 2 * length * lab.rank,
+        lab.comm,
+        (length * lab.size, 2),
+        (0,),
+        (slice(length * lab.rank, length * (lab.rank + 1)), slice(0, 2)),
+    )
+
+
+def gathered(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    if lab.rank == 0:
+        assert np.array_equal(result, np.arange(6.0 * lab.size).reshape(-1, 2))
+
+
+def path_of(lab: Lab) -> str:
+    """A file in a folder that all ranks know; it has an array."""
+    import os
+    import tempfile
+
+    path = lab.comm.bcast(tempfile.gettempdir() + f"/generated-{os.getpid()}.h5")
+    distarray(lab).save(path)
+    lab.files.add(path)
+    return path
+
+
+SUBJECTS = (
+    constructor("FFT2", shape=(2, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}),
+    constructor("FFT3", shape=(4, 4, 4), dtype="f8", norm="ortho", layout={"order": "natural"}),
+    constructor("Bracket", shape=MODES, spacing=(1.0, 2.0), settings={**SETTINGS, "late": None}, points=(8, 8)),
+    plan_subject("FFT2"),
+    plan_subject("FFT3"),
+    Subject(
+        ("overlap.Bracket",),
+        make=bracket,
+        close=lambda lab, one: one.close(),
+        words=("plan", "Bracket", "runtime"),
+        use=("__call__",),
+        working=CLOSING,
+        calls={
+            "__call__": Call(lambda lab, one: {"f": filled(one.spectrum), "out": one.spectrum.empty()}),
+            "advect": Call(lambda lab, one: {"a": filled(one.advecting)}),
+            "apply": Call(
+                lambda lab, one: {
+                    "f": filled(one.spectrum)[0],
+                    "out": one.spectrum.empty()[0],
+                    "buffers": one.buffers(),
+                },
+                legal={"compute": "a truth value", "buffers": OF_LAYERS},
+                run=lambda lab, function, *args, **kwargs: in_plan(lab, function, *args, **kwargs),
+            ),
+            "buffers": Call(local=True),
+            "balance": Call(lambda lab, one: {"arrays": (filled(one.spectrum),)}, legal={"arrays": "any number"}),
+            "describe": Call(local=True),
+            "tune": Call(lambda lab, one: {"budget_s": 0.05}, costly=True),
+        },
+    ),
+    Subject(
+        ("overlap.fft.Transform",),
+        make=given_by(partial(plan, kind="FFT2"), "forward"),
+        close=close_owner,
+        words=("plan", "transform"),
+        use=("__call__",),
+        kind=overlap.fft.Transform,
+        internal=OF_ENGINE,
+        calls=transform_calls(transformed),
+    ),
+    Subject(
+        ("overlap.fft.Transform of FFT3",),
+        make=given_by(partial(plan, kind="FFT3"), "forward"),
+        close=close_owner,
+        words=("plan", "transform"),
+        use=("__call__",),
+        kind=overlap.fft.Transform,
+        internal=OF_ENGINE,
+        calls=transform_calls(transformed),
+    ),
+    Subject(
+        ("overlap.fft.Transform of FFT2.pointwise",),
+        make=given_by(partial(plan, kind="FFT2"), lambda one: one.pointwise(squared)),
+        close=close_owner,
+        words=("plan", "transform"),
+        use=("__call__",),
+        kind=overlap.fft.Transform,
+        internal=OF_ENGINE,
+        calls=transform_calls(lambda *_: None),
+    ),
+    Subject(
+        ("overlap.fft.Transform of FFT3.pointwise",),
+        make=given_by(partial(plan, kind="FFT3"), lambda one: one.pointwise(squared)),
+        close=close_owner,
+        words=("plan", "transform"),
+        use=("__call__",),
+        kind=overlap.fft.Transform,
+        internal=OF_ENGINE,
+        calls=transform_calls(lambda *_: None),
+    ),
+    Subject(
+        ("overlap.fft.Transform of Bracket",),
+        make=given_by(bracket, "transform"),
+        close=close_owner,
+        words=("plan", "transform"),
+        use=("__call__",),
+        kind=overlap.fft.Transform,
+        internal=OF_ENGINE,
+        calls=transform_calls(lambda *_: None),
+    ),
+    Subject(
+        tuple(f"overlap.fft.{name}" for name in function_calls()),
+        make=plans,
+        close=close_all,
+        functions={name: getattr(overlap.fft, name) for name in function_calls()},
+        calls=function_calls(),
+    ),
+    Subject(
+        ("overlap.DistArray",),
+        make=distarray,
+        internal=dict.fromkeys(
+            [
+                "T",
+                "mT",
+                "real",
+                "imag",
+                "argpartition",
+                "argsort",
+                "astype",
+                "choose",
+                "compress",
+                "copy",
+                "cumprod",
+                "cumsum",
+                "diagonal",
+                "dot",
+                "flatten",
+                "ravel",
+                "repeat",
+                "reshape",
+                "squeeze",
+                "swapaxes",
+                "take",
+                "trace",
+                "transpose",
+                "view",
+                "__copy__",
+                "__deepcopy__",
+                "__getitem__",
+                "__setstate__",
+                "__array_finalize__",
+                "__array_function__",
+                "__array_wrap__",
+            ],
+            NUMPYS,
+        ),
+        functions={"DistArray": DistArray},
+        calls={
+            "DistArray": Call(
+                lambda lab, one: {
+                    "buffer": np.asarray(one),
+                    "comm": lab.comm,
+                    "global_shape": one.global_shape,
+                    "axes": one.axes,
+                    "local_slice": one.local_slice,
+                },
+                local=True,
+            ),
+            "gather": Call(lambda lab, one: {"root": 0, "index": (slice(None), slice(None))}, gathered),
+            "redistribute": Call(
+                lambda lab, one: {"axes": 1, "grid": (lab.size,), "weights": (1.0,) * lab.size},
+                lambda lab, one, arguments, result: gathered(lab, one, {}, result.gather()),
+                legal={"axes=negative": "the last one, as of numpy"},
+            ),
+            "save": Call(lambda lab, one: {"path": path_of(lab)}),
+            "load": Call(lambda lab, one: {"path": path_of(lab)}),
+            "to_xarray": Call(),
+        },
+    ),
+    Subject(
+        ("overlap.fft.ArraySpec",),
+        make=given_by(partial(plan, kind="FFT2"), "real"),
+        close=None,
+        functions={},
+        calls={
+            "empty": Call(local=True),
+            "planes": Call(lambda lab, one: {"array": one.empty()}, local=True),
+            "problem": Call(
+                lambda lab, one: {"array": one.empty(), "name": "it"},
+                local=True,
+                legal=dict.fromkeys(("array", "name"), "it says what is wrong"),
+            ),
+            "wrap": Call(lambda lab, one: {"array": np.asarray(one.empty())}, local=True),
+        },
+    ),
+)
+
+
+def in_plan(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Await in a program of the bracket's own runtime."""
+
+    async def program(z: int) -> None:
+        await function(*args, **kwargs)
+
+    lab.one.runtime.pipelined(program, skeleton="agree")(range(1))

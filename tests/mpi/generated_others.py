@@ -1,0 +1,240 @@
+"""Recipes of the collectives and of the drop-in for mpi4py-fft."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from generated import Call, Lab, Subject
+from generated_runtime import reduced, reduces
+from mpi4py import MPI
+
+from overlap.collectives import Collectives
+from overlap.compat import mpi4py_fft
+
+NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
+NOT_LOOKED_AT = "not looked at on this rank"
+STAYS = "as in mpi4py-fft, where what a plan knows of its arrays, and these, outlive it"
+NUMPYS = "numpy's, of the local part alone"
+
+
+def fast(lab: Lab) -> Collectives:
+    return Collectives(lab.comm)
+
+
+def heard(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make the call, and a barrier, in which those hear of an error who were through with the call."""
+    result = function(*args, **kwargs)
+    lab.one.Barrier()
+    return result
+
+
+def copies(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    assert (arguments["recvbuf"] == 1).all()
+
+
+def pieces(lab: Lab, one: Any) -> dict[str, Any]:
+    return {"sendbuf": np.ones(2 * lab.size), "recvbuf": np.zeros(2), "root": 0}
+
+
+def wholes(lab: Lab, one: Any) -> dict[str, Any]:
+    return {"sendbuf": np.ones(2), "recvbuf": np.zeros(2 * lab.size)}
+
+
+# ---- the drop-in -----------------------------------------------------------------------------------
+
+
+def pfft(lab: Lab) -> Any:
+    return mpi4py_fft.PFFT(lab.comm, (4, 4, 4), dtype="D", wait="off", planner_effort="FFTW_ESTIMATE")
+
+
+def field(lab: Lab) -> Any:
+    array = mpi4py_fft.DistArray((4, 4, 4), (0, 1, 1), val=1.0)
+    return array
+
+
+def transform(lab: Lab) -> Any:
+    one = pfft(lab)
+    return lab.given_by(one, one.forward)
+
+
+def first_mode(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    assert np.isclose(MPI.COMM_WORLD.allreduce(abs(np.asarray(result)).sum()), 1.0)
+
+
+def snapshots(lab: Lab) -> Any:
+    path = lab.comm.bcast(f"{tempfile.gettempdir()}/generated-{os.getpid()}-drop-in.h5")
+    lab.files.add(path)
+    one = mpi4py_fft.HDF5File(path, mode="w")
+    one.write(0, {"u": [field(lab)]})
+    return one
+
+
+COLLECTIVES = (
+    Subject(
+        ("constructor of overlap.collectives.Collectives",),
+        make=lambda lab: None,
+        functions={"Collectives": Collectives},
+        calls={"Collectives": Call(lambda lab, one: {"max_nbytes": 4096}, untold=NO_COMM, done=lambda one: one.free())},
+    ),
+    Subject(
+        ("overlap.collectives.Collectives",),
+        make=fast,
+        close=lambda lab, one: one.free(),
+        words=("collectives", "Collectives"),
+        use=("Allreduce",),
+        working={"free": "to free twice is allowed", "broken": "a freed one is as useless"},
+        once=True,
+        calls={
+            "Allgather": Call(wholes, copies, run=heard),
+            "Allreduce": Call(reduces, reduced, run=heard),
+            "Barrier": Call(),
+            "check_open": Call(local=True),
+            "Bcast": Call(lambda lab, one: {"buf": np.ones(2), "root": 0}, run=heard),
+            "Gather": Call(
+                lambda lab, one: wholes(lab, one) | {"root": 0}, legal={"recvbuf": NOT_LOOKED_AT}, run=heard
+            ),
+            "Reduce": Call(
+                lambda lab, one: reduces(lab, one) | {"root": 0}, legal={"recvbuf": NOT_LOOKED_AT}, run=heard
+            ),
+            "Scatter": Call(pieces, copies, legal={"sendbuf": NOT_LOOKED_AT}, run=heard),
+            "allreduce": Call(
+                lambda lab, one: {"value": 1.0},
+                lambda lab, one, arguments, result: lab.gathered(result) and None,
+                legal={"value=negative": "a number", "value=nan": "a number", "value=infinite": "a number"},
+                run=heard,
+            ),
+        },
+    ),
+)
+
+DROP_IN = (
+    Subject(
+        ("constructor of overlap.compat.mpi4py_fft.PFFT",),
+        make=lambda lab: None,
+        functions={"PFFT": mpi4py_fft.PFFT},
+        calls={
+            "PFFT": Call(
+                lambda lab, one: {
+                    "shape": (4, 4, 4),
+                    "axes": (0, 1, 2),
+                    "dtype": "d",
+                    "grid": (-1,),
+                    "padding": False,
+                    "planner_effort": "FFTW_ESTIMATE",
+                    "wait": "off",
+                },
+                untold=NO_COMM,
+                legal=dict.fromkeys(
+                    ("collapse", "overwrite_input", "slab", "padding"), "any truth value, as of mpi4py-fft's"
+                )
+                | {"dtype=None": "numpy's None is float64"},
+                done=lambda one: one.destroy(),
+            )
+        },
+    ),
+    Subject(
+        ("overlap.compat.mpi4py_fft.PFFT",),
+        make=pfft,
+        close=lambda lab, one: one.destroy(),
+        words=("plan", "PFFT"),
+        use=lambda lab, one: one.forward(np.ones(one.shape(False))),
+        working={"destroy": "to destroy twice is allowed"}
+        | dict.fromkeys(("dimensions", "dtype", "global_shape", "local_slice", "shape"), STAYS),
+        calls={
+            name: Call(local=True, legal={"forward_output": "any truth value, as of mpi4py-fft's"})
+            for name in ("shape", "local_slice", "global_shape", "dtype", "describe")
+        },
+    ),
+    Subject(
+        ("overlap.compat.mpi4py_fft.PFFT.forward",),
+        make=transform,
+        close=lambda lab, one: lab.owner_of(one).destroy(),
+        words=("plan", "PFFT", "transform"),
+        use=("__call__",),
+        working=dict.fromkeys(("dtypes", "input_array", "output_array", "input_pencil", "output_pencil"), STAYS),
+        internal=dict.fromkeys(("release",), "of the plan"),
+        calls={
+            "__call__": Call(
+                lambda lab, one: {"input_array": np.ones(one.input_array.shape, one.dtypes[0]), "normalize": True},
+                first_mode,
+                legal={"normalize": "any truth value, as of mpi4py-fft's", "input_array=nan": "one number for all"},
+            ),
+            "describe": Call(local=True),
+        },
+    ),
+    Subject(
+        (
+            "overlap.compat.mpi4py_fft.DistArray",
+            "overlap.compat.mpi4py_fft.newDistArray",
+            "overlap.compat.mpi4py_fft.Function",
+        ),
+        make=lambda lab: SimpleNamespace(u=field(lab), plan=pfft(lab)),
+        close=lambda lab, one: one.plan.destroy(),
+        functions={
+            "newDistArray": mpi4py_fft.newDistArray,
+            "DistArray": mpi4py_fft.DistArray,
+        },
+        calls={
+            "newDistArray": Call(
+                lambda lab, one: {"pfft": one.plan},
+                local=True,
+                legal=dict.fromkeys(("forward_output", "view"), "any truth value")
+                | {"val": "filled if it is a number"},
+            ),
+            "DistArray": Call(
+                lambda lab, one: {"global_shape": (4, 4, 4), "subcomm": one.u.subcomm, "val": 1.0, "rank": 0},
+                local=True,
+                legal={"val": "filled if it is a number", "dtype=None": "numpy's None is float64"},
+            ),
+        },
+    ),
+    Subject(
+        ("overlap.compat.mpi4py_fft.DistArray's methods",),
+        make=field,
+        kind=mpi4py_fft.DistArray,
+        internal=dict.fromkeys(("__new__", "__array_finalize__", "__getitem__"), NUMPYS)
+        | dict.fromkeys(("local_slice",), "no arguments"),
+        calls={
+            "get": Call(lambda lab, one: {"gslice": (0, slice(None), slice(None))}),
+            "get_pencil_and_transfer": Call(lambda lab, one: {"axis": 1}, local=True),
+            "redistribute": Call(lambda lab, one: {"axis": 1}),
+            "write": Call(
+                lambda lab, one: {"filename": snapshots(lab).filename, "name": "v"},
+                legal={"as_scalar": "any truth value"},
+            ),
+            "read": Call(lambda lab, one: {"filename": snapshots(lab).filename, "name": "u"}),
+        },
+    ),
+    Subject(
+        ("overlap.compat.mpi4py_fft.HDF5File",),
+        make=snapshots,
+        internal={
+            "open": "as of h5py's",
+            "close": "nothing stays open: writing and reading open it again",
+            "backend": "a name",
+        },
+        calls={
+            "write": Call(
+                lambda lab, one: {"step": 1, "fields": {"u": [field(lab)]}}, legal={"as_scalar": "", "others": ""}
+            ),
+            "read": Call(lambda lab, one: {"u": field(lab), "name": "u"}, legal={"others": "without effect"}),
+        },
+    ),
+    Subject(
+        ("overlap.compat.mpi4py_fft.Subcomm",),
+        make=lambda lab: None,
+        functions={"Subcomm": mpi4py_fft.Subcomm},
+        calls={
+            "Subcomm": Call(
+                lambda lab, one: {"comm": lab.comm, "dims": (0, 1)},
+                untold=NO_COMM,
+                legal={"reorder": "any truth value"},
+                done=lambda one: one.destroy(),
+            )
+        },
+    ),
+)

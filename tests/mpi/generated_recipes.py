@@ -1,0 +1,64 @@
+"""The recipes: good arguments by name, what is legal everywhere, and the subjects of each area."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import generated_fft
+import generated_others
+import generated_runtime
+import generated_sparse
+from generated import Subject
+
+ARGUMENTS: dict[str, Any] = {
+    "comm": lambda lab: lab.comm,
+}
+"""Good values by the name of an argument, or a function of the `Lab` that makes one."""
+
+LEGAL: dict[str, str] = {
+    "deadline_s=None": "no limit",
+}
+"""Values that are allowed in every call, with the reason."""
+
+SUBJECTS: dict[str, tuple[Subject, ...]] = {
+    "fft": generated_fft.SUBJECTS,
+    "runtime": generated_runtime.SUBJECTS,
+    "sparse": generated_sparse.SUBJECTS,
+    "collectives": generated_others.COLLECTIVES,
+    "drop-in": generated_others.DROP_IN,
+}
+
+NOT_CALLED: dict[str, str] = dict.fromkeys(
+    (
+        f"overlap.{name}"
+        for name in [
+            "ClosedError",
+            "CommunicatorsExhausted",
+            "InputError",
+            "LinksUnavailable",
+            "OverlapError",
+            "RankError",
+            "SliceError",
+            "ThreadLevelError",
+        ]
+    ),
+    "exceptions",
+) | {
+    "overlap.ArrayLayout": "a record: plans look at what is in it",
+    "overlap.Settings": "a record: plans look at what is in it",
+    "overlap.worker_index": "no arguments",
+    "overlap.fft.ArrayLayout": "a record: plans look at what is in it",
+    "overlap.fft.Plan": "the base of the plans",
+    "overlap.fft.Settings": "a record: plans look at what is in it",
+    "overlap.fft.Trial": "a record of a plan's",
+    "overlap.fft.Tuned": "a record of a plan's",
+    "overlap.sparse.Preconditioner": "the base of the preconditioners",
+    "overlap.collectives.Op": "numbers with names",
+    "overlap.compat.mpi4py_fft.Function": "the old name of newDistArray",
+    "overlap.compat.mpi4py_fft.NCFile": "as HDF5File, with a package that is an extra",
+    "overlap.compat.mpi4py_fft.fftlib": "a dict",
+    "overlap.compat.mpi4py_fft.fftw": "mpi4py-fft's module of serial transforms",
+    "overlap.compat.mpi4py_fft.generate_xdmf": "of one rank, on a file",
+    "overlap.compat.mpi4py_fft.stand_in": "no arguments",
+}
+"""Public names that are neither called with bad arguments nor closed, with the reason."""

@@ -1,0 +1,56 @@
+"""Tests made of the public names: what is added later is in them by itself, or fails for want of a recipe.
+
+After its end every object says so by name, whatever is asked of it. An argument that is bad on one rank is the same
+error on all ranks, and the next call is right. By default one bad value stands for all of an argument's.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import jobs
+import pytest
+from generated_recipes import NOT_CALLED, SUBJECTS
+
+AREAS = tuple(SUBJECTS)
+CLOSED = tuple(area for area in AREAS if area != "collectives")
+TOLD = ("runtime", "sparse")  # whose calls tell all ranks of every bad argument; the other areas' recipes wait for that
+MODULES = ("overlap", "overlap.fft", "overlap.sparse", "overlap.collectives", "overlap.compat.mpi4py_fft")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_has_a_recipe(module: str) -> None:
+    known = {
+        name.split(".")[-1].split(" ")[0] for subjects in SUBJECTS.values() for one in subjects for name in one.names
+    }
+    known |= {call for subjects in SUBJECTS.values() for one in subjects for call in one.calls}
+    names = importlib.import_module(module).__all__
+    assert not sorted({name for name in names if name not in known and f"{module}.{name}" not in NOT_CALLED})
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("area", CLOSED)
+def test_what_is_closed_says_so(area: str, ranks: int) -> None:
+    jobs.run_job("generated_cases:closed", ranks, args={"area": area})
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("area", CLOSED)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_is_closed_says_so_everywhere(area: str, ranks: int, mpi: str) -> None:
+    jobs.run_job("generated_cases:closed", ranks, mpi=mpi, args={"area": area}, deadline_s=600)
+
+
+@pytest.mark.parametrize("area", TOLD)
+def test_a_bad_argument_of_one_rank_is_the_error_of_all(area: str) -> None:
+    # Slices that fail leave communicators behind, by design.
+    jobs.run_job("generated_cases:bad_arguments", 2, args={"area": area}, fresh=area == "runtime")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("area", TOLD)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_bad_argument_of_one_rank_is_the_error_of_all(area: str, ranks: int, mpi: str) -> None:
+    jobs.run_job(
+        "generated_cases:bad_arguments", ranks, mpi=mpi, args={"area": area, "every": True}, deadline_s=1800, fresh=True
+    )
