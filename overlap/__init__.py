@@ -6,11 +6,13 @@ An indented line is a part of the folder above it: it comes below the folder's m
 
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all
+    masks           masked arrays, which are refused
     uncopied        what can be neither copied nor pickled
     freed           how `with` blocks end: on all ranks, by an exception on one, in a forked child
     compiled        functions compiled by numba, without the GIL, and the cache of their code
     interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks
+    failures        what failed on one rank, as the others raise it; waits that end
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines of them, and what was traced
       requests      what slices await, and how ranks agree on it

@@ -1,11 +1,11 @@
 """Who holds what: partitions, exchanges, distributed arrays. Knows no threads."""
 
+from ..masks import mask_problem, refuse_masks
 from .blocks import Blocks, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of
 from .exchange import mpi_type
 from .layout import Layout, box_shape, contiguous, offset
-from .masks import mask_problem, refuse_masks
 from .memory import overlaps_itself
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .placed import placed_as

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
+from ..masks import refuse_masks
 from . import redistribution, storage
 from .distribution import Distribution, Placed
-from .masks import refuse_masks
 from .placed import PlacedArray, placed_as
 from .topology import is_freed
 

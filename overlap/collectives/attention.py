@@ -1,22 +1,23 @@
 """What compiled code asks Python for: attention while a rank waits, kernels, and words for what is wrong.
 
 A rank that waits for long comes here every few milliseconds: here signal handlers run, here it is noticed that
-another rank has failed, and here the deadline is kept. Whatever is raised leaves the compiled code as it is. The
-instance is unusable from then on, and the other ranks are told, as soon as they wait.
+what it waits for never comes, as a rank has failed, and here the deadline is kept. Whatever is raised leaves the compiled code
+as it is. The instance is unusable from then on, and the other ranks are told, as soon as they wait for this one.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import InputError
+from ..errors import ClosedError, InputError
+from ..failures import Failure, Patience
 from . import buffers, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
-from .patience import Patience
 from .window import Window
 
 
@@ -27,10 +28,13 @@ class Carrier(Protocol):
         """Do one, or prepare it (`chains.elsewhere`)."""
 
     def look(self) -> None:
-        """See whether ranks that do not see the window have failed."""
+        """Answer what ranks ask that do not see the window."""
 
-    def tell(self, text: str, origin: int | None = None) -> None:
-        """Tell ranks that do not see the window of this rank's failure."""
+    def never(self, rank: int, coming: bool) -> Failure | int | None:
+        """Tell why a message from a rank never comes, or one to it is never taken; see `Post.never`."""
+
+    def tell(self, failure: Failure) -> None:
+        """Tell ranks that do not see the window that this one has failed, and why; once."""
 
 
 class Attention:
@@ -42,10 +46,15 @@ class Attention:
     state : ndarray of int64
     patience : Patience
     carrier : Carrier
+    ranks : sequence of int
+        What the state's ranks are called in messages.
     """
 
-    def __init__(self, window: Window, state: np.ndarray, patience: Patience, carrier: Carrier) -> None:
-        self._window = window
+    def __init__(
+        self, window: Window, state: np.ndarray, patience: Patience, carrier: Carrier, ranks: Sequence[int]
+    ) -> None:
+        self._window, self._ranks = window, ranks
+        self._rank = ranks[int(state[protocol.RANK])]
         self._state = state
         self._patience = patience
         self._carrier = carrier
@@ -55,20 +64,21 @@ class Attention:
 
     def __call__(self, reason: int, detail: int) -> None:
         if reason == protocol.WAITING:
-            self._wait(f"rank {detail} of the node")
-        elif reason == protocol.FAR:
-            self._wait(f"rank {detail} of another node")
+            self._wait(f"rank {self._ranks[detail]} of the node")
+        elif reason == protocol.GONE:
+            self._window.follow(detail)
+        elif reason in (protocol.COMING, protocol.LEAVING):
+            self._wait_far(detail, reason == protocol.COMING)
         elif reason == protocol.ELSEWHERE:
             begin = protocol.ARGUMENTS
             self._carrier.carry(detail, self._state[begin : begin + 7].tolist())
         elif reason == protocol.PREPARE:
             self._prepare(*divmod(detail, OPERATIONS))
         elif reason == protocol.UNUSABLE:
-            self._patience.raise_failure()
+            self._raise_own()
         elif reason == protocol.DIFFERENT:
             self.refuse(self._difference(detail))
         elif reason == protocol.FAILURE:
-            self._window.spoil()
             self._tell()
         elif reason == protocol.FAULT:
             if (error := MPI.Exception(detail)).Get_error_class() != MPI.ERR_TRUNCATE:
@@ -82,46 +92,69 @@ class Attention:
         return bool(self._state[protocol.BROKEN])
 
     def refuse(self, text: str) -> NoReturn:
-        """Raise an `InputError`, here and on the ranks that wait."""
-        self._window.fail(text)
-        self._tell()
-        raise InputError(text)
+        """Raise an `InputError`, here and on the ranks that wait for this one, unless the instance is unusable already."""
+        if self.broken:
+            self._raise_own()
+        error = InputError(text)
+        self.left_by(error)
+        raise error
 
-    def _tell(self):
-        """Tell ranks that do not see the window of what has failed here."""
+    def left_by(self, error: BaseException) -> None:
+        """An exception leaves a call, perhaps before compiled code was reached: the ranks that wait for this one are told."""
+        if not self.broken:
+            self._window.fail(Failure.of(self._rank, error))
+            self._tell()
+
+    def _raise_own(self) -> NoReturn:
+        """Raise what has made the instance unusable."""
         if self._window.closed:
-            return
-        failure = self._window.failure()
-        self._carrier.tell(*(failure[::-1] if failure else ("", None)))
+            raise ClosedError("expected open collectives, received a call after free()")
+        raise self._window.failure().error()
 
-    def _wait(self, who):
+    def _tell(self) -> None:
+        """Tell ranks that do not see the window of what has failed here."""
+        self._window.spoil()
+        if not self._window.closed:
+            self._carrier.tell(self._window.failure())
+
+    def _wait_far(self, rank: int, coming: bool) -> None:
+        why = self._carrier.never(rank, coming)
+        if isinstance(why, Failure):
+            self._window.fail(why)
+            raise why.error()
+        if why is not None:
+            self._state[protocol.EXPECTED] = self._state[protocol.ARGUMENTS + 6]
+            self._state[protocol.RECEIVED] = why
+            self.refuse(self._difference(rank))
+        self._wait(f"rank {rank} of another node")
+
+    def _wait(self, who: str) -> None:
         self._carrier.look()
-        self._patience.raise_failure()
         now = time.monotonic()
         number = self._state[protocol.ROUND]
         if number != self._round:
             self._round, self._since = number, now
-        self._patience.limit(now - self._since, f"collective {number}", who)
+        self._patience.limit(now - self._since, f"collective {number}", lambda: who)
 
-    def _prepare(self, code, op):
+    def _prepare(self, code: int, op: int) -> None:
         possible = operations_of(code)
         if op not in possible:
             self.refuse(_no_operation(code, op))
         prepare(code, op)
 
-    def _difference(self, rank):
+    def _difference(self, rank: int) -> str:
         state = self._state
         mine, other = (described(int(state[place])) for place in (protocol.EXPECTED, protocol.RECEIVED))
         return (
-            f"expected the same collective on all ranks, received {mine} on rank {state[protocol.RANK]} "
-            f"and {other} on rank {rank}"
+            f"expected the same collective on all ranks, received {mine} on rank {self._rank} "
+            f"and {other} on rank {self._ranks[rank]}"
         )
 
-    def _problem(self, number):
+    def _problem(self, number: int) -> str:
         expected, received = (int(self._state[place]) for place in (protocol.EXPECTED, protocol.RECEIVED))
-        return f"{self._text(number, expected, received)} (rank {self._state[protocol.RANK]})"
+        return f"{self._text(number, expected, received)} (rank {self._rank})"
 
-    def _text(self, number, expected, received):
+    def _text(self, number: int, expected: int, received: int) -> str:
         if number == buffers.OTHER_SIZE:
             return f"expected an array of {expected} bytes, received one of {received} bytes"
         if number == buffers.OTHER_DTYPE:
@@ -136,10 +169,10 @@ class Attention:
             return (
                 "expected arrays that do not overlap, or a piece at its own place in the other array, received others"
             )
-        return "expected an array that is contiguous in C order, received another one"
+        return "expected an array that is contiguous in memory, received another one"
 
 
-def _no_operation(code, op):
+def _no_operation(code: int, op: int) -> str:
     if code == OTHER_TYPE:
         return "expected a type that there are reductions of, received another one"
     possible = ", ".join(one.name for one in operations_of(code))
@@ -147,14 +180,14 @@ def _no_operation(code, op):
     return f"expected an operation for {_type_name(code)} ({possible}), received {name}"
 
 
-def _type_name(code):
+def _type_name(code: int) -> str:
     return "a type without reductions" if code == OTHER_TYPE else str(DTYPES[code])
 
 
 def described(signature: int) -> str:
     """Show a signature as text."""
     if signature == protocol.NOTHING:  # of a letter that is longer than its room MPI copies nothing
-        return "another one, of more bytes,"
+        return "another one"
     kind, op, code = signature & 15, signature >> 4 & 15, signature >> 8 & 255
     root, nbytes = signature >> 16 & 0xFFFF, signature >> 32 & 0xFFFFFFFF
     if kind == protocol.BARRIER:

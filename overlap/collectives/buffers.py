@@ -53,6 +53,11 @@ def _nbytes(value):
     raise NotImplementedError
 
 
+def _number(value):
+    """Return a number, or a pair of them, as it is."""
+    raise NotImplementedError
+
+
 def _place(state, value):
     """Address of an array's first item; 0 of None."""
     raise NotImplementedError
@@ -84,11 +89,17 @@ def _nbytes_compiled(value):
     return lambda value: nbytes
 
 
+@overload(_number)
+def _number_compiled(value):
+    if not isinstance(value, types.Array):  # else there is no such function
+        return lambda value: value
+
+
 @overload(_place)
 def _place_compiled(state, value):
     if isinstance(value, types.NoneType):
         return lambda state, value: 0
-    if value.layout == "C":
+    if value.layout in "CF":  # one after the other as they are in memory
         return lambda state, value: address_of(value)
     return lambda state, value: _refuse(state, NOT_CONTIGUOUS, 0, 0)
 
@@ -158,8 +169,9 @@ def Barrier(address):
 def Bcast(address, buf, root):
     """Copy the root's array into those of all ranks."""
     state = words(address)
-    nbytes, code, place = _nbytes(buf), _code(buf), _place_to_write(state, buf)
+    nbytes, code = _nbytes(buf), _code(buf)
     _check_root(state, root)
+    place = _place(state, buf) if state[RANK] == root else _place_to_write(state, buf)
     agreed = signature(BCAST, 0, code, root, nbytes)
     if nbytes > state[LIMITS + BCAST]:
         elsewhere(state, BCAST, place, place, 0, nbytes, root, 0, agreed)
@@ -172,10 +184,11 @@ def Scatter(address, sendbuf, recvbuf, root):
     """Copy piece i of the root's array into that of rank i."""
     state = words(address)
     nbytes, code, target = _nbytes(recvbuf), _code(recvbuf), _place_to_write(state, recvbuf)
-    others_nbytes, others_code, send = _nbytes(sendbuf), _code(sendbuf), _place(state, sendbuf)
     _check_root(state, root)
+    send = 0
     if state[RANK] == root:
-        _check_alike(state, nbytes * state[SIZE], others_nbytes, code, others_code)
+        send = _place(state, sendbuf)
+        _check_alike(state, nbytes * state[SIZE], _nbytes(sendbuf), code, _code(sendbuf))
         _check_apart(state, target, nbytes, send + root * nbytes, send, nbytes * state[SIZE])
     agreed = signature(SCATTER, 0, code, root, nbytes)
     if nbytes > state[LIMITS + SCATTER]:
@@ -189,10 +202,11 @@ def Gather(address, sendbuf, recvbuf, root):
     """Copy the arrays of all ranks into pieces of the root's, in the order of ranks."""
     state = words(address)
     nbytes, code, send = _nbytes(sendbuf), _code(sendbuf), _place(state, sendbuf)
-    others_nbytes, others_code, target = _nbytes(recvbuf), _code(recvbuf), _place_to_write(state, recvbuf)
     _check_root(state, root)
+    target = 0
     if state[RANK] == root:
-        _check_alike(state, nbytes * state[SIZE], others_nbytes, code, others_code)
+        target = _place_to_write(state, recvbuf)
+        _check_alike(state, nbytes * state[SIZE], _nbytes(recvbuf), code, _code(recvbuf))
         _check_apart(state, send, nbytes, target + root * nbytes, target, nbytes * state[SIZE])
     agreed = signature(GATHER, 0, code, root, nbytes)
     if nbytes > state[LIMITS + GATHER]:
@@ -221,11 +235,12 @@ def Reduce(address, sendbuf, recvbuf, op, root):
     """Combine the arrays of all ranks, item by item, into the root's."""
     state = words(address)
     nbytes, code, send = _nbytes(sendbuf), _code(sendbuf), _place(state, sendbuf)
-    others_nbytes, others_code, target = _nbytes(recvbuf), _code(recvbuf), _place_to_write(state, recvbuf)
     count = sendbuf.size
     _check_root(state, root)
+    target = 0
     if state[RANK] == root:
-        _check_alike(state, nbytes, others_nbytes, code, others_code)
+        target = _place_to_write(state, recvbuf)
+        _check_alike(state, nbytes, _nbytes(recvbuf), code, _code(recvbuf))
         _check_apart(state, send, nbytes, target, target, nbytes)
     kernel = _kernel(state, code, op)
     agreed = signature(REDUCE, op, code, root, nbytes)
@@ -256,7 +271,7 @@ def allreduce(address, value, op):
     kernel = _kernel(state, code, op)
     send = state[SCRATCH]
     result = send + LINE
-    store(send, value)
+    store(send, _number(value))
     _combined(address, send, result, 1, nbytes, kernel, signature(ALLREDUCE, op, code, 0, nbytes))
     return load(result, value)
 

@@ -19,17 +19,19 @@ from .protocol import (
     ARGUMENTS,
     BROKEN,
     CHAINS,
+    COMING,
     DIFFERENT,
     ELSEWHERE,
     EXPECTED,
-    FAR,
     FAULT,
     INTERVAL_NS,
+    LEAVING,
     LINE,
     MPI_START,
     MPI_TEST,
     NODE,
     NOTHING,
+    PAST,
     RECEIVED,
     ROUND,
     SCRATCH,
@@ -117,7 +119,6 @@ def _operand(state, step, place):
 @njit
 def _run(state, chain):
     """Take the steps of a chain."""
-    state[ROUND] += 1
     on_node = state[NODE]
     count, nbytes, kernel, agreed = (
         state[ARGUMENTS + 2],
@@ -125,6 +126,8 @@ def _run(state, chain):
         state[ARGUMENTS + 5],
         state[ARGUMENTS + 6],
     )
+    state[ROUND] += 1
+    state[PAST + (state[ROUND] & 1)] = agreed
     while True:
         step = words(chain)
         chain += 8 * STEP
@@ -140,7 +143,7 @@ def _run(state, chain):
             _start(state, first, agreed)
             words(words(first)[COUNTED])[0] += 1
         elif kind == SENT:
-            _complete(state, first)
+            _complete(state, first, LEAVING)
         elif kind == COPY:
             copy(first, second, number)
         elif kind == COLLECT:
@@ -174,7 +177,7 @@ def _start(state, letter, header):
 @njit
 def _take(state, letter, agreed):
     """Wait for an expected letter, and see that it is of the same collective."""
-    _complete(state, letter)
+    _complete(state, letter, COMING)
     content = words(letter)
     words(content[COUNTED])[0] += 1
     received = words(letter + HEADER)[0]
@@ -185,7 +188,7 @@ def _take(state, letter, agreed):
 
 
 @njit
-def _complete(state, letter):
+def _complete(state, letter, reason):
     """Wait until a letter is sent or has come."""
     content = words(letter)
     if not _tested(state, content):
@@ -194,7 +197,7 @@ def _complete(state, letter):
         while not _tested(state, content):
             sched_yield()
             if clock_ns(clock) - asked > INTERVAL_NS:
-                ask(state, FAR, content[OTHER])
+                ask(state, reason, content[OTHER])
                 asked = clock_ns(clock)
     content[ACTIVE] = 0
 

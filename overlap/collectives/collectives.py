@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 from numba.core.errors import NumbaError
 
-from ..errors import InputError
+from ..errors import InputError, repr_of
+from ..failures import Patience
 from ..freed import Freed
+from ..interrupts import held_signals
+from ..masks import mask_problem
 from . import buffers, protocol
 from .attention import Attention
 from .combine import SUM, Op
 from .long_messages import LongMessages
 from .nodes import Nodes, SeveralNodes
-from .patience import Patience
 from .post import Post
 from .window import SPINS, SPINS_SHARED, Window, cores_are_shared
 
@@ -35,8 +37,16 @@ OPERATIONS = (
     (MPI.MAXLOC, Op.MAXLOC),
     (MPI.MINLOC, Op.MINLOC),
 )
+_SEND, _RECEIVE = range(2)  # the places of two arrays
+_IN_PLACE = {buffers.Scatter: _RECEIVE}  # which of them `MPI.IN_PLACE` may stand for; of other collectives the first
+_ROOTS_OWN = {
+    buffers.Scatter: _SEND,
+    buffers.Gather: _RECEIVE,
+    buffers.Reduce: _RECEIVE,
+}  # which the root alone looks at
 _WHOLE = (buffers.Reduce, buffers.Allreduce)  # of whose arrays one is as long as the other
-_UNKNOWN = NumbaError, NotImplementedError  # what numba says of types that it cannot compile
+_UNKNOWN = NumbaError, NotImplementedError, OverflowError  # of types that numba cannot compile, and too large numbers
+_ABSENT = object()  # an argument that a collective does not have
 _AS_BYTES = "egG"  # of these types that are numbers: half and long precision
 
 
@@ -53,9 +63,16 @@ class Collectives(Freed):
     the ranks' values are combined depends on the number of ranks alone, see `combine`.
 
     All ranks call the same collectives in the same order, from one thread at a time. What a rank calls
-    differently, or with other sizes, types, roots or operations, raises `InputError` on all ranks that take part,
-    and the instance cannot be used any more. So does an exception of a signal handler: `KeyboardInterrupt` on
-    the rank that was interrupted, `RankError` on the others as soon as they wait.
+    differently, or with other sizes, types, roots or operations, raises `InputError`, and the instance cannot be used any more.
+    It raises on every rank in that very call, where the call waits for the rank: `Barrier`, `Allgather`, `Allreduce` and
+    `allreduce` always do, `Bcast` and `Scatter` wait for the root, whose `Gather` and `Reduce` wait for all. Who need not wait
+    has done its part, and raises in the first later call that needs the rank. No call before the bad one raises.
+    So it is with an exception of a signal handler: `KeyboardInterrupt` on the rank that was interrupted, `RankError` on the
+    others; and with an exception that leaves a ``with`` block on one rank.
+
+    Arrays may be anything contiguous (in C or in Fortran order, the order of items is that in memory) that has numbers in
+    memory of its own, read-only ones where nothing is written. Masked arrays are refused. `MPI.IN_PLACE` may stand where
+    MPI allows it.
 
     Parameters
     ----------
@@ -81,6 +98,16 @@ class Collectives(Freed):
     """
 
     def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16, deadline_s: float | None = 60.0) -> None:
+        try:
+            with held_signals():
+                self._make(comm, max_nbytes, deadline_s)
+        except BaseException as error:
+            if hasattr(self, "_attention"):  # a signal handler's, when the other ranks have made theirs
+                self._attention.left_by(error)
+            raise
+
+    def _make(self, comm: MPI.Intracomm, max_nbytes: int, deadline_s: float | None) -> None:
+        """Agree on the arguments, and make what there is between the ranks (collective)."""
         _check(comm, max_nbytes, deadline_s)
         self.rank, self.size = comm.rank, comm.size
         node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
@@ -93,24 +120,30 @@ class Collectives(Freed):
             members.ranks[members.mine],
             SPINS_SHARED if cores_are_shared(comm) else SPINS,
         )
-        state, patience = window.state, Patience(window, deadline_s)
+        state, patience = window.state, Patience(deadline_s)
         self._carrier: LongMessages | SeveralNodes
         if self.nodes == 1:
-            self._carrier = LongMessages(node, state, patience)
+            self._carrier = LongMessages(node, window, patience)
         else:
             node.Free()
             state = window.state_of_all(self.rank, self.size)
-            self._carrier = SeveralNodes(members, Post(comm, window), state, window.state)
-            self._on_node = Attention(window, window.state, patience, self._carrier)
-        self._attention = Attention(window, state, patience, self._carrier)
+            self._carrier = SeveralNodes(members, Post(comm, state), state, window.state)
+            self._on_node = Attention(window, window.state, patience, self._carrier, members.ranks[members.mine])
+        self._attention = Attention(window, state, patience, self._carrier, range(self.size))
         self._address = state.ctypes.data
 
     # Each method begins with what compiled code can take as it is; whatever else it is given, a subclass of
-    # ndarray or another operation's spelling, is brought into that form by `_again`.
+    # ndarray or another operation's spelling, is brought into that form by `_again`. An exception may leave a method
+    # before or after the compiled code as well, by a signal handler: then the other ranks are told, too. Holding signals
+    # would take longer than a collective.
 
     def Barrier(self) -> None:
         """Wait until all ranks have called it."""
-        buffers.Barrier(self._address)
+        try:
+            buffers.Barrier(self._address)
+        except BaseException as error:
+            self._attention.left_by(error)
+            raise
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Copy the root's array to all ranks.
@@ -121,12 +154,16 @@ class Collectives(Freed):
             Contiguous, of one size and type on all ranks; read on the root, written on the others.
         root : int
         """
-        if type(buf) is not np.ndarray or type(root) is not int:
-            return self._again(buffers.Bcast, buf, root=root)
         try:
-            buffers.Bcast(self._address, buf, root)
-        except _UNKNOWN:
+            try:
+                if type(buf) is np.ndarray and type(root) is int:
+                    return buffers.Bcast(self._address, buf, root)
+            except _UNKNOWN:
+                pass
             self._again(buffers.Bcast, buf, root=root)
+        except BaseException as error:
+            self._attention.left_by(error)
+            raise
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copy piece i of the root's array to rank i.
@@ -139,12 +176,16 @@ class Collectives(Freed):
             With one size on all ranks.
         root : int
         """
-        if type(recvbuf) is not np.ndarray or type(root) is not int or type(sendbuf) is not np.ndarray:
-            return self._again(buffers.Scatter, sendbuf, recvbuf, root=root)
         try:
-            buffers.Scatter(self._address, sendbuf, recvbuf, root)
-        except _UNKNOWN:
+            try:
+                if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(root) is int:
+                    return buffers.Scatter(self._address, sendbuf, recvbuf, root)
+            except _UNKNOWN:
+                pass
             self._again(buffers.Scatter, sendbuf, recvbuf, root=root)
+        except BaseException as error:
+            self._attention.left_by(error)
+            raise
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copy the arrays of all ranks into the root's, in the order of ranks.
@@ -157,12 +198,16 @@ class Collectives(Freed):
             On the root, of `size` times as many items; not looked at on the others.
         root : int
         """
-        if type(sendbuf) is not np.ndarray or type(root) is not int or type(recvbuf) is not np.ndarray:
-            return self._again(buffers.Gather, sendbuf, recvbuf, root=root)
         try:
-            buffers.Gather(self._address, sendbuf, recvbuf, root)
-        except _UNKNOWN:
+            try:
+                if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(root) is int:
+                    return buffers.Gather(self._address, sendbuf, recvbuf, root)
+            except _UNKNOWN:
+                pass
             self._again(buffers.Gather, sendbuf, recvbuf, root=root)
+        except BaseException as error:
+            self._attention.left_by(error)
+            raise
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Copy the arrays of all ranks into every rank's, in the order of ranks.
@@ -174,12 +219,16 @@ class Collectives(Freed):
         recvbuf : ndarray
             With `size` times as many items.
         """
-        if type(sendbuf) is not np.ndarray or type(recvbuf) is not np.ndarray:
-            return self._again(buffers.Allgather, sendbuf, recvbuf)
         try:
-            buffers.Allgather(self._address, sendbuf, recvbuf)
-        except _UNKNOWN:
+            try:
+                if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray:
+                    return buffers.Allgather(self._address, sendbuf, recvbuf)
+            except _UNKNOWN:
+                pass
             self._again(buffers.Allgather, sendbuf, recvbuf)
+        except BaseException as error:
+            self._attention.left_by(error)
+            raise
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = SUM, root: int = 0) -> None:
         """Combine the arrays of all ranks, item by item, on the root.
@@ -193,17 +242,21 @@ class Collectives(Freed):
         op : Op, int or mpi4py.MPI.Op
         root : int
         """
-        if (
-            type(sendbuf) is not np.ndarray
-            or type(op) is not int
-            or type(root) is not int
-            or type(recvbuf) is not np.ndarray
-        ):
-            return self._again(buffers.Reduce, sendbuf, recvbuf, op=op, root=root)
         try:
-            buffers.Reduce(self._address, sendbuf, recvbuf, op, root)
-        except _UNKNOWN as error:
-            self._refuse(error)
+            try:
+                if (
+                    type(sendbuf) is np.ndarray
+                    and type(recvbuf) is np.ndarray
+                    and type(op) is int
+                    and type(root) is int
+                ):
+                    return buffers.Reduce(self._address, sendbuf, recvbuf, op, root)
+            except _UNKNOWN:
+                pass
+            self._again(buffers.Reduce, sendbuf, recvbuf, op=op, root=root)
+        except BaseException as error:
+            self._attention.left_by(error)
+            raise
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = SUM) -> None:
         """Combine the arrays of all ranks, item by item, on all ranks.
@@ -214,12 +267,16 @@ class Collectives(Freed):
             With one size and type on all ranks.
         op : Op, int or mpi4py.MPI.Op
         """
-        if type(sendbuf) is not np.ndarray or type(recvbuf) is not np.ndarray or type(op) is not int:
-            return self._again(buffers.Allreduce, sendbuf, recvbuf, op=op)
         try:
-            buffers.Allreduce(self._address, sendbuf, recvbuf, op)
-        except _UNKNOWN as error:
-            self._refuse(error)
+            try:
+                if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(op) is int:
+                    return buffers.Allreduce(self._address, sendbuf, recvbuf, op)
+            except _UNKNOWN:
+                pass
+            self._again(buffers.Allreduce, sendbuf, recvbuf, op=op)
+        except BaseException as error:
+            self._attention.left_by(error)
+            raise
 
     def allreduce(self, value: Any, op: Op | int | MPI.Op = SUM) -> Any:
         """Combine the numbers of all ranks.
@@ -235,9 +292,15 @@ class Collectives(Freed):
         Like `value`.
         """
         try:
-            return buffers.allreduce(self._address, value, op if type(op) is int else self._number_of(op))
-        except (*_UNKNOWN, OverflowError) as error:
-            self._refuse(error)
+            try:
+                return buffers.allreduce(self._address, value, op if type(op) is int else self._number_of(op))
+            except _UNKNOWN as error:
+                if problem := mask_problem(value=value):
+                    self._attention.refuse(f"{problem} (rank {self.rank})")
+                self._refuse("an array, for which there is Allreduce" if isinstance(value, np.ndarray) else error)
+        except BaseException as error:
+            self._attention.left_by(error)
+            raise
 
     @property
     def broken(self) -> bool:
@@ -246,59 +309,86 @@ class Collectives(Freed):
 
     def free(self) -> None:
         """Free the window (collective). Later calls raise `ClosedError`."""
-        if not self._window.closed:
-            self._window.free()
-            self._carrier.free()
+        with held_signals():
+            if not self._window.closed:
+                self._window.free()
+                self._carrier.free()
 
-    def _again(self, function, *arrays, op=None, root=None):
+    def _raised_by_all(self, error: BaseException) -> bool:
+        """Tell the other ranks that an exception has left a ``with`` block here. Perhaps it has not left theirs."""
+        self._attention.left_by(error)
+        return False
+
+    def _again(self, function: Any, *arrays: Any, op: Any = _ABSENT, root: Any = _ABSENT) -> None:
         """Call compiled code with arguments that it cannot take as they are."""
-        plain = [self._array(array) for array in arrays]
-        if function not in _WHOLE:
-            plain = [
-                array.view(np.uint8)
-                if array is not None and array.dtype.char in _AS_BYTES and array.ndim and array.flags.c_contiguous
-                else array
-                for array in plain
-            ]
-        for place, array in enumerate(arrays):
-            if array is MPI.IN_PLACE:
-                other = plain[1 - place]
-                plain[place] = other if function in _WHOLE else self._own_piece(other)
-        more = [] if op is None else [self._number_of(op)]
+        numbers = [] if op is _ABSENT else [self._number_of(op)]
+        here = True
+        if root is not _ABSENT:
+            numbers.append(self._root(root))
+            here = numbers[-1] == self.rank
+        in_place = _IN_PLACE.get(function, _SEND) if here and len(arrays) > 1 else None
+        plain = [
+            None
+            if (place == _ROOTS_OWN.get(function) and not here) or (place == in_place and array is MPI.IN_PLACE)
+            else self._array(array, whole=function in _WHOLE)
+            for place, array in enumerate(arrays)
+        ]
+        if in_place is not None and arrays[in_place] is MPI.IN_PLACE:
+            other = plain[1 - in_place]
+            plain[in_place] = other if function in _WHOLE else self._own_piece(other)
         try:
-            more += [] if root is None else [operator.index(root)]
-            function(self._address, *plain, *more)
-        except (*_UNKNOWN, TypeError, OverflowError) as error:
+            function(self._address, *plain, *numbers)
+        except (*_UNKNOWN, TypeError) as error:
             self._refuse(error)
 
-    def _array(self, array):
-        """Take an argument as an ndarray of the same memory, where it is any."""
-        if array is None or array is MPI.IN_PLACE:
+    def _array(self, array: Any, whole: bool) -> np.ndarray | None:
+        """Return an argument as a plain array of the same memory; `whole` is one of numbers that are combined."""
+        if array is None and not whole:
             return None
+        if problem := mask_problem(array=array):
+            self._attention.refuse(f"{problem} (rank {self.rank})")
         try:
             found = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
-        except TypeError:
+            if array is MPI.IN_PLACE or array is MPI.BOTTOM:  # buffers of no bytes
+                raise TypeError
+        except (TypeError, ValueError, BufferError):
             self._refuse(f"{type(array).__name__}, which has no memory of its own")
-        return found.view(np.ndarray)
+        plain: np.ndarray = found.view(np.ndarray)
+        if plain.flags.f_contiguous and not plain.flags.c_contiguous:
+            plain = plain.T  # the same items in the order of memory
+        movable = not whole and plain.dtype.char in _AS_BYTES and plain.ndim and plain.flags.c_contiguous
+        return plain.view(np.uint8) if movable else plain
 
-    def _own_piece(self, array):
-        """Tell what `MPI.IN_PLACE` stands for where the other array has a piece for each rank."""
+    def _own_piece(self, array: np.ndarray | None) -> np.ndarray | None:
+        """Return what `MPI.IN_PLACE` stands for where the other array has a piece for each rank."""
         if array is None or not array.flags.c_contiguous:
             return array
         count = array.size // self.size
         return array.reshape(-1)[self.rank * count : (self.rank + 1) * count]
 
-    def _number_of(self, op):
+    def _root(self, root: Any) -> int:
+        """Return the number of a root, however it is spelled."""
+        try:
+            number = operator.index(root)
+        except TypeError:
+            number = None
+        if number is None or not 0 <= number < self.size:
+            self._attention.refuse(
+                f"expected a root from 0 to {self.size - 1}, received {repr_of(root)} (rank {self.rank})"
+            )
+        return number
+
+    def _number_of(self, op: Any) -> int:
         """Return the number of an operation, however it is spelled."""
         try:
             return operation_number(op)
         except TypeError:
-            self._refuse(f"the operation {op!r}")
+            self._refuse(f"the operation {repr_of(op)}")
 
-    def _refuse(self, what):
+    def _refuse(self, what: BaseException | str) -> NoReturn:
         """Raise an `InputError` on all ranks."""
         if isinstance(what, BaseException):
-            lines = str(what).strip().splitlines()
+            lines = str(what).strip().splitlines() or [type(what).__name__]
             what = next((line for line in lines if line.startswith(("non-precise", "- argument"))), lines[-1])
         self._attention.refuse(f"expected arrays or numbers of a numeric type, received {what} (rank {self.rank})")
 
@@ -313,7 +403,7 @@ def operation_number(op: Op | int | MPI.Op) -> int:
     return operator.index(given)
 
 
-def _check(comm, max_nbytes, deadline_s):
+def _check(comm: Any, max_nbytes: Any, deadline_s: Any) -> None:
     """Raise an `InputError` on all ranks, unless all have the same arguments, and good ones."""
     if not isinstance(comm, MPI.Intracomm):
         raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import platform
+import time
 from contextlib import suppress
 from time import perf_counter
 
@@ -23,16 +24,17 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import files
+from ..failures import Failure, Patience
 from . import node
-from .patience import Patience
 from .protocol import ALLGATHER, BCAST, CAPACITY, GATHER, LIMITS, NAMES, SCATTER, signature
-from .window import NO_LIMIT, memory
+from .window import NO_LIMIT, Window, memory
 
 FROM_NBYTES = 2**15
 SIZES = tuple(2**power for power in range(16, 23))  # measured ones; a message counts as the next longer of them
 KINDS = (BCAST, SCATTER, GATHER, ALLGATHER)
 _ROUNDS, _ROUND_S = 5, 0.001
 _SLOW_S = 0.02  # where a call takes so long, one is enough
+_LOOK_S = 0.005  # between two looks for failures
 _CLEARLY = 0.95  # MPI's time over the window's, for MPI to be called
 
 
@@ -43,13 +45,14 @@ class LongMessages:
     ----------
     comm : mpi4py.MPI.Intracomm
         The ranks of the node; freed with this.
-    state : ndarray of int64
-        This rank's in the window; its limits are set here.
+    window : Window
+        The limits of this rank's state are set here.
     patience : Patience
     """
 
-    def __init__(self, comm: MPI.Intracomm, state: np.ndarray, patience: Patience) -> None:
-        self._comm, self._state, self._patience = comm, state, patience
+    def __init__(self, comm: MPI.Intracomm, window: Window, patience: Patience) -> None:
+        self._comm, self._window, self._patience = comm, window, patience
+        self._state = state = window.state
         self._address = state.ctypes.data
         self.by_mpi: dict[int, tuple[bool, ...]] = {}  # for each kind that is known and each size
         for kind in KINDS if comm.size > 1 else ():
@@ -62,19 +65,22 @@ class LongMessages:
             node.barrier(self._address, agreed)
             self._learn(kind)
         place = min(int(np.searchsorted(SIZES, nbytes)), len(SIZES) - 1)
-        (self._mpi if self.by_mpi[kind][place] else self._window)(kind, send, target, nbytes, root, agreed)
+        (self._by_mpi if self.by_mpi[kind][place] else self._by_window)(kind, send, target, nbytes, root, agreed)
 
     def look(self) -> None:
         """Nobody is elsewhere."""
 
-    def tell(self, text: str, origin: int | None = None) -> None:
+    def never(self, rank: int, coming: bool) -> None:
+        """Nobody is elsewhere."""
+
+    def tell(self, failure: Failure) -> None:
         """Nobody is elsewhere."""
 
     def free(self) -> None:
         """Free the communicator (collective)."""
         self._comm.Free()
 
-    def _window(self, kind, send, target, nbytes, root, agreed):
+    def _by_window(self, kind, send, target, nbytes, root, agreed):
         if kind == BCAST:
             node.bcast(self._address, send, nbytes, root, agreed)
         elif kind == ALLGATHER:
@@ -82,7 +88,7 @@ class LongMessages:
         else:
             (node.scatter if kind == SCATTER else node.gather)(self._address, send, target, nbytes, root, agreed)
 
-    def _mpi(self, kind, send, target, nbytes, root, agreed):
+    def _by_mpi(self, kind, send, target, nbytes, root, agreed):
         node.barrier(self._address, agreed)
         comm, everybodys = self._comm, nbytes * self._comm.size
         first = memory(send, everybodys if kind == SCATTER else nbytes) if send else None
@@ -99,7 +105,22 @@ class LongMessages:
         else:
             own = comm.rank == root and target == send + root * nbytes
             request = comm.Iscatter(first if comm.rank == root else None, MPI.IN_PLACE if own else second, root)
-        self._patience.until(request.Test, "another rank of the node")
+        self._complete(request)
+
+    def _complete(self, request: MPI.Request) -> None:
+        """Wait for MPI. That is a round: so a rank that has failed in it is told from one that has failed after it."""
+        number = node.begin_by_mpi(self._address)
+        since = looked = time.monotonic()
+        while not request.Test():
+            os.sched_yield()
+            now = time.monotonic()
+            if now - looked > _LOOK_S:
+                looked = now
+                for rank in range(self._comm.size):
+                    if node.never_by_mpi(self._address, rank, number):
+                        self._window.follow(rank)
+                self._patience.limit(now - since, "a collective", lambda: "another rank of the node")
+        node.finish_by_mpi(self._address, number)
 
     def _learn(self, kind):
         """Find out which way is faster for this kind (collective)."""
@@ -140,7 +161,7 @@ class LongMessages:
             return (perf_counter() - started) / calls
 
         def round_s(calls):  # of both ways beside each other: another load on the machine disturbs both
-            return self._greatest(np.array([seconds(way, calls) for way in (self._mpi, self._window)]))
+            return self._greatest(np.array([seconds(way, calls) for way in (self._by_mpi, self._by_window)]))
 
         once_s = round_s(comm.size)
         calls = comm.size * max(1, int(_ROUND_S / once_s.max() / comm.size))
@@ -149,7 +170,7 @@ class LongMessages:
 
     def _greatest(self, values):
         """Find the greatest ones of all ranks, in place."""
-        self._patience.until(self._comm.Iallreduce(MPI.IN_PLACE, values, MPI.MAX).Test, "another rank of the node")
+        self._complete(self._comm.Iallreduce(MPI.IN_PLACE, values, MPI.MAX))
         return values
 
     def _path(self, kind):

@@ -69,8 +69,8 @@ def pause(typingctx):
 def call_python(typingctx, function, first, second, failed, mark, other_mark):
     """Call a Python function at an address (its `id`) with two integers.
 
-    What it raises, or a signal handler before its first line, is raised here. Before, 1 is stored at both marks, and
-    the function is called once more, with `failed` in place of the first integer.
+    What it raises, or a signal handler before its first line, is raised here. Before, 1 is stored at both marks, by a
+    release, and the function is called once more, with `failed` in place of the first integer.
     """
 
     def codegen(context, builder, signature, arguments):
@@ -95,7 +95,7 @@ def call_python(typingctx, function, first, second, failed, mark, other_mark):
         with builder.if_else(cgutils.is_null(builder, result)) as (raised, returned):
             with raised:
                 for address in arguments[4:]:
-                    builder.store(ir.Constant(_WORD, 1), _pointer(builder, address, _WORD))
+                    builder.store_atomic(ir.Constant(_WORD, 1), _pointer(builder, address, _WORD), "release", 8)
                 keep("PyErr_Fetch", ir.PointerType(python.pyobj), error)
                 python.decref(call(arguments[3]))  # Py_XDECREF
                 python.err_clear()

@@ -19,10 +19,12 @@ from ..compiled import njit
 from .memory import call_kernel, copy, words
 from .protocol import (
     CAPACITY,
+    DONE,
     EVERYBODY,
     FLAT,
     INLINE,
     LINE,
+    NOTHING,
     RANK,
     SIZE,
     await_slot,
@@ -30,9 +32,11 @@ from .protocol import (
     claim,
     finish,
     finish_everywhere,
+    never,
     payload,
     publish,
     receive,
+    segment,
     step_slot,
 )
 
@@ -42,7 +46,7 @@ def barrier(address, agreed):
     """All ranks have come here."""
     state = words(address)
     rank, size = state[RANK], state[SIZE]
-    number = begin(state)
+    number = begin(state, agreed)
     mine = claim(state, number, EVERYBODY)
     if size <= state[FLAT]:
         publish(mine, number, agreed)
@@ -68,7 +72,7 @@ def bcast(address, buffer, nbytes, root, agreed):
     begun = 0
     while True:
         part = min(nbytes - begun, state[CAPACITY])
-        number = begin(state)
+        number = begin(state, agreed)
         here = buffer + begun
         # In the tree a rank hears from the place without its lowest bit, and is heard by those with a bit below it.
         lowest = place & -place if place else size
@@ -94,7 +98,7 @@ def scatter(address, send, receive_at, nbytes, root, agreed):
     begun = 0
     while True:
         part = min(nbytes - begun, limit)
-        number = begin(state)
+        number = begin(state, agreed)
         if rank == root:
             mine = claim(state, number, EVERYBODY)
             pieces = payload(mine, size * part)
@@ -121,7 +125,7 @@ def gather(address, send, receive_at, nbytes, root, agreed):
     begun = 0
     while True:
         part = min(nbytes - begun, state[CAPACITY])
-        number = begin(state)
+        number = begin(state, agreed)
         if rank == root:
             if send != receive_at + rank * nbytes:
                 copy(receive_at + rank * nbytes + begun, send + begun, part)
@@ -147,7 +151,7 @@ def allgather(address, send, receive_at, nbytes, agreed):
     begun = 0
     while True:
         part = min(nbytes - begun, state[CAPACITY])
-        number = begin(state)
+        number = begin(state, agreed)
         mine = claim(state, number, EVERYBODY)
         copy(payload(mine, part), send + begun, part)
         publish(mine, number, agreed)
@@ -173,7 +177,7 @@ def reduce(address, send, receive_at, count, nbytes, root, kernel, agreed):
     while True:
         items = min(count - begun, limit)
         part = items * itemsize
-        number = begin(state)
+        number = begin(state, agreed)
         own = send + begun * itemsize
         if rank != root or send == receive_at:
             mine = claim(state, number, root)
@@ -199,7 +203,7 @@ def allreduce(address, send, receive_at, count, nbytes, kernel, agreed):
     while True:
         items = min(count - begun, limit)
         part = items * itemsize
-        number = begin(state)
+        number = begin(state, agreed)
         mine = claim(state, number, EVERYBODY)
         if state[SIZE] > state[FLAT] and part <= INLINE:
             _double(state, number, send + begun * itemsize, receive_at + begun * itemsize, items, part, kernel, agreed)
@@ -278,3 +282,22 @@ def _got(state, number, step, rank, agreed):
     theirs = step_slot(state, rank, number, step)
     await_slot(state, rank, theirs, number, agreed)
     return payload(theirs, INLINE)
+
+
+@njit
+def begin_by_mpi(address):
+    """Begin a round in which MPI moves the data; returns its number."""
+    return begin(words(address), NOTHING)
+
+
+@njit
+def finish_by_mpi(address, number):
+    """End such a round on this rank."""
+    finish(words(address), number)
+
+
+@njit
+def never_by_mpi(address, rank, number):
+    """Whether a rank has failed before it came to the end of such a round."""
+    state = words(address)
+    return never(state, rank, segment(state, rank) + DONE, number)

@@ -21,6 +21,7 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
+from ..failures import Failure
 from . import chains
 from .chains import ABSOLUTE, DATA, FROM_SEND, FROM_TARGET
 from .post import Letter, Post, mpi_function
@@ -205,14 +206,18 @@ class SeveralNodes:
         chains.enter(self._table.ctypes.data, agreed, chain.written())
 
     def look(self) -> None:
-        """See whether ranks of other nodes have failed."""
+        """Answer what other nodes ask."""
         self.post.look()
 
-    def tell(self, text: str, origin: int | None = None) -> None:
-        """Tell the ranks of other nodes of a failure, once."""
+    def never(self, rank: int, coming: bool) -> Failure | int | None:
+        """Tell why a letter from a rank never comes, or one to it is never taken; None while it may be."""
+        return self.post.never(rank, coming)
+
+    def tell(self, failure: Failure) -> None:
+        """Tell the ranks of other nodes that this one has failed, and why; once."""
         if not self._told:
             self._told = True
-            self.post.tell(self._far, text, origin)
+            self.post.tell(self._far, failure)
 
     def free(self) -> None:
         """Free what there is between nodes (collective)."""

@@ -3,6 +3,8 @@
 Every rank owns a *segment* of the window, which the others map. Only the owner writes to it:
 
 * ``done``: the number of the last round, that is, collective, that the owner has completed;
+* ``begun``: the number of the last one that it has begun, and what the last two are, to be told apart by a rank that waits
+  for what the owner does not send in them;
 * two *slots*, used alternately: the slot of round k is k modulo 2. A slot has a flag, the number of the
   round whose payload it holds, and beside it what the collective is (`signature`); then small slots for
   algorithms of several steps; then the payload. Up to `INLINE` bytes stand beside the flag, in its cache line.
@@ -18,6 +20,11 @@ reader waits for the flag, by acquires, and then reads. No message goes back unl
   Double buffering is enough.
 * Others (bcast, scatter, gather, reduce) do not tell that. There a writer looks at its readers' ``done``, as
   the *credit* to write again, and remembers what it has seen.
+
+A rank that fails in a collective sets a mark in its segment, after its last flag, and publishes nothing any more. Others raise
+only where they wait for a flag of a rank that has set its mark, and the flag is not there: then it never comes. So every
+collective that can be completed is completed, whoever has failed meanwhile in a later one, and which collective
+raises on a rank does not depend on how fast the ranks are.
 
 tests/unit/test_collectives_protocol.py runs these very functions on a model of the memory, in every order
 in which two and three ranks can run.
@@ -65,18 +72,19 @@ LIMITS = 18  # for each collective, the longest message in bytes that passes thr
 ARGUMENTS = 25  # of a collective that does not, see `chains.elsewhere`
 LAST = 32  # for each slot, the round in which this rank has written to it
 READER = 34  # and who has read it: a rank, or EVERYBODY
-SEEN = 36  # for each rank, a round that it is known to have completed; then the segments' addresses
+PAST = 36  # for odd and even collectives between nodes, what the last one is
+SEEN = 38  # for each rank, a round that it is known to have completed; then the segments' addresses
 EVERYBODY = -1
 
 # A rank's segment, in bytes.
 LINE = 64
-DONE, FAILED, SLOTS = 0, 2 * LINE, 32 * LINE  # what FAILED has stands in `waiting`
+DONE, BEGUN, FAILED, SLOTS = 0, LINE, 2 * LINE, 32 * LINE  # at FAILED the mark, and what `window` has about it
 STEPS = 15  # small slots
 HEADER = (STEPS + 1) * LINE  # the last one is the slot's own flag
 INLINE = LINE - 16
 
 # Why compiled code calls Python.
-WAITING, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, FAR, FAULT, FAILURE = range(9)
+WAITING, GONE, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, COMING, LEAVING, FAULT, FAILURE = range(11)
 INTERVAL_NS = 5_000_000  # between two such calls of a rank that waits: yielding may take any time
 _MONOTONIC = 1  # of clock_gettime
 
@@ -93,12 +101,21 @@ def ask(state, reason, detail):
 
 
 @njit
-def begin(state):
+def begin(state, agreed):
     """Begin a round; returns its number."""
     if state[BROKEN]:
         ask(state, UNUSABLE, 0)
     state[ROUND] += 1
+    announce(state, state[ROUND], agreed)
     return state[ROUND]
+
+
+@njit
+def announce(state, number, agreed):
+    """Let the ranks that wait for long see what this one does. What it was before stays until there is another one."""
+    place = segment(state, state[RANK]) + BEGUN
+    store_release(place + 8 + 8 * (number & 1), agreed)
+    store_release(place, number)
 
 
 @njit
@@ -137,8 +154,11 @@ def signature(kind, op, code, root, nbytes):
 
 
 @njit
-def wait(state, address, number, rank):
-    """Wait until the word at an address is a number or more; `rank` is who writes it."""
+def wait(state, address, number, rank, agreed):
+    """Wait until the word at an address is a number or more.
+
+    `rank` writes it, in a round that is the same on all ranks if it is `agreed`, or in one completed here (`NOTHING`).
+    """
     for _ in range(state[POLLS]):
         if load_acquire(address) >= number:
             return
@@ -147,8 +167,42 @@ def wait(state, address, number, rank):
     while load_acquire(address) < number:
         sched_yield()
         if clock_ns(state[SCRATCH] + 2 * LINE) - asked > INTERVAL_NS:
-            ask(state, WAITING, rank)
+            if agreed != NOTHING:
+                _compare(state, address, number, rank, agreed)
+            ask(state, GONE if never(state, rank, address, number) else WAITING, rank)
             asked = clock_ns(state[SCRATCH] + 2 * LINE)
+
+
+@njit
+def _compare(state, address, number, rank, agreed):
+    """Find out that a rank does something else in a round, in which it does not write what this one waits for."""
+    place = segment(state, rank) + BEGUN
+    if load_acquire(place) >= number:
+        received = load_acquire(place + 8 + 8 * (number & 1))
+        if load_acquire(place) > number + 1:
+            received = NOTHING  # that of another round may stand there
+        if received != agreed and load_acquire(address) < number:
+            _differs(state, rank, agreed, received)
+
+
+@njit
+def _differs(state, rank, expected, received):
+    state[EXPECTED] = expected
+    state[RECEIVED] = received
+    ask(state, DIFFERENT, rank)
+
+
+@njit
+def never(state, rank, address, number):
+    """Whether a rank that writes the word at an address has failed before it came to a number."""
+    # In this order: the mark comes after all flags.
+    return load_acquire(segment(state, rank) + FAILED) != 0 and load_acquire(address) < number
+
+
+@njit
+def set_mark(address, value):
+    """Set a rank's mark, or clear it; `address` is its segment's."""
+    store_release(address + FAILED, value)
 
 
 @njit
@@ -175,7 +229,7 @@ def claim(state, number, reader):
 def _wait_for_readers(state, last, reader):
     for rank in range(state[SIZE]):
         if rank != state[RANK] and (reader == EVERYBODY or rank == reader) and state[SEEN + rank] < last:
-            wait(state, segment(state, rank) + DONE, last, rank)
+            wait(state, segment(state, rank) + DONE, last, rank, NOTHING)
             state[SEEN + rank] = last
     if reader == EVERYBODY:
         state[COMPLETE] = last
@@ -191,13 +245,11 @@ def publish(address, number, agreed):
 @njit
 def await_slot(state, rank, address, number, agreed):
     """Wait until a rank has published in a slot, and see that its collective is the same."""
-    wait(state, address, number, rank)
+    wait(state, address, number, rank, agreed)
     state[SEEN + rank] = number - 1
     received = load(address + 8, agreed)
     if received != agreed:
-        state[EXPECTED] = agreed
-        state[RECEIVED] = received
-        ask(state, DIFFERENT, rank)
+        _differs(state, rank, agreed, received)
 
 
 @njit

@@ -6,11 +6,12 @@ import os
 import platform
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
+from ..failures import Failure
 from . import protocol
 from .combine import KERNELS
 
@@ -19,11 +20,10 @@ SPINS_SHARED = 20  # the same where ranks share cores
 FLAT_RANKS = 8  # up to so many ranks of a node, every collective takes one step
 NO_LIMIT = 2**62
 _SCRATCH_NBYTES = 4 * protocol.LINE  # a number and a result, times, what MPI writes
-# Words of a failure: is there one, is it another rank's, whose (plus one; 0: the segment's owner's), length of its
-# text.
-_MARK, _FOLLOWS, _ORIGIN, _LENGTH = range(4)
-_WORDS_NBYTES = 4 * 8
-_FAILURE_NBYTES = (protocol.SLOTS - protocol.FAILED) // 2
+# What a segment has about its owner's failure: the mark, and how many bytes of a `Failure` follow.
+_MARK, _LENGTH = range(2)
+_WORDS_NBYTES = 2 * 8
+_FAILURE_NBYTES = protocol.SLOTS - protocol.FAILED
 
 
 class Window:
@@ -61,6 +61,7 @@ class Window:
         self._states: list[np.ndarray] = []
         self.state = self.new_state(comm.rank, self._bases, NO_LIMIT)
         memory(self._bases[comm.rank], nbytes)[:] = 0
+        protocol.set_mark(self._bases[comm.rank], 0)  # compiled now, not when something has failed
         comm.Barrier()  # nobody writes to a segment that is not empty yet
 
     def new_state(self, rank: int, bases: list[int], limit: int) -> np.ndarray:
@@ -92,35 +93,36 @@ class Window:
         """Make a state for ranks of several nodes, which have no collective of their own in the window."""
         return self.new_state(rank, [self._bases[self._place]] * size, -1)
 
-    def fail(self, text: str, origin: int | None = None) -> None:
-        """Tell the ranks that wait for this one that it does not come, and why; `origin` is a rank of another node."""
-        mine = self._failures[self._place]
-        content = np.frombuffer(text.encode(errors="replace"), np.uint8)[: _FAILURE_NBYTES - _WORDS_NBYTES]
-        mine[_WORDS_NBYTES : _WORDS_NBYTES + len(content)] = content
-        words = _words(mine)
-        words[_LENGTH] = len(content)
-        words[_ORIGIN] = 0 if origin is None else 1 + origin
-        words[_MARK] = 1  # last; compiled code does the same where it is left by an exception
+    def fail(self, failure: Failure) -> None:
+        """Let the ranks that wait for this one know that it does not come, and why; a first failure stays."""
         self.spoil()
+        mine = self._failures[self._place]
+        if not _words(mine)[_MARK]:
+            content = np.frombuffer(failure.packed(_FAILURE_NBYTES - _WORDS_NBYTES), np.uint8)
+            mine[_WORDS_NBYTES : _WORDS_NBYTES + len(content)] = content
+            _words(mine)[_LENGTH] = len(content)
+            protocol.set_mark(
+                self._bases[self._place], 1
+            )  # compiled code does the same where it is left by an exception
 
     def spoil(self) -> None:
-        """Let this rank take no part in collectives any more."""
+        """Take no part in collectives any more."""
         for state in self._states:
             state[protocol.BROKEN] = 1
 
-    def failure(self) -> tuple[int, str] | None:
-        """Return the rank that has failed first by itself, as far as this node knows, and why; None while there is
-        none.
-        """
-        marked = [place for place, one in enumerate(self._failures) if _words(one)[_MARK]]
-        for place in marked:
-            one = self._failures[place]
-            words = _words(one)
-            if not words[_FOLLOWS]:
-                text = bytes(one[_WORDS_NBYTES : _WORDS_NBYTES + int(words[_LENGTH])]).decode(errors="replace")
-                _words(self._failures[self._place])[_FOLLOWS] = place != self._place
-                return int(words[_ORIGIN]) - 1 if words[_ORIGIN] else self._ranks[place], text
-        return None
+    def failure(self, place: int | None = None) -> Failure:
+        """Return why a rank of the node has set its mark, this one unless another is named."""
+        place = self._place if place is None else place
+        one = self._failures[place]
+        if length := int(_words(one)[_LENGTH]):
+            return Failure.unpacked(bytes(one[_WORDS_NBYTES : _WORDS_NBYTES + length]))
+        return Failure(self._ranks[place], "it has left a collective by an exception", "(raised on that rank)")
+
+    def follow(self, place: int) -> NoReturn:
+        """Fail as another rank of the node has, without which this one cannot go on."""
+        failure = self.failure(place)
+        self.fail(failure)
+        raise failure.error()
 
     def free(self) -> None:
         """Free the window (collective)."""
@@ -140,11 +142,11 @@ def memory(address: int, nbytes: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8)
 
 
-def _words(failure):
+def _words(failure: np.ndarray) -> np.ndarray:
     return failure[:_WORDS_NBYTES].view(np.int64)
 
 
-def _aligned(address):
+def _aligned(address: int) -> int:
     return -(-address // protocol.LINE) * protocol.LINE
 
 
@@ -160,7 +162,7 @@ def cores_are_shared(comm: MPI.Comm) -> bool:
     )
 
 
-def _machine_number():
+def _machine_number() -> int:
     """Return the same for all processes that one kernel runs, in containers and network namespaces too."""
     try:
         identity = Path("/proc/sys/kernel/random/boot_id").read_bytes()

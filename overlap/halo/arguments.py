@@ -9,8 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
-from ..arrays.masks import mask_problem
 from ..errors import InputError, repr_of, text_of
+from ..masks import mask_problem
 from .plan import Entries
 
 TRANSPORTS = ("auto", "window", "messages")

@@ -10,11 +10,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
-from ..arrays.masks import mask_problem
 from ..arrays.partition import length_of
 from ..arrays.topology import coordinates
 from ..errors import InputError
 from ..halo import Halo
+from ..masks import mask_problem
 from ..runtime.control.own_control import OwnControl
 from .matrix import Matrix
 

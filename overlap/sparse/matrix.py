@@ -12,7 +12,6 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
-from ..arrays.masks import mask_problem
 from ..arrays.partition import block, length_of
 from ..collectives import Collectives
 from ..errors import InputError, repr_of
@@ -20,6 +19,7 @@ from ..freed import Freed
 from ..halo import Halo, Pending
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
+from ..masks import mask_problem
 from ..runtime.control.arguments import count_problem
 from ..runtime.control.own_control import OwnControl
 from .arguments import TYPES, supported

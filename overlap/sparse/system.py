@@ -17,9 +17,9 @@ from typing import Any, Self
 import numpy as np
 from mpi4py import MPI
 
-from ..arrays.masks import mask_problem
 from ..errors import InputError, RankError
 from ..interrupts import held_signals
+from ..masks import mask_problem
 from ..runtime.control.own_control import OwnControl
 from ..runtime.requests.requests import AsyncComm
 from ..timing.model import hidden

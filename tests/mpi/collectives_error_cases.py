@@ -141,3 +141,65 @@ def killed(comm):
     if comm.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     fast.Barrier()
+
+
+class Interrupting:
+    """A root whose conversion to a number is interrupted: a signal before compiled code is reached."""
+
+    def __index__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 0
+
+
+class Alarm(Exception):
+    """Raised by a handler."""
+
+
+def _raise_alarm(number, frame):
+    raise Alarm
+
+
+def interrupted_in_python(comm):
+    """A signal while arguments are looked at in Python is told, too."""
+    fast, block = Collectives(comm, deadline_s=10), np.zeros(3)
+    if comm.rank == 0:
+        with pytest.raises(KeyboardInterrupt):
+            fast.Bcast(block, Interrupting())
+    with pytest.raises(RankError, match="rank 0: KeyboardInterrupt"):
+        fast.Bcast(block, 0)
+    fast.free()
+
+
+def interrupted_anywhere(comm, times):
+    """A handler that raises at any moment, in a call or between two, in a ``with`` block."""
+    random = np.random.default_rng(comm.rank)
+    for _ in range(times):
+        fast, calls = Collectives(comm, deadline_s=10), 0
+        fast.allreduce(np.int64(0))  # compiled: there numba swallows exceptions of handlers
+        before = signal.signal(signal.SIGALRM, _raise_alarm)
+        try:
+            with fast:
+                if comm.rank == 0:
+                    signal.setitimer(signal.ITIMER_REAL, 2e-3 * random.random() + 1e-6)
+                while True:
+                    fast.allreduce(np.int64(calls))
+                    calls += 1
+        except (Alarm, RankError) as error:
+            assert comm.rank == 0 or "rank 0: " in str(error)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        counts = comm.allgather(calls)
+        assert max(counts) - min(counts) <= 1, counts
+        fast.free()
+
+
+def left_by_an_exception(comm):
+    """An exception leaves a ``with`` block on one rank: the others are told in their next call, with the reason."""
+    with pytest.raises(ZeroDivisionError if comm.rank == 0 else RankError, match="zero") as caught:
+        with Collectives(comm, deadline_s=10) as fast:
+            fast.Barrier()
+            if comm.rank == 0:
+                1 / 0
+            fast.Barrier()
+    assert comm.rank == 0 or (caught.value.rank == 0 and "1 / 0" in caught.value.traceback_text)
+    fast.free()

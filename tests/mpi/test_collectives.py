@@ -155,3 +155,23 @@ def test_under_open_mpi(openmpi):
 def test_nodes_under_open_mpi(openmpi):
     jobs.run_job("collectives_cases:compiled_loop", 2, mpi="openmpi", args={"rounds": 10_000})
     jobs.run_job("nodes_cases:two_nodes,collectives_error_cases:overlapping", 4, mpi="openmpi", deadline_s=240)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_no_call_raises_before_the_bad_one(ranks):
+    jobs.run_job("drawn_collectives_cases:one_bad_call", ranks, args={"seeds": [2, 3, 5, 7, 11], "calls": 40})
+
+
+def test_no_call_raises_before_the_bad_one_on_two_nodes():
+    env = {"MPIR_CVAR_ODD_EVEN_CLIQUES": "1"}
+    jobs.run_job("drawn_collectives_cases:one_bad_call", 4, args={"seeds": [103, 105], "calls": 20}, env=env)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_arguments_as_mpi4py_takes_them(ranks):
+    jobs.run_job("collectives_argument_cases:like_mpi,refused", ranks)
+
+
+def test_what_leaves_a_call_is_told_on_the_other_ranks():
+    jobs.run_job("collectives_error_cases:interrupted_in_python,left_by_an_exception", 2)
+    jobs.run_job("collectives_error_cases:interrupted_anywhere", 2, args={"times": 20}, deadline_s=60)
