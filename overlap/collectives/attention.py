@@ -14,8 +14,9 @@ from typing import NoReturn, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import ClosedError, InputError
+from ..errors import InputError
 from ..failures import Failure, Patience
+from ..freed import closed_error
 from . import buffers, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
 from .window import Window
@@ -108,7 +109,7 @@ class Attention:
     def _raise_own(self) -> NoReturn:
         """Raise what has made the instance unusable."""
         if self._window.closed:
-            raise ClosedError("expected open collectives, received a call after free()")
+            raise closed_error("Collectives", "freed", self._window.forked)
         raise self._window.failure().error()
 
     def _tell(self) -> None:

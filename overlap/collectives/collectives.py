@@ -131,6 +131,8 @@ class Collectives(Freed):
             self._on_node = Attention(window, window.state, patience, self._carrier, members.ranks[members.mine])
         self._attention = Attention(window, state, patience, self._carrier, range(self.size))
         self._address = state.ctypes.data
+        if self.size > 1:
+            self._begun()
 
     # Each method begins with what compiled code can take as it is; whatever else it is given, a subclass of
     # ndarray or another operation's spelling, is brought into that form by `_again`. An exception may leave a method
@@ -311,13 +313,18 @@ class Collectives(Freed):
         """Free the window (collective). Later calls raise `ClosedError`."""
         with held_signals():
             if not self._window.closed:
+                self.freed = True
+                self._over()
                 self._window.free()
                 self._carrier.free()
 
-    def _raised_by_all(self, error: BaseException) -> bool:
-        """Tell the other ranks that an exception has left a ``with`` block here. Perhaps it has not left theirs."""
+    def _fail(self, error: BaseException) -> None:
         self._attention.left_by(error)
-        return False
+
+    def _closed_by_fork(self) -> None:
+        super()._closed_by_fork()
+        if hasattr(self, "_window"):  # unless it is being made
+            self._window.close(forked=True)
 
     def _again(self, function: Any, *arrays: Any, op: Any = _ABSENT, root: Any = _ABSENT) -> None:
         """Call compiled code with arguments that it cannot take as they are."""

@@ -46,12 +46,13 @@ class Window:
     ----------
     state : ndarray of int64
         Compiled code is given its address.
-    closed : bool
+    closed, forked : bool
+        Whether it was freed, or belongs to the process that this one was forked from.
     """
 
     def __init__(self, comm: MPI.Intracomm, capacity: int, ranks: tuple[int, ...], polls: int) -> None:
         self._place, self._ranks = comm.rank, ranks
-        self.closed = False
+        self.closed = self.forked = False
         nbytes = protocol.segment_nbytes(capacity)
         self._window = MPI.Win.Allocate_shared(nbytes + protocol.LINE, 1, comm=comm)
         self._bases = [_aligned(self._window.Shared_query(other)[0].address) for other in range(comm.size)]
@@ -124,15 +125,19 @@ class Window:
         self.fail(failure)
         raise failure.error()
 
-    def free(self) -> None:
-        """Free the window (collective)."""
-        self.closed = True
+    def close(self, forked: bool = False) -> None:
+        """Let nobody use it here any more, also not a child of this process if it was forked."""
+        self.closed, self.forked = True, forked
         self.spoil()
         for state in self._states:
             # What compiled code writes to this rank's segment when it raises goes to the scratch memory.
             size = state[protocol.SIZE]
             state[protocol.SEEN + size : protocol.SEEN + 2 * size] = state[protocol.SCRATCH] - protocol.FAILED
         self._failures.clear()
+
+    def free(self) -> None:
+        """Free the window (collective)."""
+        self.close()
         self._window.Free()
 
 

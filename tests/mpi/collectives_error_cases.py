@@ -9,7 +9,7 @@ import pytest
 
 from overlap import compiled
 from overlap.collectives import Collectives, Op
-from overlap.errors import InputError, RankError
+from overlap.errors import ClosedError, InputError, RankError
 
 
 @compiled.njit
@@ -203,3 +203,19 @@ def left_by_an_exception(comm):
             fast.Barrier()
     assert comm.rank == 0 or (caught.value.rank == 0 and "1 / 0" in caught.value.traceback_text)
     fast.free()
+
+
+def in_a_forked_child(comm):
+    """A child of a rank has no part in the collectives of its parent, which go on."""
+    with Collectives(comm) as fast:
+        assert fast.allreduce(1) == comm.size
+        child = os.fork()
+        if not child:
+            try:
+                fast.allreduce(1)
+            except ClosedError as error:
+                os._exit(7 if "forked" in str(error) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert fast.allreduce(1) == comm.size

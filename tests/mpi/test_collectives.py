@@ -173,5 +173,5 @@ def test_arguments_as_mpi4py_takes_them(ranks):
 
 
 def test_what_leaves_a_call_is_told_on_the_other_ranks():
-    jobs.run_job("collectives_error_cases:interrupted_in_python,left_by_an_exception", 2)
+    jobs.run_job("collectives_error_cases:interrupted_in_python,left_by_an_exception,in_a_forked_child", 2)
     jobs.run_job("collectives_error_cases:interrupted_anywhere", 2, args={"times": 20}, deadline_s=60)
