@@ -1,8 +1,9 @@
 """What compiled code asks Python for: attention while a rank waits, kernels, and words for what is wrong.
 
 A rank that waits for long comes here every few milliseconds: here signal handlers run, here it is noticed that
-what it waits for never comes, as a rank has failed, and here the deadline is kept. Whatever is raised leaves the compiled code
-as it is. The instance is unusable from then on, and the other ranks are told, as soon as they wait for this one.
+what it waits for never comes, as a rank has failed, and here the deadline is kept. Whatever is raised leaves the
+compiled code as it is. The instance is unusable from then on, and the other ranks are told, as soon as they wait for
+this one.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Attention:
         return bool(self._state[protocol.BROKEN])
 
     def refuse(self, text: str) -> NoReturn:
-        """Raise an `InputError`, here and on the ranks that wait for this one, unless the instance is unusable already."""
+        """Raise an `InputError`, here and on the ranks that wait; what came first, if this one has failed already."""
         if self.broken:
             self._raise_own()
         error = InputError(text)
@@ -101,7 +102,7 @@ class Attention:
         raise error
 
     def left_by(self, error: BaseException) -> None:
-        """An exception leaves a call, perhaps before compiled code was reached: the ranks that wait for this one are told."""
+        """Tell the ranks that wait of an exception that leaves a call, maybe before compiled code is reached."""
         if not self.broken:
             self._window.fail(Failure.of(self._rank, error))
             self._tell()

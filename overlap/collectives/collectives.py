@@ -63,16 +63,16 @@ class Collectives(Freed):
     the ranks' values are combined depends on the number of ranks alone, see `combine`.
 
     All ranks call the same collectives in the same order, from one thread at a time. What a rank calls
-    differently, or with other sizes, types, roots or operations, raises `InputError`, and the instance cannot be used any more.
-    It raises on every rank in that very call, where the call waits for the rank: `Barrier`, `Allgather`, `Allreduce` and
-    `allreduce` always do, `Bcast` and `Scatter` wait for the root, whose `Gather` and `Reduce` wait for all. Who need not wait
-    has done its part, and raises in the first later call that needs the rank. No call before the bad one raises.
-    So it is with an exception of a signal handler: `KeyboardInterrupt` on the rank that was interrupted, `RankError` on the
-    others; and with an exception that leaves a ``with`` block on one rank.
+    differently, or with other sizes, types, roots or operations, raises `InputError`, and the instance cannot be used
+    any more. It raises on every rank in that very call, where the call waits for the rank: `Barrier`, `Allgather`,
+    `Allreduce` and `allreduce` always do, `Bcast` and `Scatter` wait for the root, whose `Gather` and `Reduce` wait for
+    all. Who need not wait has done its part, and raises in the first later call that needs the rank. No call before the
+    bad one raises. So it is with an exception of a signal handler: `KeyboardInterrupt` on the rank that was
+    interrupted, `RankError` on the others; and with an exception that leaves a ``with`` block on one rank.
 
-    Arrays may be anything contiguous (in C or in Fortran order, the order of items is that in memory) that has numbers in
-    memory of its own, read-only ones where nothing is written. Masked arrays are refused. `MPI.IN_PLACE` may stand where
-    MPI allows it.
+    Arrays may be anything contiguous (in C or in Fortran order, the order of items is that in memory) that has numbers
+    in memory of its own, read-only ones where nothing is written. Masked arrays are refused. `MPI.IN_PLACE` may stand
+    where MPI allows it.
 
     Parameters
     ----------
@@ -136,8 +136,8 @@ class Collectives(Freed):
 
     # Each method begins with what compiled code can take as it is; whatever else it is given, a subclass of
     # ndarray or another operation's spelling, is brought into that form by `_again`. An exception may leave a method
-    # before or after the compiled code as well, by a signal handler: then the other ranks are told, too. Holding signals
-    # would take longer than a collective.
+    # before or after the compiled code as well, by a signal handler: then the other ranks are told, too. Holding
+    # signals would take longer than a collective.
 
     def Barrier(self) -> None:
         """Wait until all ranks have called it."""

@@ -25,7 +25,7 @@ _abandoned: list[
 
 
 class _Note(NamedTuple):
-    """What ranks tell each other beside their letters: that one has failed, and, if one waits for long, what the other does.
+    """What ranks tell each other beside their letters: that one has failed, and what it does, where the other waits.
 
     Attributes
     ----------
@@ -149,7 +149,8 @@ class Post:
         Failure
             Of the rank. Of what it has sent before nothing is lost, and how much that was it has told.
         int
-            What it does instead (`protocol.signature`), or `NOTHING` where that is not known any more. It is asked once in a round.
+            What it does instead (`protocol.signature`), or `NOTHING` where that is not known any more. It is asked
+            once in a round.
         None
             The letter may still come, or be taken.
         """

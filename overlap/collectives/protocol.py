@@ -3,8 +3,8 @@
 Every rank owns a *segment* of the window, which the others map. Only the owner writes to it:
 
 * ``done``: the number of the last round, that is, collective, that the owner has completed;
-* ``begun``: the number of the last one that it has begun, and what the last two are, to be told apart by a rank that waits
-  for what the owner does not send in them;
+* ``begun``: the number of the last one that it has begun, and what the last two are, to be told apart by a rank that
+  waits for what the owner does not send in them;
 * two *slots*, used alternately: the slot of round k is k modulo 2. A slot has a flag, the number of the
   round whose payload it holds, and beside it what the collective is (`signature`); then small slots for
   algorithms of several steps; then the payload. Up to `INLINE` bytes stand beside the flag, in its cache line.
@@ -21,10 +21,10 @@ reader waits for the flag, by acquires, and then reads. No message goes back unl
 * Others (bcast, scatter, gather, reduce) do not tell that. There a writer looks at its readers' ``done``, as
   the *credit* to write again, and remembers what it has seen.
 
-A rank that fails in a collective sets a mark in its segment, after its last flag, and publishes nothing any more. Others raise
-only where they wait for a flag of a rank that has set its mark, and the flag is not there: then it never comes. So every
-collective that can be completed is completed, whoever has failed meanwhile in a later one, and which collective
-raises on a rank does not depend on how fast the ranks are.
+A rank that fails in a collective sets a mark in its segment, after its last flag, and publishes nothing any more.
+Others raise only where they wait for a flag of a rank that has set its mark, and the flag is not there: then it never
+comes. So every collective that can be completed is completed, whoever has failed meanwhile in a later one, and which
+collective raises on a rank does not depend on how fast the ranks are.
 
 tests/unit/test_collectives_protocol.py runs these very functions on a model of the memory, in every order
 in which two and three ranks can run.
