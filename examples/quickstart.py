@@ -43,7 +43,6 @@ with overlap.FFT2(comm, (nz, ny, nx), dtype="f8", norm="forward") as plan:
     a = amplitude * np.cos(3 * x + 2 * y)
     b = amplitude * np.cos(x - y)
     a_hat, b_hat = plan.forward(a), plan.forward(b)
-
     ky, kx = plan.wavenumbers()  # this rank's part
     assert np.allclose(a_hat, amplitude / 2 * ((kx == 3) & (ky == 2)))
 
