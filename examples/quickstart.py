@@ -16,8 +16,7 @@ comm = MPI.COMM_WORLD
 nz, ny, nx = 16, 48, 64
 
 # 1. A slice program: write the work of one slice as straight-line code, and mark with `await` where
-#    it must wait for other ranks. While one slice waits, other slices compute.
-#    Here: mean and variance of 16 signals, each spread over the ranks.
+#    it must wait for other ranks. While one slice waits, others compute. Here: statistics of 16 signals on all ranks.
 x = 2 * np.pi * np.array_split(np.arange(1000), comm.size)[comm.rank] / 1000
 signal = [z + np.sin((z + 1) * x) for z in range(nz)]
 mean, variance = np.empty((nz, 1)), np.empty((nz, 1))
