@@ -27,6 +27,11 @@ async def summing(z, comm):
     await comm.Allreduce(MPI.IN_PLACE, np.ones(1))
 
 
+def splitting(comm):
+    rt = overlap.Runtime(comm, deadline_s=None)
+    return rt, lambda: rt.comm.Split(comm.rank % 2)
+
+
 def plan(comm):
     made = overlap.FFT2(comm, (2, 4, 4), settings={"wait": "off", "effort": "estimate"})
     return made, lambda: made.forward(made.real.empty())
@@ -49,7 +54,7 @@ def matrix(comm):
     return made, lambda: made @ np.ones(4)
 
 
-KINDS = (runtime, plan, halo, halo_of_messages, matrix)
+KINDS = (runtime, splitting, plan, halo, halo_of_messages, matrix)
 
 
 def used_by(make, comm, raising, uses=2):
@@ -206,7 +211,8 @@ def forked(comm):
     made = [make(comm) for make in KINDS]
     for _, use in made:
         use()
-    pending = made[2][0].start(np.zeros(made[2][0].local_shape))
+    around = made[KINDS.index(halo)][0]
+    pending = around.start(np.zeros(around.local_shape))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a process with threads
         child = os.fork()

@@ -33,7 +33,7 @@ use(rt)
 
 
 def test_an_exception_between_two_calls_is_told():
-    jobs.run_job(CASES, 2, deadline_s=60, fresh=True)  # halos that were left keep their communicators
+    jobs.run_job(CASES, 2, deadline_s=240, fresh=True)  # halos that were left keep their communicators
 
 
 @pytest.mark.parametrize("case", ["told", "on_all"])
@@ -87,4 +87,4 @@ def test_mpi4py_ends_a_job_of_which_a_rank_has_failed(tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_forked_children_are_refused(ranks):
-    jobs.run_job("leaving_cases:forked", ranks, deadline_s=60)
+    jobs.run_job("leaving_cases:forked", ranks, deadline_s=240)

@@ -312,10 +312,12 @@ class Control:
             self.watchdog.watching("making a communicator on all its ranks"),
         ):
             self.check_idle()
+            owned = callable(comm)
+            if not owned:
+                self.meet_members(comm)
             # Counted on every rank, also on those that get none: the number names it everywhere.
             number = self._wrapped
             self._wrapped += 1
-            owned = callable(comm)
             source = comm() if owned else comm
             if source == MPI.COMM_NULL:
                 return None
@@ -323,6 +325,14 @@ class Control:
         self.comms.append(wrapped)
         _count(1 + owned)
         return wrapped
+
+    def meet_members(self, comm: object) -> None:
+        """Meet all ranks, if all of them are about to call MPI on `comm` (collective over that one).
+
+        A rank that has failed is seen at a header. In MPI's own call it would be waited for.
+        """
+        if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and self.size > 1 and comm.size == self.size:
+            self.meet_for(Header("making a communicator"))
 
     def drop(self) -> None:
         """Remember the communicators, until all ranks can free them: this one does not use them any more."""

@@ -224,6 +224,7 @@ class AsyncComm(Uncopied):
 
     def _agree(self, problem: str | None) -> None:
         """Raise an `InputError` on all ranks of the communicator where one has a problem (collective over it)."""
+        getattr(self._wrap, "__self__").meet_members(self._source)  # noqa: B009
         for rank, found in enumerate(self._source.allgather(problem)):
             if found is not None:
                 raise InputError(f"rank {rank}: {found}")
