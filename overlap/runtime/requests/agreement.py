@@ -136,7 +136,8 @@ class Agreements:
         operation = item.operation if isinstance(item, Start) else item
         if well and isinstance(operation, Operation):
             shared, comm_weight = operation.shared(), operation.comm.weight
-            if problem := operation.problem():
+            # Ranks that have begun this one without the others do not get out of it again.
+            if operation.name == "Reduce_scatter" and (problem := operation.problem()):
                 shared = operation.name, problem
             text = f"{operation.name} on communicator {operation.comm.number}"
             if operation is not item:
