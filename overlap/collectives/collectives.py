@@ -310,11 +310,24 @@ class Collectives(Freed):
         return self._attention.broken
 
     def free(self) -> None:
-        """Free the window (collective). Later calls raise `ClosedError`."""
+        """Free the window (collective). Later calls raise `ClosedError`.
+
+        Raises
+        ------
+        RankError
+            Another rank has left by an exception since the last collective. The memory remains until the process ends.
+        """
         with held_signals():
             if not self._window.closed:
-                self.freed = True
                 self._over()
+                try:
+                    if self.size > 1 and not self.broken:
+                        self.Barrier()  # a rank that has left by an exception is seen here; in MPI it is waited for
+                except BaseException:
+                    self._window.close()
+                    raise
+                finally:
+                    self.freed = True
                 self._window.free()
                 self._carrier.free()
 

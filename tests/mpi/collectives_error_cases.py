@@ -219,3 +219,11 @@ def in_a_forked_child(comm):
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert fast.allreduce(1) == comm.size
+
+
+def freed_after_another_has_left(comm):
+    """A rank that frees, after another has left the block by an exception, is told and does not wait for it."""
+    with pytest.raises(ZeroDivisionError if comm.rank == 0 else RankError), Collectives(comm) as fast:
+        fast.Barrier()
+        if comm.rank == 0:
+            1 / 0  # noqa: B018

@@ -175,3 +175,7 @@ def test_arguments_as_mpi4py_takes_them(ranks):
 def test_what_leaves_a_call_is_told_on_the_other_ranks():
     jobs.run_job("collectives_error_cases:interrupted_in_python,left_by_an_exception,in_a_forked_child", 2)
     jobs.run_job("collectives_error_cases:interrupted_anywhere", 2, args={"times": 20}, deadline_s=60)
+
+
+def test_freeing_does_not_wait_for_a_rank_that_has_left():
+    jobs.run_job("collectives_error_cases:freed_after_another_has_left", 2, fresh=True)
