@@ -44,7 +44,7 @@ def test_what_is_closed_says_so_everywhere(area: str, ranks: int, mpi: str) -> N
 @pytest.mark.parametrize("area", TOLD)
 def test_a_bad_argument_of_one_rank_is_the_error_of_all(area: str) -> None:
     # Slices that fail leave communicators behind, by design.
-    jobs.run_job("generated_cases:bad_arguments", 2, args={"area": area}, fresh=area == "runtime")
+    jobs.run_job("generated_cases:bad_arguments", 2, args={"area": area}, fresh=True)
 
 
 @pytest.mark.exhaustive
