@@ -32,6 +32,7 @@ NOT_CALLED: dict[str, str] = dict.fromkeys(
     (
         f"overlap.{name}"
         for name in [
+            "BusyError",
             "ClosedError",
             "CommunicatorsExhausted",
             "InputError",
