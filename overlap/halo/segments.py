@@ -30,7 +30,7 @@ def segments(node: MPI.Intracomm, nbytes: int, peers: Iterable[int]) -> dict[int
     ----------
     node : mpi4py.MPI.Intracomm
     nbytes : int
-        Of the own segment.
+        The size of the own segment.
     peers : iterable of int
         The ranks of the node whose segments this one maps, besides its own.
 

@@ -38,7 +38,7 @@ class System:
     Parameters
     ----------
     name : str
-        Of the solver.
+        The name of the solver.
     A : Matrix, or an object with ``A @ x`` for a rank's own entries
     b, x0 : ndarray
         The own entries of the right side and of the first x; None for zeros.
@@ -62,7 +62,7 @@ class System:
     stop : float
         The norm of a recursion's residual at which to stop, which is larger where `limit` cannot be reached.
     most : int
-        Of iterations.
+        The most iterations.
     scale : ndarray or None
         The inverse diagonal, where the preconditioner is that; ones where there is none.
     """

@@ -55,6 +55,7 @@ USERS_OWN = {
     ("arrays/distarray.py", "Alltoallv"),
     ("arrays/distarray.py", "allgather"),
     ("arrays/distarray.py", "gather"),
+    ("arrays/redistribution.py", "gather"),
     ("arrays/storage.py", "Recv"),
     ("arrays/storage.py", "Send"),
     ("arrays/storage.py", "allgather"),
