@@ -10,6 +10,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     uncopied        what can be neither copied nor pickled
     freed           how `with` blocks end: on all ranks, by an exception on one, in a forked child
     compiled        functions compiled by numba, without the GIL, and the cache of their code
+    lowlevel        what compiled code does with addresses: loads and stores, calls of the MPI library
     interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks
     failures        what failed on one rank, as the others raise it; waits that end

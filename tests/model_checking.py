@@ -35,7 +35,12 @@ def sources(changes=()):
     """The functions of the protocol in plain Python, with a few lines changed: pairs (old, new)."""
     text = "\n".join(inspect.getsource(module) for module in (protocol, node))
     text = text.replace("from __future__ import annotations", "")
-    for start in ("from ..compiled import", "from .memory import (", "from .memory import", "from .protocol import ("):
+    for start in (
+        "from ..compiled import",
+        "from ..lowlevel.memory import (",
+        "from ..lowlevel.memory import",
+        "from .protocol import (",
+    ):
         while start in text:
             before, _, after = text.partition(start)
             end = ")\n" if start.endswith("(") else "\n"

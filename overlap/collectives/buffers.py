@@ -13,10 +13,10 @@ from numba.extending import overload
 from numba.np.numpy_support import as_dtype
 
 from ..compiled import njit
+from ..lowlevel.memory import address_of, load, store, words
 from . import node
 from .chains import elsewhere
 from .combine import OPERATIONS, OTHER_TYPE, code_of
-from .memory import address_of, load, store, words
 from .protocol import (
     ALLGATHER,
     ALLREDUCE,

@@ -13,8 +13,8 @@ word before them: what the collective is.
 from __future__ import annotations
 
 from ..compiled import njit
+from ..lowlevel.memory import call_kernel, call_mpi, clock_ns, copy, load_int, sched_yield, words
 from . import node
-from .memory import call_kernel, call_mpi, copy, load_int, sched_yield, words
 from .protocol import (
     ARGUMENTS,
     BROKEN,
@@ -37,7 +37,6 @@ from .protocol import (
     SCRATCH,
     UNUSABLE,
     ask,
-    clock_ns,
 )
 
 # Words of a letter: address of its request, the other rank, address of a count of messages, whether it is under way.
@@ -168,7 +167,7 @@ def _run(state, chain):
 def _start(state, letter, header):
     content = words(letter)
     words(letter + HEADER)[0] = header
-    code = call_mpi(state[MPI_START], content[REQUEST], 0, 0)
+    code = call_mpi(state[MPI_START], (content[REQUEST],))
     if code != 0:
         ask(state, FAULT, code)
     content[ACTIVE] = 1
@@ -205,7 +204,7 @@ def _complete(state, letter, reason):
 @njit
 def _tested(state, content):
     flag = state[SCRATCH] + 3 * LINE  # and MPI's status behind it
-    code = call_mpi(state[MPI_TEST], content[REQUEST], flag, flag + 16)
+    code = call_mpi(state[MPI_TEST], (content[REQUEST], flag, flag + 16))
     if code != 0:
         content[ACTIVE] = 0
         ask(state, FAULT, code)  # raises, unless it is a longer message than expected: the header tells of that

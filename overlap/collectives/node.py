@@ -16,7 +16,7 @@ lower ranks first, on all ranks alike.
 from __future__ import annotations
 
 from ..compiled import njit
-from .memory import call_kernel, copy, words
+from ..lowlevel.memory import call_kernel, copy, words
 from .protocol import (
     CAPACITY,
     DONE,

@@ -22,9 +22,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..failures import Failure
+from ..lowlevel.mpi import mpi_function
 from . import chains
 from .chains import ABSOLUTE, DATA, FROM_SEND, FROM_TARGET
-from .post import Letter, Post, mpi_function
+from .post import Letter, Post
 from .protocol import CHAINS, LINE, MPI_START, MPI_TEST, NAMES, NODE, NOTHING
 
 LONG_NBYTES = 2**15  # of an allreduce that is cut

@@ -5,7 +5,6 @@ Compiled code sends and awaits letters (`chains`); this prepares them, and clear
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -202,11 +201,3 @@ class Post:
         self._comm.Free()
         if self in _abandoned:
             _abandoned.remove(self)
-
-
-def mpi_function(name: str) -> int:
-    """Address of a function of the MPI library that mpi4py is linked with."""
-    function = getattr(ctypes.CDLL(MPI.__file__), f"MPI_{name}")
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
-    return address

@@ -35,16 +35,15 @@ The state of a rank is an array of words, private to it, of which compiled code 
 from __future__ import annotations
 
 from ..compiled import njit
-from .memory import (
+from ..lowlevel.memory import (
     call_python,
-    clock_gettime,
+    clock_ns,
     load,
     load_acquire,
     pause,
     sched_yield,
     store,
     store_release,
-    words,
 )
 
 # Words of a rank's state.
@@ -86,7 +85,6 @@ INLINE = LINE - 16
 # Why compiled code calls Python.
 WAITING, GONE, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, COMING, LEAVING, FAULT, FAILURE = range(11)
 INTERVAL_NS = 5_000_000  # between two such calls of a rank that waits: yielding may take any time
-_MONOTONIC = 1  # of clock_gettime
 
 
 def segment_nbytes(capacity):
@@ -203,14 +201,6 @@ def never(state, rank, address, number):
 def set_mark(address, value):
     """Set a rank's mark, or clear it; `address` is its segment's."""
     store_release(address + FAILED, value)
-
-
-@njit
-def clock_ns(place):
-    """Read the time of a clock that only goes forward; `place` is memory for two words."""
-    clock_gettime(_MONOTONIC, place)
-    time = words(place)
-    return time[0] * 1_000_000_000 + time[1]
 
 
 @njit

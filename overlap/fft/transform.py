@@ -343,7 +343,7 @@ class Transform(Uncopied):
         ):
             planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
             prepared = self.prepare(*planes)
-            bound = prepared, self.bound_call(*planes, prepared)
+            bound = prepared, self.whole_call(*planes)
             self._bound.keep(arrays, out, bound, made)
             self._run(what, *bound)
             return returned
@@ -370,18 +370,11 @@ class Transform(Uncopied):
         if call is None or what != "whole":
             self._pipelines[what](self._parts, *prepared)
         else:
-            self.runtime.control.check_idle()
             call()
 
     def whole_call(self, inputs, outputs):
         """Make a function that makes a whole call without a pipeline, or None."""
         return None
-
-    def bound_call(self, inputs, outputs, prepared):
-        """Return the same for arrays that the transform is called with again and again, and what was prepared of
-        them.
-        """
-        return self.whole_call(inputs, outputs)
 
     def can_bind(self, outputs):
         """Whether what is prepared of inputs and these outputs is all that their data is needed for."""

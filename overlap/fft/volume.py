@@ -10,7 +10,7 @@ import numpy as np
 
 from .engine.buffers import Buffers
 from .engine.fftw import REQUIRED_ALIGNMENT, zeros
-from .engine.local_calls import LocalCalls
+from .engine.recorded import WholeCalls
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .transform import Transform
 
@@ -122,7 +122,7 @@ class Volume(Fields):
         self.exchange_dtype = staged.dtype
         self.can_be_late = staged.can_be_late
         self._staged, self._make, self.replans = staged, make, make is not None
-        self._local_calls: LocalCalls | None = None  # of `settings`
+        self._whole_calls: WholeCalls | None = None  # of `settings`
         self._scale = scale
 
     @property
@@ -138,7 +138,7 @@ class Volume(Fields):
 
     def release(self):
         super().release()
-        self._staged = self._make = self._local_calls = None
+        self._staged = self._make = self._whole_calls = None
 
     def kernels_of(self, settings):
         return self._staged if self._make is None else self._make(settings.effort)
@@ -148,7 +148,7 @@ class Volume(Fields):
         self.settings = settings
         self._staged = self.kernels_of(settings)
         self.make_pipelines(self._staged.tasks(settings.chunk, count, settings.late))
-        self._local_calls = None
+        self._whole_calls = None
 
     def staged_transforms(self):
         return (self._staged,)
@@ -169,37 +169,34 @@ class Volume(Fields):
         return targets_fit(outputs, self.outputs)
 
     def whole_call(self, inputs, outputs):
-        runtime = self.runtime
-        if runtime.control.size > 1 or runtime.trace is not None or not self._is_short(inputs, outputs):
+        alone = self.runtime.control.size == 1
+        if not self._is_short(inputs, outputs):
             return None
-        if self._local_calls is None:
-            self._local_calls = LocalCalls(self._staged, self._parts, self.settings.chunk, (self.load, runtime.load))
-        split = self._staged.split
-        return self._local_calls.call(
-            split(natural_view(inputs[0], self.inputs[0])), split(natural_view(outputs[0], self.outputs[0])), self.scale
-        )
-
-    def bound_call(self, inputs, outputs, prepared):
-        if self.runtime.control.size == 1:
-            return self.whole_call(inputs, outputs)
-        if not self._is_short(inputs, outputs) or (len(self._parts) > 1 and self.settings.wait != "off"):
+        if not alone and (self.refinement is not None or (len(self._parts) > 1 and self.settings.wait != "off")):
             return None
-        pipeline = self._pipelines["whole"]
         try:
-            return pipeline.known(
-                len(self._parts),
-                list(
-                    self._staged.known_steps(
-                        self._parts,
-                        *prepared,
-                        pipeline.slots[0],
-                        self.scale,
-                        None if self._staged.in_any_order else self._comms,
-                    )
-                ),
+            if self._whole_calls is None:
+                self._whole_calls = self._made_whole_calls(alone)
+            split = self._staged.split
+            return self._whole_calls.call(
+                split(natural_view(inputs[0], self.inputs[0])),
+                split(natural_view(outputs[0], self.outputs[0])),
+                self.scale,
             )
         except Exception:
+            if alone:
+                raise
             return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
+
+    def _made_whole_calls(self, alone):
+        pipeline = self._pipelines["whole"]
+        if not alone:
+            comms = None if self._staged.in_any_order else self._comms
+            return WholeCalls(self._staged, self._parts, pipeline.slots[0], pipeline, comms)
+        # Memory of their own: a pipeline of another thread may be running.
+        staged, chunk = self._staged.apart(), self.settings.chunk
+        slot = Buffers(*(zeros(max(1, length), staged.dtype) for length in staged.buffer_lengths(chunk)))
+        return WholeCalls(staged, self._parts, slot, pipeline, None)
 
     def _is_short(self, inputs, outputs):
         """Whether what a pipeline costs is felt in a call."""

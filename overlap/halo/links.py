@@ -19,7 +19,7 @@ Ghost cells belong to the neighbour from the request to the delivery of a round,
 comes before the request of its round.
 
 Order in memory: payload and the words of a flag are plain stores before a `store_release` of the round number, and
-plain loads after a `load_acquire` of it (`collectives.memory`). That is enough on ARM too, as both sides map the same
+plain loads after a `load_acquire` of it (`lowlevel.memory`). That is enough on ARM too, as both sides map the same
 memory (`halo.segments`).
 """
 
@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..collectives.memory import call_python, load, load_acquire, pause, sched_yield, store, store_release, words
-from ..collectives.protocol import INTERVAL_NS, LINE, clock_ns
+from ..collectives.protocol import INTERVAL_NS, LINE
 from ..compiled import njit
+from ..lowlevel.memory import call_python, clock_ns, load, load_acquire, pause, sched_yield, store, store_release, words
 from .moves import move
 
 # Words of a rank's state; then the links.

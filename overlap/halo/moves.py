@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays.partition import length_of
-from ..collectives.memory import copy, load, store, words
 from ..compiled import njit
+from ..lowlevel.memory import copy, load, store, words
 
 Region = tuple[slice, ...] | np.ndarray
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import InputError, formatted, repr_of
+from ..errors import BusyError, InputError, formatted, repr_of
 from ..interrupts import held_signals
 from ..uncopied import Uncopied
 from .control.header import Header
@@ -18,8 +18,8 @@ from .load import Load
 from .requests.operations import Operation, Persistent
 from .requests.requests import AsyncComm
 from .scheduling.agreed_path import AgreedPath, LearningPath
-from .scheduling.known_path import KnownPath
 from .scheduling.straight import StraightPath
+from .scheduling.whole_call import BUSY_ELSEWHERE, OVER, WholeCall
 from .threads.crew import ALONE, HELPED, Crews
 
 if TYPE_CHECKING:
@@ -203,41 +203,61 @@ class Pipeline(Uncopied):
             **(agree if isinstance(agree, dict) else {"agree": agree}),
         }
 
-    def known(
-        self, count: int, steps: Sequence[tuple[Any, Callable[[], object] | Operation]]
-    ) -> Callable[[], None] | None:
-        """Make a function without arguments of a call that does the same every time (collective); for short ones.
+    def whole_call(self, count: int, operations: Sequence[tuple[int, Any, Operation]]) -> WholeCall | None:
+        """Prepare a short call that does the same every time, for compiled code to make.
 
         Parameters
         ----------
         count : int
             Its slices.
-        steps : sequence of (object, callable or Operation)
-            What the slices do one after the other, each step with its slice, and what they await in the issue order.
+        operations : sequence of (int, object, Operation)
+            What is issued, as of `WholeCall`.
 
         Returns
         -------
-        callable or None
-            None: a trace wants to see the slices, or how they wait is not chosen yet.
+        WholeCall or None
+            For `make`. None: a trace wants to see the slices, or how they wait is not chosen yet.
         """
         runtime = self._runtime
-        if runtime.trace is not None or (self._trial is not None and count > 1) or count >= runtime.agree_every:
+        alone = runtime.control.size == 1
+        unknown = (self._trial is not None and count > 1) or count >= runtime.agree_every
+        if runtime.trace is not None or (unknown and not alone):
             return None
         wait = self._next_wait(count)
-        path = KnownPath(runtime._scheduler, steps, self._in_flight(wait), partial(self._job, [], wait, ALONE, (), {}))
-        return partial(self._run_known, path, Header(self._call, self._agreed(count, wait, None)))
+        return WholeCall(
+            runtime._scheduler,
+            runtime.control,
+            None if alone else Header(self._call, self._agreed(count, wait, None)),
+            operations,
+            self._in_flight(wait),
+            partial(self._job, [], wait, ALONE, (), {}),
+        )
 
-    def _run_known(self, path: KnownPath, header: Header) -> None:
-        runtime = self._runtime
+    def make(self, call: WholeCall, execute: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+        """Have compiled code make a whole call (collective).
+
+        On one rank it touches nothing but its own memory and the user's, so another thread may be in MPI meanwhile.
+        """
+        runtime, header = self._runtime, call.header
         control = runtime.control
-        with held_signals(), self._used:
+        if header is None:
             control.check_idle()
-            control.meet_here(header, None, not control.nested)
-            started = perf_counter()
-            computing_s = runtime._run_path(path)
-            took_s = perf_counter() - started
-            for load in (self.load, runtime.load):
-                load.add(took_s, computing_s, 1)
+            if execute(*arguments) == BUSY_ELSEWHERE:
+                raise BusyError(
+                    "expected threads to call a transform one at a time, received a call while another thread is in one"
+                )
+        else:
+            with held_signals() as signals, self._used:
+                control.check_idle()
+                if signals.error is not None:
+                    control.meet_here(header, None, not control.nested)
+                ended = call.make(execute, arguments)
+                control.has_met(header, None, call.numbers)
+                if ended != OVER:
+                    runtime._run_path(call.rest())
+        took_s, computing_s = call.took_s
+        for load in (self.load, runtime.load):
+            load.add(took_s, computing_s, 1)
 
     def _in_flight(self, wait: str) -> int:
         """How many exchanges the straight path has in flight; 0: blocking ones."""

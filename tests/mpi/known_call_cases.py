@@ -1,26 +1,22 @@
-"""What the tests of plans run on several ranks: short calls with the same arrays, whose steps are known."""
+"""What the tests of plans run on several ranks: short calls, which compiled code makes as a whole."""
 
-from contextlib import nullcontext
+import ctypes
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from unittest import mock
 
 import numpy as np
-from error_cases import Boom, check_slice_error, raised, same_message
+from error_cases import check_slice_error, raised, same_message
 from fft2_cases import random, same_bits
-from local_call_cases import in_pipelines
+from local_call_cases import executions, in_pipelines
+from mpi4py import MPI
 
 import overlap
-from overlap.fft.engine import staged
-from overlap.runtime.scheduling import known_path
-from overlap.runtime.scheduling.waiting import NotIssued
+from overlap.lowlevel.mpi import mpi_function
+from overlap.runtime.scheduling import whole_call
 
 WAITS = ("off", "poll")
 ONE = {"depth": 1, "chunk": 1000, "in_flight": 1, "effort": "estimate"}  # one slice
-
-
-def runs(path=known_path.KnownPath):
-    """Meanwhile the mock that is given counts the runs of known calls."""
-    return mock.patch.object(path, "run", autospec=True, side_effect=path.run)
 
 
 def known_calls_give_the_same_bits(comm, every=1):
@@ -48,11 +44,13 @@ def known_calls_give_the_same_bits(comm, every=1):
             for transform, given, expected in ((plan.forward, u, spectrum), (plan.backward, spectrum, back)):
                 single = len(transform._parts) == 1 or wait == "off"
                 out, calls = np.empty_like(expected), transform.load.calls
-                with runs() as ran:
+                with executions() as ran:
                     for number in range(6):
                         if number % 2 and comm.rank == 0:
-                            out = np.empty_like(expected)  # others have known calls, this rank has not
-                        assert same_bits(transform(given, out=out), expected)
+                            with in_pipelines():  # the others have whole calls, this rank has not
+                                assert same_bits(transform(given, out=np.empty_like(expected)), expected)
+                        else:
+                            assert same_bits(transform(given, out=out), expected)
                         held = transform(given)
                         assert same_bits(held, expected) and same_bits(transform(given), expected)
                         assert same_bits(held, expected)
@@ -60,48 +58,49 @@ def known_calls_give_the_same_bits(comm, every=1):
                 assert transform.load.calls == calls + 18
 
 
+@contextmanager
+def refused(name, code, begun):
+    """Meanwhile calls that are recorded find a function of MPI that answers with an error, having begun or not."""
+    words = 10 if name.startswith("I") else 9
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * words)
+    real = kind(mpi_function(name))
+    function = kind(lambda *given: real(*given) * 0 + code if begun else code)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+
+    def found(asked):
+        return address if asked == name else mpi_function(asked)
+
+    with mock.patch.object(whole_call, "mpi_function", found):
+        yield
+
+
+def runs():
+    """Meanwhile the mock that is given counts the whole calls that compiled code has left."""
+    return mock.patch.object(whole_call._Rest, "run", autospec=True, side_effect=whole_call._Rest.run)
+
+
 def known_calls_that_fail(comm):
-    """A step that raises, or an operation that MPI refuses, on one rank: one error on all, and the next call is
-    right.
-    """
-    last = comm.size - 1
-    for wait in WAITS:
+    """An operation that MPI refuses on one rank, begun or not: one error on all, and the next call is right."""
+    for wait, rank, (code, begun) in product(
+        WAITS, {0, comm.size - 1}, ((MPI.ERR_COUNT, False), (MPI.ERR_OTHER, True))
+    ):
+        if wait == "poll" and begun:
+            continue  # nobody would wait for it
         with overlap.FFT2(comm, (1, 12, 10), settings={"wait": wait, **ONE}) as plan:
             u = random(np.random.default_rng(comm.rank), plan.real.shape, "c16")
             with in_pipelines():
                 expected = np.array(plan.forward(u))
             out = np.empty_like(expected)
-            unprepared = mock.patch.object(staged.StagedTransform, "known_steps", side_effect=Boom("here"))
-            with unprepared if comm.rank == last else nullcontext():  # others have known calls, this rank has not
-                assert same_bits(plan.forward(u, out=out), expected)
-            out = np.empty_like(expected)
+            name = "Alltoallv" if wait == "off" else "Ialltoallv"
+            with refused(name, code, begun) if comm.rank == rank else nullcontext(), runs() as ran:
+                for _ in range(2):
+                    caught = raised(overlap.SliceError, plan.forward, u, out=out)
+                    assert ran.called
+                    check_slice_error(comm, caught, rank, plan.forward._parts[0], MPI.Exception)
+            plan.forward._whole_calls = None
+            plan.forward._bound.forget()
             for _ in range(2):
-                plan.forward(u, out=out)
-            for module, name, error in ((staged, "execute", Boom("here")), (known_path, "made", None)):
-                for rank in {0, last}:
-                    broken = mock.Mock(side_effect=error or Refused(known_path.made))
-                    with (
-                        mock.patch.object(module, name, broken if comm.rank == rank else getattr(module, name)),
-                        runs() as ran,
-                    ):
-                        caught = raised(overlap.SliceError, plan.forward, u, out=out)
-                        assert ran.called
-                    check_slice_error(comm, caught, rank, plan.forward._parts[0])
-                    for _ in range(2):
-                        assert same_bits(plan.forward(u, out=out), expected)
-
-
-class Refused:
-    """MPI refuses the first operation that it is asked for."""
-
-    def __init__(self, made):
-        self._made, self._refused = made, False
-
-    def __call__(self, operation, blocking=True):
-        if self._refused:
-            return self._made(operation, blocking)
-        self._refused, operation.made = True, []
-        raise NotIssued from Boom("refused")
+                assert same_bits(plan.forward(u, out=out), expected)
 
 
 def different_known_calls(comm):

@@ -8,12 +8,14 @@ written down: it sends nothing, and how often one looks is nobody's concern.
 
 from __future__ import annotations
 
+import ctypes
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from overlap.lowlevel.mpi import handle_of, mpi_function
 from overlap.runtime.requests.signatures import PARAMETERS
 
 _OPS = {getattr(MPI, name).handle: name for name in ("MAX", "MIN", "SUM")}
@@ -50,6 +52,7 @@ def recorded(comm: MPI.Intracomm, lines: list[str], names: list[int] | None = No
     made.lines, made.names = lines, [0] if names is None else names
     made.number = made.names[0]
     made.names[0] += 1
+    _by_handle[handle_of(comm) % 2**64] = made
     return made
 
 
@@ -67,6 +70,8 @@ def _described(value: Any) -> str:
     if value is None or isinstance(value, MPI.Status):
         return ""
     if isinstance(value, list | tuple):
+        if len(value) > 2 and isinstance(value[1], list):  # of a vector collective: the counts say it all
+            return " ".join(map(str, value[1]))
         return "[" + " ".join(filter(None, map(_described, value))) + "]"
     if isinstance(value, MPI.Datatype):
         return f"of {value.Get_size()}"
@@ -94,6 +99,41 @@ def _noted_part(name: str) -> Any:
         return self._made(getattr(MPI.Intracomm, name)(self, *args, **kwargs))
 
     return method
+
+
+# ---- what compiled code calls by address -------------------------------------------------------
+
+_WORDS = {"Allreduce": 6, "Iallreduce": 7, "Alltoallv": 9, "Ialltoallv": 10}
+_by_handle: dict[int, Recorded] = {}
+_kept: list[Any] = []  # functions whose addresses have been given away
+
+
+def recording_function(name: str) -> int:
+    """Address of a function of the MPI library, as of `mpi_function`, that writes down what it is called with."""
+    if name not in _WORDS:
+        return mpi_function(name)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * _WORDS[name])
+    real = kind(mpi_function(name))
+
+    def called(*words: int) -> int:
+        is_reduction = name.endswith("reduce")
+        comm = _by_handle[words[5 if is_reduction else 8]]
+        if is_reduction:
+            op = next(one for one in (MPI.MIN, MPI.SUM) if handle_of(one) % 2**64 == words[4])
+            comm.lines.append(f"{comm.number} {name} in-place {8 * words[2]}B {_OPS[op.handle]}")
+        else:
+            counts = [(ctypes.c_int * comm.size).from_address(words[place]) for place in (1, 5)]
+            comm.lines.append(" ".join([f"{comm.number} {name}", *(str(count) for some in counts for count in some)]))
+        return real(*words)
+
+    function = kind(called)
+    _kept.append(function)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+# ---- what Python calls --------------------------------------------------------------------------
 
 
 class _Kept(MPI.Prequest):

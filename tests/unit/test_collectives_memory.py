@@ -4,7 +4,7 @@ import pytest
 from llvmlite import binding
 from numba import njit
 
-from overlap.collectives.memory import load_acquire, store_release
+from overlap.lowlevel.memory import load_acquire, store_release
 
 
 def wait_and_answer(flag, answer):

@@ -24,6 +24,7 @@ IMPORTERS = {
         "__main__.py",
         "abort.py",
         "collectives",
+        "lowlevel/mpi.py",
         "runtime",
         "arrays/exchange.py",
         "arrays/topology.py",
@@ -39,6 +40,7 @@ IMPORTERS = {
     "greenlet": {"timing/simulate/clock.py"},
     "numba": {
         "compiled.py",
+        "lowlevel",
         "collectives",
         "fft/engine/compiled_function.py",
         "fft/engine/plane_brackets.py",

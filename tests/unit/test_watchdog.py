@@ -69,3 +69,26 @@ def test_a_pause_before_its_start_excuses_nothing(monkeypatch, aborted):
 def test_waking_a_little_late_is_no_pause(monkeypatch, aborted):
     watch(monkeypatch, 5.0, [1.9] * 3)
     assert len(aborted) == 1
+
+
+class Told:
+    """A call that tells by itself what it waits for."""
+
+    def __init__(self, state):
+        self._state = state
+
+    def under_way(self):
+        return self._state
+
+
+def test_calls_that_tell_by_themselves():
+    """Each is among the entries or what is outstanding, while it waits and as long as somebody holds it."""
+    found = watchdog.Watchdog(None)
+    calls = [Told((True, "a header", 1.0)), Told((False, "an exchange", 2.0)), Told(None)]
+    for call in calls:
+        found.watch(call)
+    found.outstanding["another"] = 3.0
+    assert list(found.entries.items()) == [("a header", 1.0)]
+    assert list(found.outstanding.items()) == [("another", 3.0), ("an exchange", 2.0)]
+    del call, calls
+    assert list(found.entries.items()) == [] and list(found.outstanding.items()) == [("another", 3.0)]

@@ -5,7 +5,6 @@ those of the bases plus offsets, so one program serves all arrays of one shape a
 nothing of arrays' bounds: what a program reads and writes is checked where it is written.
 """
 
-import numpy as np
 from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
@@ -278,7 +277,7 @@ def execute(program, bases):
 
 
 @intrinsic
-def _exchange(typing, address, value):
+def exchange_word(typing, address, value):
     """Store a word; the one that was there."""
 
     def generate(context, builder, signature, arguments):
@@ -286,29 +285,3 @@ def _exchange(typing, address, value):
         return builder.atomic_rmw("xchg", place, arguments[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), generate
-
-
-@njit
-def execute_steps(code, steps, busy, source, target):
-    """Execute some programs, one after the other; False if another thread is at it.
-
-    Parameters
-    ----------
-    code : ndarray of int64, (instructions, WIDTH)
-    steps : ndarray of int64, (programs, 2 + 3 * bases)
-        Where each program begins and ends in `code`, and its bases: so many times the address `source`,
-        so many times `target`, and a number.
-    busy : int
-        Address of a word: whether a thread is at it.
-    source, target : int
-    """
-    if _exchange(busy, 1):
-        return False
-    number = (steps.shape[1] - 2) // 3
-    bases = np.empty(number, np.int64)
-    for step in steps:
-        for base in range(number):
-            bases[base] = step[2 + base] * source + step[2 + number + base] * target + step[2 + 2 * number + base]
-        execute(code[step[0] : step[1]], bases)
-    _exchange(busy, 0)
-    return True

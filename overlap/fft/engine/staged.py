@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -345,14 +344,6 @@ class StagedTransform:
                 for part in self._rest.parts:
                     yield task, self._completing(part, target, arrays[-1][task.field])
 
-    def known_steps(self, *args):
-        """As `steps`, each as something to call, or an exchange."""
-        for task, step in self.steps(*args):
-            if isinstance(step, tuple):
-                code, bases = step
-                step = partial(_execute, code, bases.copy())  # the next step of the slot has the same array
-            yield task, step
-
     def pack(self, task, slot, source, target, scale):
         """Tell what a task does before its exchange; all, where there is none."""
         execute(*self._step("local" if self._alone else "pack", task, slot, source, target, scale))
@@ -430,10 +421,6 @@ class StagedTransform:
         """Return the way, as text."""
         names = axis_names(len(self.stages[0].shape) - 1)
         return "; then ".join([*(stage.in_words(names) for stage in self.stages), *ffts_along(self._rest_axes, names)])
-
-
-def _execute(code, bases):
-    execute(code, bases)
 
 
 def _ended(tasks, first):

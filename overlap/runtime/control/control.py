@@ -29,7 +29,7 @@ import pickle
 import threading
 import weakref
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -167,11 +167,9 @@ class Control:
 
     def meet_here(self, header: Header, error: BaseException | None, entry: bool, leaving: bool = False) -> None:
         """Meet as `meet_for`, in a call that has made sure that nobody else is in one; `leaving`: for the last time."""
-        signals = held_signals()
         if error is None and not leaving:  # the end is made all the same, and what a handler has raised is raised then
-            error = signals.error
+            error = held_signals().error
         call, numbers = header.call, self._numbers
-        self._meetings += 1
         numbers[0], numbers[1], numbers[2] = error is None, header.signature, -header.signature
         watched = self.watchdog.entries if entry else self.watchdog.outstanding
         try:
@@ -180,11 +178,24 @@ class Control:
                 self.comm.Allreduce(MPI.IN_PLACE, numbers, MPI.MIN)
             finally:
                 del watched[call]
-            well, agreed = numbers[0], numbers[1] == -numbers[2]
-            if well and agreed:
-                return
+        except MPI.Exception as broken:
+            self._meetings += 1
+            self.mark(broken)
+            raise
+        self.has_met(header, error, numbers, leaving)
+
+    def has_met(
+        self, header: Header, error: BaseException | None, numbers: Sequence[int], leaving: bool = False
+    ) -> None:
+        """Raise what is wrong on any rank: all have come to a header, at which `numbers` were reduced."""
+        self._meetings += 1
+        well, agreed = numbers[0], numbers[1] == -numbers[2]
+        if well and agreed:
+            return
+        signals = held_signals()
+        try:
             report = Report(leaving, header=header.values) if well else failure_report(error, leaving)
-            with self.watchdog.watching(f"the report of what failed in {call}"):
+            with self.watchdog.watching(f"the report of what failed in {header.call}"):
                 found = self.comm.allgather(report)
         except MPI.Exception as broken:
             self.mark(broken)

@@ -8,6 +8,7 @@ the watchdog prints what has waited and every thread's stack, and aborts the job
 from __future__ import annotations
 
 import threading
+import weakref
 from time import perf_counter
 from typing import Any
 
@@ -33,8 +34,9 @@ class Watchdog:
     """
 
     def __init__(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:
-        self.outstanding: dict[Any, float] = {}
-        self.entries: dict[Any, float] = {}
+        self._calls: list[weakref.ref[Any]] = []
+        self.outstanding: dict[Any, float] = _Outstanding(self._calls, False)
+        self.entries: dict[Any, float] = _Outstanding(self._calls, True)
         self._entry_deadline_s = entry_deadline_s
         self.start(deadline_s)
 
@@ -61,9 +63,32 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
+    def watch(self, call: Any) -> None:
+        """Watch a call that tells by itself whether it waits: ``call.under_way()``, as of `WholeCall`."""
+        self._calls[:] = [one for one in self._calls if one() is not None]
+        self._calls.append(weakref.ref(call))
+
     def watching(self, label: Any, entry: bool = False) -> Watched:
         """Watch what is done meanwhile: a ``with`` block."""
         return Watched(self.entries if entry else self.outstanding, label)
+
+
+class _Outstanding(dict[Any, float]):
+    """label -> start, of what is entered here, and of calls that tell by themselves."""
+
+    def __init__(self, calls: list[weakref.ref[Any]], entries: bool) -> None:
+        super().__init__()
+        self._calls, self._entries = calls, entries
+
+    def items(self) -> Any:
+        """List all labels, with their starts."""
+        found: list[Any] = list(super().items())
+        for reference in list(self._calls):
+            call = reference()
+            state = call and call.under_way()
+            if state and state[0] == self._entries:
+                found.append(state[1:])
+        return found
 
 
 class Watched:

@@ -15,6 +15,7 @@ returns the `Operation` to await.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ...errors import InputError, formatted
+from ...lowlevel.mpi import handle_of
 from ...uncopied import Uncopied
 from . import signatures
 from .agreement import weight
@@ -170,6 +172,7 @@ class AsyncComm(Uncopied):
         self.number = number
         self.persistent = []
         self._handle: Any = None
+        self.word = array("Q", (0,))  # the library's handle, for compiled code
         self.renew()
 
     @property
@@ -190,6 +193,7 @@ class AsyncComm(Uncopied):
         """
         self._handle = self._source.Dup()
         self._handle.Set_errhandler(MPI.ERRORS_RETURN)
+        self.word[0] = handle_of(self._handle) % 2**64
         self.rank = self._handle.rank
         self.size = self._handle.size
         for request in self.persistent:

@@ -13,12 +13,15 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from ..compiled import intrinsic
+from ..compiled import intrinsic, njit
 
+_MONOTONIC = 1  # of clock_gettime
 _WORD = ir.IntType(64)
 
 # From the C library: let another process have the processor.
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
+# Sleep for some microseconds.
+usleep = types.ExternalFunction("usleep", types.int32(types.int32))
 # And the time of a clock, seconds and nanoseconds, to an address.
 clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 
@@ -184,16 +187,23 @@ def call_kernel(typingctx, function, target, first, second, count):
 
 
 @intrinsic
-def call_mpi(typingctx, function, first, second, third):
-    """Call a function of the MPI library at an address, with up to three addresses: what it does not take it does not
-    see. Its error code.
+def call_mpi(typingctx, function, words):
+    """Call a function of the MPI library at an address, with a tuple of words: numbers, addresses and handles.
+
+    It gives its error code. A function sees no more of words, and of each word, than it takes: so a handle may be an
+    integer or a pointer.
     """
 
     def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.IntType(32), (_WORD,) * 3)
-        return builder.sext(builder.call(_pointer(builder, arguments[0], kind), arguments[1:]), _WORD)
+        address, given = arguments
+        kind = ir.FunctionType(ir.IntType(32), (_WORD,) * len(words))
+        values = [
+            context.cast(builder, builder.extract_value(given, place), one, types.int64)
+            for place, one in enumerate(words)
+        ]
+        return builder.sext(builder.call(_pointer(builder, address, kind), values), _WORD)
 
-    return types.int64(*(types.int64,) * 4), codegen
+    return types.int64(types.int64, words), codegen
 
 
 @intrinsic
@@ -205,3 +215,11 @@ def load_int(typingctx, address):
         return builder.sext(builder.load(_pointer(builder, arguments[0], number), align=4), _WORD)
 
     return types.int64(types.int64), codegen
+
+
+@njit
+def clock_ns(place):
+    """Read the time of a clock that only goes forward; `place` is memory for two words."""
+    clock_gettime(_MONOTONIC, place)
+    time = words(place)
+    return time[0] * 1_000_000_000 + time[1]
