@@ -52,8 +52,6 @@ MAKERS = {"Allocate_shared", "Clone", "Create", "Create_cart", "Create_group", "
 # Calls that a user makes on a communicator of the user's own, without any runtime: nobody is inside
 # of the library when one of them begins.
 USERS_OWN = {
-    ("arrays/distarray.py", "Alltoallv"),
-    ("arrays/distarray.py", "allgather"),
     ("arrays/distarray.py", "gather"),
     ("arrays/redistribution.py", "gather"),
     ("halo/segments.py", "allgather"),
@@ -74,7 +72,6 @@ ELSEWISE_SAFE = {
     ("halo/awaited.py", "Send"),
     ("halo/halo.py", "Split_type"),
     ("halo/news.py", "recv"),
-    ("halo/window.py", "Allocate_shared"),
 }
 CONTROL = {"control", "_control", "_collectives"}  # the last ones are `Collectives`, with a deadline of their own
 
