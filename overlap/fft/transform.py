@@ -240,11 +240,11 @@ class Transform(Uncopied):
 
     def compute(self, *arrays: np.ndarray, out: Any = None) -> Any:
         """All local work of the call and none of its communication; the result means nothing."""
-        return self._held_call("compute", arrays, out)
+        return self._call("compute", arrays, out)
 
     def communicate(self, *arrays: np.ndarray, out: Any = None) -> Any:
         """Run the call's exchanges, one after another, and nothing else; no result."""
-        return self._held_call("exchange", arrays, out)
+        return self._call("exchange", arrays, out)
 
     def __call__(self, *arrays: np.ndarray, out: Any = None) -> Any:
         """Transform (collective).
@@ -269,7 +269,7 @@ class Transform(Uncopied):
         SliceError
             On all ranks, when a step failed on one; `out` is undefined, the plan usable.
         """
-        return self._held_call("whole", arrays, out)
+        return self._call("whole", arrays, out)
 
     def run_planes(self, inputs, outputs, what="whole"):
         """Run on lists of planes that are known to fit (collective)."""
@@ -315,12 +315,6 @@ class Transform(Uncopied):
         self._pipelines = self._kernels = self._memory = self._result_memory = None
         self._bound.forget()
 
-    def _held_call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
-        # A call may be several things that all ranks do, above all one of the first, which are compared: what a signal
-        # handler raises between two of them is held, too, and told with the next header.
-        with held_signals():
-            return self._call(what, arrays, out)
-
     def _call(self, what, arrays, out):
         self.check_in_use()
         made = self._made_results() if out is None else ()
@@ -330,6 +324,14 @@ class Transform(Uncopied):
         if bound is not None:
             self._run(what, *bound)
             return returned
+        # This call may be several things that all ranks do, above all one of the first, which are compared: what a
+        # signal handler raises between two of them is held, and told with the next header. A call that is known is one.
+        with held_signals():
+            self._call_anew(what, arrays, out, made, results)
+        return returned
+
+    def _call_anew(self, what, arrays, out, made, results):
+        """Check the arrays of a call and make it; keep what is prepared for arrays that may come again."""
         problem = self._problem(arrays, out, results)
         if problem is not None:
             self.refuse(problem, what)
@@ -346,7 +348,7 @@ class Transform(Uncopied):
             bound = prepared, self.whole_call(*planes)
             self._bound.keep(arrays, out, bound, made)
             self._run(what, *bound)
-            return returned
+            return
         call = self.whole_call(inputs, outputs) if what == "whole" else None
         if call is not None:
             self._run(what, (), call)
@@ -357,7 +359,6 @@ class Transform(Uncopied):
         for result, planes in zip(results, outputs):
             if not np.may_share_memory(result, planes):
                 result[...] = planes.reshape(result.shape)
-        return returned
 
     def _made_results(self):
         """Arrays for a result."""

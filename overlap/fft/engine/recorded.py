@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import carray
 from numpy.lib.array_utils import byte_bounds
 
 from ...compiled import njit
@@ -81,32 +82,33 @@ if TYPE_CHECKING:
 PROGRAM, STOP, EXCHANGE, BASE = range(4)  # words of a step: where its program begins and ends, or its exchange's number
 COUNTS_SENT, STARTS_SENT, COUNTS_RECEIVED, STARTS_RECEIVED, TYPE, COMM = range(6)  # words of an exchange
 STEP_WORDS = BASE + 3 * BASES
+EXCHANGE_WORDS = 6
 NO_EXCHANGE = -1
 KINDS = 8  # of arrays whose calls are kept
 
 
 @njit
-def execute_call(code, steps, exchanges, mpi, state, source, target):
+def execute_call(tables, source, target):
     """Make a call.
 
     Parameters
     ----------
-    code : ndarray of int64, (instructions, WIDTH)
-        All programs.
-    steps : ndarray of int64, (steps, STEP_WORDS)
-        What is done one after the other. Of every base: how many times the address `source`, how many times `target`,
-        and a number.
-    exchanges : ndarray of int64, (exchanges, 6)
-        Addresses of what MPI wants to know of them.
-    mpi, state : ndarray of int64
-        As of `WholeCall`.
+    tables : int
+        The address of the five addresses and lengths of `listed`: to hand over arrays would take longer than the rest.
     source, target : int
+        Addresses.
 
     Returns
     -------
     int
         OVER, or why it has stopped.
     """
+    listed = words(tables)
+    code = carray(words(listed[0]), (listed[1], WIDTH))
+    steps = carray(words(listed[2]), (listed[3], STEP_WORDS))
+    exchanges = carray(words(listed[4]), (listed[5], EXCHANGE_WORDS))
+    mpi = carray(words(listed[6]), (listed[7],))
+    state = carray(words(listed[8]), (listed[9],))
     if exchange_word(address_of(state) + 8 * BUSY, 1):
         return BUSY_ELSEWHERE
     found = OVER
@@ -268,7 +270,7 @@ class WholeCalls:
         comms: Sequence[AsyncComm] | None,
     ) -> None:
         self._staged, self._tasks, self._slot, self._pipeline, self._comms = staged, tasks, slot, pipeline, comms
-        self._recorded: dict[Any, tuple[WholeCall, tuple[Any, ...]] | None] = {}
+        self._recorded: dict[Any, tuple[WholeCall, int] | None] = {}
 
     def call(self, sources: list[np.ndarray], targets: list[np.ndarray], scale: float) -> Callable[[], None] | None:
         """Make a function without arguments of the call for some fields, which whoever calls it keeps alive.
@@ -296,12 +298,12 @@ class WholeCalls:
         if recorded is None:
             return None
         call, tables = recorded
-        return partial(self._pipeline.make, call, execute_call, (*tables, source.address, target.address))
+        return partial(self._pipeline.make, call, execute_call, (tables, source.address, target.address))
 
     def _record(
         self, arrays: list[list[Located]], sources: list[np.ndarray], targets: list[np.ndarray], scale: float
-    ) -> tuple[WholeCall, tuple[Any, ...]] | None:
-        """Write down the call, and the tables of what it does."""
+    ) -> tuple[WholeCall, int] | None:
+        """Write down the call, and the address of the tables of what it does."""
         bounds = [
             (side, min(low for low, _ in spans), max(high for _, high in spans), first)
             for side, spans, first in (
@@ -342,9 +344,23 @@ class WholeCalls:
         call = self._pipeline.whole_call(len(self._tasks), operations)
         if call is None:
             return None
-        table = np.array([row for _, row in exchanges], np.uint64).reshape(-1, 6).view(np.int64)
-        call.kept = [own for own, _ in exchanges]  # MPI reads them
-        tables = np.concatenate(codes), np.array(steps, np.int64).reshape(-1, STEP_WORDS), table
+        table = np.array([row for _, row in exchanges], np.uint64).reshape(-1, EXCHANGE_WORDS).view(np.int64)
+        tables = (
+            np.concatenate(codes),
+            np.array(steps, np.int64).reshape(-1, STEP_WORDS),
+            table,
+            call.mpi,
+            call.state,
+        )
+        listed = _listed(tables)
+        call.kept = [own for own, _ in exchanges], tables, listed  # MPI and compiled code read them
         # Compiled code is loaded here: what fails now on one rank leaves nobody alone.
-        execute_call(*(some[:0] for some in tables), call.mpi[:0], np.zeros_like(call.state), 0, 0)
-        return call, (*tables, call.mpi, call.state)
+        empty = [np.zeros_like(call.state) if some is call.state else some[:0] for some in tables]
+        nothing = _listed(empty)
+        execute_call(place_of(nothing), 0, 0)
+        return call, place_of(listed)
+
+
+def _listed(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """List the addresses and lengths of tables, for `execute_call`."""
+    return np.array([(place_of(some), len(some)) for some in tables], np.int64)

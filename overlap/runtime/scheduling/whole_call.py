@@ -92,7 +92,8 @@ class WholeCall:
         self._operations, self._in_flight, self._make_job = operations, in_flight, job
         self.header = header
         self.kept: Any = None
-        self.state = np.zeros(WORDS, np.int64)
+        self._words = array("q", bytes(8 * WORDS))  # Python reads single words of it much faster than of an ndarray
+        self.state = np.frombuffer(self._words, np.int64)
         self.mpi = np.zeros(0, np.int64)
         if header is not None:
             self.mpi = _table(scheduler.control, in_flight > 0)
@@ -145,8 +146,8 @@ class WholeCall:
     @property
     def took_s(self) -> tuple[float, float]:
         """How long the last call has taken since all ranks had come to it, and how much of that it has computed."""
-        whole = int(self.state[ENDED] - self.state[BEGAN])
-        return whole * 1e-9, (whole - int(self.state[WAITED])) * 1e-9
+        began, waited, ended = self._words[BEGAN : ENDED + 1]
+        return (ended - began) * 1e-9, (ended - began - waited) * 1e-9
 
 
 class _Rest(StraightPath):
