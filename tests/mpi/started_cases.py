@@ -139,12 +139,14 @@ def persistent(comm):
                 seen = []
                 pipeline(range(slices), seen)
                 assert all(seen) and len(seen) >= slices, seen
-        try:
-            rt.comm.Send_init("no buffer", right)
-        except TypeError:
-            pass
-        else:
-            raise AssertionError("a string was taken for a buffer")
+        refused = rt.comm.Send_init("no buffer", right)
+
+        async def first_await(z):
+            await refused
+
+        error = raised(overlap.SliceError, rt.pipelined(first_await, depth=1), range(1))
+        same_message(comm, error)
+        assert "TypeError: message: expecting buffer" in error.summary, error
 
 
 def what_is_started_wakes_nobody(comm):
