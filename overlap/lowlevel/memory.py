@@ -10,6 +10,7 @@ the kind: a flag stands between its writer and every reader.
 from __future__ import annotations
 
 from llvmlite import ir
+from numba import carray as carray  # for those that import memory from here
 from numba import types
 from numba.core import cgutils
 

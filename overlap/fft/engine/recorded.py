@@ -18,11 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import carray
 from numpy.lib.array_utils import byte_bounds
 
 from ...compiled import njit
-from ...lowlevel.memory import address_of, call_mpi, clock_ns, load_int, sched_yield, usleep, words
+from ...lowlevel.memory import address_of, call_mpi, carray, clock_ns, load_int, sched_yield, usleep, words
 from ...lowlevel.mpi import handle_of
 from ...runtime.scheduling.whole_call import (
     AGREES,
