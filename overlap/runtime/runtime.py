@@ -481,8 +481,8 @@ class Runtime(Resource):
         control.mark(error)
         if cause is not None and (isinstance(cause, KeyboardInterrupt) or cause is signals.error):
             raise control.mark(cause) from error
-        if isinstance(error, SliceError) and error.rank != control.rank:
-            cause = None  # what has failed here, if anything, came of what failed there, or at the same time
+        if isinstance(error, SliceError) and not job.failed_itself:
+            cause = None  # what has failed here, if anything, came of what failed there, or in another slice
         raise error from cause
 
 

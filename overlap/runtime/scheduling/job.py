@@ -37,9 +37,13 @@ class Failure:
         Operations and turns that this rank had begun to issue by then; the order in which they are issued is that of
         all ranks. What a draining slice sends means nothing, and may have another rank's slice fail too. Such a failure
         comes after an operation that the draining rank issued after its own: so the cause has the smaller number.
+    place : tuple of (int, int) or None
+        The slice's number, and how many requests it had awaited: where all ranks fail by the same place of the
+        program, it is the same on all of them, whatever other slices have issued by then. None: of no known slice.
     """
 
     issued = 0
+    place = None
 
     def __init__(self, key, error):
         self.key = "?" if key is None else text_of(key)
@@ -96,6 +100,7 @@ class Job:
         self.lock = RLock()  # a signal handler may fail the job as well
         self.running = self.issued = 0
         self.failure = None
+        self.failed_itself = False  # not as a consequence of what failed on another rank; known at the end
         self.first_ended = False
         self.stopping = False  # no more computing: this rank failed, or all have agreed to stop
         self.closing = False
@@ -115,11 +120,19 @@ class Job:
         failure = Failure(key, error) if self.failure is None else None
         if failure is not None:
             failure.issued = issued
+            failure.place = self._place(key)
         with self.lock:
             if self.failure is None:
                 self.failure = failure
             self.stopping = True
             self._open_gates()
+
+    def _place(self, key):
+        for slot in self.slots:
+            run = slot.current
+            if run is not None and run.key is key:
+                return run.ordinal, run.awaited
+        return None
 
     def stop(self, closing):
         """No more computing, as all ranks have agreed; if `closing`, no slice begins any more."""

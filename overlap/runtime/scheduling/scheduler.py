@@ -355,13 +355,16 @@ class Scheduler:
         text = b""
         if rank == origin:
             failure = job.failure
-            text = pickle.dumps((rank, failure.key, failure.summary, failure.traceback_text))
+            text = pickle.dumps((failure.place, rank, failure.key, failure.summary, failure.traceback_text))
         with self._waiting.watched("the report of what failed"):
             length = np.array([len(text)], dtype=np.int64)
             self.control.Bcast(length, root=origin)
             data = np.frombuffer(text, dtype=np.uint8).copy() if rank == origin else np.empty(length[0], dtype=np.uint8)
             self.control.Bcast(data, root=origin)
-        error = SliceError(*pickle.loads(data.tobytes()))
+        place, *told = pickle.loads(data.tobytes())
+        error = SliceError(*told)
+        own = job.failure
+        job.failed_itself = own is not None and (rank == origin or (place is not None and own.place == place))
         dirty = self._dirty or any(comm.broken for comm in self.comms)
         if self._agreements.sum([dirty])[0] and not self._renew(error):
             return CommunicatorsExhausted(self._exhausted)
