@@ -116,7 +116,7 @@ DEFECTS = {
         Within("Scheduler._issue_all", "sorted(parked, key=lambda slot: slot.index)", "list(parked)"),
         Within(
             "Scheduler._issue_all",
-            "rotation = list(parked)\nparked = []",
+            "rotation = list(parked)\nparked: list[Any] = []",
             "arrived, rotation = parked, sorted(rotation + parked, key=lambda slot: slot.index)\nparked = []",
         ),
         Within(

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import overlap
-from overlap import abort, errors
 
 from . import network, threads
 from .mutation import Within
@@ -55,7 +54,6 @@ def load(edits=()):
     finder = _Finder(root, trees)
     sys.meta_path.insert(0, finder)
     try:
-        sys.modules[f"{root}.errors"], sys.modules[f"{root}.abort"] = errors, abort
         names = {
             name: importlib.import_module(".".join((root, *MODULES[name].with_suffix("").parts)))
             for name in (
@@ -99,9 +97,13 @@ class _Finder:
         return None
 
     def exec_module(self, module):
-        name = module.__name__.rpartition(".")[2]
+        _, _, rest = module.__name__.partition(".")
+        if rest and rest.partition(".")[0] != "runtime":  # not explored: the one that everybody has
+            sys.modules[module.__name__] = importlib.import_module(f"{overlap.__name__}.{rest}")
+            return
         if module.__spec__.submodule_search_locations is not None:
             return
+        name = rest.rpartition(".")[2]
         tree = ast.fix_missing_locations(_Points().visit(self._trees[name]))
         vars(module)["__explore_point__"] = bool  # false, until a schedule begins
         vars(module)["__explore_preempt__"] = threads.preempt
