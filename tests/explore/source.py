@@ -26,6 +26,8 @@ MODULES = {
     path.stem: path.relative_to(PACKAGE) for path in (PACKAGE / "runtime").rglob("*.py")
 }  # by their names, which are unique
 REPLACED = {"threading": threads, "queue": threads, "time": threads, "mpi4py": network}
+# Communicators of `network` have no handles; a whole call, which would want some, is never made here.
+REPLACED_LAYERS = {"lowlevel.mpi": SimpleNamespace(handle_of=id, mpi_function=None)}
 TAKEN_FROM = REPLACED | {"os": threads}  # where names are imported, not the module
 _versions = 0
 
@@ -99,7 +101,9 @@ class _Finder:
     def exec_module(self, module):
         _, _, rest = module.__name__.partition(".")
         if rest and rest.partition(".")[0] != "runtime":  # not explored: the one that everybody has
-            sys.modules[module.__name__] = importlib.import_module(f"{overlap.__name__}.{rest}")
+            sys.modules[module.__name__] = REPLACED_LAYERS.get(rest) or importlib.import_module(
+                f"{overlap.__name__}.{rest}"
+            )
             return
         if module.__spec__.submodule_search_locations is not None:
             return
