@@ -165,6 +165,8 @@ def wait_for_departures():
 
 def in_a_thread(comm):
     """An exception that ends the thread which has used a runtime tells the others; one of another thread does not."""
+    wait_for_departures()
+    gc.collect()  # what other cases have left: as long as it is there, so are the hooks
     before, seen = threading.excepthook, []
     threading.excepthook = own = lambda args: seen.append(args.exc_type)
     rt, use = runtime(comm)
