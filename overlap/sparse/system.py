@@ -105,7 +105,7 @@ class System:
             self.real = self.dtype.kind == "f"
             self._apply = self._preconditioner(M)
             self.scale = None
-            if self.real and (M is None or (isinstance(M, Jacobi) and M.matrix is self._matrix)):
+            if self.real and (M is None or (isinstance(M, Jacobi) and self._stored_alike(M.matrix))):
                 self.scale = np.ones_like(self.b) if M is None else M.inverse
             size = self.control.sum(np.array([self.b.size], np.int64))
             self.most = 10 * int(size[0]) if maxiter is None else int(maxiter)
@@ -197,10 +197,16 @@ class System:
             return _copied
         if not isinstance(M, Preconditioner):
             return lambda r, z: self._take("M @ r", M @ self.outward(r), z)
-        A, own = M.matrix, self._matrix
-        if own is not None and A.dtype == own.dtype and np.array_equal(A.order, own.order):
+        if self._stored_alike(M.matrix):
             return M.apply
         return lambda r, z: self._take("M @ r", M.apply_to(self.outward(r)), z)
+
+    def _stored_alike(self, other: Matrix) -> bool:
+        """Whether a preconditioner's matrix has A's type and order, as A itself and what shares its storage have."""
+        own = self._matrix
+        return own is not None and (
+            other is own or (other.dtype == own.dtype and np.array_equal(other.order, own.order))
+        )
 
     def _begin(self) -> None:
         """Compute the norm at which to stop, and the first residual."""
