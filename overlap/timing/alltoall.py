@@ -155,7 +155,7 @@ def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float], round
     return tuple(costs.tolist())
 
 
-def _positive_least_squares(matrix, right):
+def _positive_least_squares(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the x >= 0 of least ``|matrix x - right|``, of a few unknowns.
 
     The problem is convex: its solution is the unconstrained one of the unknowns that are above 0.

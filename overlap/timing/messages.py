@@ -29,7 +29,7 @@ class LatencyBandwidth:
     latency_s: float
     bandwidth_Bps: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.seconds("latency_s", self.latency_s)
         checks.positive("bandwidth_Bps", self.bandwidth_Bps)
 

@@ -5,7 +5,7 @@ share.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import InputError
@@ -76,7 +76,7 @@ class ThreadScaling:
         return least
 
 
-def _of_threads(row, threads):
+def _of_threads(row: Sequence[tuple[int, float]], threads: int) -> float:
     """Return the speed-up of so many threads, with the serial share of the nearest number that was measured."""
     nearest, speedup = min(row, key=lambda one: (abs(one[0] - threads), one[0]))
     serial = max(0.0, (1 / speedup - 1 / nearest) / (1 - 1 / nearest))

@@ -5,6 +5,7 @@ Lowest first:
     clock       virtual time, light threads
     machine     a machine in a few numbers; TOML
     program     slices that compute and exchange; those of the plans
+    options     how it runs
     network     when an exchange is over
     rank        the runtime's own code on the virtual clock
 
@@ -17,7 +18,8 @@ every rank is simulated.
 """
 
 from .machine import Machine
+from .options import Options
 from .program import WORKLOADS, Program, Transfer, Workload
-from .run import Options, Prediction, predict, simulate
+from .run import Prediction, predict, simulate
 
 __all__ = ["WORKLOADS", "Machine", "Options", "Prediction", "Program", "Transfer", "Workload", "predict", "simulate"]

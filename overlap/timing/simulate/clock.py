@@ -5,10 +5,14 @@ here: where the real one blocks, this one gives way to the next event of the clo
 ready at one time, what was made ready first goes first, so that a simulation is reproducible.
 """
 
+from __future__ import annotations
+
 import gc
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import ceil
+from typing import NoReturn
 
 
 class Clock:
@@ -20,50 +24,50 @@ class Clock:
         Seconds since the start; calling the clock gives it too, as `time.perf_counter` would.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         from greenlet import getcurrent, greenlet
 
         self.now_s = 0.0
-        self._events = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._current = getcurrent
         self._main = getcurrent()
         self._greenlet = greenlet
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now_s
 
-    def at(self, time_s, function):
+    def at(self, time_s: float, function: Callable[[], object]) -> None:
         """Have `function` called at `time_s`."""
         self._count += 1
         heappush(self._events, (time_s, self._count, function))
 
-    def fail(self, error):
+    def fail(self, error: BaseException) -> None:
         """Have `run` raise `error` at once."""
 
-        def fail():
+        def fail() -> NoReturn:
             raise error
 
         self.at(self.now_s, fail)
 
-    def spawn(self, function):
+    def spawn(self, function: Callable[[], object]) -> None:
         """Have `function` run as a thread, from now on."""
         self.at(self.now_s, self._greenlet(function, self._main).switch)
 
-    def sleep(self, seconds):
+    def sleep(self, seconds: float) -> None:
         """Sleep, in a thread."""
         self.at(self.now_s + seconds, self._current().switch)
         self._main.switch()
 
-    def suspend(self):
+    def suspend(self) -> None:
         """Give way until the clock calls what `waker` returned."""
         self._main.switch()
 
-    def waker(self):
+    def waker(self) -> Callable[[], object]:
         """Give what wakes the calling thread: a function, to be given to `at`."""
         return self._current().switch
 
-    def run(self):
+    def run(self) -> None:
         """Go through all events."""
         events = self._events
         collecting = gc.isenabled()
@@ -80,17 +84,17 @@ class Clock:
 class Queue:
     """A queue as `queue.SimpleQueue`: who is awake may be served before who was waiting."""
 
-    def __init__(self, clock):
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._items = deque()
-        self._waiting = deque()
+        self._items: deque[object] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()  # what wakes who waits
 
-    def put(self, item):
+    def put(self, item: object) -> None:
         self._items.append(item)
         if self._waiting:
             self._clock.at(self._clock.now_s, self._waiting.popleft())
 
-    def get(self):
+    def get(self) -> object:
         while not self._items:
             self._waiting.append(self._clock.waker())
             self._clock.suspend()
@@ -110,28 +114,28 @@ class WakeEvent:
         Seconds that the thread waits for a core once it is woken.
     """
 
-    def __init__(self, clock, delay_s):
+    def __init__(self, clock: Clock, delay_s: Callable[[], float]) -> None:
         self._clock = clock
         self._delay_s = delay_s
         self._rung = False
-        self._waker = None  # of the sleeping thread
+        self._waker: Callable[[], object] | None = None  # of the sleeping thread
         self._sleep = 0  # which sleep this is: a timer of an earlier one is void
         self._first_s = 0.0  # the first poll after it
-        self._poll_s = None  # what one poll takes, if the next sleep is one between polls
-        self._period_s = None  # from poll to poll, in such a sleep
+        self._poll_s: float | None = None  # what one poll takes, if the next sleep is one between polls
+        self._period_s: float | None = None  # from poll to poll, in such a sleep
         self._skipped = 0
 
-    def ring(self):
+    def ring(self) -> None:
         if self._waker is None:
             self._rung = True
         else:
-            self._wake(True)
+            self._wake(self._waker, True)
 
-    def between_polls(self, poll_s):
+    def between_polls(self, poll_s: float) -> None:
         """Let the next sleep be one between polls, of `poll_s` each."""
         self._poll_s = poll_s
 
-    def sleep(self, seconds=-1):
+    def sleep(self, seconds: float = -1) -> bool:
         """Sleep until a ring, at most `seconds` if given; True if it rang."""
         poll_s, self._poll_s = self._poll_s, None
         if self._rung:
@@ -149,28 +153,33 @@ class WakeEvent:
         clock.suspend()
         return self._rang
 
-    def happened(self):
+    def happened(self) -> None:
         """There is something to see: who sleeps between polls sees it at the next one."""
         if self._waker is not None and self._period_s is not None:
-            self._clock.at(self._first_s + self._periods() * self._period_s, self._timer())
+            self._clock.at(self._first_s + self._periods(self._period_s) * self._period_s, self._timer())
 
-    def _periods(self):
-        return max(0, ceil((self._clock.now_s - self._first_s) / self._period_s))
+    def _periods(self, period_s: float) -> int:
+        return max(0, ceil((self._clock.now_s - self._first_s) / period_s))
 
-    def skipped(self):
+    def skipped(self) -> int:
         """Return the number of looks that were skipped since the last question."""
         skipped, self._skipped = self._skipped, 0
         return skipped
 
-    def _timer(self):
+    def _timer(self) -> Callable[[], None]:
         sleep = self._sleep
-        return lambda: self._wake(False) if self._waker and self._sleep == sleep else None
 
-    def _wake(self, rang):
+        def end() -> None:
+            if self._waker is not None and self._sleep == sleep:
+                self._wake(self._waker, False)
+
+        return end
+
+    def _wake(self, waker: Callable[[], object], rang: bool) -> None:
         clock = self._clock
         if self._period_s is not None:
-            self._skipped += self._periods()
-        waker, self._waker = self._waker, None
+            self._skipped += self._periods(self._period_s)
+        self._waker = None
         self._rang = rang
         delay_s = self._delay_s()
         if rang or delay_s:

@@ -1,18 +1,30 @@
 """A machine in a few numbers, kept as a short TOML file."""
 
+from __future__ import annotations
+
 import json
 import math
+import os
 import tomllib
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any
 
 from ... import files
 from ...errors import InputError
 from ..threads import ThreadScaling
 
 
-def _number(section, words, default=None, *, least=0.0, above=None, integer=False):
+def _number(
+    section: str,
+    words: str,
+    default: float | None = None,
+    *,
+    least: float = 0.0,
+    above: float | None = None,
+    kind: type = float,
+) -> Any:
     """Declare a field of `Machine`: where it stands in the file, what it means, what is allowed."""
-    metadata = dict(section=section, words=words, least=least, above=above, integer=integer)
+    metadata = dict(section=section, words=words, least=least, above=above, kind=kind)
     if default is None:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -26,7 +38,7 @@ class Machine:
     faster several threads of a rank compute.
     """
 
-    name: str = field(metadata={"section": None, "words": "for the reader"})
+    name: str = field(metadata={"section": None, "words": "for the reader", "kind": str})
     fft_flops: float = _number("compute", "operations per second of one thread in FFTs, counted as 5 n log2 n", above=0)
     copy_Bps: float = _number("compute", "bytes per second that a rank exchanges inside a node: a copy", above=0)
     latency_s: float = _number("network", "of an exchange, once")
@@ -35,7 +47,7 @@ class Machine:
     byte_s: float = _number("network", "core time per byte sent and received (TCP)", 0.0)
     burst_nbytes: float = _number("network", "that an idle link lets through at once (token bucket)", 0.0)
     eager_nbytes: float = _number("network", "largest message that leaves before its receiver is there", 0.0)
-    ranks_per_node: int = _number("network", "that share a network card", 1, least=1, integer=True)
+    ranks_per_node: int = _number("network", "that share a network card", 1, least=1, kind=int)
     operation_s: float = _number("runtime", "core time of the runtime per exchange", 0.0)
     interpreter_s: float = _number(
         "runtime", "of a step of a slice, in which no other thread of its rank may hold Python's interpreter", 0.0
@@ -46,13 +58,13 @@ class Machine:
     jitter: float = _number("runtime", "standard deviation of the logarithm of a step's time", 0.0)
     threads: ThreadScaling = ThreadScaling()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         problems = [_problem(entry, getattr(self, entry.name)) for entry in _simple()]
         if any(problems):
             raise InputError("; ".join(filter(None, problems)))
 
     @classmethod
-    def read(cls, path):
+    def read(cls, path: str | os.PathLike[str]) -> Machine:
         """Read a machine from a file that `write` wrote, or a person.
 
         Raises
@@ -68,7 +80,8 @@ class Machine:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: expected a machine as TOML, received {error}") from None
         known = {_where(entry): entry for entry in _simple()}
-        given, problems = {}, []
+        given: dict[str, Any] = {}
+        problems: list[str | None] = []
         try:
             threads = ThreadScaling.of_table(content.pop("threads", {}))
         except InputError as error:
@@ -89,7 +102,7 @@ class Machine:
             raise InputError(f"{path}: " + "; ".join(filter(None, problems)))
         return cls(threads=threads, **{known[where].name: value for where, value in given.items()})
 
-    def write(self, path):
+    def write(self, path: str | os.PathLike[str]) -> None:
         """Write the machine to a file, whole or not at all.
 
         Raises
@@ -99,7 +112,7 @@ class Machine:
         """
         files.write(path, self.text())
 
-    def text(self):
+    def text(self) -> str:
         """Write the machine as TOML."""
         lines, section = [], None
         for entry in _simple():
@@ -121,33 +134,33 @@ class Machine:
         return "\n".join(lines) + "\n"
 
 
-def _simple():
+def _simple() -> list[Field[Any]]:
     """Return the fields that are a number or text."""
     return [entry for entry in fields(Machine) if entry.metadata]
 
 
-def _where(entry):
+def _where(entry: Field[Any]) -> str:
     section = entry.metadata["section"]
     return f"{section}.{entry.name}" if section else entry.name
 
 
-def _expected(entry):
+def _expected(entry: Field[Any]) -> str:
     allowed = entry.metadata
-    if entry.type is str:
+    if allowed["kind"] is str:
         return "text"
-    return ("an integer" if allowed["integer"] else "a finite number") + (
+    return ("an integer" if allowed["kind"] is int else "a finite number") + (
         f" > {allowed['above']:g}" if allowed["above"] is not None else f" >= {allowed['least']:g}"
     )
 
 
-def _problem(entry, value):
+def _problem(entry: Field[Any], value: object) -> str | None:
     """Say what is wrong with one value, or None."""
-    if entry.type is str:
+    allowed = entry.metadata
+    if allowed["kind"] is str:
         good = isinstance(value, str)
     else:
-        allowed = entry.metadata
         good = (
-            isinstance(value, int if allowed["integer"] else (int, float))
+            isinstance(value, int if allowed["kind"] is int else (int, float))
             and not isinstance(value, bool)
             and math.isfinite(value)
             and value >= allowed["least"]

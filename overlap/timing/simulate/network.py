@@ -9,20 +9,42 @@ receiver is there only if it is small (`Machine.eager_nbytes`).
 Between ranks of one node an exchange is a copy, made by the ranks' own cores (see `Rank`).
 """
 
+from __future__ import annotations
+
 from math import ceil, log2
+from typing import Protocol
 
 import numpy as np
+
+from .clock import Clock
+from .machine import Machine
+from .program import Transfer
+
+
+class Member(Protocol):
+    """What the network knows of a rank."""
+
+    number: int
+
+    def mark(self) -> tuple[float, float]:
+        """Now, and the time so far with all cores busy."""
+
+    def completed(self, ticket: Ticket) -> None:
+        """Note that an exchange or a reduction is over."""
+
+    def sleep_until_completion(self) -> None:
+        """Be in a blocking call."""
 
 
 class Card:
     """The network cards of all nodes, as arrays over the nodes."""
 
-    def __init__(self, nodes, machine):
+    def __init__(self, nodes: int, machine: Machine) -> None:
         self._free_s = np.full(nodes, -np.inf)  # when the bucket will be full, less its depth
         self._burst_s = machine.burst_nbytes / machine.bandwidth_Bps
         self._s_per_byte = 1 / machine.bandwidth_Bps
 
-    def send(self, node, start_s, nbytes):
+    def send(self, node: int | slice, start_s: float, nbytes: float | np.ndarray) -> float:
         """Send bytes from one node, or from all (a slice of them); when they have left."""
         begin_s = np.maximum(self._free_s[node], start_s - self._burst_s)
         self._free_s[node] = begin_s + nbytes * self._s_per_byte
@@ -34,16 +56,16 @@ class Ticket:
 
     __slots__ = ("done", "mark", "nbytes", "rank")
 
-    def __init__(self, rank, nbytes):
+    def __init__(self, rank: Member, nbytes: float) -> None:
         self.rank = rank
         self.nbytes = nbytes
         self.done = False
         self.mark = rank.mark()  # the rank's busy time when it was issued
 
-    def Test(self):
+    def Test(self) -> bool:
         return self.done
 
-    def Wait(self):
+    def Wait(self) -> None:
         while not self.done:
             self.rank.sleep_until_completion()
 
@@ -53,9 +75,9 @@ class _Meeting:
 
     __slots__ = ("large", "nbytes", "sent_s", "signature", "tickets", "values")
 
-    def __init__(self, nodes, signature):
-        self.tickets = []
-        self.values = []  # to be added up
+    def __init__(self, nodes: int, signature: tuple[int, int] | None) -> None:
+        self.tickets: list[Ticket] = []
+        self.values: list[np.ndarray] = []  # to be added up
         self.signature = signature
         self.sent_s = 0.0
         self.large = False
@@ -81,7 +103,7 @@ class Network:
         The exchanges in issue order: slice, and which of its exchanges.
     """
 
-    def __init__(self, clock, machine, ranks, simulated):
+    def __init__(self, clock: Clock, machine: Machine, ranks: int, simulated: int) -> None:
         self._clock = clock
         self._machine = machine
         self.simulated = simulated
@@ -94,10 +116,10 @@ class Network:
         self._tree_s = ceil(log2(ranks)) * (machine.latency_s + machine.message_s)
         self._per_node = per_node
         self._card = Card(self._nodes, machine)
-        self._meetings = {}
-        self.order = []
+        self._meetings: dict[int, _Meeting] = {}
+        self.order: list[tuple[int, int]] = []
 
-    def exchange(self, number, rank, transfer, signature):
+    def exchange(self, number: int, rank: Member, transfer: Transfer, signature: tuple[int, int]) -> Ticket:
         """`rank` takes part in exchange `number`; returns its `Ticket`."""
         nbytes = self.remote * transfer.nbytes * self._weight
         meeting = self._meeting(number, signature)
@@ -118,7 +140,7 @@ class Network:
             self._complete(meeting, end_s + (self._machine.latency_s if self.remote else 0.0))
         return ticket
 
-    def reduction(self, number, rank, values):
+    def reduction(self, number: int, rank: Member, values: np.ndarray) -> Ticket:
         """`rank` adds to a small sum, through a tree of messages; returns its `Ticket`."""
         meeting = self._meeting(-1 - number, None)
         ticket = Ticket(rank, 0)
@@ -132,7 +154,7 @@ class Network:
             self._complete(meeting, self._clock.now_s + self._tree_s)
         return ticket
 
-    def _meeting(self, number, signature):
+    def _meeting(self, number: int, signature: tuple[int, int] | None) -> _Meeting:
         meeting = self._meetings.get(number)
         if meeting is None:
             meeting = self._meetings[number] = _Meeting(self._nodes, signature)
@@ -144,8 +166,8 @@ class Network:
             )
         return meeting
 
-    def _complete(self, meeting, end_s):
-        def completed():
+    def _complete(self, meeting: _Meeting, end_s: float) -> None:
+        def completed() -> None:
             for ticket in meeting.tickets:
                 ticket.done = True
                 ticket.rank.completed(ticket)

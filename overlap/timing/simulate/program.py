@@ -55,7 +55,7 @@ class Program:
     steps: tuple[tuple[float, ...], ...]
     transfers: tuple[tuple[Transfer, ...], ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if len(self.steps) != len(self.transfers):
             raise InputError(f"transfers: expected those of {len(self.steps)} slices, received {len(self.transfers)}")
         for steps, transfers in set(zip(self.steps, self.transfers)):
@@ -114,7 +114,7 @@ class Workload:
     shape: tuple[int, int] = (512, 512)
     dtype: str = "c16"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:
             raise InputError(f"workload: expected one of {', '.join(WORKLOADS)}, received {self.workload!r}")
         if self.dtype not in WORKLOADS[self.workload]:
@@ -177,7 +177,9 @@ class Workload:
         """Count the operations of the FFTs of every step of every slice, by the usual count."""
         return [self._slice(ranks, rank)[0]] * self.slices
 
-    def _slice(self, ranks, rank, weights=None):
+    def _slice(
+        self, ranks: int, rank: int, weights: Weights = None
+    ) -> tuple[tuple[float, ...], tuple[tuple[float, int], ...]]:
         """One slice: operations of each step; bytes sent, and partners, of each exchange."""
         ny, nx = self.shape
         real = np.dtype(self.dtype).kind != "c"
@@ -195,6 +197,6 @@ class Workload:
         return (4 * column_sweep, 5 * row_sweep, column_sweep), (backward, forward)
 
 
-def _flops(n):
+def _flops(n: int) -> float:
     """Operations of a complex FFT of n points, by the usual count 5 n log2 n."""
     return 5 * n * math.log2(n) if n > 1 else 0.0

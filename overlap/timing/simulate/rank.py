@@ -9,7 +9,11 @@ stack come on top, and what they use is taken from the workers where no core is 
 charged for the share of time in which all cores were busy, to the step that ends next.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +22,13 @@ from ...runtime.requests.requests import Operation
 from ...runtime.scheduling.job import Job
 from ...runtime.scheduling.polling import Polling
 from ...runtime.scheduling.scheduler import Scheduler
-from ...runtime.scheduling.waiting import Blocking, Inline
+from ...runtime.scheduling.waiting import Blocking, Inline, Waiting
 from ...runtime.threads.workers import CoreTokens, ReadySteps
-from .clock import Queue, WakeEvent
+from .clock import Clock, Queue, WakeEvent
+from .machine import Machine
+from .network import Network, Ticket
+from .options import Options
+from .program import Program, Transfer
 
 
 class VirtualOperation(Operation):
@@ -28,25 +36,25 @@ class VirtualOperation(Operation):
 
     __slots__ = ("rank", "signature", "transfer")
 
-    def __init__(self, rank, transfer, signature):
+    def __init__(self, rank: Rank, transfer: Transfer, signature: tuple[int, int]) -> None:
         super().__init__(rank.comm, "Alltoall", (), {})
         self.rank = rank
         self.transfer = transfer
         self.signature = signature
 
-    def make(self, blocking):
+    def make(self, blocking: bool) -> None:
         request = self.rank.issue(self)
         if blocking:
             request.Wait()
         self.made.append(request)
 
-    def on_scratch(self):
+    def on_scratch(self, resources: object = None) -> VirtualOperation:
         return self
 
-    def shared(self):
+    def shared(self) -> tuple[int, int]:
         return self.signature
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"exchange {self.signature}"
 
 
@@ -55,37 +63,38 @@ class _Comm:
 
     number = 0
 
-    def __init__(self, rank, ranks):
+    def __init__(self, rank: int, ranks: int) -> None:
         self.weight = weight(rank, ranks)
 
 
 class _Control:
     """The runtime's control communicator: small sums over the simulated ranks."""
 
-    def __init__(self, rank, ranks):
+    def __init__(self, rank: Rank, ranks: int) -> None:
         self.rank, self.size = rank.number, ranks
         self._rank = rank
         self._reductions = 0
 
-    def Iallreduce(self, _, values, op):
+    def Iallreduce(self, _: object, values: np.ndarray, op: object) -> Ticket:
         self._reductions += 1
         return self._rank.network.reduction(self._reductions, self._rank, np.asarray(values))
 
-    def Allreduce(self, _, values, op):
+    def Allreduce(self, _: object, values: np.ndarray, op: object) -> None:
         self.Iallreduce(_, values, op).Wait()
 
 
-class _OnClock:
+class _OnClock(Waiting):
     """Puts the virtual clock into a way to wait."""
 
-    def __init__(self, rank, *args):
-        self.WakeEvent = partial(WakeEvent, rank.clock, rank.wake_s)
+    def __init__(self, rank: Rank, *args: Any) -> None:
+        self._wakes = WakeEvent(rank.clock, rank.wake_s)
+        self.WakeEvent: Any = lambda: self._wakes  # in place of a real one
         self.clock = rank.clock
         super().__init__(*args)
 
-    def happened(self):
+    def happened(self) -> None:
         """Note that an exchange is over."""
-        self._wake_event.happened()
+        self._wakes.happened()
 
 
 class _Inline(_OnClock, Inline):
@@ -99,20 +108,20 @@ class _Blocking(_OnClock, Blocking):
 class _Polling(_OnClock, Polling):
     hot_s = 0.0  # to look takes no time on this clock
 
-    def __init__(self, rank, *args):
+    def __init__(self, rank: Rank, *args: Any) -> None:
         super().__init__(rank, *args)
         self._rank = rank
         self._polled = rank.mark()
 
-    def test_some(self, tickets):
+    def test_some(self, tickets: Sequence[Ticket]) -> list[int]:  # type: ignore[override]  # no MPI requests
         rank, poll_s = self._rank, self._rank.machine.poll_s
         if poll_s:
-            rank.charge(self._wake_event.skipped() * poll_s, self._polled)
+            rank.charge(self._wakes.skipped() * poll_s, self._polled)
             rank.occupy(poll_s)
             self._polled = rank.mark()
         done = [place for place, ticket in enumerate(tickets) if ticket.done]
         if not done:
-            self._wake_event.between_polls(poll_s)
+            self._wakes.between_polls(poll_s)
         return done
 
 
@@ -126,35 +135,44 @@ class Rank:
     network : Network
     machine : Machine
     program : Program
-    settings : Settings
+    settings : Options
     random : numpy.random.Generator or None
         For jitter.
     """
 
-    def __init__(self, number, clock, network, machine, program, settings, random=None):
+    def __init__(
+        self,
+        number: int,
+        clock: Clock,
+        network: Network,
+        machine: Machine,
+        program: Program,
+        settings: Options,
+        random: np.random.Generator | None = None,
+    ) -> None:
         self.number = number
-        self.comm = _Comm(number, network.simulated)
+        self.comm: Any = _Comm(number, network.simulated)
         self.clock = clock
         self.network = network
         self.machine = machine
-        self.end_s = None
+        self.end_s: float | None = None
         self._issued = 0
         self._program = program
         self._settings = settings
-        self._jitter = None
+        self._jitter: Iterator[float] | None = None
         if random is not None:
             count = sum(map(len, program.steps))  # factors of mean 1
             self._jitter = iter(random.lognormal(-(machine.jitter**2) / 2, machine.jitter, count).tolist())
         self._computing = 0  # threads
         self._debt_s = 0.0  # core time that others took and a worker still has to wait for
         self._busy_s = self._busy_since_s = 0.0  # time with all cores busy, up to a moment
-        self._blocked = None  # wakes the thread inside a blocking call
+        self._blocked: Callable[[], object] | None = None  # wakes the thread inside a blocking call
         self._interpreter = CoreTokens(1, partial(Queue, clock))
         clock.spawn(self._main)
 
     # ---- the threads ----
 
-    def _main(self):
+    def _main(self) -> None:
         settings = self._settings
         workers = None
         if settings.wait != "off":
@@ -172,12 +190,13 @@ class Rank:
             workers,
             None,
         )
+        waiting: _OnClock
         if workers is None:
             waiting = _Inline(self, job, {}, None)
         elif settings.wait == "block":
             waiting = _Blocking(self, job, {}, workers)
         else:
-            waiting = _Polling(self, job, {}, workers, settings.in_flight)
+            waiting = _Polling(self, job, {}, workers, settings.limit)
         self._waiting = waiting
         error = Scheduler(_Control(self, self.network.simulated), [], {}, settings.agree_every).run(job, waiting)
         if error is not None:
@@ -187,7 +206,7 @@ class Rank:
             for _ in range(settings.workers):
                 workers.stop()
 
-    async def _slice(self, key, resources):
+    async def _slice(self, key: int, resources: None) -> None:
         steps, transfers = self._program.steps[key], self._program.transfers[key]
         self.compute(steps[0])
         for place, transfer in enumerate(transfers):
@@ -196,7 +215,7 @@ class Rank:
 
     # ---- what takes time ----
 
-    def compute(self, seconds):
+    def compute(self, seconds: float) -> None:
         """Compute on a core, and wait for what is taken from it meanwhile."""
         if self._jitter is not None:
             seconds *= next(self._jitter)
@@ -205,27 +224,27 @@ class Rank:
                 self._hold_core(held_s)
         self._hold_core(seconds - held_s)
 
-    def _hold_core(self, seconds):
+    def _hold_core(self, seconds: float) -> None:
         self._change(1)
         while seconds > 0:
             self.clock.sleep(seconds)
             seconds, self._debt_s = self._debt_s, 0.0
         self._change(-1)
 
-    def occupy(self, seconds):
+    def occupy(self, seconds: float) -> None:
         """Use a core in the communicator, at once."""
         if seconds > 0:
             mark = self.mark()
             self.clock.sleep(seconds)
             self.charge(seconds, mark)
 
-    def wake_s(self):
+    def wake_s(self) -> float:
         """How late the communicator wakes, as the cores are now."""
         if self._computing >= self._settings.workers:
             return self.machine.busy_wake_s
         return self.machine.wake_s
 
-    def mark(self):
+    def mark(self) -> tuple[float, float]:
         """Now, and the time so far with all cores busy."""
         now_s = self.clock.now_s
         busy_s = self._busy_s
@@ -233,13 +252,13 @@ class Rank:
             busy_s += now_s - self._busy_since_s
         return now_s, busy_s
 
-    def charge(self, seconds, mark):
+    def charge(self, seconds: float, mark: tuple[float, float]) -> None:
         """Core time used since `mark` by others than the workers."""
         now_s, busy_s = self.mark()
         if now_s > mark[0]:
             self._debt_s += seconds * (busy_s - mark[1]) / (now_s - mark[0])
 
-    def _change(self, more):
+    def _change(self, more: int) -> None:
         """One thread more, or less, computes."""
         now_s, self._busy_s = self.mark()
         self._busy_since_s = now_s
@@ -247,7 +266,7 @@ class Rank:
 
     # ---- MPI ----
 
-    def issue(self, operation):
+    def issue(self, operation: VirtualOperation) -> Ticket:
         """Start an exchange: MPI and the runtime take their time, then the network has it."""
         transfer, machine = operation.transfer, self.machine
         self._issued += 1
@@ -255,7 +274,7 @@ class Rank:
         self.occupy(machine.operation_s + machine.message_s * transfer.messages + local / machine.copy_Bps)
         return self.network.exchange(self._issued, self, transfer, operation.signature)
 
-    def completed(self, ticket):
+    def completed(self, ticket: Ticket) -> None:
         """Note that an exchange or a reduction is over."""
         if self.machine.byte_s:
             self.charge(self.machine.byte_s * ticket.nbytes, ticket.mark)
@@ -264,11 +283,11 @@ class Rank:
             self.clock.at(self.clock.now_s, waker)
         self._waiting.happened()
 
-    def sleep_until_completion(self):
+    def sleep_until_completion(self) -> None:
         """Be in a blocking call."""
         self._blocked = self.clock.waker()
         self.clock.suspend()
 
 
-def _fail(error):
+def _fail(error: BaseException) -> None:
     raise error

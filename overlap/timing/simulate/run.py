@@ -2,71 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...errors import InputError
-from ...runtime.control.arguments import WAITS
 from .. import model
 from .clock import Clock
 from .machine import Machine
 from .network import Network
+from .options import Options
 from .program import Program
 from .rank import Rank
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a program runs; see the arguments of `overlap.Runtime`.
-
-    Attributes
-    ----------
-    ranks : int
-    workers : int
-        Workers per rank, each with a core.
-    wait : {"off", "block", "poll"}
-    depth : int
-    in_flight : int or None
-    agree_every : int
-    seed : int
-        The seed of the jitter.
-    speeds : tuple of float or None
-        How fast each rank computes, in units of what the machine's and the program's times are of; None: 1 for all.
-
-    Raises
-    ------
-    InputError
-        A value is out of its range.
-    """
-
-    ranks: int = 2
-    workers: int = 1
-    wait: str = "poll"
-    depth: int = 8
-    in_flight: int | None = None
-    agree_every: int = 64
-    seed: int = 0
-    speeds: tuple[float, ...] | None = None
-
-    def __post_init__(self):
-        for name in ("ranks", "workers", "depth", "agree_every"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InputError(f"{name}: expected an integer >= 1, received {getattr(self, name)!r}")
-        if self.wait not in WAITS:
-            raise InputError(f"wait: expected one of {', '.join(WAITS)}, received {self.wait!r}")
-        if self.in_flight is None:
-            object.__setattr__(self, "in_flight", self.depth)
-        if self.in_flight < 1:
-            raise InputError(f"in_flight: expected an integer >= 1, received {self.in_flight!r}")
-        if self.speeds is not None and (
-            len(self.speeds) != self.ranks or not all(0 < speed < math.inf for speed in self.speeds)
-        ):
-            raise InputError(
-                f"speeds: expected {self.ranks} finite numbers > 0, one per rank, received {self.speeds!r}"
-            )
 
 
 @dataclass(frozen=True)
@@ -136,13 +84,14 @@ def simulate(
         for number, seed in enumerate(seeds)
     ]
     clock.run()
-    stuck = [rank.number for rank in ranks if rank.end_s is None]
-    if stuck:
+    ends_s = [rank.end_s for rank in ranks if rank.end_s is not None]
+    if len(ends_s) < count:
+        stuck = [rank.number for rank in ranks if rank.end_s is None]
         raise RuntimeError(f"ranks {stuck[:8]} of the simulation wait for ever")
-    return Result(max(rank.end_s for rank in ranks), network.order, count)
+    return Result(max(ends_s), network.order, count)
 
 
-def _check(programs, options):
+def _check(programs: Sequence[Program], options: Options) -> None:
     if not isinstance(programs, Sequence) or len(programs) != options.ranks:
         raise InputError(f"program: expected one, or one for each of {options.ranks} ranks")
     shapes = {tuple(map(len, program.transfers)) for program in programs}

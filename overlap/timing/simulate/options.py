@@ -1,0 +1,64 @@
+"""How a program runs in a simulation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...errors import InputError
+from ...runtime.control.arguments import WAITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a program runs; see the arguments of `overlap.Runtime`.
+
+    Attributes
+    ----------
+    ranks : int
+    workers : int
+        Workers per rank, each with a core.
+    wait : {"off", "block", "poll"}
+    depth : int
+    in_flight : int or None
+        None: `depth`.
+    agree_every : int
+    seed : int
+        The seed of the jitter.
+    speeds : tuple of float or None
+        How fast each rank computes, in units of what the machine's and the program's times are of; None: 1 for all.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
+    """
+
+    ranks: int = 2
+    workers: int = 1
+    wait: str = "poll"
+    depth: int = 8
+    in_flight: int | None = None
+    agree_every: int = 64
+    seed: int = 0
+    speeds: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "workers", "depth", "agree_every"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise InputError(f"{name}: expected an integer >= 1, received {getattr(self, name)!r}")
+        if self.wait not in WAITS:
+            raise InputError(f"wait: expected one of {', '.join(WAITS)}, received {self.wait!r}")
+        if self.limit < 1:
+            raise InputError(f"in_flight: expected an integer >= 1, received {self.in_flight!r}")
+        if self.speeds is not None and (
+            len(self.speeds) != self.ranks or not all(0 < speed < math.inf for speed in self.speeds)
+        ):
+            raise InputError(
+                f"speeds: expected {self.ranks} finite numbers > 0, one per rank, received {self.speeds!r}"
+            )
+
+    @property
+    def limit(self) -> int:
+        """Exchanges in flight at most, with ``wait="poll"``."""
+        return self.depth if self.in_flight is None else self.in_flight
