@@ -1,16 +1,22 @@
 """`DistArray`: the local part of a distributed tensor field, an ndarray."""
 
+from __future__ import annotations
+
 import functools
 import warnings
+from collections.abc import Sequence
 from numbers import Integral, Number
+from typing import Any, Literal, Protocol, Self, overload
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
 from ...arrays import part_of
 from ...errors import InputError
 from .io import FileBase, HDF5File, NCFile
-from .pencil import Pencil, Subcomm
+from .io.file_base import Domain
+from .pencil import Pencil, Subcomm, Transfer
 
 
 class DistArray(np.ndarray):
@@ -36,13 +42,25 @@ class DistArray(np.ndarray):
         0 for a scalar, 1 for a vector, 2 for a matrix.
     """
 
+    _p0: Pencil | None  # None: one axis, not counting the tensor's, which is not split
+    _rank: int
+
     def __new__(
-        cls, global_shape, subcomm=None, val=None, dtype=float, buffer=None, strides=None, alignment=None, rank=0
-    ):
+        cls,
+        global_shape: Sequence[int],
+        subcomm: Subcomm | Sequence[int] | Sequence[MPI.Intracomm] | None = None,
+        val: complex | None = None,
+        dtype: DTypeLike = float,
+        buffer: Any = None,
+        strides: tuple[int, ...] | None = None,
+        alignment: int | None = None,
+        rank: int = 0,
+    ) -> Self:
         global_shape = tuple(int(length) for length in global_shape)
         shape = global_shape[rank:]
         if len(shape) < 2:
-            pencil, local = None, shape
+            pencil = None
+            local = shape
         else:
             comms = _comms(subcomm, len(shape), alignment)
             if alignment is None:
@@ -60,70 +78,75 @@ class DistArray(np.ndarray):
         array._p0, array._rank = pencil, rank
         return array
 
-    def __array_finalize__(self, parent):  # subclasses elsewhere know `_p0` and `_rank` by these names
+    def __array_finalize__(self, parent: Any) -> None:  # subclasses elsewhere know `_p0` and `_rank` by these names
         self._p0 = getattr(parent, "_p0", None)
-        self._rank = getattr(parent, "_rank", None)
+        self._rank = getattr(parent, "_rank", 0)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         if self.ndim == 1 or not (isinstance(index, (Integral, slice, tuple))):
             return super().__getitem__(index)
         count = len(index) if isinstance(index, tuple) else 1
         if count > self.rank:
             return self.v[index]
-        part = super().__getitem__(index)
+        part: Any = super().__getitem__(index)
         part._rank = self.rank - (self.ndim - part.ndim)
         return part
 
     @property
-    def alignment(self):
+    def alignment(self) -> int:
         """The axis along which it is whole, not counting the tensor's."""
-        return self._p0.axis
+        return self._split().axis
 
     @property
-    def pencil(self):
-        """The `Pencil` of every component."""
+    def pencil(self) -> Pencil | None:
+        """The `Pencil` of every component; None where that has one axis."""
         return self._p0
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """Number of the tensor's indices."""
         return self._rank
 
     @property
-    def dimensions(self):
+    def dimensions(self) -> int:
         """Number of axes, not counting the tensor's."""
         return self.ndim - self.rank
 
     @property
-    def global_shape(self):
+    def global_shape(self) -> tuple[int, ...]:
         return self.shape[: self.rank] + (self.shape[self.rank :] if self._p0 is None else self._p0.shape)
 
     @property
-    def substart(self):
+    def substart(self) -> tuple[int, ...]:
         """Where the local part starts in the global array."""
         return tuple(part.start for part in self.local_slice())
 
     @property
-    def subcomm(self):
+    def subcomm(self) -> tuple[MPI.Intracomm, ...]:
         """The communicators along all axes."""
-        return (MPI.COMM_SELF,) * self.rank + self._p0.subcomm
+        return (MPI.COMM_SELF,) * self.rank + self._split().subcomm
 
     @property
-    def commsizes(self):
+    def commsizes(self) -> list[int]:
         """Ranks along all axes."""
         return [comm.Get_size() for comm in self.subcomm]
 
     @property
-    def v(self):
+    def v(self) -> np.ndarray:
         """The local part as a plain ndarray, a view."""
         return self.view(np.ndarray)
 
-    def local_slice(self):
+    def _split(self) -> Pencil:
+        if self._p0 is None:
+            raise InputError(f"expected an array of two or more axes, received one of global shape {self.global_shape}")
+        return self._p0
+
+    def local_slice(self) -> tuple[slice, ...]:
         """Where the local part lies in the global array, a tuple of slices."""
         own = () if self._p0 is None else self._p0.local_slice
         return tuple(slice(0, length) for length in self.shape[: self.ndim - len(own)]) + own
 
-    def get(self, gslice):
+    def get(self, gslice: Sequence[int | slice]) -> np.ndarray | None:
         """Return a part of the global array (collective).
 
         Parameters
@@ -136,7 +159,7 @@ class DistArray(np.ndarray):
         ndarray or None
             On rank 0 of all ranks; None elsewhere.
         """
-        comm = (self._p0 and self._p0.subcomm.parent) or MPI.COMM_WORLD
+        comm = (self._p0 is not None and self._p0.subcomm.parent) or MPI.COMM_WORLD
         if len(gslice) != self.ndim:
             raise InputError(f"expected {self.ndim} indices, received {gslice!r}")
         shape, here, there = part_of(gslice, self.global_shape, self.local_slice())
@@ -149,12 +172,13 @@ class DistArray(np.ndarray):
             whole[np.ix_(*where)] = piece.reshape([len(one) for one in where])
         return whole
 
-    def get_pencil_and_transfer(self, axis):
+    def get_pencil_and_transfer(self, axis: int) -> tuple[Pencil, Transfer]:
         """Return the `Pencil` aligned along `axis`, and the `Transfer` to it."""
-        pencil = self._p0.pencil(axis)
-        return pencil, self._p0.transfer(pencil, self.dtype)
+        here = self._split()
+        there = here.pencil(axis)
+        return there, here.transfer(there, self.dtype)
 
-    def redistribute(self, axis=None, out=None):
+    def redistribute(self, axis: int | None = None, out: DistArray | None = None) -> DistArray:
         """Align the global array along another axis (collective).
 
         Parameters
@@ -168,8 +192,6 @@ class DistArray(np.ndarray):
         DistArray
             `out`, if given. This array itself, where it is whole along `axis` already. Otherwise a new one.
         """
-        if out is None and axis is None:
-            raise InputError("expected axis or out, received neither")
         if out is not None and (
             not isinstance(out, DistArray)
             or out.global_shape != self.global_shape
@@ -179,8 +201,10 @@ class DistArray(np.ndarray):
                 f"expected out to be a DistArray of global shape {self.global_shape}"
                 f"{'' if axis is None else f', aligned along {axis}'}, received {out!r}"
             )
-        pencil = self._p0
+        pencil = self._split()
         if out is None:
+            if axis is None:
+                raise InputError("expected axis or out, received neither")
             axis %= self.dimensions
             if pencil.subcomm[axis].size == 1:
                 if axis != pencil.axis:
@@ -188,15 +212,24 @@ class DistArray(np.ndarray):
                 return self
             there = pencil.pencil(axis)
             out = DistArray(self.global_shape, subcomm=there.subcomm, dtype=self.dtype, alignment=axis, rank=self.rank)
-        if out._p0.local_slice == pencil.local_slice and out.commsizes == self.commsizes:
+        target = out._split()
+        if target.local_slice == pencil.local_slice and out.commsizes == self.commsizes:
             out[...] = self
             return out
-        transfer = pencil.transfer(out._p0, self.dtype)
+        transfer = pencil.transfer(target, self.dtype)
         for component in np.ndindex(self.shape[: self.rank]):
             transfer.forward(self.v[component], out.v[component])
         return out
 
-    def write(self, filename, name="darray", step=0, global_slice=None, domain=None, as_scalar=False):
+    def write(
+        self,
+        filename: str | FileBase,
+        name: str = "darray",
+        step: int = 0,
+        global_slice: Sequence[int | slice] | None = None,
+        domain: Domain | None = None,
+        as_scalar: bool = False,
+    ) -> None:
         """Write to a file as one snapshot (collective over all ranks).
 
         Parameters
@@ -217,7 +250,7 @@ class DistArray(np.ndarray):
         entry = self if global_slice is None else (self, global_slice)
         _file(filename, domain=domain, mode="a").write(step, {name: [entry]}, as_scalar=as_scalar)
 
-    def read(self, filename, name="darray", step=0):
+    def read(self, filename: str | FileBase, name: str = "darray", step: int = 0) -> None:
         """Fill it from a snapshot of a whole array in a file (collective over all ranks).
 
         Parameters
@@ -231,13 +264,39 @@ class DistArray(np.ndarray):
         _file(filename, mode="r").read(self, name, step=step)
 
 
-def _file(filename, **options):
+def _file(filename: str | FileBase, **options: Any) -> FileBase:
     if isinstance(filename, FileBase):
         return filename
     return (HDF5File if filename.endswith(".h5") else NCFile)(filename, **options)
 
 
-def newDistArray(pfft, forward_output=True, val=0, rank=0, view=False):
+class Sided(Protocol):
+    """What is asked of a `PFFT`: arrays of its two sides."""
+
+    pencil: list[Pencil]
+
+    def global_shape(self, forward_output: bool = False) -> tuple[int, ...]:
+        """Global shape of the input, or of the result."""
+
+    def dtype(self, forward_output: bool = False) -> np.dtype:
+        """Return the data type of the input, or of the result."""
+
+
+@overload
+def newDistArray(
+    pfft: Sided, forward_output: bool = True, val: complex = 0, rank: int = 0, view: Literal[False] = False
+) -> DistArray: ...
+
+
+@overload
+def newDistArray(
+    pfft: Sided, forward_output: bool = True, val: complex = 0, rank: int = 0, *, view: bool
+) -> np.ndarray: ...
+
+
+def newDistArray(
+    pfft: Sided, forward_output: bool = True, val: complex = 0, rank: int = 0, view: bool = False
+) -> np.ndarray:
     """Make a `DistArray` for one side of a plan.
 
     Parameters
@@ -265,7 +324,7 @@ def newDistArray(pfft, forward_output=True, val=0, rank=0, view=False):
     return array.v if view else array
 
 
-def Function(*args, tensor=None, **kwargs):
+def Function(*args: Any, tensor: object = None, **kwargs: Any) -> np.ndarray:
     """Return the old name of `newDistArray`; ``tensor`` stands for ``rank=1``."""
     warnings.warn("Function is an old name: expected newDistArray", FutureWarning, stacklevel=2)
     if tensor is not None:
@@ -273,7 +332,7 @@ def Function(*args, tensor=None, **kwargs):
     return newDistArray(*args, **kwargs)
 
 
-def _comms(subcomm, count, alignment):
+def _comms(subcomm: Any, count: int, alignment: int | None) -> Sequence[MPI.Intracomm]:
     """Return the communicators along `count` axes."""
     if subcomm is None:
         dims = [0] * count
@@ -289,6 +348,6 @@ def _comms(subcomm, count, alignment):
 
 
 @functools.cache
-def _of_world(dims):
+def _of_world(dims: tuple[int, ...]) -> Subcomm:
     """One set of communicators per grid: MPI libraries run out of them at about two thousand."""
     return Subcomm(MPI.COMM_WORLD, dims)

@@ -1,10 +1,14 @@
 """`FFT`: transforms of this rank's own arrays along some of their axes, by one of several libraries."""
 
+from __future__ import annotations
+
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import Any, Protocol, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from ...arrays import refuse_masks
 from ...errors import InputError
@@ -12,6 +16,21 @@ from . import fftw
 
 BACKENDS = ("fftw", "pyfftw", "numpy", "scipy", "mkl_fft")
 PADDED = 1 + 1e-6  # smaller factors of padding mean none
+
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+"""Functions forward and backward, of the kind that a backend has."""
+Transforms = Mapping[tuple[int, ...], Pair]
+Padding = bool | float | Sequence[float] | None
+
+
+class Plan(Protocol):
+    """What a backend makes: one direction, between two arrays that it keeps."""
+
+    input_array: np.ndarray
+    output_array: np.ndarray
+
+    def __call__(self, *args: Any, **options: Any) -> object:
+        """Transform."""
 
 
 class FFT:
@@ -47,7 +66,16 @@ class FFT:
     InputError
     """
 
-    def __init__(self, shape, axes=None, dtype=float, padding=False, backend="fftw", transforms=None, **options):
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        axes: int | Sequence[int] | None = None,
+        dtype: DTypeLike = float,
+        padding: Padding = False,
+        backend: str = "fftw",
+        transforms: Transforms | None = None,
+        **options: Any,
+    ) -> None:
         self.shape = [int(length) for length in np.atleast_1d(shape)]
         count = len(self.shape)
         self.axes = [int(axis) for axis in np.atleast_1d(range(count) if axes is None else axes)]
@@ -61,14 +89,15 @@ class FFT:
             )
         self.padding_factor = 1.0
         if padding is not False and padding is not None:
-            self.padding_factor = float(padding[self.axes[-1]] if np.ndim(padding) else padding)
+            factors = np.asarray(padding, float)
+            self.padding_factor = float(factors[self.axes[-1]] if factors.ndim else factors)
         if backend not in PLANNERS:
             raise InputError(f"backend {backend!r} is not supported: expected one of {BACKENDS}")
         chosen = (transforms or {}).get(tuple(self.axes))
         self.fwd, self.bck = PLANNERS[backend](tuple(self.shape), self.axes, self.dtype, chosen, options)
         self.M = (
             self.fwd.get_normalization()
-            if backend == "fftw"
+            if isinstance(self.fwd, fftw.FFT)
             else 1 / np.prod([float(self.shape[axis]) for axis in self.axes])
         )
         source, modes = self.fwd.input_array, self.fwd.output_array
@@ -80,14 +109,14 @@ class FFT:
         self.forward = Serial(self._forward, source, modes)
         self.backward = Serial(self._backward, modes, source)
 
-    def _resolved_shape(self):
+    def _resolved_shape(self) -> list[int]:
         shape, axis = list(self.shape), self.axes[-1]
         shape[axis] = int(np.round(shape[axis] / self.padding_factor))
         if self.real_transform:
             shape[axis] = shape[axis] // 2 + 1
         return shape
 
-    def _forward(self, normalize=True, **options):
+    def _forward(self, normalize: bool = True, **options: Any) -> None:
         self.fwd(None, None, **options)
         modes = self.forward.output_array
         if modes is not self.fwd.output_array:
@@ -95,7 +124,7 @@ class FFT:
         if normalize:
             modes *= self.M
 
-    def _backward(self, normalize=False, **options):
+    def _backward(self, normalize: bool = False, **options: Any) -> None:
         modes = self.backward.input_array
         if modes is not self.bck.input_array:
             _pad(modes, self.bck.input_array, self.axes[-1], self.real_transform)
@@ -104,16 +133,23 @@ class FFT:
             self.backward.output_array *= self.M
 
 
-class MadeLater(Sequence):
+class MadeLater(Sequence[FFT]):
     """A sequence whose items are made when they are asked for, by one function each."""
 
-    def __init__(self, makers):
-        self._makers, self._made = makers, {}
+    def __init__(self, makers: Sequence[Callable[[], FFT]]) -> None:
+        self._makers = makers
+        self._made: dict[int, FFT] = {}
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._makers)
 
-    def __getitem__(self, index):
+    @overload
+    def __getitem__(self, index: int) -> FFT: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[FFT]: ...
+
+    def __getitem__(self, index: int | slice) -> FFT | list[FFT]:
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
         number = range(len(self))[index]
@@ -131,11 +167,13 @@ class Serial:
         Its own.
     """
 
-    def __init__(self, execute, input_array, output_array):
+    def __init__(self, execute: Callable[..., None], input_array: np.ndarray, output_array: np.ndarray) -> None:
         self.xfftn = execute
         self.input_array, self.output_array = input_array, output_array
 
-    def __call__(self, input_array=None, output_array=None, **options):
+    def __call__(
+        self, input_array: ArrayLike | None = None, output_array: np.ndarray | None = None, **options: Any
+    ) -> np.ndarray:
         """Transform.
 
         Parameters
@@ -162,11 +200,11 @@ class Serial:
         return output_array
 
 
-def _along(axis, part, ndim):
+def _along(axis: int, part: int | slice, ndim: int) -> tuple[int | slice, ...]:
     return tuple(part if one == axis else slice(None) for one in range(ndim))
 
 
-def _truncate(fine, modes, axis, half):
+def _truncate(fine: np.ndarray, modes: np.ndarray, axis: int, half: bool) -> None:
     """Return the resolved modes; of an even number, the highest is the sum of both that stand for it."""
     at = functools.partial(_along, axis, ndim=modes.ndim)
     count = modes.shape[axis]
@@ -181,7 +219,7 @@ def _truncate(fine, modes, axis, half):
         modes[at(slice(-(count // 2), None))] += fine[at(slice(-(count // 2), None))]
 
 
-def _pad(modes, fine, axis, half):
+def _pad(modes: np.ndarray, fine: np.ndarray, axis: int, half: bool) -> None:
     """Return the modes on the finer grid; of an even number, the highest is split between both that stand for it."""
     at = functools.partial(_along, axis, ndim=modes.ndim)
     count = modes.shape[axis]
@@ -202,8 +240,10 @@ def _pad(modes, fine, axis, half):
 # ---- backends: the plans of both directions, on the same two arrays ---------------------------
 
 
-def _plan_fftw(shape, axes, dtype, transforms, options):
-    given = {"planner_effort": "FFTW_MEASURE", "overwrite_input": "FFTW_DESTROY_INPUT", "threads": 1}
+def _plan_fftw(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
+) -> tuple[Plan, Plan]:
+    given: dict[str, Any] = {"planner_effort": "FFTW_MEASURE", "overwrite_input": "FFTW_DESTROY_INPUT", "threads": 1}
     if not given.keys() >= options.keys():
         raise InputError(f"expected no options but {', '.join(given)}, received {sorted(options)}")
     given |= {name: value for name, value in options.items() if value is not None}
@@ -212,8 +252,8 @@ def _plan_fftw(shape, axes, dtype, transforms, options):
     effort, overwrite = (fftw.flag_dict[given[name]] for name in ("planner_effort", "overwrite_input"))
     lengths = [shape[axis] for axis in axes]
     source = fftw.aligned(shape, dtype=dtype)
-    fwd = forward(source, s=lengths, axes=axes, threads=given["threads"], flags=(effort, overwrite))
-    bck = backward(
+    fwd: fftw.FFT = forward(source, s=lengths, axes=axes, threads=given["threads"], flags=(effort, overwrite))
+    bck: fftw.FFT = backward(
         fwd.output_array,
         s=lengths,
         axes=axes,
@@ -226,7 +266,9 @@ def _plan_fftw(shape, axes, dtype, transforms, options):
     return fwd, bck
 
 
-def _plan_pyfftw(shape, axes, dtype, transforms, options):
+def _plan_pyfftw(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
+) -> tuple[Plan, Plan]:
     from pyfftw import builders
 
     real = dtype.kind == "f"
@@ -255,14 +297,16 @@ def _plan_pyfftw(shape, axes, dtype, transforms, options):
 class _Call:
     """A plan for what needs none: a function of its own two arrays."""
 
-    def __init__(self, execute, input_array, output_array):
+    def __init__(self, execute: Callable[[], object], input_array: np.ndarray, output_array: np.ndarray) -> None:
         self._execute, self.input_array, self.output_array = execute, input_array, output_array
 
-    def __call__(self, input_array=None, output_array=None):
+    def __call__(self, *args: Any, **options: Any) -> None:
         self._execute()
 
 
-def _plan_functions(shape, axes, dtype, transforms, lengths_as):
+def _plan_functions(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair, lengths_as: str
+) -> tuple[Plan, Plan]:
     """Plans of functions like numpy's: forward unscaled, backward divided by the number of points."""
     forward, backward = transforms
     options = {lengths_as: [shape[axis] for axis in axes], "axes": axes}
@@ -272,30 +316,36 @@ def _plan_functions(shape, axes, dtype, transforms, lengths_as):
     precise = dtype.char.upper() if found.dtype.kind == "c" else dtype.char.lower()
     modes = fftw.aligned(found.shape, dtype=precise, fill=0)
 
-    def forth():
+    def forth() -> None:
         modes[...] = forward(source, **options)
 
-    def back():
+    def back() -> None:
         values = backward(modes, **options)
         source[...] = (values.real if source.dtype.kind == "f" else values) * points
 
     return _Call(forth, source, modes), _Call(back, modes, source)
 
 
-def _plan_numpy(shape, axes, dtype, transforms, options):
+def _plan_numpy(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
+) -> tuple[Plan, Plan]:
     real = dtype.kind == "f"
     return _plan_functions(
         shape, axes, dtype, transforms or ((np.fft.rfftn, np.fft.irfftn) if real else (np.fft.fftn, np.fft.ifftn)), "s"
     )
 
 
-def _plan_scipy(shape, axes, dtype, transforms, options):
+def _plan_scipy(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
+) -> tuple[Plan, Plan]:
     from scipy import fftpack
 
     return _plan_functions(shape, axes, dtype, transforms or (fftpack.fftn, fftpack.ifftn), "shape")
 
 
-def _plan_mkl(shape, axes, dtype, transforms, options):
+def _plan_mkl(
+    shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
+) -> tuple[Plan, Plan]:
     try:
         library = import_module("mkl_fft.interfaces.numpy_fft")
     except ImportError as error:

@@ -7,13 +7,18 @@ splitting that of the group before. This is what `overlap.fft.engine.staged` run
 other libraries, long double), serial transforms and exchanges follow each other, as in mpi4py-fft: a `Transform`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
-from ...arrays import Layout, checked, combined, coordinates, subcomms
+from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
 from ...errors import InputError
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
@@ -25,15 +30,19 @@ from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
 from ...fft.volume import Volume
 from ...runtime.control.arguments import number_problem
-from .libfft import FFT, MadeLater
-from .pencil import Comms, Pencil, Subcomm, ranks_of
+from .distarray import DistArray
+from .libfft import FFT, MadeLater, Padding, Transforms
+from .pencil import Comms, Pencil, Subcomm, Transfer, ranks_of
 from .pipelined import OwnArrays, PipelinedTransform
-from .request import EFFORTS, check_supported, has_pipeline, understood
+from .request import EFFORTS, Axes, Request, check_supported, has_pipeline, understood
 from .route import dimensions_of, for_stages, route_of
 from .shared import Shared
 from .transform import Transform
 
 DEADLINE_S = 600.0
+
+Local = tuple[tuple[int, ...], np.dtype]
+"""Local shape and type."""
 
 
 class PFFT:
@@ -104,29 +113,36 @@ class PFFT:
     `Transform`, is all that the methods ask, and `subcomm` what `destroy` frees.
     """
 
-    _shared = None  # what plans on one communicator have in common; a subclass' transforms may need none of it
+    # What plans on one communicator have in common; a subclass' transforms may need none of it.
+    _shared: Shared | None = None
+    subcomm: Sequence[MPI.Intracomm]
+    _comms: Sequence[MPI.Intracomm]  # those of `subcomm`, with the weights of their ranks
+    xfftn: Sequence[FFT]
+    pencil: list[Pencil]
+    forward: Transform
+    backward: Transform
 
     def __init__(
         self,
-        comm,
-        shape=None,
-        axes=None,
-        dtype=float,
-        grid=None,
-        padding=False,
-        collapse=False,
-        backend="fftw",
-        transforms=None,
-        darray=None,
-        slab=False,
-        planner_effort=None,
-        threads=1,
-        overwrite_input=None,
-        wait="auto",
-        deadline_s=DEADLINE_S,
-        weights=None,
-        **unknown,
-    ):
+        comm: MPI.Intracomm | Subcomm,
+        shape: Sequence[int] | None = None,
+        axes: Axes = None,
+        dtype: DTypeLike = float,
+        grid: Sequence[int] | None = None,
+        padding: Padding = False,
+        collapse: bool = False,
+        backend: str = "fftw",
+        transforms: Transforms | None = None,
+        darray: DistArray | None = None,
+        slab: bool | int | None = False,
+        planner_effort: str | None = None,
+        threads: int = 1,
+        overwrite_input: str | None = None,
+        wait: str = "auto",
+        deadline_s: float | None = DEADLINE_S,
+        weights: Sequence[float] | None = None,
+        **unknown: Any,
+    ) -> None:
         parent = comm.parent if isinstance(comm, Subcomm) else comm
         if not isinstance(parent, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {comm!r}")
@@ -142,15 +158,15 @@ class PFFT:
         workers = counts[0] if counts and counts[0] > 0 else 1
         if counts != (workers,):
             problem = f"expected threads to be a positive integer, received {threads!r}"
-        weights, uneven = checked(weights, parent.size)
-        if weights is not None and darray is not None:
+        shares, uneven = checked(weights, parent.size)
+        if shares is not None and darray is not None:
             uneven = "expected no weights with darray, whose distribution counts, received both"
         late = number_problem("deadline_s", deadline_s, positive=True, none=True)
         problem = problem or uneven or late
-        self._shared = Shared.of(parent)
+        shared = self._shared = Shared.of(parent)
         self._workers = workers
         self.collapse = collapse
-        self.runtime = self._shared.runtime(workers, DEADLINE_S if late else deadline_s)
+        self.runtime = shared.runtime(workers, DEADLINE_S if late else deadline_s)
         serial = {
             "backend": backend,
             "transforms": transforms,
@@ -160,7 +176,7 @@ class PFFT:
         }
         with self.runtime.together(
             "making a PFFT",
-            lambda: self._shared.leave(workers),
+            lambda: shared.leave(workers),
             problem=problem,
             request=request,
             effort=planner_effort,
@@ -168,30 +184,34 @@ class PFFT:
             workers=workers,
             backend=backend,
             transforms=transforms and sorted(transforms),
-            weights=weights,
+            weights=shares,
         ):
-            self._understand(comm, darray, request, weights)
+            assert request is not None  # or all ranks have raised the problem
+            self._understand(comm, darray, request, shares)
             if has_pipeline(request, backend, transforms):
                 self._make_pipelines(request, EFFORTS[planner_effort], wait, serial)
             else:
                 self._make_serially(request, serial)
 
-    def _understand(self, comm, darray, request, weights):
-        if darray is not None:
-            self.subcomm = darray.pencil.subcomm
-        else:
-            self.subcomm = comm if isinstance(comm, Subcomm) else Subcomm(comm, request.dims)
+    def _understand(
+        self, comm: MPI.Intracomm | Subcomm, darray: DistArray | None, request: Request, weights: Weights
+    ) -> None:
         self.axes = request.axes
-        self._comms = self.subcomm
+        given = None if darray is None else darray.pencil
+        if given is not None:
+            self.subcomm = self._comms = given.subcomm
+            return
+        subcomm = self.subcomm = comm if isinstance(comm, Subcomm) else Subcomm(comm, request.dims)
+        self._comms = subcomm
         if weights is not None:
-            order, grid, _ = dimensions_of(self.runtime, self.subcomm)
+            order, grid, _ = dimensions_of(self.runtime, subcomm)
             places = [coordinates(rank, grid) for rank in range(len(weights))]
             along = {
                 axis: combined(weights, [place[dimension] for place in places]) for dimension, axis in enumerate(order)
             }
-            self._comms = Comms(self.subcomm, self.subcomm.parent, map(along.get, range(len(self.subcomm))))
+            self._comms = Comms(subcomm, subcomm.parent, map(along.get, range(len(subcomm))))
 
-    def _weights(self, order, grid):
+    def _weights(self, order: Sequence[int], grid: tuple[int, ...]) -> Weights:
         """One number per rank, whose sums along each axis of the grid are as that axis's weights, or None."""
         along = [self._comms.weights[axis] for axis in order] if isinstance(self._comms, Comms) else []
         if not any(along):
@@ -201,24 +221,25 @@ class PFFT:
             for rank in range(prod(grid))
         )
 
-    def _make_serially(self, request, options):
+    def _make_serially(self, request: Request, options: dict[str, Any]) -> None:
         """Run serial transforms and exchanges, one after the other."""
-        self.xfftn = []
+        made: list[FFT] = []
 
-        def transformed(*arguments):
-            self.xfftn.append(FFT(*arguments, request.factors, **options))
-            modes = self.xfftn[-1].forward.output_array
+        def transformed(
+            shape: tuple[int, ...], axes: tuple[int, ...], dtype: np.dtype
+        ) -> tuple[tuple[int, ...], np.dtype]:
+            made.append(FFT(shape, axes, dtype, request.factors, **options))
+            modes = made[-1].forward.output_array
             return modes.shape, modes.dtype
 
         self.pencil, self.transfer = self._steps(request, transformed)
-        self.forward = Transform(
-            [one.forward for one in self.xfftn], [one.forward for one in self.transfer], self.pencil
-        )
+        self.xfftn = made
+        self.forward = Transform([one.forward for one in made], [one.forward for one in self.transfer], self.pencil)
         self.backward = Transform(
-            [one.backward for one in self.xfftn[::-1]], [one.backward for one in self.transfer[::-1]], self.pencil[::-1]
+            [one.backward for one in made[::-1]], [one.backward for one in self.transfer[::-1]], self.pencil[::-1]
         )
 
-    def _make_pipelines(self, request, effort, wait, serial):
+    def _make_pipelines(self, request: Request, effort: str | None, wait: str, serial: dict[str, Any]) -> None:
         runtime = self.runtime
         order, grid, here = dimensions_of(runtime, self.subcomm)
         weights = self._weights(order, grid)
@@ -234,8 +255,10 @@ class PFFT:
         shapes = request.fine, tuple(modes)
         makers = []
 
-        def transformed(*arguments):
-            makers.append(partial(FFT, *arguments, request.factors, **serial))
+        def transformed(
+            shape: tuple[int, ...], axes: tuple[int, ...], dtype: np.dtype
+        ) -> tuple[tuple[int, ...], np.dtype]:
+            makers.append(partial(FFT, shape, axes, dtype, request.factors, **serial))
             return shapes[1], dtypes[1]
 
         self.pencil, self.transfer = self._steps(request, transformed)
@@ -278,12 +301,16 @@ class PFFT:
             volumes[-1].name = "forward" if forward else "backward"
             choose(volumes[-1], Settings(wait), memory)
         memory.keep_wisdom()
-        points = np.prod([float(each.fine) for each in request.transformed.values()])
+        points = float(np.prod([float(each.fine) for each in request.transformed.values()]))
         arrays = OwnArrays(specs)
         self.forward = PipelinedTransform(volumes[0], arrays, (0, 1), self.pencil, 1 / points, True)
         self.backward = PipelinedTransform(volumes[1], arrays, (1, 0), self.pencil[::-1], 1 / points, False)
 
-    def _steps(self, request, transformed):
+    def _steps(
+        self,
+        request: Request,
+        transformed: Callable[[tuple[int, ...], tuple[int, ...], np.dtype], Local],
+    ) -> tuple[list[Pencil], list[Transfer]]:
         """Return the pencils of the input and of the result, and the transfers on the way.
 
         ``transformed(local_shape, group, dtype)`` tells lengths and type after a group's serial transform.
@@ -302,14 +329,14 @@ class PFFT:
             pencil = Pencil(pencil.subcomm, shape, group[-1])
         return [first, pencil], transfers
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         name, forward = type(self).__name__, getattr(self, "forward", None)
         if not isinstance(forward, Transform):  # not made to its end
             return f"<{name}>"
         before, after, types = forward.input_pencil, forward.output_pencil, forward.dtypes
         return f"<{name} {before.shape} {types[0]} to {after.shape} {types[1]} over {ranks_of(before.subcomm)}>"
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Free what the plan holds, and the communicators of `subcomm` (collective)."""
         if self._shared is not None:
             for transform in (self.forward, self.backward):
@@ -320,30 +347,30 @@ class PFFT:
             self._shared.leave(self._workers)
             self._shared = None
 
-    def shape(self, forward_output=True):
+    def shape(self, forward_output: bool = True) -> tuple[int, ...]:
         """Local shape of the result, or of the input."""
         return self._pencil_of(forward_output).subshape
 
-    def local_slice(self, forward_output=True):
+    def local_slice(self, forward_output: bool = True) -> tuple[slice, ...]:
         """Where the local part of the result, or of the input, lies in the global array."""
         return self._pencil_of(forward_output).local_slice
 
-    def global_shape(self, forward_output=False):
+    def global_shape(self, forward_output: bool = False) -> tuple[int, ...]:
         """Global shape of the input, or of the result."""
         return self._pencil_of(forward_output).shape
 
-    def dtype(self, forward_output=False):
+    def dtype(self, forward_output: bool = False) -> np.dtype:
         """Return the data type of the input, or of the result."""
         return self.forward.dtypes[bool(forward_output)]
 
     @property
-    def dimensions(self):
+    def dimensions(self) -> int:
         """Number of axes."""
         return len(self.global_shape())
 
-    def _pencil_of(self, forward_output):
+    def _pencil_of(self, forward_output: bool) -> Pencil:
         return self.forward.output_pencil if forward_output else self.forward.input_pencil
 
-    def describe(self):
+    def describe(self) -> str:
         """Return the plan's choices, as text."""
         return "\n".join((self.forward.describe(), self.backward.describe()))

@@ -1,13 +1,20 @@
 """Who holds what: `Subcomm`, `Pencil`, and the exchange between two pencils, `Transfer`."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Self
+
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
-from ...arrays import Layout, Transpose, TransposeBlocks, block, box_shape, length_of, mpi_type
+from ...arrays import Layout, Transpose, TransposeBlocks, Weights, block, box_shape, length_of, mpi_type
+from ...arrays.layout import Box
 from ...errors import InputError
 
 
-def grid_sizes(size, dims):
+def grid_sizes(size: int, dims: Sequence[int]) -> tuple[int, ...]:
     """Ranks along every axis: given numbers are kept, others (0 or less) are chosen by MPI.
 
     Raises
@@ -25,7 +32,7 @@ def grid_sizes(size, dims):
     return tuple(MPI.Compute_dims(size, dims))
 
 
-class Subcomm(tuple):
+class Subcomm(tuple[MPI.Intracomm, ...]):
     """Communicators along every axis of a Cartesian grid of ranks.
 
     Parameters
@@ -43,17 +50,20 @@ class Subcomm(tuple):
         `comm`.
     """
 
-    def __new__(cls, comm, dims=None, reorder=True):
+    parent: MPI.Intracomm
+
+    def __new__(cls, comm: MPI.Intracomm, dims: int | Sequence[int] | None = None, reorder: bool = True) -> Self:
         if not isinstance(comm, MPI.Intracomm):
             raise InputError(f"expected an mpi4py.MPI.Intracomm, received {comm!r}")
         given = comm.Get_topology() == MPI.CART
         if given and dims is not None:
             raise InputError(f"expected no dims with a Cartesian communicator, received {dims!r}")
         if given:
-            grid = comm
+            grid = MPI.Cartcomm(comm)
         else:
-            dims = [0] if dims is None else dims if np.ndim(dims) else [0] * dims
-            grid = comm.Create_cart(grid_sizes(comm.size, dims), reorder=False)
+            dims = 1 if dims is None else dims
+            sizes = [0] * dims if isinstance(dims, (int, np.integer)) else dims
+            grid = comm.Create_cart(grid_sizes(comm.size, sizes), reorder=False)
         count = grid.Get_dim()
         found = super().__new__(cls, (grid.Sub([axis == other for other in range(count)]) for axis in range(count)))
         if not given:
@@ -61,28 +71,33 @@ class Subcomm(tuple):
         found.parent = comm
         return found
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Free the communicators (collective)."""
         for comm in self:
             if comm:
                 comm.Free()
 
 
-class Comms(tuple):
+class Comms(tuple[MPI.Intracomm, ...]):
     """Communicators along every axis of some pencil; the `parent` of them all, where known; `weights`.
 
     The weights are one tuple for each axis, what the shares of its communicator's ranks are in proportion to, or None:
     even shares.
     """
 
-    def __new__(cls, comms, parent, weights=None):
+    parent: MPI.Intracomm | None
+    weights: tuple[Weights, ...]
+
+    def __new__(
+        cls, comms: Iterable[MPI.Intracomm], parent: MPI.Intracomm | None, weights: Iterable[Weights] | None = None
+    ) -> Self:
         found = super().__new__(cls, comms)
         found.parent = parent
         found.weights = (None,) * len(found) if weights is None else tuple(weights)
         return found
 
 
-def ranks_of(comms):
+def ranks_of(comms: Sequence[MPI.Comm]) -> str:
     """How many ranks each communicator of a grid has, in words."""
     if not all(comms):
         return "ranks whose communicators were freed"
@@ -108,7 +123,7 @@ class Pencil:
         Shape and start of the local part.
     """
 
-    def __init__(self, subcomm, shape, axis=-1):
+    def __init__(self, subcomm: Sequence[MPI.Intracomm], shape: Sequence[int], axis: int = -1) -> None:
         shape = tuple(int(length) for length in shape)
         count = len(shape)
         if count < 2 or min(shape) < 1 or not -count <= axis < count or not (1 <= len(subcomm) <= count):
@@ -135,25 +150,25 @@ class Pencil:
         self.subshape = tuple(map(length_of, parts))
         self.substart = tuple(part.start for part in parts)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"<Pencil of {self.shape}, whole along axis {self.axis}, over {ranks_of(self.subcomm)}; "
             f"here {self.subshape} from {self.substart}>"
         )
 
     @property
-    def local_slice(self):
+    def local_slice(self) -> tuple[slice, ...]:
         return tuple(slice(start, start + length) for start, length in zip(self.substart, self.subshape))
 
-    def pencil(self, axis):
+    def pencil(self, axis: int) -> Pencil:
         """Return the pencil aligned along `axis`: its ranks and those of the present axis change places."""
         axis = axis + len(self.shape) if axis < 0 else axis
         comms, weights = list(self.subcomm), list(self.subcomm.weights)
-        for each in comms, weights:
-            each[axis], each[self.axis] = each[self.axis], each[axis]
+        comms[axis], comms[self.axis] = comms[self.axis], comms[axis]
+        weights[axis], weights[self.axis] = weights[self.axis], weights[axis]
         return Pencil(Comms(comms, self.subcomm.parent, weights), self.shape, axis)
 
-    def transfer(self, pencil, dtype):
+    def transfer(self, pencil: Pencil, dtype: DTypeLike) -> Transfer:
         """Return the `Transfer` of arrays of `dtype` from this pencil to another of the same array."""
         there = self.pencil(pencil.axis)
         if self.axis == pencil.axis or (there.shape, there.subshape, there.substart) != (
@@ -196,8 +211,19 @@ class Transfer:
         What the shares of the ranks of `comm` are in proportion to; not an argument of mpi4py-fft's.
     """
 
-    def __init__(self, comm, shape, dtype, subshapeA, axisA, subshapeB, axisB, *, weights=None):
-        splits = [None] * len(shape)
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        subshapeA: Sequence[int],
+        axisA: int,
+        subshapeB: Sequence[int],
+        axisB: int,
+        *,
+        weights: Weights = None,
+    ) -> None:
+        splits: list[int | None] = [None] * len(shape)
         splits[axisB] = 0
         crossing = TransposeBlocks(
             Layout(tuple(splits), (comm.size,), weights), Transpose(axisB, axisA), tuple(shape), (comm.rank,), axisB, 1
@@ -209,30 +235,36 @@ class Transfer:
         self._boxes = message.sent, message.received
         self._type = mpi_type(self.dtype)
 
-    def forward(self, arrayA, arrayB):
+    def forward(self, arrayA: np.ndarray, arrayB: np.ndarray) -> None:
         """Exchange from `arrayA` to `arrayB` (collective)."""
         self._exchange((self.subshapeA, arrayA), (self.subshapeB, arrayB), *self._boxes)
 
-    def backward(self, arrayB, arrayA):
+    def backward(self, arrayB: np.ndarray, arrayA: np.ndarray) -> None:
         """Exchange from `arrayB` to `arrayA` (collective)."""
         self._exchange((self.subshapeB, arrayB), (self.subshapeA, arrayA), *self._boxes[::-1])
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Nothing: it holds nothing of MPI's."""
 
-    def _exchange(self, source, target, sent, received):
+    def _exchange(
+        self,
+        source: tuple[tuple[int, ...], np.ndarray],
+        target: tuple[tuple[int, ...], np.ndarray],
+        sent: list[Box],
+        received: list[Box],
+    ) -> None:
         for shape, array in (source, target):
             if array.shape != shape or array.dtype != self.dtype:
                 raise InputError(
                     f"expected a local array of shape {shape} and dtype {self.dtype}, "
                     f"received {array.shape} and {array.dtype}"
                 )
-        source, target = np.asarray(source[1]), np.asarray(target[1])
-        send = np.concatenate([source[box].reshape(-1) for box in sent])
-        receive = np.empty(target.size, self.dtype)
+        values, result = np.asarray(source[1]), np.asarray(target[1])
+        send = np.concatenate([values[box].reshape(-1) for box in sent])
+        receive = np.empty(result.size, self.dtype)
         counts = [[int(np.prod(box_shape(box))) for box in boxes] for boxes in (sent, received)]
         self.comm.Alltoallv([send, counts[0], None, self._type], [receive, counts[1], None, self._type])
         start = 0
         for box, count in zip(received, counts[1]):
-            target[box] = receive[start : start + count].reshape(box_shape(box))
+            result[box] = receive[start : start + count].reshape(box_shape(box))
             start += count

@@ -1,11 +1,19 @@
 """`PipelinedTransform`: one direction of a plan as a pipeline, with the face of a `Transform`."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...arrays import mask_problem
+from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import zeros
+from ...fft.volume import Volume
+from .pencil import Pencil
 from .transform import Transform
 
 
@@ -20,23 +28,38 @@ class PipelinedTransform(Transform):
     input_pencil, output_pencil : Pencil
     """
 
-    def __init__(self, volume, arrays, sides, pencils, scale, normalize):
+    def __init__(
+        self,
+        volume: Volume,
+        arrays: OwnArrays,
+        sides: tuple[int, int],
+        pencils: Sequence[Pencil],
+        scale: float,
+        normalize: bool,
+    ) -> None:
         self._volume, self._arrays, self._sides, self._pencil = volume, arrays, sides, pencils
         self._scale, self._normalize = scale, normalize
 
     @property
-    def input_array(self):
+    def input_array(self) -> np.ndarray:
         return self._arrays.used(self._sides[0])
 
     @property
-    def output_array(self):
+    def output_array(self) -> np.ndarray:
         return self._arrays.used(self._sides[1])
 
     @property
-    def dtypes(self):
+    def dtypes(self) -> tuple[np.dtype, np.dtype]:
         return tuple(one.dtype for one in (*self._volume.inputs, *self._volume.outputs))
 
-    def __call__(self, input_array=None, output_array=None, *, normalize=None, **unknown):
+    def __call__(
+        self,
+        input_array: ArrayLike | None = None,
+        output_array: np.ndarray | None = None,
+        *,
+        normalize: bool | None = None,
+        **unknown: Any,
+    ) -> np.ndarray:
         """Transform (collective).
 
         Parameters
@@ -57,20 +80,20 @@ class PipelinedTransform(Transform):
         source_spec, target_spec = self._volume.inputs[0], self._volume.outputs[0]
         problem = self._problem(input_array, output_array, unknown)
         # What does not fit as it is goes through the plan's own arrays.
-        source, target = input_array, output_array
-        if (
-            problem is None
-            and input_array is not None
-            and (
-                source_spec.problem(input_array, "input_array") is not None
-                or (output_array is not None and np.may_share_memory(input_array, output_array))
-            )
-        ):
-            source = arrays.own(source_side)
-            try:
-                source[...] = input_array
-            except (TypeError, ValueError) as error:
-                problem = f"expected input_array to fit a local shape of {source_spec.shape}: {error}"
+        source, target = None, output_array
+        if problem is None and input_array is not None:
+            if (
+                isinstance(input_array, np.ndarray)
+                and source_spec.problem(input_array, "input_array") is None
+                and (output_array is None or not np.may_share_memory(input_array, output_array))
+            ):
+                source = input_array
+            else:
+                source = arrays.own(source_side)
+                try:
+                    source[...] = input_array
+                except (TypeError, ValueError) as error:
+                    problem = f"expected input_array to fit a local shape of {source_spec.shape}: {error}"
         if problem is not None:
             self._volume.refuse(problem)
         if source is None:
@@ -92,7 +115,9 @@ class PipelinedTransform(Transform):
             output_array[...] = target
         return output_array
 
-    def _problem(self, input_array, output_array, unknown):
+    def _problem(
+        self, input_array: ArrayLike | None, output_array: np.ndarray | None, unknown: dict[str, Any]
+    ) -> str | None:
         """Say what is wrong with a call's arguments, or None."""
         shape = self._volume.outputs[0].shape
         if unknown:
@@ -108,11 +133,11 @@ class PipelinedTransform(Transform):
             )
         return None
 
-    def describe(self):
+    def describe(self) -> str:
         """Say what was chosen and what it costs, as text."""
         return self._volume.describe()
 
-    def release(self):
+    def release(self) -> None:
         self._volume.release()
         self._arrays.forget()
 
@@ -133,21 +158,25 @@ class OwnArrays:
 
     YOUNG = 6  # calls with an array of the user's
 
-    def __init__(self, specs):
+    def __init__(self, specs: Sequence[ArraySpec]) -> None:
         self._specs = specs
-        self._own = [None, None]
-        self._last = [None, None]  # the user's array whose values are missing in the plan's own
+        self._own: list[np.ndarray | None] = [None, None]
+        self._last: list[np.ndarray | None] = [
+            None,
+            None,
+        ]  # the user's array whose values are missing in the plan's own
         self._asked = [False, False]
         self._calls = [0, 0]
 
-    def own(self, side):
+    def own(self, side: int) -> np.ndarray:
         """Return the plan's own array, as it is."""
-        if self._own[side] is None:
+        array = self._own[side]
+        if array is None:
             spec = self._specs[side]
-            self._own[side] = zeros(spec.shape, spec.dtype)
-        return self._own[side]
+            array = self._own[side] = zeros(spec.shape, spec.dtype)
+        return array
 
-    def used(self, side):
+    def used(self, side: int) -> np.ndarray:
         """Return the plan's own array, for the user: with what it should hold, now and from now on."""
         own, last = self.own(side), self._last[side]
         self._asked[side] = True
@@ -163,14 +192,15 @@ class OwnArrays:
             )
         return own
 
-    def result(self, side):
+    def result(self, side: int) -> np.ndarray:
         """Return the plan's own array, about to be overwritten for the user."""
         self._last[side] = None
         return self.used(side)
 
-    def given(self, side, array):
+    def given(self, side: int, array: np.ndarray) -> None:
         """Note that what an array holds has gone in or come out."""
-        if self._own[side] is not None and np.may_share_memory(array, self._own[side]):
+        own = self._own[side]
+        if own is not None and np.may_share_memory(array, own):
             self._last[side] = None
         elif self._asked[side] or self._calls[side] < self.YOUNG:
             self._calls[side] += 1
@@ -178,6 +208,6 @@ class OwnArrays:
         else:
             self._last[side] = array
 
-    def forget(self):
+    def forget(self) -> None:
         """Let go of arrays of the user's."""
         self._last = [None, None]

@@ -1,16 +1,22 @@
 """What is asked for: the arguments of a `PFFT`, checked and understood."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from mpi4py import MPI
+from numpy.typing import DTypeLike
 
 from ...errors import InputError
 from ...fft.arguments import DTYPES
 from ...fft.engine.axis import Axis
 from ...runtime.control.arguments import WAITS
+from .distarray import DistArray
 from .fftw import get_fftw_lib
-from .libfft import BACKENDS, PADDED
-from .pencil import Subcomm, grid_sizes
+from .libfft import BACKENDS, PADDED, Padding, Transforms
+from .pencil import Pencil, Subcomm, grid_sizes
 
 # FFTW_MEASURE is what mpi4py-fft does by default, and says nothing of the modes' choice.
 EFFORTS = {
@@ -20,6 +26,9 @@ EFFORTS = {
     "FFTW_PATIENT": "patient",
     "FFTW_EXHAUSTIVE": "patient",
 }
+
+
+Axes = int | Sequence[int | Sequence[int]] | None
 
 
 @dataclass(frozen=True)
@@ -39,14 +48,14 @@ class Request:
         The `Axis` of every transformed axis, counted from 1: axis 0 is a staged transform's batch.
     """
 
-    fine: tuple
-    axes: tuple
+    fine: tuple[int, ...]
+    axes: tuple[tuple[int, ...], ...]
     dtype: np.dtype
-    dims: tuple
-    transformed: dict
+    dims: tuple[int, ...]
+    transformed: dict[int, Axis]
 
     @property
-    def factors(self):
+    def factors(self) -> list[float] | bool:
         """Padding factors of all axes, as they have come out in whole points; False if there are none."""
         if not self.padded:
             return False
@@ -56,11 +65,13 @@ class Request:
         return found
 
     @property
-    def padded(self):
+    def padded(self) -> set[int]:
         return {axis for axis, each in self.transformed.items() if each.fine > each.points}
 
 
-def check_supported(backend, transforms, planner_effort, wait, unknown):
+def check_supported(
+    backend: str, transforms: object, planner_effort: str | None, wait: str, unknown: Mapping[str, object]
+) -> None:
     """Refuse, by name, what mpi4py-fft has and this has not."""
     if unknown:
         raise InputError(f"expected no options beyond those of PFFT, received {sorted(unknown)}")
@@ -76,7 +87,7 @@ def check_supported(backend, transforms, planner_effort, wait, unknown):
         raise InputError(f"expected wait to be one of {('auto', *WAITS)}, received {wait!r}")
 
 
-def has_pipeline(request, backend, transforms):
+def has_pipeline(request: Request, backend: str, transforms: Transforms | None) -> bool:
     """Whether all local transforms are of the kinds that pipelines have."""
     return (
         backend in ("fftw", "pyfftw")
@@ -85,12 +96,24 @@ def has_pipeline(request, backend, transforms):
     )
 
 
-def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
+def understood(
+    comm: MPI.Intracomm | Subcomm,
+    shape: Sequence[int] | None,
+    axes: Axes,
+    dtype: DTypeLike,
+    grid: Sequence[int] | None,
+    padding: Padding,
+    collapse: bool,
+    darray: DistArray | None,
+    slab: bool | int | None,
+) -> Request:
     """Return the `Request`, or an `InputError`."""
+    pencil = None
     if darray is not None:
-        if getattr(darray, "pencil", None) is None:
+        pencil = getattr(darray, "pencil", None)
+        if pencil is None:
             raise InputError(f"expected darray to be a DistArray of two or more axes, received {type(darray).__name__}")
-        shape, dtype = darray.pencil.shape, darray.dtype
+        shape, dtype = pencil.shape, darray.dtype
     if shape is None:
         raise InputError("expected shape or darray, received neither")
     dtype = np.dtype(dtype)
@@ -102,7 +125,7 @@ def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
     given, shape = shape, tuple(int(length) for length in shape)
     if len(shape) < 2 or min(shape) < 1 or shape != tuple(given):
         raise InputError(f"expected a shape of two or more positive integers, received {given!r}")
-    groups = _groups(axes, len(shape), darray)
+    groups = _groups(axes, len(shape), pencil)
     factors = _factors(padding, len(shape))
     flat = [axis for group in groups for axis in group]
     for group in groups:
@@ -111,11 +134,11 @@ def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
     points, fine = list(shape), list(shape)
     for axis in flat:
         if factors[axis] > PADDED:
-            if darray is None:
+            if pencil is None:
                 fine[axis] = int(np.floor(shape[axis] * factors[axis]))
             else:
                 points[axis] = int(np.round(shape[axis] / factors[axis]))
-    dims = _dims(comm, groups, len(shape), grid, slab, darray)
+    dims = _dims(comm, groups, len(shape), grid, slab, pencil)
     if collapse:
         groups = _collapsed(groups, dims, factors)
     real = groups[-1][-1] if dtype.kind == "f" else None
@@ -125,7 +148,7 @@ def understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab):
     return request
 
 
-def _axis(points, fine, real):
+def _axis(points: int, fine: int, real: bool) -> Axis:
     """Return the `Axis` of an axis, with mpi4py-fft's rule for its highest mode, ``points // 2``.
 
     On a finer grid it is split between itself and its twin where their number is even, the number of
@@ -137,12 +160,12 @@ def _axis(points, fine, real):
     return Axis(points, fine, real, "split" if even else "keep" if real else "drop")
 
 
-def _groups(axes, count, darray):
+def _groups(axes: Axes, count: int, pencil: Pencil | None) -> list[list[int]]:
     """Return the groups of axes, each a list of axes from 0 to count - 1."""
     if axes is None:
         axes = range(count)
-        if darray is not None:  # the aligned axis comes last, to be transformed first
-            axes = np.roll(axes, count - 1 - darray.alignment)
+        if pencil is not None:  # the aligned axis comes last, to be transformed first
+            axes = np.roll(axes, count - 1 - pencil.axis).tolist()
     groups = []
     for group in [axes] if isinstance(axes, (int, np.integer)) else axes:
         group = list(group) if isinstance(group, (list, tuple)) else [group]
@@ -155,11 +178,12 @@ def _groups(axes, count, darray):
     return groups
 
 
-def _factors(padding, count):
+def _factors(padding: Padding, count: int) -> list[float]:
     """Return padding factors of all axes."""
     if padding is False or padding is None:
         return [1.0] * count
-    factors = [float(factor) for factor in (padding if np.ndim(padding) else [padding] * count)]
+    given = np.asarray(padding, float)
+    factors = given.tolist() if given.ndim else [float(given)] * count
     if len(factors) != count or not all(1 <= factor < np.inf for factor in factors):
         raise InputError(
             f"expected padding to be False, a number, or {count} numbers of 1 or more, received {padding!r}"
@@ -167,14 +191,21 @@ def _factors(padding, count):
     return factors
 
 
-def _dims(comm, groups, count, grid, slab, darray):
+def _dims(
+    comm: MPI.Intracomm | Subcomm,
+    groups: list[list[int]],
+    count: int,
+    grid: Sequence[int] | None,
+    slab: bool | int | None,
+    pencil: Pencil | None,
+) -> tuple[int, ...]:
     """Ranks along every axis."""
-    if darray is not None or isinstance(comm, Subcomm):
+    comms = comm if pencil is None else pencil.subcomm
+    if not isinstance(comms, MPI.Comm):
         if grid is not None or (slab is not False and slab is not None):
             raise InputError(
                 f"expected neither grid nor slab with a Subcomm or a darray, received grid={grid!r}, slab={slab!r}"
             )
-        comms = comm if darray is None else darray.pencil.subcomm
         if len(comms) != count:
             raise InputError(f"expected a Subcomm of {count} axes, received {len(comms)}")
         return tuple(one.size for one in comms)
@@ -184,29 +215,29 @@ def _dims(comm, groups, count, grid, slab, darray):
         dims = list(grid) + [1] * (count - len(tuple(grid)))
         if len(dims) > count:
             raise InputError(f"expected a grid of at most {count} axes, received {grid!r}")
-        return grid_sizes(comm.size, dims)
+        return grid_sizes(comms.size, dims)
     if slab is False or slab is None:
         dims = [1 if axis in groups[-1] else 0 for axis in range(count)]
-        if 0 in dims or comm.size == 1:
-            return grid_sizes(comm.size, dims)
+        if 0 in dims or comms.size == 1:
+            return grid_sizes(comms.size, dims)
         raise InputError(
-            f"expected an axis to split over {comm.size} ranks outside of the last group, received {groups}"
+            f"expected an axis to split over {comms.size} ranks outside of the last group, received {groups}"
         )
     axis = (groups[-1][-1] + 1) % count if slab is True else slab
     if not -count <= axis < count:
         raise InputError(f"expected slab to be a bool or an axis, received {slab!r}")
     dims = [1] * count
-    dims[axis] = comm.size
+    dims[axis] = comms.size
     return tuple(dims)
 
 
-def _collapsed(groups, dims, factors):
+def _collapsed(groups: list[list[int]], dims: Sequence[int], factors: Sequence[float]) -> list[list[int]]:
     """Return groups joined with the next one where no rank divides them."""
     if any(factor > PADDED for factor in factors):
         raise InputError(
             f"expected no padding with collapse=True, received {factors}: padded axes are groups of their own"
         )
-    found = [[]]
+    found: list[list[int]] = [[]]
     for group in reversed(groups):
         if all(dims[axis] == 1 for axis in group):
             found[0] = group + found[0]
@@ -215,7 +246,7 @@ def _collapsed(groups, dims, factors):
     return found
 
 
-def _check_whole(axes, dims):
+def _check_whole(axes: Sequence[Sequence[int]], dims: Sequence[int]) -> None:
     """Every group is whole when its turn comes."""
     dims = list(dims)
     aligned = axes[-1][-1]

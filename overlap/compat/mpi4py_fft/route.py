@@ -1,15 +1,26 @@
 """The route of a `PFFT` through its exchanges, and the process grid that it runs on."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from itertools import permutations
+from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
-from ...arrays import Transpose
+from ...arrays import Layout, Transpose
 from ...errors import InputError
+from ...runtime import Runtime
 from .pencil import Subcomm
 
+Route = list[Any]
+"""Tuples of axes, a `Transpose` or None between two of them; see `arrays.stages`."""
 
-def dimensions_of(runtime, comms):
+
+def dimensions_of(
+    runtime: Runtime, comms: Sequence[MPI.Comm]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return the dimensions of the ranks' grid (collective, but for a `Subcomm`, whose ranks have a known order).
 
     Returns
@@ -38,12 +49,12 @@ def dimensions_of(runtime, comms):
     )
 
 
-def route_of(groups, layout, padded):
+def route_of(groups: Sequence[Sequence[int]], layout: Layout, padded: set[int]) -> tuple[Route, Layout]:
     """Return the forward route, as `arrays.stages` wants it, and the layout at its end.
 
     A padded axis is alone in its group. None separates groups without an exchange.
     """
-    route = [()]
+    route: Route = [()]
     aligned = groups[-1][-1] + 1
     for group in reversed(groups):
         axis = group[-1] + 1
@@ -59,7 +70,7 @@ def route_of(groups, layout, padded):
     return route, layout
 
 
-def for_stages(route, real, forward):
+def for_stages(route: Route, real: bool, forward: bool) -> Route:
     """Return the route in one direction, so cut that a pipeline can run along some axis."""
     if len(route) == 1:
         *first, last = route[0]

@@ -5,6 +5,8 @@ measured would cost a new plan more than the plan itself does. They go with thei
 where a process has hundreds of communicators.
 """
 
+from __future__ import annotations
+
 from mpi4py import MPI
 
 from ...runtime import Runtime
@@ -13,26 +15,26 @@ from ...runtime import Runtime
 class Shared:
     """The runtimes of a communicator, one per number of workers."""
 
-    _key = None
+    _key: int | None = None
 
-    def __init__(self, comm):
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        self._runtimes = {}  # by number of workers
-        self._plans = {}  # how many use each
+        self._runtimes: dict[int, Runtime] = {}  # by number of workers
+        self._plans: dict[int, int] = {}  # how many use each
         self._freed = False
 
     @classmethod
-    def of(cls, comm):
+    def of(cls, comm: MPI.Intracomm) -> Shared:
         """Return the one of `comm`, kept as its attribute, so that none outlives it for another."""
         if cls._key is None:
             cls._key = MPI.Comm.Create_keyval(delete_fn=_deleted)
         found = comm.Get_attr(cls._key)
-        if found is None:
+        if not isinstance(found, Shared):
             found = cls(comm)
             comm.Set_attr(cls._key, found)
         return found
 
-    def runtime(self, workers, deadline_s):
+    def runtime(self, workers: int, deadline_s: float | None) -> Runtime:
         """Return the runtime for one plan more (collective)."""
         if workers not in self._runtimes:
             self._runtimes[workers] = Runtime(self._comm, workers=workers, deadline_s=deadline_s)
@@ -41,7 +43,7 @@ class Shared:
         self._plans[workers] = self._plans.get(workers, 0) + 1
         return self._runtimes[workers]
 
-    def leave(self, workers):
+    def leave(self, workers: int) -> None:
         """Count a plan less (collective)."""
         self._plans[workers] -= 1
         if self._plans[workers]:
@@ -51,7 +53,7 @@ class Shared:
         else:
             self._runtimes[workers].pause()
 
-    def close(self):
+    def close(self) -> None:
         """Close the runtimes: those in use with their last plan (collective)."""
         self._freed = True
         for workers, plans in self._plans.items():
@@ -59,7 +61,7 @@ class Shared:
                 self._runtimes.pop(workers).close()
 
 
-def _deleted(comm, key, shared):
+def _deleted(comm: MPI.Comm, key: int, shared: Shared) -> None:
     """Note that the communicator is freed, by all its ranks; at MPI's end the predefined ones are, when nothing can be
     made or freed any more.
     """

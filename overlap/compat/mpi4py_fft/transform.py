@@ -1,7 +1,17 @@
 """`Transform`: serial transforms with exchanges between them, one after the other."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
 from ...arrays import refuse_masks
 from ...errors import InputError
+from .libfft import Serial
+from .pencil import Pencil
 
 
 class Transform:
@@ -23,15 +33,21 @@ class Transform:
     input_pencil, output_pencil : Pencil
     """
 
-    def __init__(self, xfftn, transfer, pencil):
-        self._xfftn, self._transfer, self._pencil = tuple(xfftn), tuple(transfer), tuple(pencil)
+    def __init__(
+        self,
+        xfftn: Iterable[Serial],
+        transfer: Iterable[Callable[[np.ndarray, np.ndarray], None]],
+        pencil: Iterable[Pencil],
+    ) -> None:
+        self._xfftn, self._transfer = tuple(xfftn), tuple(transfer)
+        self._pencil: Sequence[Pencil] = tuple(pencil)
         if len(self._xfftn) != len(self._transfer) + 1 or len(self._pencil) != 2:
             raise InputError(
                 "expected one serial transform more than exchanges, and two pencils, received "
                 f"{len(self._xfftn)}, {len(self._transfer)} and {len(self._pencil)}"
             )
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         (before, after), types = self._pencil, self.dtypes
         return (
             f"<{type(self).__name__} of {before.shape} {types[0]}, here {before.subshape}, "
@@ -39,27 +55,29 @@ class Transform:
         )
 
     @property
-    def input_array(self):
+    def input_array(self) -> np.ndarray:
         return self._xfftn[0].input_array
 
     @property
-    def output_array(self):
+    def output_array(self) -> np.ndarray:
         return self._xfftn[-1].output_array
 
     @property
-    def dtypes(self):
+    def dtypes(self) -> tuple[np.dtype, np.dtype]:
         """The data types of the input and of the result."""
         return self.input_array.dtype, self.output_array.dtype
 
     @property
-    def input_pencil(self):
+    def input_pencil(self) -> Pencil:
         return self._pencil[0]
 
     @property
-    def output_pencil(self):
+    def output_pencil(self) -> Pencil:
         return self._pencil[1]
 
-    def __call__(self, input_array=None, output_array=None, **options):
+    def __call__(
+        self, input_array: ArrayLike | None = None, output_array: np.ndarray | None = None, **options: Any
+    ) -> np.ndarray:
         """Transform (collective).
 
         Parameters
@@ -94,9 +112,9 @@ class Transform:
         output_array[...] = self.output_array
         return output_array
 
-    def describe(self):
+    def describe(self) -> str:
         """Tell what it is made of, as text."""
         return f"{len(self._xfftn)} serial transform(s), with {len(self._transfer)} exchange(s) that nothing hides"
 
-    def release(self):
+    def release(self) -> None:
         """Nothing: it holds no resources."""

@@ -1,7 +1,12 @@
 """FFTW by precision: its plans, and what it has learned, in files: one per precision and rank."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
 from ....errors import InputError
 from ....fft.engine.library import PREFIXES, Precision, precision
@@ -38,14 +43,20 @@ fftlib = {char: Library(found) for char in PREFIXES if (found := precision(char)
 """FFTW by precision: "F", "D" and, where the library has it, "G", long double."""
 
 
-def get_fftw_lib(dtype):
+def get_fftw_lib(dtype: DTypeLike) -> Library | None:
     """FFTW in the precision of `dtype`, or None."""
     return fftlib.get(np.dtype(dtype).char.upper())
 
 
 def get_planned_FFT(
-    input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1, flags=(FFTW_MEASURE,), normalization=1.0
-):
+    input_array: np.ndarray,
+    output_array: np.ndarray,
+    axes: Sequence[int] = (-1,),
+    kind: int | Sequence[int] = FFTW_FORWARD,
+    threads: int = 1,
+    flags: int | Sequence[int] = (FFTW_MEASURE,),
+    normalization: float = 1.0,
+) -> FFT:
     """Return the plan of a transform from one array to another; see `FFT`."""
     if get_fftw_lib(input_array.dtype) is None:
         raise InputError(
@@ -55,18 +66,18 @@ def get_planned_FFT(
     return FFT(input_array, output_array, axes, kind, threads, flags, normalization)
 
 
-def _name(char, filename):
+def _name(char: str, filename: str) -> str:
     return f"{char}{MPI.COMM_WORLD.rank}_{filename}"
 
 
-def export_wisdom(filename):
+def export_wisdom(filename: str) -> None:
     """Write this rank's wisdom to the files ``F0_filename``, ``D0_filename``, ...; 0 is the rank."""
     for char, library in fftlib.items():
         with open(_name(char, filename), "wb") as file:
             file.write(library.functions.wisdom())
 
 
-def import_wisdom(filename):
+def import_wisdom(filename: str) -> None:
     """Take the wisdom that `export_wisdom` wrote, with as many ranks."""
     for char, library in fftlib.items():
         with open(_name(char, filename), "rb") as file:
@@ -74,12 +85,12 @@ def import_wisdom(filename):
                 raise ValueError(f"expected a file of FFTW's wisdom, received {file.name!r}")
 
 
-def forget_wisdom():
+def forget_wisdom() -> None:
     """Forget all wisdom."""
     for library in fftlib.values():
         library.functions.forget_wisdom()
 
 
-def cleanup():
+def cleanup() -> None:
     """Forget all wisdom; plans free themselves."""
     forget_wisdom()

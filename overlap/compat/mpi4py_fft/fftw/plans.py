@@ -1,5 +1,10 @@
 """`FFT`: one of FFTW's plans, on two arrays that it keeps."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from ....arrays import refuse_masks
@@ -28,7 +33,7 @@ COMPLEX_SIDES = {C2C_FORWARD: (True, True), C2C_BACKWARD: (True, True), R2C: (Fa
 # FFTW preserves the input by itself wherever it can, and the memory it conserves is its own.
 FLAGS = (FFTW_DESTROY_INPUT, FFTW_UNALIGNED, FFTW_EXHAUSTIVE, FFTW_PATIENT, FFTW_ESTIMATE, FFTW_WISDOM_ONLY)
 
-_time_limit_s = None  # of planning; FFTW's own is as global
+_time_limit_s: float | None = None  # of planning; FFTW's own is as global
 
 
 class FFT:
@@ -54,11 +59,19 @@ class FFT:
     """
 
     def __init__(
-        self, input_array, output_array, axes=(-1,), kind=FFTW_FORWARD, threads=1, flags=FFTW_MEASURE, normalization=1.0
-    ):
+        self,
+        input_array: np.ndarray,
+        output_array: np.ndarray,
+        axes: Sequence[int] = (-1,),
+        kind: int | Sequence[int] = FFTW_FORWARD,
+        threads: int = 1,
+        flags: int | Sequence[int] = FFTW_MEASURE,
+        normalization: float = 1.0,
+    ) -> None:
         self.input_array, self.output_array = input_array, output_array
         self._scale = normalization
-        self._plan = None
+        self._plan: Any = None  # pyFFTW's; None where an array is empty
+        direction: str | tuple[str, ...]
         kinds = [int(one) for one in np.atleast_1d(kind)]
         is_complex = input_array.dtype.kind == "c", output_array.dtype.kind == "c"
         if is_complex == COMPLEX_SIDES.get(kinds[0]):
@@ -97,7 +110,14 @@ class FFT:
                 f"{error}"
             ) from None
 
-    def __call__(self, input_array=None, output_array=None, implicit=True, normalize=False, **unused):
+    def __call__(
+        self,
+        input_array: np.ndarray | None = None,
+        output_array: np.ndarray | None = None,
+        implicit: bool = True,
+        normalize: bool = False,
+        **unused: object,
+    ) -> np.ndarray:
         """Transform.
 
         Parameters
@@ -135,7 +155,7 @@ class FFT:
             target *= self._scale
         return target
 
-    def _execute_on(self, source, target):
+    def _execute_on(self, source: np.ndarray, target: np.ndarray) -> bool:
         """Transform some arrays where they lie, if the plan can."""
         try:
             self._plan.update_arrays(source, target)
@@ -147,7 +167,7 @@ class FFT:
             self._plan.update_arrays(self.input_array, self.output_array)
         return True
 
-    def update_arrays(self, input_array, output_array):
+    def update_arrays(self, input_array: np.ndarray, output_array: np.ndarray) -> None:
         """Take other arrays, of the same shapes, strides, types and alignments, as the plan's own."""
         if self._plan is not None:
             try:
@@ -156,26 +176,26 @@ class FFT:
                 raise InputError(f"expected arrays like the plan's own: {error}") from None
         self.input_array, self.output_array = input_array, output_array
 
-    def get_normalization(self):
+    def get_normalization(self) -> float:
         """Tell what results are multiplied by where a call asks for it."""
         return self._scale
 
-    def print_plan(self):
+    def print_plan(self) -> None:
         """Show what is known of the plan."""
         print(self._plan)
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Let go of FFTW's plan."""
         self._plan = None
 
 
-def set_timelimit(limit):
+def set_timelimit(limit: float) -> None:
     """Seconds that planning of one transform may take, about; a negative number for no limit."""
     global _time_limit_s
     _time_limit_s = float(limit) if limit >= 0 else None
 
 
-def get_normalization(kind, shape, axes):
+def get_normalization(kind: int | Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> float:
     """One over the factor by which a transform and its inverse, both unscaled, multiply.
 
     Parameters

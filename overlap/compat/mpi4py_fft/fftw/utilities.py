@@ -1,6 +1,11 @@
 """FFTW's kinds and flags, as numbers; arrays that lie as it likes them."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ....fft.engine import fftw as memory
 
@@ -30,7 +35,33 @@ dst_type = {1: FFTW_RODFT00, 2: FFTW_RODFT10, 3: FFTW_RODFT01, 4: FFTW_RODFT11}
 idct_type = {1: FFTW_REDFT00, 2: FFTW_REDFT01, 3: FFTW_REDFT10, 4: FFTW_REDFT11}
 idst_type = {1: FFTW_RODFT00, 2: FFTW_RODFT01, 3: FFTW_RODFT10, 4: FFTW_RODFT11}
 
-__all__ = [name for name in globals() if name.startswith(("FFTW_", "C2", "R2"))] + [
+__all__ = [
+    "C2C_BACKWARD",
+    "C2C_FORWARD",
+    "C2R",
+    "FFTW_BACKWARD",
+    "FFTW_CONSERVE_MEMORY",
+    "FFTW_DESTROY_INPUT",
+    "FFTW_DHT",
+    "FFTW_ESTIMATE",
+    "FFTW_EXHAUSTIVE",
+    "FFTW_FORWARD",
+    "FFTW_HC2R",
+    "FFTW_MEASURE",
+    "FFTW_PATIENT",
+    "FFTW_PRESERVE_INPUT",
+    "FFTW_R2HC",
+    "FFTW_REDFT00",
+    "FFTW_REDFT01",
+    "FFTW_REDFT10",
+    "FFTW_REDFT11",
+    "FFTW_RODFT00",
+    "FFTW_RODFT01",
+    "FFTW_RODFT10",
+    "FFTW_RODFT11",
+    "FFTW_UNALIGNED",
+    "FFTW_WISDOM_ONLY",
+    "R2C",
     "aligned",
     "aligned_like",
     "dct_type",
@@ -42,12 +73,14 @@ __all__ = [name for name in globals() if name.startswith(("FFTW_", "C2", "R2"))]
 ]
 
 
-def get_alignment(array):
+def get_alignment(array: np.ndarray) -> int:
     """Find the largest power of two, 32 at most, by which an array's address can be divided."""
     return next(n for n in (32, 16, 8, 4, 2, 1) if array.ctypes.data % n == 0)
 
 
-def aligned(shape, n=32, dtype=np.dtype("d"), fill=None):
+def aligned(
+    shape: int | Sequence[int], n: int = 32, dtype: DTypeLike = np.dtype("d"), fill: complex | None = None
+) -> np.ndarray:
     """Make an array that begins at a multiple of `n` bytes; uninitialised, or filled with `fill`."""
     array = memory.aligned(tuple(np.atleast_1d(shape)), dtype, n)
     if fill is not None:
@@ -55,6 +88,6 @@ def aligned(shape, n=32, dtype=np.dtype("d"), fill=None):
     return array
 
 
-def aligned_like(z, fill=None):
+def aligned_like(z: np.ndarray, fill: complex | None = None) -> np.ndarray:
     """Make an array of the shape, type and alignment of another."""
     return aligned(z.shape, get_alignment(z), z.dtype, fill)

@@ -4,12 +4,16 @@ Each function here makes a plan and transforms nothing. `s` is looked at by `irf
 the lengths of the output along `axes`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 
 from ....arrays import refuse_masks
 from ....errors import InputError
 from .factory import get_planned_FFT
-from .plans import get_normalization
+from .plans import FFT, get_normalization
 from .utilities import (
     C2C_BACKWARD,
     C2C_FORWARD,
@@ -53,13 +57,16 @@ __all__ = [
 ]
 
 
-def _check(array, kinds, name):
+Planner = Callable[..., FFT]
+
+
+def _check(array: np.ndarray, kinds: str, name: str) -> None:
     refuse_masks(**{name: array})
     if array.dtype.char not in kinds:
         raise InputError(f"expected {name} to be of a type among {', '.join(kinds)}, received {array.dtype}")
 
 
-def _output(input_array, shape, char, given):
+def _output(input_array: np.ndarray, shape: Sequence[int], char: str, given: np.ndarray | None) -> np.ndarray:
     """Return the output array: the one that is given, or one aligned as the input."""
     if given is None:
         return aligned(shape, get_alignment(input_array), np.dtype(char))
@@ -71,8 +78,15 @@ def _output(input_array, shape, char, given):
     return given
 
 
-def _complex(kind):
-    def plan(input_array, s=None, axes=(-1,), threads=1, flags=(FFTW_MEASURE,), output_array=None):
+def _complex(kind: int) -> Planner:
+    def plan(
+        input_array: np.ndarray,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] = (-1,),
+        threads: int = 1,
+        flags: int | Sequence[int] = (FFTW_MEASURE,),
+        output_array: np.ndarray | None = None,
+    ) -> FFT:
         _check(input_array, "FDG", "input_array")
         output_array = _output(input_array, input_array.shape, input_array.dtype.char, output_array)
         scale = get_normalization(kind, input_array.shape, axes)
@@ -81,8 +95,15 @@ def _complex(kind):
     return plan
 
 
-def _to_modes():
-    def plan(input_array, s=None, axes=(-1,), threads=1, flags=(FFTW_MEASURE,), output_array=None):
+def _to_modes() -> Planner:
+    def plan(
+        input_array: np.ndarray,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] = (-1,),
+        threads: int = 1,
+        flags: int | Sequence[int] = (FFTW_MEASURE,),
+        output_array: np.ndarray | None = None,
+    ) -> FFT:
         _check(input_array, "fdg", "input_array")
         shape = list(input_array.shape)
         shape[axes[-1]] = shape[axes[-1]] // 2 + 1
@@ -93,8 +114,15 @@ def _to_modes():
     return plan
 
 
-def _from_modes():
-    def plan(input_array, s=None, axes=(-1,), threads=1, flags=(FFTW_MEASURE,), output_array=None):
+def _from_modes() -> Planner:
+    def plan(
+        input_array: np.ndarray,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] = (-1,),
+        threads: int = 1,
+        flags: int | Sequence[int] = (FFTW_MEASURE,),
+        output_array: np.ndarray | None = None,
+    ) -> FFT:
         _check(input_array, "FDG", "input_array")
         if FFTW_PRESERVE_INPUT in np.atleast_1d(flags):
             raise InputError(
@@ -118,8 +146,16 @@ def _from_modes():
     return plan
 
 
-def _real(kinds):
-    def plan(input_array, s=None, axes=(-1,), type=2, threads=1, flags=(FFTW_MEASURE,), output_array=None):
+def _real(kinds: Mapping[int, int]) -> Planner:
+    def plan(
+        input_array: np.ndarray,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] = (-1,),
+        type: int = 2,
+        threads: int = 1,
+        flags: int | Sequence[int] = (FFTW_MEASURE,),
+        output_array: np.ndarray | None = None,
+    ) -> FFT:
         _check(input_array, "fdg", "input_array")
         if type not in kinds:
             raise InputError(f"expected type to be 1, 2, 3 or 4, received {type!r}")
@@ -131,7 +167,7 @@ def _real(kinds):
     return plan
 
 
-def _named(plan, name, what):
+def _named(plan: Planner, name: str, what: str) -> Planner:
     """Make a planning function with its name and a docstring."""
     plan.__name__ = plan.__qualname__ = name
     plan.__doc__ = (

@@ -1,11 +1,17 @@
 """`generate_xdmf`: XDMF files, by which ParaView and VisIt find the arrays in an HDF5 file."""
 
+from __future__ import annotations
+
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ....errors import InputError
+
+Kind = tuple[int, str | None]  # of arrays: how many axes are shown, and the part of the array
 
 FILE = """<?xml version="1.0" encoding="utf-8"?>
 <Xdmf xmlns:xi="http://www.w3.org/2001/XInclude" Version="2.1">
@@ -32,7 +38,7 @@ NUMBERS = """          <DataItem Format="XML" NumberType="Float" Precision="8" D
           </DataItem>"""
 
 
-def generate_xdmf(h5filename, periodic=True, order="paraview"):
+def generate_xdmf(h5filename: str, periodic: bool | Sequence[bool] = True, order: str = "paraview") -> None:
     """Write XDMF files beside an HDF5 file of `HDF5File` (on one rank).
 
     ``name.xdmf`` shows all whole arrays of 2 or 3 axes at all steps, ``name_slice_4_slice.xdmf`` those parts of
@@ -65,11 +71,11 @@ def generate_xdmf(h5filename, periodic=True, order="paraview"):
             Path(stem + ("" if kind[1] is None else f"_{kind[1]}") + ".xdmf").write_text(text)
 
 
-def _found(file):
+def _found(file: Any) -> dict[Kind, dict[int, list[str]]]:
     """Return the scalar arrays of two and three axes: kind (axes, slice or None) to step to paths."""
-    found = defaultdict(lambda: defaultdict(list))
+    found: dict[Kind, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
 
-    def look(path, item):
+    def look(path: str, item: Any) -> None:
         parts = path.split("/")
         if hasattr(item, "shape") and parts[1] in ("2D", "3D") and file[parts[0]].attrs["rank"] == 0:
             if item.dtype.kind == "c":
@@ -84,7 +90,9 @@ def _found(file):
 class _Shown:
     """Arrays of one kind: whole ones, or one slice of all."""
 
-    def __init__(self, file, filename, group, kind, periodic, order):
+    def __init__(
+        self, file: Any, filename: str, group: str, kind: Kind, periodic: bool | Sequence[bool], order: str
+    ) -> None:
         self.file, self.filename, self.group = file, filename, file[group]
         dimensions, name = kind
         axes = ["slice"] * dimensions if name is None else name.split("_")
@@ -96,7 +104,7 @@ class _Shown:
         self.spans = {axis: shape[axis] - (not _of_axis(periodic, axis)) for axis in self.axes}
         self.reversed = order == "visit" and len(self.axes) == 2
 
-    def grid(self, paths):
+    def grid(self, paths: Sequence[str]) -> str:
         lengths = [1] * (3 - len(self.axes)) + list(self.lengths.values())
         dimensions = " ".join(map(str, lengths))
         attributes = [
@@ -117,7 +125,7 @@ class _Shown:
             attributes="\n".join(attributes),
         )
 
-    def domain(self):
+    def domain(self) -> str:
         """Return the geometry by origins and spacings."""
         axes = self.axes[::-1] if self.reversed else self.axes
         origins, spacings = [], []
@@ -137,14 +145,14 @@ class _Shown:
             ]
         )
 
-    def mesh(self):
+    def mesh(self) -> str:
         """Return the geometry by coordinates; the fastest axis comes first."""
         axes = self.axes if self.reversed else self.axes[::-1]
         items = [self._coordinates(axis) for axis in axes]
         items += [NUMBERS.format(count=1, numbers=0)] * (3 - len(axes))
         return "\n".join(['        <Geometry Type="VXVYVZ">', *items, "        </Geometry>"])
 
-    def _coordinates(self, axis):
+    def _coordinates(self, axis: int) -> str:
         values = self.group[f"mesh/x{axis}"]
         if axis in self.at:
             return NUMBERS.format(count=1, numbers=float(values[self.at[axis]]))
@@ -154,5 +162,6 @@ class _Shown:
         )
 
 
-def _of_axis(periodic, axis):
-    return bool(periodic[axis] if np.ndim(periodic) else periodic)
+def _of_axis(periodic: bool | Sequence[bool], axis: int) -> bool:
+    given = np.asarray(periodic)
+    return bool(given[axis] if given.ndim else given)

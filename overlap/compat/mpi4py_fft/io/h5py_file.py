@@ -4,12 +4,17 @@ Where h5py is built with MPI all ranks write at once; otherwise rank 0 has the f
 send it their parts. All ranks read for themselves. h5py is an extra.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 
 from ....arrays import part_of, parts_on_rank_0, together
 from ....errors import InputError
-from .file_base import FileBase
+from .file_base import Domain, Field, FileBase
 
 COMM = MPI.COMM_WORLD  # as in mpi4py-fft: a file is made before any array is known
 
@@ -35,16 +40,16 @@ class HDF5File(FileBase):
         On all ranks, when the file cannot be opened, or is read or written in vain.
     """
 
-    def __init__(self, h5name, domain=None, mode="a", **kw):
+    def __init__(self, h5name: str, domain: Domain | None = None, mode: str = "a", **kw: Any) -> None:
         super().__init__(h5name, domain)
         self.open(mode, **kw)
         self.close()
 
     @staticmethod
-    def backend():
+    def backend() -> str:
         return "hdf5"
 
-    def open(self, mode="r+", **kw):
+    def open(self, mode: str = "r+", **kw: Any) -> None:
         with together(COMM):
             import h5py
 
@@ -53,18 +58,18 @@ class HDF5File(FileBase):
             elif COMM.rank == 0:
                 self.f = h5py.File(self.filename, mode, **kw)
 
-    def close(self):
+    def close(self) -> None:
         with together(COMM):  # no rank reads what rank 0 has not closed
             super().close()
 
-    def write(self, step, fields, as_scalar=False, **others):
+    def write(self, step: int, fields: Mapping[str, Sequence[Any]], as_scalar: bool = False, **others: Any) -> None:
         self.open()
         try:
             super().write(step, fields, as_scalar)
         finally:
             self.close()
 
-    def read(self, u, name, step=0, **others):
+    def read(self, u: Field, name: str, step: int = 0, **others: Any) -> None:
         with together(COMM):
             import h5py
 
@@ -74,20 +79,19 @@ class HDF5File(FileBase):
                     raise InputError(
                         f"expected {name!r} of shape {u.global_shape} in {self.filename!r}, received {found.shape}"
                     )
-                if u.size:
-                    u[...] = found[u.local_slice()]
+                if u.v.size:
+                    u.v[...] = found[u.local_slice()]
 
-    def _write(self, name, field, index, step):
+    def _write(self, name: str, field: Field, index: Sequence[int | slice] | None, step: int) -> None:
         rank = field.rank
-        whole = index is None
-        wanted = (slice(None),) * rank + ((slice(None),) * field.dimensions if whole else tuple(index))
-        if len(wanted) != field.ndim or not any(isinstance(one, slice) for one in wanted):
+        wanted = (slice(None),) * rank + ((slice(None),) * field.dimensions if index is None else tuple(index))
+        if len(wanted) != field.v.ndim or not any(isinstance(one, slice) for one in wanted):
             raise InputError(f"expected a slice of {field.dimensions} indices, not integers alone, received {index!r}")
         shape, here, there = part_of(wanted, field.global_shape, field.local_slice())
-        values = np.asarray(field)[np.ix_(*here)].reshape([len(one) for one in there])
+        values = field.v[np.ix_(*here)].reshape([len(one) for one in there])
         box = tuple(slice(int(one[0]), int(one[-1]) + 1) if len(one) else slice(0, 0) for one in there)
         kinds = ["slice" if isinstance(one, slice) else str(int(one)) for one in wanted[rank:]]
-        path = f"{name}/{kinds.count('slice')}D/" + ("" if whole else "_".join(kinds) + "/") + str(step)
+        path = f"{name}/{kinds.count('slice')}D/" + ("" if index is None else "_".join(kinds) + "/") + str(step)
         if self.f is not None and self.f.driver == "mpio":
             with together(COMM):
                 data = self._dataset(name, path, field, shape)
@@ -100,10 +104,10 @@ class HDF5File(FileBase):
                 for place, part in parts:
                     data[place] = part
 
-    def _dataset(self, name, path, field, shape):
+    def _dataset(self, name: str, path: str, field: Field, shape: Sequence[int]) -> Any:
         """Return the dataset to write to; new ones come with the domain of their group."""
         group = self.f.require_group(name)
-        found = {"shape": field.pencil.shape, "rank": field.rank}
+        found: dict[str, Any] = {"shape": field.global_shape[field.rank :], "rank": field.rank}
         for key, value in found.items():
             if key not in group.attrs:
                 group.attrs[key] = value
@@ -116,4 +120,4 @@ class HDF5File(FileBase):
             where = f"{'mesh' if isinstance(one, np.ndarray) else 'domain'}/x{axis}"
             if where not in group:
                 group[where] = np.squeeze(one) if isinstance(one, np.ndarray) else np.array(one, float)
-        return self.f.require_dataset(path, shape=tuple(shape), dtype=field.dtype, exact=True)
+        return self.f.require_dataset(path, shape=tuple(shape), dtype=field.v.dtype, exact=True)
