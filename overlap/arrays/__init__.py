@@ -5,14 +5,14 @@ from .blocks import Blocks, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of
 from .exchange import mpi_type
-from .layout import Layout, box_shape, contiguous, offset
+from .layout import Layout, Transpose, box_shape, contiguous, offset
 from .memory import overlaps_itself
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .placed import placed_as
 from .stages import Stage, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, same_ranks, subcomms
-from .transpose import DeferredBlocks, Message, Transpose, TransposeBlocks, moved
+from .transpose import DeferredBlocks, Message, TransposeBlocks, moved
 from .weights import Weights, checked, combined, shares
 
 __all__ = [

@@ -1,23 +1,31 @@
 """Layouts of n-dimensional arrays on a process grid, and boxes of local arrays.
 
 A grid has dimensions, each of some size; a rank has one coordinate in each. A layout says which axis
-of an array is split over which dimension.
+of an array is split over which dimension; a transpose changes that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from .partition import block, length_of
 from .topology import coordinates
 from .weights import Weights, combined
 
-if TYPE_CHECKING:
-    from .transpose import Transpose
-
 Box = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """An exchange: axis `joined`, split before, is whole after it; `split` the other way round."""
+
+    joined: int
+    split: int
+
+    def reversed(self) -> Transpose:
+        """Return the transpose that undoes this one."""
+        return Transpose(self.split, self.joined)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .transpose import Transpose
+from .layout import Transpose
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .layout import Box, Layout
+from .layout import Box, Layout, Transpose
 from .partition import block, length_of
-
-
-@dataclass(frozen=True)
-class Transpose:
-    """An exchange: axis `joined`, split before, is whole after it; `split` the other way round."""
-
-    joined: int
-    split: int
-
-    def reversed(self) -> Transpose:
-        """Return the transpose that undoes this one."""
-        return Transpose(self.split, self.joined)
 
 
 @dataclass(frozen=True)

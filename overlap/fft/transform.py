@@ -23,8 +23,7 @@ from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, unowned
 from .engine.fftw import ALIGNMENT, zeros
-from .planning.candidates import Candidates, PlaneCandidates
-from .planning.refining import Refinement
+from .planning.candidates import Candidates, Comparison, PlaneCandidates
 from .planning.settings import Settings, Trial, Tuned
 from .planning.tune import budget_problem, tune
 from .result_memory import ResultMemory
@@ -83,7 +82,7 @@ class Transform(Uncopied):
         self.trials: tuple[Trial, ...] = ()
         self.tuned: Tuned | None = None
         self.planning = False  # arrays hold no data of the user's
-        self.refinement: Refinement | None = None  # of settings that a model chose, in the next calls
+        self.refinement: Comparison | None = None  # of settings that a model chose, in the next calls
         self._released = False
         self._pipelines: Any = None  # of `settings`
         self._kernels: Any = None  # of `settings`

@@ -7,18 +7,15 @@ they are tried and compared is the same for both, see `trials` and `search`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ...runtime import POLLS_PER_EXCHANGE, Runtime
 from .settings import Settings, Trial, Tuned
-
-if TYPE_CHECKING:
-    from .refining import Refinement
 
 DEPTH = 16
 SHALLOW = 4  # slots that stay in the cache: enough where an exchange is a copy
@@ -26,6 +23,13 @@ LONG_NBYTES = 2 * 1024 * 1024  # of a message behind which nothing is hidden: wh
 SLOTS_PER_WORKER = 2  # at least: some slices compute while others wait for their exchange
 DEPTHS = (2, 4, 8, 16, 32)  # that tuning tries
 LATE = (0.0, 0.25, 0.5, 0.75)  # shares that tuning tries
+
+
+class Comparison(Protocol):
+    """What a transform needs of a `refining.Refinement`."""
+
+    def run(self, call: Callable[[], None]) -> bool:
+        """Make a call with the settings whose turn it is; whether others are left (collective)."""
 
 
 class Tunable(Protocol):
@@ -39,7 +43,7 @@ class Tunable(Protocol):
     settings: Settings
     trials: tuple[Trial, ...]
     tuned: Tuned | None
-    refinement: Refinement | None  # what is left to be compared in the next calls
+    refinement: Comparison | None  # what is left to be compared in the next calls
 
     def candidates(self, transform: Tunable, requested: Settings) -> Candidates:
         """Make candidates; a class attribute."""

@@ -13,17 +13,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
+from mpi4py import MPI
 
 from ...fft import FFT2, FFT3, Bracket
 from ...fft.engine.bare_speed import bare_fft_seconds, sweep_seconds
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
-    from .cases import Case
+class Size(Protocol):
+    """What a job must know of a `cases.Case`; see there."""
+
+    @property
+    def workload(self) -> str:
+        """A name in `JOBS`."""
+
+    @property
+    def slices(self) -> int:
+        """How many there are."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape of a slice."""
+
+    @property
+    def global_shape(self) -> tuple[int, ...]:
+        """That of all slices."""
+
+    @property
+    def dtype(self) -> str:
+        """The data type in real space."""
+
+    @property
+    def order(self) -> str:
+        """The order of the spectrum's axes."""
+
+    @property
+    def grid(self) -> tuple[int, ...] | None:
+        """The grid of ranks."""
 
 
 class Transforms:
@@ -56,11 +84,11 @@ class Transforms:
     control_chunk: int | None = 1
 
     @staticmethod
-    def plan(comm: Any, case: Case, **settings: Any) -> Any:
+    def plan(comm: Any, case: Size, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
         return FFT2(comm, case.global_shape, case.dtype, layout={"order": case.order}, settings=settings)
 
-    def __init__(self, case: Case, plan: Any) -> None:
+    def __init__(self, case: Size, plan: Any) -> None:
         self._case = case
         field = plan.real.empty()
         here = plan.real.local_slice[1:]
@@ -77,12 +105,12 @@ class Transforms:
         return _spectrum(_noise(self._case, z, 0))
 
     @classmethod
-    def flops(cls, case: Case) -> float:
+    def flops(cls, case: Size) -> float:
         """Count operations as the field does: 5 N log2 N per transform, half of it for real data."""
         return case.slices * cls.transforms * _flops(case.shape, case.dtype)
 
     @classmethod
-    def bare_fft_s(cls, case: Case, plan: Any) -> float:
+    def bare_fft_s(cls, case: Size, plan: Any) -> float:
         """Time nothing but this rank's FFTs, at their fastest, in seconds."""
         ny, nx = case.shape
         rows = plan.real.shape[-2]
@@ -106,14 +134,14 @@ class Volumes(Transforms):
     control_chunk = None
 
     @staticmethod
-    def plan(comm: Any, case: Case, **settings: Any) -> Any:
+    def plan(comm: Any, case: Size, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings. Collective."""
         return FFT3(
             comm, case.global_shape, case.dtype, layout={"grid": case.grid, "order": case.order}, settings=settings
         )
 
     @classmethod
-    def bare_fft_s(cls, case: Case, plan: Any) -> float:
+    def bare_fft_s(cls, case: Size, plan: Any) -> float:
         """Time nothing but this rank's FFTs, at their fastest, in seconds."""
         first, last = plan.real.shape[1:], plan.spectrum.shape[1:]
         if case.order == "transposed":
@@ -142,7 +170,7 @@ class Brackets(Transforms):
     dtypes = ("f8", "f4")
     transforms = 5
 
-    def __init__(self, case: Case, plan: Any) -> None:
+    def __init__(self, case: Size, plan: Any) -> None:
         self._case = case
         rows = plan.real.local_slice[-2]
         ky, kx = plan.wavenumbers()
@@ -211,7 +239,7 @@ class NonlinearTerm(Transforms):
     transforms = 3
 
     @staticmethod
-    def plan(comm: Any, case: Case, **settings: Any) -> Any:
+    def plan(comm: Any, case: Size, **settings: Any) -> Any:
         """Make the plan that the job runs on, with these settings, as far as they mean something. Collective."""
         return Bracket(
             comm,
@@ -219,7 +247,7 @@ class NonlinearTerm(Transforms):
             settings={"wait": settings["wait"], "depth": settings.get("depth"), "effort": "patient"},
         )
 
-    def __init__(self, case: Case, plan: Any) -> None:
+    def __init__(self, case: Size, plan: Any) -> None:
         self._case = case
         self._advecting, self._advected = (_modes(case.shape, seed) for seed in range(2))
         field = plan.spectrum.empty()
@@ -251,7 +279,7 @@ class NonlinearTerm(Transforms):
         return spectra[:, :nky, kx]
 
     @classmethod
-    def flops(cls, case: Case) -> float:
+    def flops(cls, case: Size) -> float:
         """Count the operations of two gradients and a bracket per plane, on the smallest real grid
         that the 2/3 rule allows."""
         planes, nky, nkx = case.shape
@@ -259,7 +287,7 @@ class NonlinearTerm(Transforms):
         return case.slices * planes * cls.transforms * _flops(points, case.dtype)
 
     @classmethod
-    def bare_fft_s(cls, case: Case, plan: Any) -> float:
+    def bare_fft_s(cls, case: Size, plan: Any) -> float:
         """Time nothing but this rank's FFTs, at their fastest: complex planes, three per pair."""
         ny, nx = plan.points
         planes = 1.5 * case.shape[0] / plan.comm.size
@@ -295,7 +323,7 @@ def _plane_wave_bracket(shape: Sequence[int]) -> np.ndarray:
     return cross * (np.cos(p + r) + np.cos(p - r)) / 2
 
 
-def _noise(case: Case, z: int, which: int) -> np.ndarray:
+def _noise(case: Size, z: int, which: int) -> np.ndarray:
     random = np.random.default_rng([z, which])
     field = random.random(case.shape) - 0.5
     if case.dtype.startswith("c"):
@@ -312,7 +340,7 @@ def _spectrum(field: np.ndarray) -> np.ndarray:
 JOBS = {"fft2": Transforms, "operation": Brackets, "fft3": Volumes, "nonlinear": NonlinearTerm}
 
 
-def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Case, plan: Any, result: np.ndarray) -> float:
+def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Size, plan: Any, result: np.ndarray) -> float:
     """Find the largest error in the first, middle and last slice, over the truth's largest value.
 
     Collective. `result` is this rank's part of the spectra, as `plan` distributes them.
@@ -338,7 +366,7 @@ def max_rel_error(comm: MPI.Intracomm, job: Transforms, case: Case, plan: Any, r
     return float(comm.bcast(worst, root=0))
 
 
-def error_limit(case: Case) -> float:
+def error_limit(case: Size) -> float:
     """Say what `max_rel_error` must stay below: a wrong result is off by about 1.
 
     The derivatives amplify rounding errors by up to the largest wave number.
