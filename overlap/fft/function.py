@@ -1,7 +1,12 @@
 """The user's function of real-space planes or fields: what it asks for, and how it is called."""
 
+from __future__ import annotations
+
 import functools
 import inspect
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,17 +14,19 @@ from .arguments import integers
 
 SPECIAL = ("out", "index", "rows")  # parameters that are no fields
 
+Dealias = str | Sequence[int] | None
 
-def fine_points(points, dealias):
-    """Points of the real-space grid, per direction; see `FFT2.pointwise`."""
+
+def fine_points(points: Sequence[int], dealias: Dealias) -> tuple[int, ...]:
+    """Points of the real-space grid, per direction, of a good `dealias`; see `FFT2.pointwise`."""
     if dealias is None:
         return tuple(points)
-    if dealias == "3/2":
+    if isinstance(dealias, str):
         return tuple(-(-3 * n // 2) for n in points)
-    return integers(dealias)
+    return tuple(map(operator.index, dealias))
 
 
-def _dealias_problem(points, dealias):
+def _dealias_problem(points: Sequence[int], dealias: Dealias) -> str | None:
     """Say what is wrong with `dealias`, or None."""
     if dealias is None or (isinstance(dealias, str) and dealias == "3/2"):
         return None
@@ -54,7 +61,15 @@ class Function:
     takes_out : bool
     """
 
-    def __init__(self, function, inputs, outputs, shared, dealias, points):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        inputs: int | None,
+        outputs: int,
+        shared: int,
+        dealias: Dealias,
+        points: Sequence[int],
+    ) -> None:
         parameters = inspect.signature(function).parameters
         if inputs is None:
             inputs = sum(
@@ -87,13 +102,21 @@ class Function:
         )
         self.function = function
 
-    def fill(self, results, *args):
+    def fill(self, results: Sequence[np.ndarray], *args: Any) -> None:
         """Call it and have its results in `results`; `args` as of a call."""
         for place, result in zip(results, self(args[0], args[1], results, *args[2:])):
             if place is not result:
                 np.copyto(place, result)  # refuses complex numbers for real ones
 
-    def __call__(self, fields, shared, results, batch, number, rows=None):
+    def __call__(
+        self,
+        fields: Sequence[np.ndarray],
+        shared: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+        batch: tuple[int, ...],
+        number: int,
+        rows: slice | None = None,
+    ) -> Sequence[np.ndarray]:
         """Return the results for one slice.
 
         Parameters
@@ -110,7 +133,7 @@ class Function:
         -------
         sequence of ndarray
         """
-        options = {}
+        options: dict[str, Any] = {}
         if self.takes_out:
             options["out"] = results[0] if len(results) == 1 else tuple(results)
         if self._takes_index:
@@ -134,14 +157,14 @@ class Function:
         return results
 
 
-def _read_only(field):
+def _read_only(field: np.ndarray) -> np.ndarray:
     """Return a view that cannot be written to: all slices are given the same field."""
     view = field.view()
     view.flags.writeable = False
     return view
 
 
-def _is_async(function):
+def _is_async(function: Callable[..., Any]) -> bool:
     """Whether calling `function` gives an awaitable, or an asynchronous generator, and no results."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -152,7 +175,7 @@ def _is_async(function):
     )
 
 
-def _name_of(function):
+def _name_of(function: Callable[..., Any]) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", type(function).__qualname__)
