@@ -9,6 +9,7 @@ from .layout import Layout, Transpose, box_shape, contiguous, offset
 from .memory import overlaps_itself
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .placed import placed_as
+from .redistribution import gather
 from .stages import Stage, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, same_ranks, subcomms
@@ -37,6 +38,7 @@ __all__ = [
     "contiguous",
     "coordinates",
     "ffts_along",
+    "gather",
     "intersect",
     "length_of",
     "mask_problem",

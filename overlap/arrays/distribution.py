@@ -50,6 +50,7 @@ class Distribution:
             good = (
                 len(self.local_slice) == len(lengths)
                 and set(self.axes) <= set(axes)
+                and len(set(self.axes)) == len(self.axes)
                 and all(
                     isinstance(part, slice)
                     and part.step in (None, 1)
@@ -63,8 +64,8 @@ class Distribution:
         if good:
             return None
         return (
-            "expected lengths, axes that are split, and a slice with a start and a stop for each axis, all of the axis "
-            f"where that is not split, received {self.global_shape}, {self.axes} and {self.local_slice}"
+            "expected lengths, different axes to be split, and a slice with a start and a stop for each axis, all of "
+            f"the axis where that is not split, received {self.global_shape}, {self.axes} and {self.local_slice}"
         )
 
     def agrees_with(self, other: Distribution) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from numbers import Real
 from typing import Any, NoReturn
 
 import numpy as np
@@ -371,7 +372,7 @@ class Collectives(Freed):
             found = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
             if array is MPI.IN_PLACE or array is MPI.BOTTOM:  # buffers of no bytes
                 raise TypeError
-        except (TypeError, ValueError, BufferError):
+        except Exception:  # a user's object can raise anything
             self._refuse(f"{type(array).__name__}, which has no memory of its own")
         plain: np.ndarray = found.view(np.ndarray)
         if plain.flags.f_contiguous and not plain.flags.c_contiguous:
@@ -390,7 +391,7 @@ class Collectives(Freed):
         """Return the number of a root, however it is spelled."""
         try:
             number = operator.index(root)
-        except TypeError:
+        except Exception:  # a user's object can raise anything
             number = None
         if number is None or not 0 <= number < self.size:
             self._attention.refuse(
@@ -402,7 +403,7 @@ class Collectives(Freed):
         """Return the number of an operation, however it is spelled."""
         try:
             return operation_number(op)
-        except TypeError:
+        except Exception:  # a user's object can raise anything
             self._refuse(f"the operation {repr_of(op)}")
 
     def _refuse(self, what: BaseException | str) -> NoReturn:
@@ -426,12 +427,12 @@ def operation_number(op: Op | int | MPI.Op) -> int:
 def _check(comm: Any, max_nbytes: Any, deadline_s: Any) -> None:
     """Raise an `InputError` on all ranks, unless all have the same arguments, and good ones."""
     if not isinstance(comm, MPI.Intracomm):
-        raise InputError(f"expected an intracommunicator, received {type(comm).__name__}")
+        raise InputError(f"expected an intracommunicator, received {repr_of(comm)}")
     problem = None
     if not isinstance(max_nbytes, (int, np.integer)) or not 0 < max_nbytes < 2**31:
-        problem = f"expected max_nbytes to be a number of bytes below 2**31, received {max_nbytes!r}"
-    elif deadline_s is not None and not (isinstance(deadline_s, (int, float)) and deadline_s > 0):
-        problem = f"expected deadline_s to be a positive number of seconds or None, received {deadline_s!r}"
+        problem = f"expected max_nbytes to be a number of bytes below 2**31, received {repr_of(max_nbytes)}"
+    elif deadline_s is not None and not (isinstance(deadline_s, Real) and 0 < float(deadline_s) < np.inf):
+        problem = f"expected deadline_s to be a positive number of seconds or None, received {repr_of(deadline_s)}"
     found = comm.allgather((problem, None if problem else int(max_nbytes)))
     for rank, (text, _) in enumerate(found):
         if text:

@@ -182,6 +182,7 @@ class Lab:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self._own = comm.Dup()  # where no call of a subject's can be mistaken for a test's
         self.last = comm.rank == comm.size - 1  # the rank that is given what is bad
         self.one: Any = None  # the subject
         self.files: set[str] = set()  # to be removed
@@ -199,7 +200,11 @@ class Lab:
 
     def gathered(self, value: object) -> list[Any]:
         """The values of all ranks."""
-        return self.comm.allgather(value)
+        return self._own.allgather(value)
+
+    def end(self) -> None:
+        """Free what the test's own messages went over (collective)."""
+        self._own.Free()
 
 
 def members_of(public: type) -> dict[str, object]:

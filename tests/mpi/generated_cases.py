@@ -322,5 +322,6 @@ def _short(result: object) -> str:
 
 def _end(lab: Lab, problems: list[str]) -> None:
     found = sorted({re.sub(r"0x[0-9a-f]+", "0x", text) for some in lab.gathered(problems) for text in some})
+    lab.end()
     if found:
         raise AssertionError(f"{len(found)} rows:\n" + "\n".join(found))

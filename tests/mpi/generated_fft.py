@@ -19,6 +19,7 @@ SHAPES = {"FFT2": (2, 4, 6), "FFT3": (4, 4, 6)}
 MODES = (2, 2, 3, 5)  # of a bracket
 NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
 NUMPYS = "numpy's, of the local part alone"
+ANY_DTYPE = "only the shape counts"
 CLOSING = {"close": "to close twice is allowed"}
 OF_ENGINE = dict.fromkeys(
     [
@@ -120,6 +121,12 @@ def constructor(kind: str, **good: Any) -> Subject:
     )
 
 
+def decorated(lab: Lab, function: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make a pointwise transform; of no function, that of what decorates one."""
+    made = function(first, *args, **kwargs)
+    return made(squared) if first is None else made
+
+
 def plan_subject(kind: str) -> Subject:
     return Subject(
         (f"overlap.{kind}",),
@@ -131,7 +138,11 @@ def plan_subject(kind: str) -> Subject:
         calls={
             "balance": Call(lambda lab, one: {"arrays": (filled(one.real),)}, legal={"arrays": "any number"}),
             "describe": Call(local=True),
-            "pointwise": Call(lambda lab, one: {"function": squared, "inputs": 1}, legal={"function=None": ""}),
+            "pointwise": Call(
+                lambda lab, one: {"function": squared, "inputs": 1},
+                legal={"function=None": "it gives a decorator"},
+                run=decorated,
+            ),
             "tune": Call(lambda lab, one: {"budget_s": 0.05}, costly=True),
             "wavenumbers": Call(local=True),
         },
@@ -339,6 +350,11 @@ SUBJECTS = (
                     "local_slice": one.local_slice,
                 },
                 local=True,
+                legal={
+                    "comm=None": "an array without one is as good, until ranks meet",
+                    "buffer=texts": ANY_DTYPE,
+                    "buffer=objects": ANY_DTYPE,
+                },
             ),
             "gather": Call(lambda lab, one: {"root": 0, "index": (slice(None), slice(None))}, gathered),
             "redistribute": Call(
@@ -358,13 +374,21 @@ SUBJECTS = (
         functions={},
         calls={
             "empty": Call(local=True),
-            "planes": Call(lambda lab, one: {"array": one.empty()}, local=True),
+            "planes": Call(
+                lambda lab, one: {"array": one.empty()},
+                local=True,
+                legal={"array=texts": ANY_DTYPE, "array=objects": ANY_DTYPE},
+            ),
             "problem": Call(
                 lambda lab, one: {"array": one.empty(), "name": "it"},
                 local=True,
                 legal=dict.fromkeys(("array", "name"), "it says what is wrong"),
             ),
-            "wrap": Call(lambda lab, one: {"array": np.asarray(one.empty())}, local=True),
+            "wrap": Call(
+                lambda lab, one: {"array": np.asarray(one.empty())},
+                local=True,
+                legal={"array=texts": ANY_DTYPE, "array=objects": ANY_DTYPE},
+            ),
         },
     ),
 )

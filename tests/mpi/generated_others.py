@@ -16,6 +16,12 @@ from overlap.collectives import Collectives
 from overlap.compat import mpi4py_fft
 
 NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
+OF_ARRAYS = {
+    "val": "filled if it is a number",
+    "dtype=None": "numpy's None is float64",
+    "global_shape=empty": "an array of no axes, of this rank alone",
+    "strides": "of an array with one axis",
+}
 NOT_LOOKED_AT = "not looked at on this rank"
 STAYS = "as in mpi4py-fft, where what a plan knows of its arrays, and these, outlive it"
 NUMPYS = "numpy's, of the local part alone"
@@ -61,8 +67,38 @@ def transform(lab: Lab) -> Any:
     return lab.given_by(one, one.forward)
 
 
+def serial_transform(lab: Lab) -> Any:
+    """Of a plan with other local transforms, whose steps follow each other."""
+    functions = mpi4py_fft.fftw.fftn, mpi4py_fft.fftw.ifftn
+    one = mpi4py_fft.PFFT(
+        lab.comm,
+        (4, 4, 4),
+        ((0,), (1, 2)),
+        "D",
+        transforms={(1, 2): functions},
+        planner_effort="FFTW_ESTIMATE",
+    )
+    return lab.given_by(one, one.forward)
+
+
 def first_mode(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
-    assert np.isclose(MPI.COMM_WORLD.allreduce(abs(np.asarray(result)).sum()), 1.0)
+    """All but the first mode of a constant are 0."""
+    if MPI.COMM_WORLD.allreduce(isinstance(arguments["input_array"], np.ndarray), MPI.LAND):
+        assert np.isclose(MPI.COMM_WORLD.allreduce(abs(np.asarray(result)).sum()), 1.0)
+
+
+def transfer(lab: Lab) -> Any:
+    """An exchange between two pencils."""
+    here = field(lab).pencil
+    return here.transfer(here.pencil(0), "d")
+
+
+def exchanged(lab: Lab, one: Any) -> dict[str, Any]:
+    return {"arrayA": np.ones(one.subshapeA), "arrayB": np.ones(one.subshapeB)}
+
+
+def arrived(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
+    assert (arguments["arrayB"] == 1.0).all() and (arguments["arrayA"] == 1.0).all()
 
 
 def snapshots(lab: Lab) -> Any:
@@ -131,7 +167,7 @@ DROP_IN = (
                 legal=dict.fromkeys(
                     ("collapse", "overwrite_input", "slab", "padding"), "any truth value, as of mpi4py-fft's"
                 )
-                | {"dtype=None": "numpy's None is float64"},
+                | {"dtype=None": "numpy's None is float64", "grid=longer": "any axes that MPI may split"},
                 done=lambda one: one.destroy(),
             )
         },
@@ -167,6 +203,38 @@ DROP_IN = (
         },
     ),
     Subject(
+        ("overlap.compat.mpi4py_fft.PFFT.forward of serial transforms",),
+        make=serial_transform,
+        close=lambda lab, one: lab.owner_of(one).destroy(),
+        words=("plan", "PFFT", "transform"),
+        use=("__call__",),
+        working=dict.fromkeys(
+            ("dtypes", "input_array", "output_array", "input_pencil", "output_pencil", "describe"), STAYS
+        ),
+        internal=dict.fromkeys(("release",), "of the plan"),
+        calls={
+            "__call__": Call(
+                lambda lab, one: {
+                    "input_array": np.ones(one.input_array.shape, one.dtypes[0]),
+                    "output_array": np.zeros_like(one.output_array),
+                    "options": {"normalize": True},
+                },
+                first_mode,
+                legal={"input_array=nan": "one number for all", "options": "whatever the local transforms take"},
+            ),
+            "describe": Call(local=True),
+        },
+    ),
+    Subject(
+        ("overlap.compat.mpi4py_fft.pencil.Transfer",),
+        make=transfer,
+        calls={
+            "forward": Call(exchanged, arrived),
+            "backward": Call(lambda lab, one: exchanged(lab, one)),
+        },
+        internal={"destroy": "it holds nothing"},
+    ),
+    Subject(
         (
             "overlap.compat.mpi4py_fft.DistArray",
             "overlap.compat.mpi4py_fft.newDistArray",
@@ -177,6 +245,7 @@ DROP_IN = (
         functions={
             "newDistArray": mpi4py_fft.newDistArray,
             "DistArray": mpi4py_fft.DistArray,
+            "DistArray of the world": mpi4py_fft.DistArray,
         },
         calls={
             "newDistArray": Call(
@@ -188,7 +257,14 @@ DROP_IN = (
             "DistArray": Call(
                 lambda lab, one: {"global_shape": (4, 4, 4), "subcomm": one.u.subcomm, "val": 1.0, "rank": 0},
                 local=True,
-                legal={"val": "filled if it is a number", "dtype=None": "numpy's None is float64"},
+                legal=OF_ARRAYS,
+                untold={"subcomm": "without communicators all ranks of the world make some"},
+            ),
+            "DistArray of the world": Call(
+                lambda lab, one: {"global_shape": (4, 4, 4), "val": 1.0, "alignment": 1, "rank": 0},
+                legal=OF_ARRAYS,
+                untold={"subcomm": "whoever gives communicators does not hear of it"},
+                skipped={"global_shape=empty": "an array of no axes is of this rank alone"},
             ),
         },
     ),
@@ -208,6 +284,12 @@ DROP_IN = (
             ),
             "read": Call(lambda lab, one: {"filename": snapshots(lab).filename, "name": "u"}),
         },
+    ),
+    Subject(
+        ("constructor of overlap.compat.mpi4py_fft.HDF5File",),
+        make=lambda lab: None,
+        functions={"HDF5File": mpi4py_fft.HDF5File},
+        calls={"HDF5File": Call(lambda lab, one: {"h5name": snapshots(lab).filename, "domain": ((0.0, 1.0),) * 3})},
     ),
     Subject(
         ("overlap.compat.mpi4py_fft.HDF5File",),

@@ -13,8 +13,6 @@ import pytest
 from generated_recipes import NOT_CALLED, SUBJECTS
 
 AREAS = tuple(SUBJECTS)
-CLOSED = tuple(area for area in AREAS if area != "collectives")
-TOLD = ("runtime", "sparse")  # whose calls tell all ranks of every bad argument; the other areas' recipes wait for that
 MODULES = ("overlap", "overlap.fft", "overlap.sparse", "overlap.collectives", "overlap.compat.mpi4py_fft")
 
 
@@ -29,26 +27,26 @@ def test_every_public_name_has_a_recipe(module: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("area", CLOSED)
+@pytest.mark.parametrize("area", AREAS)
 def test_what_is_closed_says_so(area: str, ranks: int) -> None:
     jobs.run_job("generated_cases:closed", ranks, args={"area": area})
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("area", CLOSED)
+@pytest.mark.parametrize("area", AREAS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_is_closed_says_so_everywhere(area: str, ranks: int, mpi: str) -> None:
     jobs.run_job("generated_cases:closed", ranks, mpi=mpi, args={"area": area}, deadline_s=600)
 
 
-@pytest.mark.parametrize("area", TOLD)
+@pytest.mark.parametrize("area", AREAS)
 def test_a_bad_argument_of_one_rank_is_the_error_of_all(area: str) -> None:
     # Slices that fail leave communicators behind, by design.
     jobs.run_job("generated_cases:bad_arguments", 2, args={"area": area}, fresh=True)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("area", TOLD)
+@pytest.mark.parametrize("area", AREAS)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_bad_argument_of_one_rank_is_the_error_of_all(area: str, ranks: int, mpi: str) -> None:
     jobs.run_job(

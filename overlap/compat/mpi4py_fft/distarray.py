@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Number
+from operator import index as as_integer
 from typing import Any, Literal, Protocol, Self, overload
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
-from ...arrays import part_of
-from ...errors import InputError
+from ...arrays import Distribution, gather, together
+from ...errors import InputError, repr_of
 from .io import FileBase, HDF5File, NCFile
 from .io.file_base import Domain
 from .pencil import Pencil, Subcomm, Transfer
@@ -21,6 +23,8 @@ from .pencil import Pencil, Subcomm, Transfer
 
 class DistArray(np.ndarray):
     """The local part of a global array, or of every component of a tensor.
+
+    Making one of two or more axes is collective over `MPI.COMM_WORLD`, unless it is given communicators.
 
     Parameters
     ----------
@@ -56,26 +60,25 @@ class DistArray(np.ndarray):
         alignment: int | None = None,
         rank: int = 0,
     ) -> Self:
-        global_shape = tuple(int(length) for length in global_shape)
-        shape = global_shape[rank:]
-        if len(shape) < 2:
-            pencil = None
-            local = shape
-        else:
-            comms = _comms(subcomm, len(shape), alignment)
-            if alignment is None:
-                whole = [axis for axis, comm in enumerate(comms) if comm.size == 1]
-                if not whole:
-                    raise InputError(
-                        f"expected an axis with one rank, received {[comm.size for comm in comms]} ranks per axis"
-                    )
-                alignment = len(shape) - 1 if subcomm is None else whole[-1]
-            pencil, strides = Pencil(comms, shape, alignment), None
-            local = pencil.subshape
-        array = super().__new__(cls, (*global_shape[:rank], *local), dtype, buffer, strides=strides)
-        if buffer is None and isinstance(val, Number):
-            array.fill(val)
-        array._p0, array._rank = pencil, rank
+        alone = _is_alone(global_shape, subcomm, rank)
+        comms: Any = subcomm
+        with _met(alone) as agreed:
+            shape, rank = _checked_shape(global_shape, rank)
+            if not alone:
+                agreed["dims"] = dims = _dims(subcomm, len(shape) - rank, alignment)
+        if not alone:
+            comms = _of_world(dims)
+        with _met(alone):
+            pencil, local = None, shape[rank:]
+            if len(local) > 1:
+                if subcomm is alignment is None:
+                    alignment = len(local) - 1
+                pencil, strides = _pencil(comms, local, alignment), None
+                local = pencil.subshape
+            array = super().__new__(cls, (*shape[:rank], *local), dtype, buffer, strides=strides)
+            if buffer is None and isinstance(val, Number):
+                array.fill(val)
+            array._p0, array._rank = pencil, rank
         return array
 
     def __array_finalize__(self, parent: Any) -> None:  # subclasses elsewhere know `_p0` and `_rank` by these names
@@ -160,17 +163,8 @@ class DistArray(np.ndarray):
             On rank 0 of all ranks; None elsewhere.
         """
         comm = (self._p0 is not None and self._p0.subcomm.parent) or MPI.COMM_WORLD
-        if len(gslice) != self.ndim:
-            raise InputError(f"expected {self.ndim} indices, received {gslice!r}")
-        shape, here, there = part_of(gslice, self.global_shape, self.local_slice())
-        values = self.v[np.ix_(*here)]
-        pieces = comm.gather((there, values) if values.size else None)
-        if pieces is None:
-            return None
-        whole = np.empty(shape, self.dtype)
-        for where, piece in filter(None, pieces):
-            whole[np.ix_(*where)] = piece.reshape([len(one) for one in where])
-        return whole
+        where = Distribution(self.global_shape, tuple(range(self.ndim)), self.local_slice())
+        return gather(comm, self.v, where, 0, gslice)
 
     def get_pencil_and_transfer(self, axis: int) -> tuple[Pencil, Transfer]:
         """Return the `Pencil` aligned along `axis`, and the `Transfer` to it."""
@@ -192,34 +186,47 @@ class DistArray(np.ndarray):
         DistArray
             `out`, if given. This array itself, where it is whole along `axis` already. Otherwise a new one.
         """
-        if out is not None and (
-            not isinstance(out, DistArray)
-            or out.global_shape != self.global_shape
-            or (axis is not None and axis % self.dimensions != out.alignment)
-        ):
-            raise InputError(
-                f"expected out to be a DistArray of global shape {self.global_shape}"
-                f"{'' if axis is None else f', aligned along {axis}'}, received {out!r}"
-            )
         pencil = self._split()
+        with together(pencil.subcomm) as agreed:
+            target, there = self._checked_target(axis, out)
+            agreed.update(axis=target, out=out is not None)
+            if out is None and pencil.subcomm[target].size > 1:
+                out = DistArray(
+                    self.global_shape, subcomm=there.subcomm, dtype=self.dtype, alignment=target, rank=self.rank
+                )
+            transfer = None
+            if out is not None and (there.local_slice != pencil.local_slice or out.commsizes != self.commsizes):
+                transfer = pencil.transfer(there, self.dtype)
+                if out.dtype != self.dtype:
+                    raise InputError(f"expected out of dtype {self.dtype}, received {out.dtype}")
         if out is None:
-            if axis is None:
-                raise InputError("expected axis or out, received neither")
-            axis %= self.dimensions
-            if pencil.subcomm[axis].size == 1:
-                if axis != pencil.axis:
-                    self._p0 = Pencil(pencil.subcomm, pencil.shape, axis)
-                return self
-            there = pencil.pencil(axis)
-            out = DistArray(self.global_shape, subcomm=there.subcomm, dtype=self.dtype, alignment=axis, rank=self.rank)
-        target = out._split()
-        if target.local_slice == pencil.local_slice and out.commsizes == self.commsizes:
+            self._p0 = there
+            return self
+        if transfer is None:
             out[...] = self
             return out
-        transfer = pencil.transfer(target, self.dtype)
         for component in np.ndindex(self.shape[: self.rank]):
             transfer.forward(self.v[component], out.v[component])
         return out
+
+    def _checked_target(self, axis: int | None, out: DistArray | None) -> tuple[int, Pencil]:
+        """Return the axis to be aligned along, and the pencil there."""
+        pencil = self._split()
+        if out is None and axis is None:
+            raise InputError("expected axis or out, received neither")
+        if axis is not None:
+            axis = _checked_axis("axis", axis, self.dimensions)
+        if out is None:
+            assert axis is not None
+            if pencil.subcomm[axis].size > 1:
+                return axis, pencil.pencil(axis)
+            return axis, pencil if axis == pencil.axis else Pencil(pencil.subcomm, pencil.shape, axis)
+        if not isinstance(out, DistArray) or out.global_shape != self.global_shape or axis not in (None, out.alignment):
+            raise InputError(
+                f"expected out to be a DistArray of global shape {self.global_shape}"
+                f"{'' if axis is None else f', aligned along {axis}'}, received {repr_of(out):.200}"
+            )
+        return out.alignment, out._split()
 
     def write(
         self,
@@ -265,6 +272,10 @@ class DistArray(np.ndarray):
 
 
 def _file(filename: str | FileBase, **options: Any) -> FileBase:
+    with together(MPI.COMM_WORLD) as agreed:
+        if not isinstance(filename, FileBase | str):
+            raise InputError(f"expected a file's name or an open file, received {repr_of(filename):.200}")
+        agreed["filename"] = filename if isinstance(filename, str) else filename.filename
     if isinstance(filename, FileBase):
         return filename
     return (HDF5File if filename.endswith(".h5") else NCFile)(filename, **options)
@@ -311,6 +322,8 @@ def newDistArray(
     view : bool
         Return the plain ndarray.
     """
+    if not all(hasattr(pfft, name) for name in ("global_shape", "pencil", "dtype")):
+        raise InputError(f"expected a PFFT, received {repr_of(pfft):.200}")
     shape = pfft.global_shape(forward_output)
     pencil = pfft.pencil[bool(forward_output)]
     array = DistArray(
@@ -332,19 +345,81 @@ def Function(*args: Any, tensor: object = None, **kwargs: Any) -> np.ndarray:
     return newDistArray(*args, **kwargs)
 
 
-def _comms(subcomm: Any, count: int, alignment: int | None) -> Sequence[MPI.Intracomm]:
-    """Return the communicators along `count` axes."""
-    if subcomm is None:
-        dims = [0] * count
-        dims[-1 if alignment is None else alignment] = 1
-        return _of_world(tuple(dims))
-    if not isinstance(subcomm, (tuple, list)) or (len(subcomm) != count and not isinstance(subcomm, Subcomm)):
+def _is_alone(global_shape: Any, subcomm: Any, rank: Any) -> bool:
+    """Whether making an array is this rank's own business: no communicators of the world are to be made for it."""
+    if subcomm is not None and (
+        not isinstance(subcomm, tuple | list) or any(isinstance(comm, MPI.Comm) for comm in subcomm)
+    ):
+        return True
+    try:
+        return 0 <= len(global_shape) - as_integer(rank) < 2
+    except Exception:  # a user's object can raise anything; all ranks are to hear of it
+        return False
+
+
+def _met(alone: bool) -> AbstractContextManager[dict[str, Any]]:
+    """Let what fails inside of a block fail on all ranks of the world, unless it is this rank's own business."""
+    return nullcontext({}) if alone else together(MPI.COMM_WORLD)
+
+
+def _checked_shape(global_shape: Any, rank: Any) -> tuple[tuple[int, ...], int]:
+    """Return a global shape and the rank of a tensor as Python's integers."""
+    try:
+        shape, count = tuple(int(length) for length in global_shape), as_integer(rank)
+    except Exception:  # a user's object can raise anything
+        shape, count = (), -1
+    if not 0 <= count <= len(shape) or min(shape, default=0) < 0:
         raise InputError(
-            f"expected subcomm to be None, a Subcomm, or {count} integers or communicators, received {subcomm!r}"
+            "expected a global shape, of lengths, and as rank how many of its axes are those of a tensor, received "
+            f"{repr_of(global_shape):.200} and {repr_of(rank):.200}"
         )
-    if all(isinstance(comm, MPI.Comm) for comm in subcomm):
-        return subcomm
-    return _of_world(tuple(int(size) for size in subcomm))
+    return shape, count
+
+
+def _checked_axis(name: str, axis: Any, count: int) -> int:
+    """Return an axis of `count` as one from 0 on."""
+    try:
+        return range(count)[as_integer(axis)]
+    except Exception:  # a user's object can raise anything
+        raise InputError(f"expected {name} from {-count} to {count - 1}, received {repr_of(axis):.200}") from None
+
+
+def _dims(subcomm: Any, count: int, alignment: Any) -> tuple[int, ...]:
+    """Ranks of the world along `count` axes, 0 for MPI to choose."""
+    if subcomm is None:
+        whole = count - 1 if alignment is None else _checked_axis("alignment", alignment, count)
+        return tuple(int(axis == whole) for axis in range(count))
+    try:
+        dims = tuple(int(size) for size in subcomm)
+    except Exception:  # a user's object can raise anything
+        dims = ()
+    if len(dims) != count:
+        raise _bad_subcomm(subcomm, count)
+    return dims
+
+
+def _pencil(comms: Any, shape: tuple[int, ...], alignment: Any) -> Pencil:
+    """Return the pencil of a shape over communicators, by default aligned along the last axis that is whole."""
+    count = len(shape)
+    if (
+        not isinstance(comms, tuple | list)
+        or not all(isinstance(comm, MPI.Comm) for comm in comms)
+        or (len(comms) != count and not isinstance(comms, Subcomm))
+    ):
+        raise _bad_subcomm(comms, count)
+    if alignment is None:
+        whole = [axis for axis, comm in enumerate(comms) if comm.size == 1]
+        if not whole:
+            raise InputError(f"expected an axis with one rank, received {[comm.size for comm in comms]} ranks per axis")
+        alignment = whole[-1]
+    return Pencil(comms, shape, _checked_axis("alignment", alignment, count))
+
+
+def _bad_subcomm(subcomm: object, count: int) -> InputError:
+    return InputError(
+        f"expected subcomm to be None, a Subcomm, or {count} integers or communicators, received "
+        f"{repr_of(subcomm):.200}"
+    )
 
 
 @functools.cache

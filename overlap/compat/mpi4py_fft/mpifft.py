@@ -19,7 +19,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
-from ...errors import InputError
+from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import complex_of
@@ -145,19 +145,20 @@ class PFFT:
     ) -> None:
         parent = comm.parent if isinstance(comm, Subcomm) else comm
         if not isinstance(parent, MPI.Intracomm):
-            raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {comm!r}")
-        request = problem = None
+            raise InputError(f"expected an mpi4py.MPI.Intracomm or a Subcomm, received {repr_of(comm)}")
+        request = problem = groups = None
         try:
             check_supported(backend, transforms, planner_effort, wait, unknown)
+            groups = transforms and sorted(transforms)
             request = understood(comm, shape, axes, dtype, grid, padding, collapse, darray, slab)
         except InputError as error:
             problem = str(error)
-        except (TypeError, ValueError, IndexError, OverflowError) as error:
-            problem = f"expected the arguments of a PFFT, received some that fail: {error}"
+        except Exception as error:  # a user's object can raise anything
+            problem = f"expected the arguments of a PFFT, received some that fail: {formatted(error)[0]}"
         counts = integers((threads,))
         workers = counts[0] if counts and counts[0] > 0 else 1
         if counts != (workers,):
-            problem = f"expected threads to be a positive integer, received {threads!r}"
+            problem = f"expected threads to be a positive integer, received {repr_of(threads)}"
         shares, uneven = checked(weights, parent.size)
         if shares is not None and darray is not None:
             uneven = "expected no weights with darray, whose distribution counts, received both"
@@ -166,7 +167,7 @@ class PFFT:
         shared = self._shared = Shared.of(parent)
         self._workers = workers
         self.collapse = collapse
-        self.runtime = shared.runtime(workers, DEADLINE_S if late else deadline_s)
+        self.runtime = shared.runtime(workers, DEADLINE_S if late else deadline_s, problem)
         serial = {
             "backend": backend,
             "transforms": transforms,
@@ -177,13 +178,11 @@ class PFFT:
         with self.runtime.together(
             "making a PFFT",
             lambda: shared.leave(workers),
-            problem=problem,
             request=request,
             effort=planner_effort,
             wait=wait,
-            workers=workers,
             backend=backend,
-            transforms=transforms and sorted(transforms),
+            transforms=groups,
             weights=shares,
         ):
             assert request is not None  # or all ranks have raised the problem
@@ -234,9 +233,14 @@ class PFFT:
 
         self.pencil, self.transfer = self._steps(request, transformed)
         self.xfftn = made
-        self.forward = Transform([one.forward for one in made], [one.forward for one in self.transfer], self.pencil)
+        self.forward = Transform(
+            [one.forward for one in made], [one.forward for one in self.transfer], self.pencil, self.runtime
+        )
         self.backward = Transform(
-            [one.backward for one in made[::-1]], [one.backward for one in self.transfer[::-1]], self.pencil[::-1]
+            [one.backward for one in made[::-1]],
+            [one.backward for one in self.transfer[::-1]],
+            self.pencil[::-1],
+            self.runtime,
         )
 
     def _make_pipelines(self, request: Request, effort: str | None, wait: str, serial: dict[str, Any]) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from operator import index as as_integer
+from typing import Any, Self
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
-from ...arrays import Layout, Transpose, TransposeBlocks, Weights, block, box_shape, length_of, mpi_type
+from ...arrays import Layout, Transpose, TransposeBlocks, Weights, block, box_shape, length_of, mpi_type, together
 from ...arrays.layout import Box
-from ...errors import InputError
+from ...errors import InputError, repr_of
 
 
 def grid_sizes(size: int, dims: Sequence[int]) -> tuple[int, ...]:
@@ -25,8 +26,8 @@ def grid_sizes(size: int, dims: Sequence[int]) -> tuple[int, ...]:
     try:
         dims = [max(0, int(count)) for count in dims]
         rest, known = divmod(size, int(np.prod([count for count in dims if count], dtype=int)))
-    except (TypeError, ValueError):
-        raise InputError(f"expected a sequence of integers as grid, received {dims!r}") from None
+    except Exception:  # a user's object can raise anything
+        raise InputError(f"expected a sequence of integers as grid, received {repr_of(dims)}") from None
     if known or (0 not in dims and rest != 1):
         raise InputError(f"expected a grid that holds {size} rank(s), received {dims}")
     return tuple(MPI.Compute_dims(size, dims))
@@ -54,16 +55,13 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
 
     def __new__(cls, comm: MPI.Intracomm, dims: int | Sequence[int] | None = None, reorder: bool = True) -> Self:
         if not isinstance(comm, MPI.Intracomm):
-            raise InputError(f"expected an mpi4py.MPI.Intracomm, received {comm!r}")
+            raise InputError(f"expected an mpi4py.MPI.Intracomm, received {repr_of(comm)}")
         given = comm.Get_topology() == MPI.CART
-        if given and dims is not None:
-            raise InputError(f"expected no dims with a Cartesian communicator, received {dims!r}")
-        if given:
-            grid = MPI.Cartcomm(comm)
-        else:
-            dims = 1 if dims is None else dims
-            sizes = [0] * dims if isinstance(dims, (int, np.integer)) else dims
-            grid = comm.Create_cart(grid_sizes(comm.size, sizes), reorder=False)
+        with together(comm) as agreed:
+            if given and dims is not None:
+                raise InputError(f"expected no dims with a Cartesian communicator, received {repr_of(dims)}")
+            agreed["dims"] = sizes = None if given else _sizes(comm.size, dims)
+        grid = MPI.Cartcomm(comm) if sizes is None else comm.Create_cart(sizes, reorder=False)
         count = grid.Get_dim()
         found = super().__new__(cls, (grid.Sub([axis == other for other in range(count)]) for axis in range(count)))
         if not given:
@@ -76,6 +74,17 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
         for comm in self:
             if comm:
                 comm.Free()
+
+
+def _sizes(size: int, dims: Any) -> tuple[int, ...]:
+    """Ranks along every axis of a grid; of so many axes, where `dims` is a number."""
+    try:
+        found = [0] if dims is None else list(dims) if np.ndim(dims) else [0] * as_integer(dims)
+    except Exception:  # a user's object can raise anything
+        found = []
+    if not found:
+        raise InputError(f"expected dims to be None, a number of axes or ranks along each, received {repr_of(dims)}")
+    return grid_sizes(size, found)
 
 
 class Comms(tuple[MPI.Intracomm, ...]):
@@ -94,6 +103,13 @@ class Comms(tuple[MPI.Intracomm, ...]):
         found = super().__new__(cls, comms)
         found.parent = parent
         found.weights = (None,) * len(found) if weights is None else tuple(weights)
+        return found
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks of the grid, whose last axis' coordinate runs fastest (collective)."""
+        found = [value]
+        for comm in reversed(self):
+            found = [one for some in comm.allgather(found) for one in some]
         return found
 
 
@@ -253,12 +269,15 @@ class Transfer:
         sent: list[Box],
         received: list[Box],
     ) -> None:
-        for shape, array in (source, target):
-            if array.shape != shape or array.dtype != self.dtype:
-                raise InputError(
-                    f"expected a local array of shape {shape} and dtype {self.dtype}, "
-                    f"received {array.shape} and {array.dtype}"
-                )
+        with together(self.comm):
+            for shape, array in (source, target):
+                if not isinstance(array, np.ndarray):
+                    raise InputError(f"expected a local array of shape {shape}, received {type(array).__name__}")
+                if array.shape != shape or array.dtype != self.dtype:
+                    raise InputError(
+                        f"expected a local array of shape {shape} and dtype {self.dtype}, "
+                        f"received {array.shape} and {array.dtype}"
+                    )
         values, result = np.asarray(source[1]), np.asarray(target[1])
         send = np.concatenate([values[box].reshape(-1) for box in sent])
         receive = np.empty(result.size, self.dtype)

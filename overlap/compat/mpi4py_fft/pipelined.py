@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...arrays import mask_problem
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import zeros
 from ...fft.volume import Volume
 from .pencil import Pencil
-from .transform import Transform
+from .transform import Transform, arguments_problem, copy_problem
 
 
 class PipelinedTransform(Transform):
@@ -78,7 +77,11 @@ class PipelinedTransform(Transform):
         """
         arrays, (source_side, target_side) = self._arrays, self._sides
         source_spec, target_spec = self._volume.inputs[0], self._volume.outputs[0]
-        problem = self._problem(input_array, output_array, unknown)
+        problem = (
+            f"expected no option but normalize, received {sorted(unknown)}"
+            if unknown
+            else arguments_problem(target_spec.shape, input_array, output_array, {"normalize": normalize})
+        )
         # What does not fit as it is goes through the plan's own arrays.
         source, target = None, output_array
         if problem is None and input_array is not None:
@@ -90,10 +93,7 @@ class PipelinedTransform(Transform):
                 source = input_array
             else:
                 source = arrays.own(source_side)
-                try:
-                    source[...] = input_array
-                except (TypeError, ValueError) as error:
-                    problem = f"expected input_array to fit a local shape of {source_spec.shape}: {error}"
+                problem = copy_problem(source, input_array)
         if problem is not None:
             self._volume.refuse(problem)
         if source is None:
@@ -114,24 +114,6 @@ class PipelinedTransform(Transform):
         if target is not output_array:
             output_array[...] = target
         return output_array
-
-    def _problem(
-        self, input_array: ArrayLike | None, output_array: np.ndarray | None, unknown: dict[str, Any]
-    ) -> str | None:
-        """Say what is wrong with a call's arguments, or None."""
-        shape = self._volume.outputs[0].shape
-        if unknown:
-            return f"expected no option but normalize, received {sorted(unknown)}"
-        if masked := mask_problem(input_array=input_array, output_array=output_array):
-            return masked
-        if output_array is not None and not (
-            isinstance(output_array, np.ndarray) and output_array.shape == shape and output_array.flags.writeable
-        ):
-            return (
-                f"expected output_array to be a writeable array of local shape {shape}, "
-                f"received {type(output_array).__name__} of {np.shape(output_array)}"
-            )
-        return None
 
     def describe(self) -> str:
         """Say what was chosen and what it costs, as text."""

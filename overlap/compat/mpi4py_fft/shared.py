@@ -34,8 +34,25 @@ class Shared:
             comm.Set_attr(cls._key, found)
         return found
 
-    def runtime(self, workers: int, deadline_s: float | None) -> Runtime:
-        """Return the runtime for one plan more (collective)."""
+    def runtime(self, workers: int, deadline_s: float | None, problem: str | None) -> Runtime:
+        """Return the runtime for one plan more (collective).
+
+        Raises
+        ------
+        InputError
+            On all ranks, where one has a `problem` with its arguments, or another number of workers.
+        """
+        first = next(iter(self._runtimes.values()), None)
+        if first is None:
+            first = Runtime(self._comm, workers=workers, deadline_s=deadline_s)
+            try:
+                first.preflight(problem, threads=workers)
+            except BaseException:
+                first.close()
+                raise
+            self._runtimes[workers], self._plans[workers] = first, 1
+            return first
+        first.preflight(problem, threads=workers)
         if workers not in self._runtimes:
             self._runtimes[workers] = Runtime(self._comm, workers=workers, deadline_s=deadline_s)
         elif not self._plans[workers]:

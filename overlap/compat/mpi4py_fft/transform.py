@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...arrays import refuse_masks
-from ...errors import InputError
+from ...arrays import mask_problem
+from ...errors import InputError, formatted
+from ...freed import closed_error
+from ...runtime import Runtime
 from .libfft import Serial
 from .pencil import Pencil
 
@@ -25,6 +27,8 @@ class Transform:
         Exchanges between them, such as ``Transfer(...).forward``.
     pencil : sequence of Pencil
         The pencils of the input and of the result.
+    runtime : Runtime, optional
+        Of a plan's: what fails on one rank then fails on all. Not an argument of mpi4py-fft's.
 
     Attributes
     ----------
@@ -38,9 +42,11 @@ class Transform:
         xfftn: Iterable[Serial],
         transfer: Iterable[Callable[[np.ndarray, np.ndarray], None]],
         pencil: Iterable[Pencil],
+        runtime: Runtime | None = None,
     ) -> None:
         self._xfftn, self._transfer = tuple(xfftn), tuple(transfer)
         self._pencil: Sequence[Pencil] = tuple(pencil)
+        self._runtime, self._released = runtime, False
         if len(self._xfftn) != len(self._transfer) + 1 or len(self._pencil) != 2:
             raise InputError(
                 "expected one serial transform more than exchanges, and two pencils, received "
@@ -98,13 +104,27 @@ class Transform:
         Raises
         ------
         InputError
-            On this rank, when an array is masked.
+            When an argument is bad: on all ranks, if the transform is a plan's.
         """
-        refuse_masks(input_array=input_array, output_array=output_array)
-        if input_array is not None:
-            self.input_array[...] = input_array
+        if self._released:
+            raise closed_error("PFFT", "destroyed", False)
+        problem = arguments_problem(self.output_array.shape, input_array, output_array, options)
+        if self._runtime is None:
+            return self._transformed(problem, input_array, output_array, options)
+        with self._runtime.together("serial transforms"):
+            return self._transformed(problem, input_array, output_array, options)
+
+    def _transformed(
+        self, problem: str | None, input_array: Any, output_array: np.ndarray | None, options: Mapping[str, Any]
+    ) -> np.ndarray:
+        if problem is None and input_array is not None:
+            problem = copy_problem(self.input_array, input_array)
+        if problem is not None:
+            raise InputError(problem)
         for serial, exchange, following in zip(self._xfftn, self._transfer, self._xfftn[1:]):
             serial(**options)
+            if self._runtime is not None:
+                self._runtime.preflight()  # an exchange would wait for a rank that has failed
             exchange(serial.output_array, following.input_array)
         self._xfftn[-1](**options)
         if output_array is None:
@@ -117,4 +137,38 @@ class Transform:
         return f"{len(self._xfftn)} serial transform(s), with {len(self._transfer)} exchange(s) that nothing hides"
 
     def release(self) -> None:
-        """Nothing: it holds no resources."""
+        """Refuse calls from now on: the plan is destroyed, and with it the communicators of the exchanges."""
+        self._released = True
+
+
+def arguments_problem(
+    shape: tuple[int, ...], input_array: object, output_array: object, options: Mapping[str, Any]
+) -> str | None:
+    """Say what is wrong with a call's arguments, the result being of so many points here, or None."""
+    if masked := mask_problem(input_array=input_array, output_array=output_array):
+        return masked
+    try:
+        bool(options.get("normalize"))
+    except Exception as error:
+        return f"expected normalize to be a truth value, received one that fails: {formatted(error)[0]}"
+    if output_array is None or (
+        isinstance(output_array, np.ndarray)
+        and output_array.shape == shape
+        and output_array.dtype.kind in "iufc"
+        and output_array.flags.writeable
+    ):
+        return None
+    of = f" of {output_array.shape} and {output_array.dtype}" if isinstance(output_array, np.ndarray) else ""
+    return (
+        f"expected output_array to be a writeable array of numbers, of local shape {shape}, "
+        f"received {type(output_array).__name__}{of}"
+    )
+
+
+def copy_problem(own: np.ndarray, input_array: Any) -> str | None:
+    """Copy what a call is given to an array of the plan's own; say what is wrong with it, or None."""
+    try:
+        own[...] = input_array
+    except Exception as error:  # a user's object can raise anything
+        return f"expected input_array to fit a local shape of {own.shape}: {formatted(error)[0]}"
+    return None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
+from mpi4py import MPI
 
-from ....errors import InputError
+from ....arrays import part_of, together
+from ....errors import InputError, repr_of
+
+COMM = MPI.COMM_WORLD  # as in mpi4py-fft: a file is made before any array is known
 
 Domain = Sequence[Any]
 """For every axis of the arrays a pair of origin and length, or an array of coordinates."""
@@ -67,20 +72,29 @@ class FileBase:
             Write components of tensors as arrays of their own, ``u0``, ``u1``, ...
         others
             Without effect.
+
+        Raises
+        ------
+        InputError, RankError
+            On all ranks: bad arguments, or such that differ between ranks; what failed while writing.
         """
-        for name, entries in fields.items():
-            if not isinstance(name, str) or not isinstance(entries, tuple | list):
-                raise InputError(
-                    "expected fields to be a dict of names to lists of arrays, received "
-                    f"{name!r}: {type(entries).__name__}"
-                )
-            for entry in entries:
-                field, index = entry if isinstance(entry, tuple | list) else (entry, None)
+        with together(COMM) as agreed:
+            if not isinstance(step, Real) or not np.isfinite(step):
+                raise InputError(f"expected the number of a snapshot, received {repr_of(step):.200}")
+            found = []
+            for name, field, index in _entries(fields):
                 components = np.ndindex(field.global_shape[: field.rank]) if as_scalar else [()]
                 for component in components:
                     # Classes derived from `DistArray` may know their components by an integer alone.
                     where = component[0] if len(component) == 1 else component
-                    self._write(name + "".join(map(str, component)), field[where] if component else field, index, step)
+                    part = field[where] if component else field
+                    found.append((name + "".join(map(str, component)), part, _checked_index(part, index)))
+            agreed.update(
+                step=step,
+                fields=[(name, field.global_shape, field.dtype.str, repr(index)) for name, field, index in found],
+            )
+        for one in found:
+            self._write(*one, step)
 
     def read(self, u: Field, name: str, step: int = 0, **others: Any) -> None:
         """Fill a `DistArray` from a whole array in the file (collective)."""
@@ -102,4 +116,41 @@ class FileBase:
         raise NotImplementedError
 
     def _write(self, name: str, field: Field, index: Sequence[int | slice] | None, step: int) -> None:
+        """Write a field, or what an index of one entry for each of its axes gives of it."""
         raise NotImplementedError
+
+
+def _entries(fields: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, array and index of all that is to be written, or raise what is wrong with it."""
+    if not isinstance(fields, Mapping):
+        raise InputError(f"expected fields to be a dict of names to lists of arrays, received {repr_of(fields):.200}")
+    for name, entries in fields.items():
+        if not isinstance(name, str) or not isinstance(entries, tuple | list):
+            raise InputError(
+                "expected fields to be a dict of names to lists of arrays, received "
+                f"{repr_of(name):.200}: {type(entries).__name__}"
+            )
+        for entry in entries:
+            field, index = entry if isinstance(entry, tuple | list) and len(entry) == 2 else (entry, None)
+            if not isinstance(field, np.ndarray) or not hasattr(field, "local_slice"):
+                raise InputError(
+                    f"expected DistArrays, or pairs of one and a slice, received {repr_of(entry):.200} as {name!r}"
+                )
+            yield name, field, index
+
+
+def _checked_index(field: Field, index: Any) -> tuple[int | slice, ...] | None:
+    """Return an index of a field's axes, not counting the tensor's, as a tuple, or None."""
+    if index is None:
+        return None
+    try:
+        found = tuple(index)
+        wanted = (*(slice(None),) * field.rank, *found)
+        part_of(wanted, field.global_shape, field.local_slice())
+    except Exception:  # a user's object can raise anything
+        wanted = ()
+    if not any(isinstance(one, slice) for one in wanted):
+        raise InputError(
+            f"expected a slice of {field.dimensions} indices, not integers alone, received {repr_of(index):.200}"
+        )
+    return found

@@ -7,16 +7,14 @@ send it their parts. All ranks read for themselves. h5py is an extra.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ....arrays import part_of, parts_on_rank_0, together
-from ....errors import InputError
-from .file_base import Domain, Field, FileBase
-
-COMM = MPI.COMM_WORLD  # as in mpi4py-fft: a file is made before any array is known
+from ....errors import InputError, repr_of
+from .file_base import COMM, Domain, Field, FileBase
 
 
 class HDF5File(FileBase):
@@ -36,11 +34,18 @@ class HDF5File(FileBase):
 
     Raises
     ------
-    RankError
-        On all ranks, when the file cannot be opened, or is read or written in vain.
+    InputError, RankError
+        On all ranks: bad arguments, or such that differ between ranks; a file that cannot be opened, or is read or
+        written in vain.
     """
 
     def __init__(self, h5name: str, domain: Domain | None = None, mode: str = "a", **kw: Any) -> None:
+        with together(COMM) as agreed:
+            if not isinstance(h5name, str | PathLike):
+                raise InputError(f"expected a file's name, received {repr_of(h5name):.200}")
+            if mode not in ("a", "w", "r"):
+                raise InputError(f"expected mode to be 'a', 'w' or 'r', received {repr_of(mode):.200}")
+            agreed.update(h5name=fspath(h5name), domain=_lengths(domain), mode=mode, options=sorted(kw))
         super().__init__(h5name, domain)
         self.open(mode, **kw)
         self.close()
@@ -85,8 +90,6 @@ class HDF5File(FileBase):
     def _write(self, name: str, field: Field, index: Sequence[int | slice] | None, step: int) -> None:
         rank = field.rank
         wanted = (slice(None),) * rank + ((slice(None),) * field.dimensions if index is None else tuple(index))
-        if len(wanted) != field.v.ndim or not any(isinstance(one, slice) for one in wanted):
-            raise InputError(f"expected a slice of {field.dimensions} indices, not integers alone, received {index!r}")
         shape, here, there = part_of(wanted, field.global_shape, field.local_slice())
         values = field.v[np.ix_(*here)].reshape([len(one) for one in there])
         box = tuple(slice(int(one[0]), int(one[-1]) + 1) if len(one) else slice(0, 0) for one in there)
@@ -121,3 +124,18 @@ class HDF5File(FileBase):
             if where not in group:
                 group[where] = np.squeeze(one) if isinstance(one, np.ndarray) else np.array(one, float)
         return self.f.require_dataset(path, shape=tuple(shape), dtype=field.v.dtype, exact=True)
+
+
+def _lengths(domain: Any) -> list[int] | None:
+    """Return how many numbers there are for each axis of a domain, or raise what is wrong with it."""
+    try:
+        axes = None if domain is None else [np.asarray(one, float) for one in domain]
+        good = axes is None or (len(axes) > 0 and all(one.size > 1 and np.isfinite(one).all() for one in axes))
+    except Exception:  # a user's object can raise anything
+        good = False
+    if not good:
+        raise InputError(
+            "expected domain to have a pair of origin and length, or an array of coordinates, for each axis, received "
+            f"{repr_of(domain):.200}"
+        )
+    return None if axes is None else [one.size for one in axes]
