@@ -40,6 +40,9 @@ from . import files
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
 _DIGEST_NBYTES = 32  # of SHA-256
 
+Compilation = tuple[Any, Callable[..., Any]]
+"""What an intrinsic gives numba: its signature, and what writes its code."""
+
 intrinsic: Any = _intrinsic  # whose type has one argument more than compiled code gives: the context of typing
 
 

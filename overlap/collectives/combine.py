@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import carray, types
-from numba.extending import intrinsic, overload, register_jitable
+from numba.core.base import BaseContext
+from numba.core.typing import Context, Signature
+from numba.extending import overload, register_jitable
 from numba.np.numpy_support import from_dtype
 
-from ..compiled import njit
+from ..compiled import Compilation, intrinsic, njit
+
+Function = Callable[[Any, Any], Any]
+"""What combines two values."""
 
 
 class Op(enum.IntEnum):
@@ -45,23 +51,23 @@ class Op(enum.IntEnum):
 SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR, MAXLOC, MINLOC = (int(op) for op in Op)
 
 
-def _land(a, b):
+def _land(a: Any, b: Any) -> Any:
     return (a != 0) & (b != 0)
 
 
-def _lor(a, b):
+def _lor(a: Any, b: Any) -> Any:
     return (a != 0) | (b != 0)
 
 
-def _lxor(a, b):
+def _lxor(a: Any, b: Any) -> Any:
     return (a != 0) != (b != 0)
 
 
-def _min(a, b):
+def _min(a: Any, b: Any) -> Any:
     return b if b < a else a
 
 
-def _max(a, b):
+def _max(a: Any, b: Any) -> Any:
     return b if b > a else a
 
 
@@ -71,7 +77,7 @@ _ARITHMETIC = {SUM: operator.add, PROD: operator.mul}
 _ORDER = {MIN: _min, MAX: _max}
 _LOGICAL = {LAND: _land, LOR: _lor, LXOR: _lxor}
 _BITWISE = {BAND: operator.and_, BOR: operator.or_, BXOR: operator.xor}
-_OF_KIND: dict[str, dict[int, Callable[..., Any]]] = {
+_OF_KIND: dict[str, dict[int, Function]] = {
     "b": _ORDER | _LOGICAL | _BITWISE,
     "i": _ARITHMETIC | _ORDER | _LOGICAL | _BITWISE,
     "u": _ARITHMETIC | _ORDER | _LOGICAL | _BITWISE,
@@ -104,7 +110,7 @@ def operations_of(code: int) -> tuple[Op, ...]:
     return tuple(map(Op, _functions_of(code)))
 
 
-def _functions_of(code):
+def _functions_of(code: int) -> dict[int, Function]:
     dtype = DTYPES[code]
     if dtype.names:
         return {MAXLOC: _maxloc(*dtype.names), MINLOC: _minloc(*dtype.names)}
@@ -112,28 +118,34 @@ def _functions_of(code):
 
 
 @intrinsic(prefer_literal=True)
-def _typed(typingctx, address, code):
+def _typed(typingctx: Context, address: types.Type, code: types.Literal) -> Compilation:
     """Take an address as a pointer to items of a type."""
     kind = types.CPointer(from_dtype(DTYPES[code.literal_value]))
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return builder.inttoptr(arguments[0], context.get_value_type(kind))
 
     return kind(types.int64, code), codegen
 
 
-def _apply(code, op, first, second):
+def _apply(code: int, op: int, first: Any, second: Any) -> Any:
     raise NotImplementedError
 
 
 @overload(_apply, prefer_literal=True)
-def _applied(code, op, first, second):
+def _applied(code: Any, op: Any, first: Any, second: Any) -> Callable[..., Any]:
     function = register_jitable(_functions_of(code.literal_value)[op.literal_value])
-    return lambda code, op, first, second: function(first, second)
+
+    def apply(code: Any, op: Any, first: Any, second: Any) -> Any:  # numba compares signatures
+        return function(first, second)
+
+    return apply
 
 
 @njit
-def _kernel(target, first, second, count, code, op):
+def _kernel(target: int, first: int, second: int, count: int, code: int, op: int) -> None:
     """``target = first op second`` for so many items at three addresses; the first two may be the same."""
     out = carray(_typed(target, code), count)
     b = carray(_typed(second, code), count)
@@ -160,8 +172,8 @@ def prepare(code: int, op: int) -> None:
         KERNELS[number] = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
 
 
-def _maxloc(value, index):
-    def run(a, b):
+def _maxloc(value: str, index: str) -> Function:
+    def run(a: Any, b: Any) -> Any:
         if b[value] > a[value] or (b[value] == a[value] and b[index] < a[index]):
             return b
         return a
@@ -169,8 +181,8 @@ def _maxloc(value, index):
     return run
 
 
-def _minloc(value, index):
-    def run(a, b):
+def _minloc(value: str, index: str) -> Function:
+    def run(a: Any, b: Any) -> Any:
         if b[value] < a[value] or (b[value] == a[value] and b[index] < a[index]):
             return b
         return a

@@ -6,13 +6,17 @@ object, which the caller of the compiled code holds.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core.base import BaseContext
+from numba.core.datamodel import DataModelManager
+from numba.core.pythonapi import _UnboxContext
+from numba.core.typing import Context, Signature
 from numba.extending import (
     NativeValue,
-    intrinsic,
     models,
     overload_method,
     register_model,
@@ -20,7 +24,7 @@ from numba.extending import (
     unbox,
 )
 
-from ..compiled import source_digest
+from ..compiled import Compilation, intrinsic, source_digest
 from . import buffers
 from .collectives import Collectives
 from .combine import SUM
@@ -47,12 +51,12 @@ def _type_of(value: Collectives, context: Any) -> CollectivesType:
 
 @register_model(CollectivesType)
 class _Model(models.PrimitiveModel):
-    def __init__(self, manager, kind):
+    def __init__(self, manager: DataModelManager, kind: CollectivesType) -> None:
         super().__init__(manager, kind, ir.IntType(64))
 
 
 @unbox(CollectivesType)
-def _unbox(kind, instance, context):
+def _unbox(kind: CollectivesType, instance: ir.Value, context: _UnboxContext) -> NativeValue:
     number = context.pyapi.object_getattr_string(instance, "_address")
     address = context.pyapi.long_as_longlong(number)
     context.pyapi.decref(number)
@@ -60,50 +64,77 @@ def _unbox(kind, instance, context):
 
 
 @intrinsic
-def _address(typingctx, instance):
-    def codegen(context, builder, signature, arguments):
+def _address(typingctx: Context, instance: CollectivesType) -> Compilation:
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return arguments[0]
 
     return types.int64(instance), codegen
 
 
+# numba compares the signature of each method with that of what it compiles.
+
+
 @overload_method(CollectivesType, "Barrier")
-def _barrier(self):
-    return lambda self: buffers.Barrier(_address(self))
+def _barrier(self: Any) -> Callable[..., None]:
+    def run(self: Any) -> None:
+        buffers.Barrier(_address(self))
+
+    return run
 
 
 @overload_method(CollectivesType, "Bcast")
-def _bcast(self, buf, root=0):
-    return lambda self, buf, root=0: buffers.Bcast(_address(self), buf, root)
+def _bcast(self: Any, buf: Any, root: Any = 0) -> Callable[..., None]:
+    def run(self: Any, buf: Any, root: Any = 0) -> None:
+        buffers.Bcast(_address(self), buf, root)
+
+    return run
 
 
 @overload_method(CollectivesType, "Scatter")
-def _scatter(self, sendbuf, recvbuf, root=0):
-    return lambda self, sendbuf, recvbuf, root=0: buffers.Scatter(_address(self), sendbuf, recvbuf, root)
+def _scatter(self: Any, sendbuf: Any, recvbuf: Any, root: Any = 0) -> Callable[..., None]:
+    def run(self: Any, sendbuf: Any, recvbuf: Any, root: Any = 0) -> None:
+        buffers.Scatter(_address(self), sendbuf, recvbuf, root)
+
+    return run
 
 
 @overload_method(CollectivesType, "Gather")
-def _gather(self, sendbuf, recvbuf, root=0):
-    return lambda self, sendbuf, recvbuf, root=0: buffers.Gather(_address(self), sendbuf, recvbuf, root)
+def _gather(self: Any, sendbuf: Any, recvbuf: Any, root: Any = 0) -> Callable[..., None]:
+    def run(self: Any, sendbuf: Any, recvbuf: Any, root: Any = 0) -> None:
+        buffers.Gather(_address(self), sendbuf, recvbuf, root)
+
+    return run
 
 
 @overload_method(CollectivesType, "Allgather")
-def _allgather(self, sendbuf, recvbuf):
-    return lambda self, sendbuf, recvbuf: buffers.Allgather(_address(self), sendbuf, recvbuf)
+def _allgather(self: Any, sendbuf: Any, recvbuf: Any) -> Callable[..., None]:
+    def run(self: Any, sendbuf: Any, recvbuf: Any) -> None:
+        buffers.Allgather(_address(self), sendbuf, recvbuf)
+
+    return run
 
 
 @overload_method(CollectivesType, "Reduce")
-def _reduce(self, sendbuf, recvbuf, op=SUM, root=0):
-    return lambda self, sendbuf, recvbuf, op=SUM, root=0: buffers.Reduce(
-        _address(self), sendbuf, recvbuf, int(op), root
-    )
+def _reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Any = SUM, root: Any = 0) -> Callable[..., None]:
+    def run(self: Any, sendbuf: Any, recvbuf: Any, op: Any = SUM, root: Any = 0) -> None:
+        buffers.Reduce(_address(self), sendbuf, recvbuf, int(op), root)
+
+    return run
 
 
 @overload_method(CollectivesType, "Allreduce")
-def _allreduce_arrays(self, sendbuf, recvbuf, op=SUM):
-    return lambda self, sendbuf, recvbuf, op=SUM: buffers.Allreduce(_address(self), sendbuf, recvbuf, int(op))
+def _allreduce_arrays(self: Any, sendbuf: Any, recvbuf: Any, op: Any = SUM) -> Callable[..., None]:
+    def run(self: Any, sendbuf: Any, recvbuf: Any, op: Any = SUM) -> None:
+        buffers.Allreduce(_address(self), sendbuf, recvbuf, int(op))
+
+    return run
 
 
 @overload_method(CollectivesType, "allreduce")
-def _allreduce(self, value, op=SUM):
-    return lambda self, value, op=SUM: buffers.allreduce(_address(self), value, int(op))
+def _allreduce(self: Any, value: Any, op: Any = SUM) -> Callable[..., Any]:
+    def run(self: Any, value: Any, op: Any = SUM) -> Any:
+        return buffers.allreduce(_address(self), value, int(op))
+
+    return run

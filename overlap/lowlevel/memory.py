@@ -9,12 +9,17 @@ the kind: a flag stands between its writer and every reader.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from llvmlite import ir
 from numba import carray as carray  # for those that import memory from here
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing import Context, Signature
 
-from ..compiled import intrinsic, njit
+from ..compiled import Compilation, intrinsic, njit
 
 _MONOTONIC = 1  # of clock_gettime
 _WORD = ir.IntType(64)
@@ -27,25 +32,37 @@ usleep = types.ExternalFunction("usleep", types.int32(types.int32))
 clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 
 
-def _pointer(builder, address, pointee):
+class Words(Protocol):
+    """Words at an address: in compiled code a pointer, without a length."""
+
+    def __getitem__(self, place: int, /) -> int: ...
+
+    def __setitem__(self, place: int, value: int, /) -> None: ...
+
+
+def _pointer(builder: ir.IRBuilder, address: ir.Value, pointee: ir.Type) -> ir.Value:
     return builder.inttoptr(address, ir.PointerType(pointee))
 
 
 @intrinsic
-def load_acquire(typingctx, address):
+def load_acquire(typingctx: Context, address: types.Type) -> Compilation:
     """Read the word at an address; what follows in the program is done after it."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return builder.load_atomic(_pointer(builder, arguments[0], _WORD), "acquire", 8)
 
     return types.int64(types.int64), codegen
 
 
 @intrinsic
-def store_release(typingctx, address, value):
+def store_release(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
     """Store a word; whoever reads it by `load_acquire` sees everything that was stored before it."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         builder.store_atomic(arguments[1], _pointer(builder, arguments[0], _WORD), "release", 8)
         return context.get_dummy_value()
 
@@ -53,10 +70,12 @@ def store_release(typingctx, address, value):
 
 
 @intrinsic
-def pause(typingctx):
+def pause(typingctx: Context) -> Compilation:
     """Tell the processor that this is a loop that waits."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         name, values = {
             "x86_64": ("llvm.x86.sse2.pause", ()),
             "aarch64": ("llvm.aarch64.hint", (ir.Constant(ir.IntType(32), 1),)),
@@ -70,25 +89,35 @@ def pause(typingctx):
 
 
 @intrinsic
-def call_python(typingctx, function, first, second, failed, mark, other_mark):
+def call_python(
+    typingctx: Context,
+    function: types.Type,
+    first: types.Type,
+    second: types.Type,
+    failed: types.Type,
+    mark: types.Type,
+    other_mark: types.Type,
+) -> Compilation:
     """Call a Python function at an address (its `id`) with two integers.
 
     What it raises, or a signal handler before its first line, is raised here. Before, 1 is stored at both marks, by a
     release, and the function is called once more, with `failed` in place of the first integer.
     """
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         python = context.get_python_api(builder)
         gil = python.gil_ensure()
         error = [cgutils.alloca_once(builder, python.pyobj) for _ in range(3)]
 
-        def keep(name, kind, values):  # the error that is raised
+        def keep(name: str, kind: ir.Type, values: Sequence[ir.Value]) -> None:  # the error that is raised
             builder.call(
                 cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), (kind,) * 3), name),
                 values,
             )
 
-        def call(number):
+        def call(number: ir.Value) -> ir.Value:
             integers = [python.long_from_longlong(value) for value in (number, arguments[2])]
             result = python.call_function_objargs(builder.inttoptr(arguments[0], python.pyobj), integers)
             for value in integers:
@@ -115,10 +144,12 @@ def call_python(typingctx, function, first, second, failed, mark, other_mark):
 
 
 @intrinsic
-def copy(typingctx, target, source, nbytes):
+def copy(typingctx: Context, target: types.Type, source: types.Type, nbytes: types.Type) -> Compilation:
     """Copy bytes from address to address; they do not overlap."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         byte = ir.IntType(8)
         cgutils.raw_memcpy(builder, *(_pointer(builder, address, byte) for address in arguments[:2]), arguments[2], 1)
         return context.get_dummy_value()
@@ -127,10 +158,12 @@ def copy(typingctx, target, source, nbytes):
 
 
 @intrinsic
-def store(typingctx, address, value):
+def store(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
     """Store a scalar."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         data = context.data_model_manager[signature.args[1]].as_data(builder, arguments[1])
         builder.store(data, _pointer(builder, arguments[0], data.type), align=8)
         return context.get_dummy_value()
@@ -139,10 +172,12 @@ def store(typingctx, address, value):
 
 
 @intrinsic
-def load(typingctx, address, like):
+def load(typingctx: Context, address: types.Type, like: types.Type) -> Compilation:
     """Load a scalar of the type of `like`."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         model = context.data_model_manager[signature.args[1]]
         data = builder.load(_pointer(builder, arguments[0], model.get_data_type()), align=8)
         return model.from_data(builder, data)
@@ -151,23 +186,27 @@ def load(typingctx, address, like):
 
 
 @intrinsic
-def words(typingctx, address):
+def words(typingctx: Context, address: types.Type) -> Compilation:
     """Take the words at an address, as a pointer."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return _pointer(builder, arguments[0], _WORD)
 
     return types.CPointer(types.int64)(types.int64), codegen
 
 
 @intrinsic
-def address_of(typingctx, array):
+def address_of(typingctx: Context, array: types.Type) -> Compilation:
     """Address of an array's first item.
 
     Nothing counts a reference to the array meanwhile, which costs as much as a flag.
     """
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         content = context.make_array(signature.args[0])(context, builder, arguments[0])
         return builder.ptrtoint(content.data, _WORD)
 
@@ -175,10 +214,19 @@ def address_of(typingctx, array):
 
 
 @intrinsic
-def call_kernel(typingctx, function, target, first, second, count):
+def call_kernel(
+    typingctx: Context,
+    function: types.Type,
+    target: types.Type,
+    first: types.Type,
+    second: types.Type,
+    count: types.Type,
+) -> Compilation:
     """Call a kernel of `combine` at an address."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         kind = ir.FunctionType(ir.VoidType(), (_WORD,) * 6)
         unused = ir.Constant(_WORD, 0)
         builder.call(_pointer(builder, arguments[0], kind), (*arguments[1:], unused, unused))
@@ -188,14 +236,16 @@ def call_kernel(typingctx, function, target, first, second, count):
 
 
 @intrinsic
-def call_mpi(typingctx, function, words):
+def call_mpi(typingctx: Context, function: types.Type, words: types.Type) -> Compilation:
     """Call a function of the MPI library at an address, with a tuple of words: numbers, addresses and handles.
 
     It gives its error code. A function sees no more of words, and of each word, than it takes: so a handle may be an
     integer or a pointer.
     """
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         address, given = arguments
         kind = ir.FunctionType(ir.IntType(32), (_WORD,) * len(words))
         values = [
@@ -208,10 +258,12 @@ def call_mpi(typingctx, function, words):
 
 
 @intrinsic
-def load_int(typingctx, address):
+def load_int(typingctx: Context, address: types.Type) -> Compilation:
     """Read the int of C at an address."""
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         number = ir.IntType(32)
         return builder.sext(builder.load(_pointer(builder, arguments[0], number), align=4), _WORD)
 
@@ -219,8 +271,8 @@ def load_int(typingctx, address):
 
 
 @njit
-def clock_ns(place):
+def clock_ns(place: int) -> int:
     """Read the time of a clock that only goes forward; `place` is memory for two words."""
     clock_gettime(_MONOTONIC, place)
-    time = words(place)
+    time: Words = words(place)
     return time[0] * 1_000_000_000 + time[1]
