@@ -11,11 +11,18 @@ from __future__ import annotations
 import marshal
 import zlib
 from array import array
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import cache
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
 from .operations import Operation, Start
+from .signatures import Ranks
+
+Shared = tuple[Any, ...]
+Issued = dict[Ranks, list[Shared]]
 
 _WORD = (1 << 64) - 1
 
@@ -26,7 +33,7 @@ def weight(rank: int, size: int) -> int:
     return (_mixed(rank + 1, size) - _mixed(rank, size)) & _WORD
 
 
-def _mixed(number, size):
+def _mixed(number: int, size: int) -> int:
     """Return a number's bits, well mixed (the finaliser of splitmix64); 0 at both ends."""
     if number in (0, size):
         return 0
@@ -34,6 +41,19 @@ def _mixed(number, size):
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
     return number ^ (number >> 31)
+
+
+class Waits(Protocol):
+    """What is asked of a way to wait."""
+
+    def wait(self, request: MPI.Request, label: str) -> None:
+        """Wait for a request."""
+
+    def reduced(self, comm: MPI.Intracomm, values: array[int], op: MPI.Op) -> None:
+        """Reduce an array over all ranks, in place."""
+
+    def watched(self, label: str) -> AbstractContextManager[None]:
+        """Have the watchdog watch what is done meanwhile."""
 
 
 class Agreements:
@@ -57,15 +77,15 @@ class Agreements:
         What the ranks of each communicator must share, operation by operation, since the last agreement.
     """
 
-    def __init__(self, control, waiting):
+    def __init__(self, control: MPI.Intracomm, waiting: Waits) -> None:
         self.unmatched = 0
         self.messages = self._messages = False
         self.waiting = waiting
         self._control = control
-        self.issued = {}
-        self._under_way = None
+        self.issued: Issued = {}
+        self._under_way: tuple[MPI.Request, array[int], Issued] | None = None
 
-    def note(self, operation):
+    def note(self, operation: Operation) -> None:
         """Note that an operation has been issued."""
         try:
             shared = operation.shared()
@@ -80,21 +100,21 @@ class Agreements:
             issued = self.issued[operation.comm] = []
         issued.append(shared)
 
-    def start(self, failed):
+    def start(self, failed: bool) -> None:
         """Begin to tell the others; `ended` has the answer."""
         sums = self.summands(failed)
         request = self._control.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
         self._under_way = request, sums, self.issued
         self.issued = {}
 
-    def summands(self, failed):
+    def summands(self, failed: bool) -> array[int]:
         """Collect what this rank has to tell since the last time."""
         checksum = 0
         for comm, shared in self.issued.items():
             checksum += comm.weight * _crc(shared, comm.number)
         return array("Q", (failed, checksum & _WORD, self._messages))
 
-    def ended(self):
+    def ended(self) -> str | None:
         """Return the last agreement that was started; None if all is well, or none is under way.
 
         Returns
@@ -111,20 +131,20 @@ class Agreements:
         self.messages = bool(sums[2])
         return self.judged(sums, issued)
 
-    def at_once(self, failed):
+    def at_once(self, failed: bool) -> str | None:
         """Tell the others and wait for the answer: as of `ended`."""
         sums = self.summands(failed)
         self.waiting.reduced(self._control, sums, MPI.SUM)
         issued, self.issued = self.issued, {}
         return self.judged(sums, issued)
 
-    def judged(self, sums, issued):
+    def judged(self, sums: array[int], issued: Issued) -> str | None:
         """Return what all ranks have told: as of `ended`."""
         if sums[1]:
             return self._difference(issued)
         return "" if sums[0] else None
 
-    def same(self, well, item, learned):
+    def same(self, well: bool, item: object, learned: object) -> str | None:
         """While learning: are all ranks well, and about to do the same?
 
         Returns
@@ -154,13 +174,13 @@ class Agreements:
             found = self._control.allgather(text if shared is None else f"{text} {_terms(shared)}")
         return _different(found)
 
-    def sum(self, values):
+    def sum(self, values: Iterable[int]) -> array[int]:
         """Start sums over the ranks of a few integers, modulo 2**64."""
         sums = array("Q", [int(value) & _WORD for value in values])
         self.waiting.reduced(self._control, sums, MPI.SUM)
         return sums
 
-    def _difference(self, issued):
+    def _difference(self, issued: Issued) -> str:
         """Find the first operation that differs between the ranks of a communicator."""
         with self.waiting.watched("the report of what differs between the ranks"):
             everyone = self._control.Get_group()
@@ -180,7 +200,7 @@ class Agreements:
         return _different(())
 
 
-def _first_of(comm, group):
+def _first_of(comm: MPI.Comm, group: MPI.Group) -> int:
     """Return the place of a communicator's first rank in a group: tells the communicators of a split apart."""
     own = comm.Get_group()
     (first,) = own.Translate_ranks([0], group)
@@ -188,17 +208,17 @@ def _first_of(comm, group):
     return first
 
 
-def _crc(shared, number):
+def _crc(shared: list[Shared] | Shared | None, number: int) -> int:
     return zlib.crc32(marshal.dumps(shared, 2), number + 1) if shared is not None else 0
 
 
-def _terms(shared):
+def _terms(shared: Shared) -> str:
     """Tell what ranks must share, for messages."""
     names = ("type", "bytes", "root", "op")
     return "(" + ", ".join(f"{name}={value}" for name, value in zip(names, shared[1:]) if value is not None) + ")"
 
 
-def _different(texts, ranks=None, where=""):
+def _different(texts: Iterable[str], ranks: Iterable[int] | None = None, where: str = "") -> str:
     texts = list(texts)
     listed = ", ".join(f"{text} (rank {rank})" for rank, text in zip(ranks or range(len(texts)), texts))
     return (

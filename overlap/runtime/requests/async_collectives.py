@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from mpi4py import MPI
@@ -121,7 +121,7 @@ class AsyncCollectives:
         await self.Allreduce(send, result, op)
         return result[0]
 
-    def _root(self, root):
+    def _root(self, root: SupportsIndex) -> int:
         root = index(root)
         if not 0 <= root < self.size:
             raise ValueError(f"expected a root from 0 to {self.size - 1}, received {root}")
@@ -133,7 +133,7 @@ def making(max_nbytes: int) -> Callable[..., AsyncCollectives]:
     return lambda source, number, wrap, owned: AsyncCollectives(source, number, max_nbytes)
 
 
-def _array(array, written=False):
+def _array(array: Any, written: bool = False) -> np.ndarray:
     """Make an array that compiled code can take as it is."""
     if type(array) is not np.ndarray:
         raise TypeError(f"expected a numpy array, received an object of {type(array).__name__}")
@@ -146,16 +146,17 @@ def _array(array, written=False):
     return array
 
 
-def _alike(long, short, times):
+def _alike(long: np.ndarray, short: np.ndarray, times: int) -> None:
     """One array is so many times as long as the other, and of the same type."""
     if long.dtype != short.dtype or long.size != times * short.size:
         raise ValueError(f"expected {times * short.size} items of {short.dtype}, received {long.size} of {long.dtype}")
 
 
-def _operation(array, op):
+def _operation(array: np.ndarray, op: Op | int | MPI.Op) -> MPI.Op:
     """Return the operation as MPI spells it; there must be one for the array's type."""
-    number = operation_number(op)
-    possible = operations_of(code_of(array.dtype))
+    number, code = operation_number(op), code_of(array.dtype)
+    assert code is not None  # of what `_array` lets pass
+    possible = operations_of(code)
     if number not in possible:
         raise ValueError(
             f"expected an operation for {array.dtype} ({', '.join(one.name for one in possible)}), received {op}"

@@ -7,7 +7,12 @@ one, could not be drained, so it fails as soon as it shows, whether anything els
 
 from __future__ import annotations
 
-from .operations import Operation, Pending, Start
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from .operations import Operation, Pending, Request, Start
+
+Run = TypeVar("Run")  # what a slot keeps of a slice
 
 
 class Recorded:
@@ -20,14 +25,14 @@ class Recorded:
         worker that has slot 0, read by whoever knows (`Slot.known`) that it has ended.
     """
 
-    def __init__(self):
-        self.requests = []
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
 
-    def skeleton(self):
+    def skeleton(self) -> Callable[[object, object], Coroutine[Any, Any, None]]:
         """Make a skeleton that awaits the same, on buffers of its own."""
         requests = self.requests
 
-        async def skeleton(key, resources):
+        async def skeleton(key: object, resources: object) -> None:
             started = []
             for request in requests:
                 if isinstance(request, Start):
@@ -39,13 +44,13 @@ class Recorded:
 
         return skeleton
 
-    def problem(self, run, position, request):
+    def problem(self, run: object, position: int, request: Request | None) -> Exception | None:
         """Why a slice must not await `request` at this position, or (None) end there; None if it may."""
         requests = self.requests
         expected = requests[position] if position < len(requests) else None
         if request is expected:
             return None
-        if type(request) is type(expected):
+        if request is not None and expected is not None and type(request) is type(expected):
             try:
                 if _alike(expected, request):
                     return None
@@ -57,22 +62,22 @@ class Recorded:
             f"{_described(request)}; such a program needs skeleton="
         )
 
-    def problems(self, unchecked):
+    def problems(self, unchecked: Iterable[tuple[Run, int, Request | None]]) -> list[tuple[Run, Exception]]:
         """Say what is wrong with a slot's early awaits, as a list of (run, error)."""
         found = ((run, self.problem(run, position, request)) for run, position, request in unchecked)
         return [(run, error) for run, error in found if error is not None]
 
 
-def _alike(expected, request):
+def _alike(expected: Request, request: Request) -> bool:
     """Whether two requests of the same type are the same."""
-    if isinstance(request, Start):
+    if isinstance(expected, Start) and isinstance(request, Start):
         return expected.operation.alike(request.operation)
-    if isinstance(request, Pending):
+    if isinstance(expected, Pending) and isinstance(request, Pending):
         return expected.number == request.number
-    return not isinstance(request, Operation) or expected.alike(request)
+    return not (isinstance(expected, Operation) and isinstance(request, Operation)) or expected.alike(request)
 
 
-def _described(request):
+def _described(request: Request | None) -> str:
     if request is None:
         return "the end of the slice"
     if isinstance(request, Start):

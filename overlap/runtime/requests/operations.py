@@ -132,7 +132,7 @@ class Collective(Operation):
         getattr(self.comm.made_by, self.name)(*self.args)
 
 
-def _copied(argument):
+def _copied(argument: Any) -> Any:
     """Copy the arrays inside an mpi4py buffer argument; leave counts, types and ranks alone."""
     if isinstance(argument, np.ndarray):
         return np.array(argument)
@@ -255,7 +255,7 @@ class Persistent(Operation):
         return f"{self.name}_init on communicator {self.comm.number}"
 
 
-def _started(request):
+def _started(request: MPI.Prequest) -> MPI.Prequest:
     request.Start()
     return request
 

@@ -243,16 +243,16 @@ class AsyncComm(Uncopied):
         return request
 
 
-def _awaitable(name):
-    def method(self, *args, **kwargs):
+def _awaitable(name: str) -> tuple[str, Callable[..., Any]]:
+    def method(self: AsyncComm, *args: Any, **kwargs: Any) -> Operation:
         return Operation(self, name, args, kwargs)
 
     method.__doc__ = f"Awaitable `MPI.Comm.{name}`, same arguments."
     return name, method
 
 
-def _startable(name):
-    def method(self, *args, **kwargs):
+def _startable(name: str) -> tuple[str, Callable[..., Any]]:
+    def method(self: AsyncComm, *args: Any, **kwargs: Any) -> Start:
         return Start(Operation(self, name, args, kwargs))
 
     method.__doc__ = (
@@ -261,8 +261,8 @@ def _startable(name):
     return "I" + name.lower(), method
 
 
-def _keepable(name):
-    def method(self, *args, **kwargs):
+def _keepable(name: str) -> tuple[str, Callable[..., Any]]:
+    def method(self: AsyncComm, *args: Any, **kwargs: Any) -> Persistent:
         return self._kept(name, args, kwargs)
 
     method.__doc__ = (

@@ -10,8 +10,9 @@ way, it says less. So a right program never fails by it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -23,7 +24,7 @@ _ROOTED = (*_EXCHANGE, "root")
 _REDUCTION = (*_EXCHANGE, "op")
 
 # Every awaitable call with the names of its arguments, in mpi4py's order.
-PARAMETERS = {
+PARAMETERS: dict[str, tuple[str, ...]] = {
     "Barrier": (),
     "Bcast": ("buf", "root"),
     "Gather": _ROOTED,
@@ -90,20 +91,48 @@ _ONE_BLOCK = frozenset(("Gather", "Scatter"))  # what all ranks share is the siz
 _RECEIVED = frozenset(("Allgather", "Alltoall", "Allreduce"))
 _OWN = frozenset(name for name in PARAMETERS if name.startswith(("Neighbor", "Send", "Ssend", "Recv")))
 # Of these, no more than the name is shared; of those that are a rank's own, not even that.
-_BY_NAME: dict[str, tuple | None] = {
+_BY_NAME: dict[str, tuple[Any, ...] | None] = {
     name: (name,) for name in ("Barrier", "Allgatherv", "Alltoallv", "Alltoallw")
 } | dict.fromkeys(_OWN)
 _TYPE_NAMES: dict[np.dtype, str] = {}
 
 
-def arguments(operation) -> dict:
+class Ranks(Protocol):
+    """What is asked of an operation's communicator."""
+
+    number: int
+    rank: int
+    size: int
+    weight: int
+
+    @property
+    def source(self) -> MPI.Comm:
+        """The mpi4py communicator of the same ranks."""
+
+
+class Call(Protocol):
+    """What is asked of an operation: an MPI call, not yet made."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def comm(self) -> Ranks:
+        """Its communicator."""
+
+    def terms(self) -> tuple[Any, ...]:
+        """As of `terms`."""
+
+
+def arguments(operation: Call) -> dict[str, Any]:
     """All arguments by name, with mpi4py's defaults."""
     names = PARAMETERS[operation.name]
     given = dict(zip(names, operation.args)) | operation.kwargs
     return {name: given[name] if name in given else _DEFAULTS.get(name) for name in names}
 
 
-def terms(operation) -> tuple:
+def terms(operation: Call) -> tuple[Any, ...]:
     """Tell what all slices must have in common: ``(name, communicator, (argument, value), ...)``.
 
     Raises
@@ -111,7 +140,7 @@ def terms(operation) -> tuple:
     TypeError, ValueError
         An argument is none that MPI could take; not every such argument is found.
     """
-    found = [operation.name, operation.comm.number]
+    found: list[Any] = [operation.name, operation.comm.number]
     for name, value in arguments(operation).items():
         if name in _BUFFERS:
             value = _layout(value)
@@ -126,7 +155,7 @@ def terms(operation) -> tuple:
     return tuple(found)
 
 
-def described(operation) -> str:
+def described(operation: Call) -> str:
     """Show an operation with its terms, for messages."""
     try:
         name, number, *found = operation.terms()
@@ -136,7 +165,7 @@ def described(operation) -> str:
     return f"{name}({inside}) on communicator {number}"
 
 
-def alike(one, other) -> bool:
+def alike(one: Call, other: Call) -> bool:
     """Whether two operations have the same terms; quick where they are spelled alike.
 
     Raises
@@ -167,7 +196,7 @@ def alike(one, other) -> bool:
     return one.terms() == other.terms()
 
 
-def shared(operation: Any) -> tuple[Any, ...] | None:
+def shared(operation: Call) -> tuple[Any, ...] | None:
     """Tell what all ranks must have in common besides the communicator; None if that is nothing.
 
     Arguments that cannot be read have nothing in common with those of other ranks, which are told what is wrong.
@@ -187,7 +216,7 @@ def shared(operation: Any) -> tuple[Any, ...] | None:
         return name, formatted(error)[0]
 
 
-def problem(operation: Any) -> str | None:
+def problem(operation: Call) -> str | None:
     """Return why MPI would refuse the call on this rank, as text, or None; not everything that is wrong is found.
 
     While a program is learned nothing else tells what a slice that fails would have awaited: other ranks would be in
@@ -221,7 +250,7 @@ def problem(operation: Any) -> str | None:
     return None
 
 
-def sent(operation) -> int:
+def sent(operation: Call) -> int:
     """Messages sent less messages awaited, of a point-to-point operation; 0 for any other."""
     if operation.name not in _OWN or operation.name.startswith("Neighbor"):
         return 0
@@ -231,24 +260,24 @@ def sent(operation) -> int:
     )
 
 
-def has_nobody(operation) -> bool:
+def has_nobody(operation: Call) -> bool:
     """Whether its only peer is `MPI.PROC_NULL`: nothing is sent or received."""
     given = arguments(operation)
     peers = [given[name] for name in ("dest", "source") if name in given]
     return bool(peers) and all(peer == MPI.PROC_NULL for peer in peers)
 
 
-def is_receive(operation) -> bool:
+def is_receive(operation: Call) -> bool:
     """Whether the operation waits for one message and sends none: it can be cancelled."""
     return operation.name == "Recv"
 
 
-def is_send(operation) -> bool:
+def is_send(operation: Call) -> bool:
     """Whether the operation sends one message and waits for none: it only reads its buffer."""
     return operation.name in ("Send", "Ssend")
 
 
-def _message(operation, given):
+def _message(operation: Call, given: dict[str, Any]) -> tuple[str | None, int | None]:
     """Type and bytes of a message, as all ranks must see them; None where that is not certain."""
     which, buffer = next(
         (
@@ -260,7 +289,7 @@ def _message(operation, given):
     )
     if buffer is None:
         return None, None
-    kind, counts = _layout(buffer)
+    kind, counts = _layout_of(buffer)
     ranks = operation.comm.size
     blocks = which == _BLOCKS.get(operation.name)
     if isinstance(buffer, (list, tuple)):
@@ -277,10 +306,12 @@ def _message(operation, given):
     return kind, nbytes // ranks if blocks and operation.name in _ONE_BLOCK else nbytes
 
 
-def _layout(buffer):
+def _layout(buffer: Any) -> tuple[Any, Any] | None:
     """Return a message's data type and count(s); None for ``MPI.IN_PLACE`` and nothing."""
-    if buffer is None or buffer is MPI.IN_PLACE:
-        return None
+    return None if buffer is None or buffer is MPI.IN_PLACE else _layout_of(buffer)
+
+
+def _layout_of(buffer: Any) -> tuple[Any, Any]:
     if isinstance(buffer, np.ndarray):
         if not (buffer.flags.c_contiguous or buffer.flags.f_contiguous):
             raise ValueError(f"expected a contiguous array, received one with strides {buffer.strides}")
@@ -289,7 +320,7 @@ def _layout(buffer):
         if not 2 <= len(buffer) <= 4:
             raise ValueError(f"expected a message of 2 to 4 items, received {len(buffer)}")
         data, *rest = buffer
-        types = [_datatype_name(part) for part in rest if isinstance(part, (MPI.Datatype, str))]
+        types: list[Any] = [_datatype_name(part) for part in rest if isinstance(part, (MPI.Datatype, str))]
         types += [
             tuple(map(_datatype_name, part))
             for part in rest
@@ -320,21 +351,21 @@ def _layout(buffer):
     return _type_name(np.dtype(view.format if view.format != "B" else "u1")), view.nbytes
 
 
-def _entries(data, rest):
+def _entries(data: Any, rest: Sequence[Any]) -> int:
     """Items of a message whose count is not given."""
     datatype = next((part for part in rest if isinstance(part, MPI.Datatype)), None)
     nbytes = _nbytes(data)
     return nbytes // datatype.extent if datatype is not None and datatype.extent > 0 else nbytes
 
 
-def _nbytes(data):
+def _nbytes(data: Any) -> int:
     try:
         return memoryview(data).nbytes
     except TypeError:
         return 0
 
 
-def _numbers(part):
+def _numbers(part: Any) -> int | tuple[Any, ...] | None:
     """Read counts or displacements: a number, or a tuple of such; None for nothing."""
     if part is None:
         return None
@@ -346,7 +377,7 @@ def _numbers(part):
     return number
 
 
-def _type_name(dtype):
+def _type_name(dtype: np.dtype) -> str:
     name = _TYPE_NAMES.get(dtype)
     if name is None:
         if dtype.kind in "OU":
@@ -355,7 +386,7 @@ def _type_name(dtype):
     return name
 
 
-def _datatype_name(datatype):
+def _datatype_name(datatype: MPI.Datatype | str) -> str:
     if isinstance(datatype, str):
         datatype = MPI.Datatype.fromcode(datatype)
     if datatype.is_predefined:
@@ -363,18 +394,18 @@ def _datatype_name(datatype):
     return f"derived type of {datatype.Get_size()} bytes, extent {datatype.extent}"
 
 
-def _op_name(op):
+def _op_name(op: MPI.Op) -> str:
     return _OPS.get(op.handle, "user's")
 
 
-def _leaf(datatype):
+def _leaf(datatype: MPI.Datatype | None) -> str | None:
     """Return the type that a derived type is made of; None if there are several."""
     while datatype is not None and not datatype.is_predefined:
         datatype = datatype.decode()[2].get("datatype")
     return None if datatype is None else datatype.typestr
 
 
-def _shown(value):
+def _shown(value: object) -> str:
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
         return f"{value[1]} of {value[0]}"
     return "none" if value is None else str(value)
