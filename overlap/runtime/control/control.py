@@ -32,7 +32,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -48,6 +48,8 @@ from .reports import Report, common_error, failure_report
 from .watchdog import Watchdog
 
 MANY, MOST = 500, 1500  # communicators of runtimes that are open; MPI has about 2,000
+T = TypeVar("T")  # any value
+
 _open = 0
 _open_lock = threading.Lock()
 _numbers = itertools.count()
@@ -231,7 +233,7 @@ class Control:
     def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""
         with suppress(Exception):  # where it cannot be set, the error is told once more
-            error._overlap_meeting = self, self._meetings  # type: ignore[attr-defined]
+            error._overlap_meeting = self, self._meetings  # type: ignore[attr-defined]  # the exception carries it
         return error
 
     def is_known(self, error: BaseException) -> bool:
@@ -247,13 +249,13 @@ class Control:
         """Wait until all ranks have come here."""
         self.meet("barrier")
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: T) -> list[T]:
         """Gather the values of all ranks, in their order, as a list; anything that can be pickled."""
         return [
             pickle.loads(data) for data in self._talk("allgather", {}, lambda data: self.comm.allgather(data), value)
         ]
 
-    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+    def gather(self, value: T, root: int = 0) -> list[T] | None:
         """Gather the values of all ranks on rank `root`, as a list; None on the others."""
         found = self._talk("gather", {"root": root}, lambda data: self.comm.gather(data, root), value)
         return None if found is None else [pickle.loads(data) for data in found]
@@ -266,11 +268,11 @@ class Control:
             )
         )
 
-    def maximum(self, value: Any) -> Any:
+    def maximum(self, value: T) -> T:
         """Find the largest of all ranks' values, element by element: of a number, or of an array."""
         return self._reduced("maximum", MPI.MAX, value)
 
-    def minimum(self, value: Any) -> Any:
+    def minimum(self, value: T) -> T:
         """Find the smallest of all ranks' values, element by element: of a number, or of an array."""
         return self._reduced("minimum", MPI.MIN, value)
 
@@ -283,7 +285,7 @@ class Control:
             self.comm.Alltoall(send, receive)
             return perf_counter() - started
 
-    def _talk(self, call: str, agreed: dict[str, Any], collective: Callable[[Any], Any], value: Any) -> Any:
+    def _talk(self, call: str, agreed: dict[str, Any], collective: Callable[[Any], Any], value: object) -> Any:
         error = data = None
         try:
             data = pickle.dumps(value)
@@ -293,12 +295,14 @@ class Control:
         with self.exclusive.used(call), self.watchdog.watching(call):
             return collective(data)
 
-    def _reduced(self, call: str, operation: MPI.Op, value: Any) -> Any:
+    def _reduced(self, call: str, operation: MPI.Op, value: T) -> T:
         values = np.array(value)
         self.meet(call, {"shape": values.shape, "dtype": values.dtype.str})
         with self.exclusive.used(call), self.watchdog.watching(call):
             self.comm.Allreduce(MPI.IN_PLACE, values, operation)
-        return values if isinstance(value, np.ndarray) else type(value)(values[()])
+        kind: Any = type(value)
+        found: Any = values if isinstance(value, np.ndarray) else kind(values[()])
+        return found
 
     def ranks_of(self, comm: object) -> tuple[int, ...] | None:
         """Return the ranks here of the ranks of `comm`, a tuple; None if it is none or has others too."""
@@ -362,7 +366,7 @@ class Control:
             On all ranks, when too many communicators are open all the same.
         """
         for crowded in (False, True):
-            waiting = {control._identity: control for control in tuple(_dropped)}
+            waiting = {control._identity: control for control in tuple(_dropped) if control._identity is not None}
             found = self.allgather(
                 (
                     _open,

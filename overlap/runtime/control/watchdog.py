@@ -35,8 +35,8 @@ class Watchdog:
 
     def __init__(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:
         self._calls: list[weakref.ref[Any]] = []
-        self.outstanding: dict[Any, float] = _Outstanding(self._calls, False)
-        self.entries: dict[Any, float] = _Outstanding(self._calls, True)
+        self.outstanding: dict[object, float] = _Outstanding(self._calls, False)
+        self.entries: dict[object, float] = _Outstanding(self._calls, True)
         self._entry_deadline_s = entry_deadline_s
         self.start(deadline_s)
 
@@ -68,12 +68,12 @@ class Watchdog:
         self._calls[:] = [one for one in self._calls if one() is not None]
         self._calls.append(weakref.ref(call))
 
-    def watching(self, label: Any, entry: bool = False) -> Watched:
+    def watching(self, label: object, entry: bool = False) -> Watched:
         """Watch what is done meanwhile: a ``with`` block."""
         return Watched(self.entries if entry else self.outstanding, label)
 
 
-class _Outstanding(dict[Any, float]):
+class _Outstanding(dict[object, float]):
     """label -> start, of what is entered here, and of calls that tell by themselves."""
 
     def __init__(self, calls: list[weakref.ref[Any]], entries: bool) -> None:
@@ -96,7 +96,7 @@ class Watched:
 
     __slots__ = ("_label", "_outstanding")
 
-    def __init__(self, outstanding: dict[Any, float], label: Any) -> None:
+    def __init__(self, outstanding: dict[object, float], label: object) -> None:
         self._outstanding, self._label = outstanding, label
 
     def __enter__(self) -> None:
@@ -106,7 +106,7 @@ class Watched:
         del self._outstanding[self._label]
 
 
-def _watch(deadlines: list[tuple[str, float, dict[Any, float]]], closed: threading.Event) -> None:
+def _watch(deadlines: list[tuple[str, float, dict[object, float]]], closed: threading.Event) -> None:
     """Look at what is under way, now and then. Holds no reference to anything but the dictionaries.
 
     Time in which this process did not run does not count: a batch system may suspend a whole job and resume it, and
