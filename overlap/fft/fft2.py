@@ -189,11 +189,11 @@ class FFT2(FourierPlan):
             else Layout((None, None, 0 if size > 1 else None), (size,), self._weights)
         )
         self.real, self.spectrum = self._specs(self._shape[:-2])
-        self._staged: weakref.WeakValueDictionary[tuple, StagedTransform | PlaneBlocks] = (
-            weakref.WeakValueDictionary()
-        )  # all that are in use
+        # All that are in use.
+        self._staged: weakref.WeakValueDictionary[tuple[Any, ...], StagedTransform] = weakref.WeakValueDictionary()
+        self._blocks: weakref.WeakValueDictionary[tuple[Any, ...], PlaneBlocks] = weakref.WeakValueDictionary()
 
-    def _transform(self, forward, source, target):
+    def _transform(self, forward: bool, source: ArraySpec, target: ArraySpec) -> Volume:
         by_plane = self._by_plane(source.slices)
         make = self._staged_of(forward, self._fine, source.slices, by_plane=by_plane)
         return (Planes if by_plane else Volume)(
@@ -206,7 +206,7 @@ class FFT2(FourierPlan):
             make,
         )
 
-    def _by_plane(self, planes):
+    def _by_plane(self, planes: int) -> bool:
         """Whether messages are of whole planes: there are enough of them to hide one behind others, or they are
         small.
         """
@@ -215,13 +215,21 @@ class FFT2(FourierPlan):
         few = planes < FEW * self.runtime.workers and nbytes >= LARGE_NBYTES
         return not (self._layout.restore and self.comm.size > 1) and (alone or not few)
 
-    def _scale(self, forward, fine):
+    def _scale(self, forward: bool, fine: tuple[int, ...]) -> float:
         points = float(np.prod(self._shape[-2:], dtype=object))
         if not forward:
             return points ** (self._power - 1.0)
         return points**-self._power * points / float(np.prod(fine, dtype=object))
 
-    def _staged_of(self, forward, fine, planes, reused=False, by_plane=True, joined=True):
+    def _staged_of(
+        self,
+        forward: bool,
+        fine: tuple[int, ...],
+        planes: int,
+        reused: bool = False,
+        by_plane: bool = True,
+        joined: bool = True,
+    ) -> Callable[[str | None], StagedTransform]:
         """Return a function of FFTW's effort: the staged transform of so many planes of a grid.
 
         Small planes are transformed together where they are `joined`; else one by one, as whoever takes each by itself
@@ -230,7 +238,7 @@ class FFT2(FourierPlan):
         axes = axes_of((Y, X), self._shape[-2:], fine, self._dtype)
         route = _route(self.comm.size, forward, self._layout.restore)
 
-        def make(effort):
+        def make(effort: str | None) -> StagedTransform:
             key = forward, fine, planes, reused, by_plane, joined, effort
             found = self._staged.get(key)
             if found is None:
@@ -269,11 +277,12 @@ class FFT2(FourierPlan):
 
     def _forget_kernels(self) -> None:
         self._staged.clear()
+        self._blocks.clear()
 
     def _shapes(self) -> tuple[Any, ...]:
         return self.real.shape[-2:], self.spectrum.shape[-2:]
 
-    def _add(self, name, transform, make):
+    def _add(self, name: str, transform: Transform, make: Callable[[FFT2], Transform]) -> None:
         """Plan a new transform."""
         self._keep(name, transform, make)
         if name == "backward" and self.forward.trials:
@@ -360,7 +369,7 @@ class FFT2(FourierPlan):
             )
             return transform
 
-    def _pointwise(self, function, fine, whole):
+    def _pointwise(self, function: Function, fine: tuple[int, ...], whole: bool) -> Pointwise:
         """Return the transform of a function on a grid of so many points."""
         ny, nx = self._shape[-2:]
         scales = self._scale(False, fine), self._scale(True, fine)
@@ -377,12 +386,12 @@ class FFT2(FourierPlan):
             function.simple and not (function.shared or whole),
         )
 
-        def blocks(effort):
+        def blocks(effort: str | None) -> PlaneBlocks:
             key = function, effort
-            found = self._staged.get(key)
+            found = self._blocks.get(key)
             if found is None:
                 with self._tuning.planning():
-                    found = self._staged[key] = PlaneBlocks(
+                    found = self._blocks[key] = PlaneBlocks(
                         (back(effort).stages[0], forth(effort).stages[0]),
                         axes,
                         counts,
@@ -409,7 +418,7 @@ class FFT2(FourierPlan):
             share = Planes(self.runtime, self._comms, make(effort), spectra, real, scales[0], make)
         return Pointwise(self.runtime.comm, function, blocks, effort, (self.spectrum, shared), share)
 
-    def _pointwise_restored(self, function, fine):
+    def _pointwise_restored(self, function: Function, fine: tuple[int, ...]) -> VolumePointwise:
         """Return the same where the spectrum is split as real space is: whole planes, one after the other."""
         makes = (
             self._staged_of(False, fine, max(function.inputs, function.shared), True, False, False),
@@ -426,7 +435,7 @@ class FFT2(FourierPlan):
             (self._scale(False, fine), self._scale(True, fine)),
         )
 
-    def _specs(self, batch):
+    def _specs(self, batch: Sequence[int]) -> tuple[ArraySpec, ArraySpec]:
         """Return the array specs of real space and of the spectrum, for some batch axes."""
         ny, nx = self._shape[-2:]
         columns = nx // 2 + 1 if self._dtype.kind == "f" else nx
@@ -457,7 +466,7 @@ def _backward(plan: FFT2) -> Volume:
     return plan._transform(False, plan.spectrum, plan.real)
 
 
-def _route(ranks, forward, restore):
+def _route(ranks: int, forward: bool, restore: bool) -> list[Any]:
     """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
     if ranks == 1:
         return [(X,), None, (Y,)] if forward else [(Y,), None, (X,)]

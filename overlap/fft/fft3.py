@@ -26,7 +26,7 @@ from .arguments import (
 )
 from .array_layout import ArrayLayout, volume_problem
 from .array_spec import ArraySpec
-from .engine.axis import axes_of
+from .engine.axis import Axis, axes_of
 from .engine.fftw import complex_of
 from .engine.stage import Direction
 from .engine.staged import StagedTransform
@@ -338,17 +338,19 @@ class FFT3(FourierPlan):
             chosen[key] = grids[seconds.index(min(seconds))]
         return chosen[key]
 
-    def _scale(self, forward, axes):
+    def _scale(self, forward: bool, axes: dict[int, Axis]) -> float:
         points = float(np.prod(self._shape[-3:], dtype=object))
         if not forward:
             return points ** (self._power - 1.0)
         fine = float(np.prod([axes[axis].fine for axis in (Z, Y, X)], dtype=object))
         return points**-self._power * points / fine
 
-    def _staged_of(self, forward, axes, batch, joined=True, reused=False):
+    def _staged_of(
+        self, forward: bool, axes: dict[int, Axis], batch: int, joined: bool = True, reused: bool = False
+    ) -> Callable[[str | None], StagedTransform]:
         """Make a function of FFTW's effort: the staged transform of so many fields of a grid."""
 
-        def make(effort):
+        def make(effort: str | None) -> StagedTransform:
             key = forward, tuple(axis.fine for axis in axes.values()), batch, joined, reused, effort
             found = self._staged.get(key)
             if found is None:
@@ -372,14 +374,14 @@ class FFT3(FourierPlan):
     def _shapes(self) -> tuple[Any, ...]:
         return self.real.shape[-3:], self.spectrum.shape[-3:]
 
-    def _specs(self, batch):
+    def _specs(self, batch: Sequence[int]) -> tuple[ArraySpec, ArraySpec]:
         """Return the array specs of real space and of the spectrum, for some batch axes."""
         return (
             self._spec(self._here, batch, False, self._dtype, True),
             self._spec(self._there, batch, True, complex_of(self._dtype), not self._transposed),
         )
 
-    def _spec(self, layout, batch, spectral, dtype, natural):
+    def _spec(self, layout: Layout, batch: Sequence[int], spectral: bool, dtype: np.dtype, natural: bool) -> ArraySpec:
         shape = [self._axes[axis].length(spectral) for axis in (Z, Y, X)]
         where = layout.local_slice((1, *shape), self._coordinates)
         order = (Z, Y, X) if natural else (Y, X, Z)
@@ -395,15 +397,15 @@ def _backward(plan: FFT3) -> Volume:
     return plan._volume(False, plan.spectrum, plan.real)
 
 
-def _route(grid, real, forward, restore):
+def _route(grid: tuple[int, int], real: bool, forward: bool, restore: bool) -> list[Any]:
     """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
     over = Transpose(Y, X), Transpose(Z, Y)
-    steps = [(X,), over[0], (Y,), over[1], (Z,)]
+    steps: list[Any] = [(X,), over[0], (Y,), over[1], (Z,)]
     if restore:
         steps += [over[1].reversed(), (), over[0].reversed(), ()]
     if not forward:
         steps = [step.reversed() if isinstance(step, Transpose) else step for step in steps[::-1]]
-    route = [()]
+    route: list[Any] = [()]
     for group, transpose in zip(steps[::2], [*steps[1::2], None]):
         route[-1] += group
         if transpose is not None and grid[0 if X in (transpose.joined, transpose.split) else 1] > 1:
