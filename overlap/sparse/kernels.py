@@ -188,17 +188,6 @@ def dot(a: Any, b: Any) -> Any:
     return total
 
 
-@njit(fastmath={"reassoc", "contract"})
-def norms(r: Any, z: Any, sums: Any) -> None:
-    """r.r and r.z, of real vectors, in one pass."""
-    first = second = r.dtype.type(0)
-    for place in range(len(r)):
-        first += r[place] * r[place]
-        second += r[place] * z[place]
-    sums[0] = first
-    sums[1] = second
-
-
 @njit
 def step(alpha: Any, q: Any, r: Any) -> None:
     """r -= alpha q."""
