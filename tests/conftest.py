@@ -6,10 +6,15 @@ import signal
 import launchers
 import processes
 import pytest
+from hypothesis import settings
 
 # A shell's background job starts with SIGINT ignored, one under nohup with SIGHUP, and so would every job of the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# How long an example takes depends on the machine.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 # Tests run more ranks than there are cores. MPICH waits without giving its core away then, for whole time
 # slices of the kernel, above all in its collectives for one node; told to sleep it is many times faster.

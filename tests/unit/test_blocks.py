@@ -52,7 +52,7 @@ def local_truth(blocks, rank, cells):
 
 
 @given(drawn())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_neighbours_fill_all_ghost_cells(blocks):
     cells = np.arange(np.prod(blocks.shape)).reshape(blocks.shape)
     arrays = [np.full(blocks.local_shape(rank), -1) for rank in range(blocks.size)]
@@ -66,7 +66,7 @@ def test_neighbours_fill_all_ghost_cells(blocks):
 
 
 @given(drawn(), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_inner_and_outer_cells_are_all_cells(blocks, data):
     rank = data.draw(st.integers(0, blocks.size - 1))
     assume(np.prod(blocks.local_shape(rank)))

@@ -54,7 +54,7 @@ def moves(draw):
 
 @pytest.mark.parametrize("count", [40, exhaustive(150)])
 def test_what_programs_move_is_what_numpy_moves(count):
-    @settings(max_examples=count, deadline=None)
+    @settings(max_examples=count)
     @given(moves(), st.sampled_from(DTYPES), st.sampled_from((1.0, 0.3)))
     def check(move, dtype, scale):
         shape, where, order = move

@@ -66,7 +66,7 @@ def exchanged(blocks, layout, transpose, before, after, message_of):
             after[peer][target] += before[rank][box]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(problems(), st.integers(1, 5), st.integers(1, 3))
 def test_messages_carry_the_array_to_its_new_layout(problem, units, chunk):
     layout, transpose, shape, along = problem
@@ -82,7 +82,7 @@ def test_messages_carry_the_array_to_its_new_layout(problem, units, chunk):
         np.testing.assert_array_equal(after[rank], part)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems(), st.integers(1, 5), st.integers(0, 5), st.integers(1, 5), st.integers(1, 3))
 def test_a_remainder_carries_what_the_first_units_did_not(problem, units, done, late, chunk):
     layout, transpose, shape, along = problem
@@ -113,7 +113,7 @@ def test_a_remainder_carries_what_the_first_units_did_not(problem, units, done, 
         np.testing.assert_array_equal(after[rank], part)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4))
 def test_contiguous_boxes(bounds):
     shape = tuple(max(bound) for bound in bounds)

@@ -18,7 +18,7 @@ NUMBERS = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 2000) | st.integers(0, 2**70), st.lists(NUMBERS, min_size=1, max_size=9))
 def test_shares_add_up_and_are_less_than_one_off(total, weights):
     found = shares(total, tuple(weights))
@@ -33,13 +33,13 @@ def test_shares_add_up_and_are_less_than_one_off(total, weights):
             assert weights[one] != weights[other] or other < one or found[other] <= share
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 500), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 10**6))
 def test_only_proportions_count(total, weights, factor):
     assert shares(total, tuple(weights)) == shares(total, tuple(factor * weight for weight in weights))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 500), st.integers(1, 20), NUMBERS)
 def test_equal_weights_are_the_even_split(length, parts, weight):
     assert block(length, parts, (weight,) * parts) == block(length, parts)
@@ -106,7 +106,7 @@ def test_bad_weights_are_refused(given_):
     assert "positive finite numbers, one for each rank, 2 in all, received" in problem
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.lists(st.integers(1, 20), min_size=6, max_size=6))
 def test_speeds_are_shares_over_times(speeds, some):
     """Any speeds, found from any shares; new shares pay where the even ones lose more than measuring errs."""
