@@ -12,7 +12,7 @@ threads there is nothing to do.
 from __future__ import annotations
 
 # The functions that `signal` wraps: without its enumerations they take 50 ns instead of 1 us.
-from _signal import NSIG, SIGKILL, SIGSTOP, getsignal  # type: ignore[import-not-found]
+from _signal import NSIG, SIGKILL, SIGSTOP, getsignal  # type: ignore[import-not-found]  # typeshed has none
 from _signal import signal as set_handler
 from collections.abc import Callable
 from os import register_at_fork

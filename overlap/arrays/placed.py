@@ -49,7 +49,7 @@ class PlacedArray(np.ndarray):
     def __array_finalize__(self, parent: Any) -> None:
         # numpy comes here with views, copies, parts and permutations alike; what keeps its place is of `placed_as`.
         if parent is not None:
-            self.__class__ = LocalArray  # type: ignore[assignment]
+            self.__class__ = LocalArray  # type: ignore[assignment]  # a view is made before its class is known
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("shape", "strides", "dtype"):

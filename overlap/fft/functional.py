@@ -54,8 +54,8 @@ class _Plans:
         key = kind, shape, dtype, norm, workers
         if key not in self._plans:
             runtime = self.runtime(workers)
-            layout = {} if kind is FFT2 else {"layout": {"grid": (1, self._comm.size)}}
-            self._plans[key] = kind(runtime, shape, dtype, norm=norm, **layout)  # type: ignore[arg-type]
+            layout: dict[str, Any] = {} if kind is FFT2 else {"layout": {"grid": (1, self._comm.size)}}
+            self._plans[key] = kind(runtime, shape, dtype, norm=norm, **layout)
             if len(self._plans) > KEPT:
                 self._plans.popitem(last=False)[1].close()
         self._plans.move_to_end(key)

@@ -144,7 +144,7 @@ class _Level:
 
     def __init__(self, A: Matrix, smoother: Preconditioner | None) -> None:
         self.matrix = A
-        self.smoother: Preconditioner = smoother  # type: ignore[assignment]
+        self.smoother: Preconditioner = smoother  # type: ignore[assignment]  # None where `transfer` is None
         self.extended, self.x = A.vector(fresh=True)
         self.r, self.rest, self.change = (np.zeros_like(self.x) for _ in range(3))
         self.transfer: Transfer | None = None

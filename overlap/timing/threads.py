@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import InputError
 
@@ -25,7 +26,7 @@ class ThreadScaling:
     speedups: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
 
     @classmethod
-    def of_table(cls, table: object) -> ThreadScaling:
+    def of_table(cls, table: Any) -> ThreadScaling:
         """Make it from ``{points along an axis: {threads: speed-up}}``, whose keys may be text.
 
         Raises
@@ -35,8 +36,7 @@ class ThreadScaling:
         """
         try:
             found = {
-                int(n): {int(threads): float(speedup) for threads, speedup in row.items()}
-                for n, row in table.items()  # type: ignore[attr-defined]
+                int(n): {int(threads): float(speedup) for threads, speedup in row.items()} for n, row in table.items()
             }
             good = all(
                 n > 0 and row and all(threads > 1 and 0 < speedup < math.inf for threads, speedup in row.items())
