@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,10 +17,8 @@ from .control.header import Header
 from .load import Load
 from .requests.operations import Operation, Persistent
 from .requests.requests import AsyncComm
-from .scheduling.agreed_path import AgreedPath, LearningPath
-from .scheduling.straight import StraightPath
 from .scheduling.whole_call import BUSY_ELSEWHERE, OVER, WholeCall
-from .threads.crew import ALONE, HELPED, Crews
+from .threads.crew import ALONE, Crews
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -97,7 +95,6 @@ class Pipeline(Uncopied):
         self._runtime = runtime
         self._program = program
         self._skeleton = skeleton
-        self._path = StraightPath if callable(skeleton) else LearningPath if skeleton is None else AgreedPath
         self._has_buffers = buffers is not None
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
@@ -152,11 +149,9 @@ class Pipeline(Uncopied):
                 error = InputError(problem)
             if self._error is not None:
                 error = self._error
-            make_job = partial(self._job, keys, wait, crew, args, kwargs)
-            straight = runtime.trace is None and (count <= 1 or (crew == ALONE and self._path is StraightPath))
-            if not straight and error is None:
+            if error is None:
                 try:
-                    job, waiting = make_job()
+                    job, waiting = self._job(keys, wait, crew, args, kwargs)
                 except Exception as failure:
                     error = failure
             header = self._headers.get((count, wait)) if agree is None else None
@@ -165,20 +160,7 @@ class Pipeline(Uncopied):
             else:
                 self._meet(count, wait, agree, error)
             started = perf_counter()
-            if straight:
-                computing_s = runtime._run_path(
-                    self._path(
-                        runtime._scheduler,
-                        keys,
-                        self._slice(self._program, args, kwargs),
-                        self.slots,
-                        self._in_flight(wait),
-                        crew == HELPED,
-                        make_job,
-                    )
-                )
-            else:
-                computing_s = runtime._run(job, waiting, crew)
+            computing_s = runtime._run(job, waiting, crew)
             took_s = perf_counter() - started
             for load in (self.load, runtime.load):
                 load.add(took_s, computing_s, 1 if crew == ALONE else runtime.workers)
@@ -225,12 +207,11 @@ class Pipeline(Uncopied):
             return None
         wait = self._next_wait(count)
         return WholeCall(
-            runtime._scheduler,
+            runtime._executor,
             runtime.control,
             None if alone else Header(self._call, self._agreed(count, wait, None)),
             operations,
-            self._in_flight(wait),
-            partial(self._job, [], wait, ALONE, (), {}),
+            wait,
         )
 
     def make(self, call: WholeCall, execute: Callable[..., int], arguments: tuple[Any, ...]) -> None:
@@ -254,14 +235,11 @@ class Pipeline(Uncopied):
                 ended = call.make(execute, arguments)
                 control.has_met(header, None, call.numbers)
                 if ended != OVER:
-                    runtime._run_path(call.rest())
+                    job, waiting = self._job([], call.wait, ALONE, (), {})
+                    runtime._run(job, waiting, ALONE, partial(call.conclude, job, waiting))
         took_s, computing_s = call.took_s
         for load in (self.load, runtime.load):
             load.add(took_s, computing_s, 1)
-
-    def _in_flight(self, wait: str) -> int:
-        """How many exchanges the straight path has in flight; 0: blocking ones."""
-        return self._options.in_flight if wait == "poll" else 0
 
     def _job(
         self, keys: list[Any], wait: str, crew: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -272,7 +250,8 @@ class Pipeline(Uncopied):
             self._slice(self._program, args, kwargs),
             self._slice(skeleton, args, kwargs) if callable(skeleton) else skeleton,
             self.slots,
-            replace(self._options, wait=wait),
+            self._options,
+            wait,
             crew,
         )
 

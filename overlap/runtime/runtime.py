@@ -28,9 +28,9 @@ from .control.watchdog import Watchdog, abort_on
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
 from .requests.requests import AsyncComm
+from .scheduling.executor import Executor
 from .scheduling.job import Job
 from .scheduling.polling import POLLS_PER_EXCHANGE
-from .scheduling.scheduler import Scheduler
 from .threads.crew import THREADS
 from .threads.threads import Threads
 from .threads.workers import single_threaded_pools
@@ -152,8 +152,8 @@ class Runtime(Resource):
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.control = Control(comm, self._watchdog)
             self.control.runtime = weakref.ref(self)
-            self._scheduler = Scheduler(self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
-            self._threads = Threads(self._scheduler, 1 if problem else workers, nice)
+            self._executor = Executor(self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
+            self._threads = Threads(self._executor, 1 if problem else workers, nice)
             self._finalizer = weakref.finalize(self, _dropped, self.control, self._threads, self._watchdog)
             self._finalizer.atexit = False
             with self.together(
@@ -443,37 +443,31 @@ class Runtime(Resource):
         skeleton: Any,
         slots: list[Any],
         options: PipelineOptions,
+        wait: str,
         crew: str,
     ) -> tuple[Job, Any]:
         """Make a `Job` and its way to wait; nothing of this is collective."""
-        workers = self._threads.workers(crew, options.wait)
-        job = Job(slices, program, skeleton, slots, options.depth, workers, self.trace)
-        return job, self._scheduler.waiting(
-            options.wait, job, workers, options.in_flight, options.polls, crew != THREADS
-        )
+        workers, executor = self._threads.workers(crew, wait), self._executor
+        job = Job(slices, program, skeleton, slots, options.depth, workers, self.trace, executor.lock)
+        return job, executor.waiting(wait, job, workers, options.in_flight, options.polls, crew != THREADS)
 
     def loads(self) -> list[Load]:
         """Tell what every rank's workers have done so far: `load` of all ranks (collective)."""
         with held_signals():
             return self.control.allgather(self.load)
 
-    def _run(self, job: Job, waiting: Any, crew: str) -> float:
-        """Run one job to its end; raises what all ranks agreed on. Returns the time of its computing."""
+    def _run(self, job: Job, waiting: Any, crew: str, run: Callable[[], Exception | None] | None = None) -> float:
+        """Run one job to its end, by `run` if it is given; raises what all ranks agreed on.
+
+        Returns the time of its computing.
+        """
         here = crew != THREADS
-        runner = self._scheduler if here else self._threads
+        runner = self._executor if here else self._threads
         with _Running(self.control, job, here):
-            error = runner.run(job, waiting)
+            error = runner.run(job, waiting) if run is None else run()
         if error is not None:
             self._raise(error, job)
         return job.computing_s
-
-    def _run_path(self, path: Any) -> float:
-        """As `_run`, on a straight path."""
-        with _Running(self.control, path, True):
-            error = path.run()
-        if error is not None:
-            self._raise(error, path.job)
-        return path.computing_s + (path.job.computing_s if path.job is not None else 0.0)
 
     def _raise(self, error: Exception, job: Job) -> NoReturn:
         signals, control = held_signals(), self.control

@@ -102,7 +102,7 @@ class Rank:
         self.source = world.sources[self.number]
         self.comm = runtime.requests.AsyncComm(self.source, 0, None, False)
         wrapped.append(self.comm)
-        self.scheduler = runtime.scheduler.Scheduler(world.control[self.number], wrapped, {}, plan.agree_every)
+        self.executor = runtime.executor.Executor(world.control[self.number], wrapped, {}, plan.agree_every)
         self.pools = {}  # crew -> its workers
         for index, call in enumerate(plan.calls):
             self.doing = f"call {index}"
@@ -154,51 +154,28 @@ class Rank:
         keys = [Key(number, call.shown) for number in range(len(call.steps))]
         program = self._program(index, call)
 
-        def make_job():
-            job = runtime.job.Job(
-                keys,
-                program,
-                self._skeleton(index, call) if call.skeleton is True else call.skeleton or None,
-                resources,
-                call.depth,
-                pool,
-                None,
-            )
-            return job, self.scheduler.waiting(call.wait, job, pool, call.in_flight, 8, crew != "threads")
-
+        self.job = runtime.job.Job(
+            keys,
+            program,
+            self._skeleton(index, call) if call.skeleton is True else call.skeleton or None,
+            resources,
+            call.depth,
+            pool,
+            None,
+            self.executor.lock,
+        )
+        waiting = self.executor.waiting(call.wait, self.job, pool, call.in_flight, 8, crew != "threads")
         before = len(network.issued[number])
-        one = len(call.steps) == 1
-        if one or (crew == "alone" and call.skeleton is True):
-            kind = (
-                runtime.straight.StraightPath
-                if call.skeleton is True
-                else runtime.agreed_path.AgreedPath
-                if call.skeleton
-                else runtime.agreed_path.LearningPath
-            )
-            self.job = kind(
-                self.scheduler,
-                keys,
-                program,
-                resources,
-                call.in_flight if call.wait == "poll" else 0,
-                pool is not None,
-                make_job,
-            )
-            self._arm(index, call)
-            error = self.job.run()
-        else:
-            self.job, waiting = make_job()
-            self._arm(index, call)
-            error = self.scheduler.run(self.job, waiting)
-            del waiting
+        self._arm(index, call)
+        error = self.executor.run(self.job, waiting)
+        del waiting
         self.issued.append([identity[1:] if identity else None for _, identity in network.issued[number][before:]])
         self.outcomes.append(error and (error.rank, error.slice, error.summary, error.traceback_text))
         if not isinstance(error, SliceError | None):
             network.violated(f"rank {number}: the outcome is {error!r}")
         self._check_call(index, call, error, handle)
         network.testsome.pop(number, None)
-        self.job = make_job = program = None
+        self.job = program = None
         if len(self.outcomes) == min(len(rank.outcomes) for rank in self.world.ranks):
             self.world.check(index)
 
@@ -286,8 +263,7 @@ class Rank:
                 self.network.violated(f"rank {self.number}: slice {number} did not wait for slices {missing}")
 
     def _stopping(self):
-        job = getattr(self.job, "job", self.job)  # of a `StraightPath`, if it was left
-        return job.stopping
+        return self.job.stopping
 
     async def _barrier(self, call, number, step):
         place = sum(entry == ("barrier",) for entry in call.steps[number][:step])

@@ -26,7 +26,7 @@ class World:
         self.plan = plan
         self.runtime = runtime
         self.clock = threads.Schedule(seed).begin(runtime.modules)
-        runtime.scheduler._left_behind = 0
+        runtime.executor._left_behind = 0
         self.network = Network(plan.ranks)
         self.control = self.network.source(Agreements)
         self.sources = self.network.source(Comm)

@@ -67,9 +67,7 @@ def load(edits=()):
                 "job",
                 "waiting",
                 "workers",
-                "scheduler",
-                "straight",
-                "agreed_path",
+                "executor",
             )
         }
     finally:

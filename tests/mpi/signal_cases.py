@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 import overlap
 from overlap.fft.planning import refining
+from overlap.runtime.scheduling.executor import Executor
 from overlap.runtime.scheduling.job import Failure, Job
-from overlap.runtime.scheduling.scheduler import Scheduler
 
 # ---- signals ---------------------------------------------------------------------------------
 
@@ -42,8 +42,9 @@ def alarms(comm, wait, moments=40):
             for delay in rng.uniform(1e-6, 3e-3, moments):
                 if comm.rank == 0:
                     sums.hook = lambda z: z or signal.setitimer(signal.ITIMER_REAL, delay)
-                error = outcome(sums.pipeline, range(SLICES))
-                with contextlib.suppress(Boom):
+                error = None
+                with contextlib.suppress(Boom):  # it may come right after the call
+                    error = outcome(sums.pipeline, range(SLICES))
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 if comm.rank == 0 and isinstance(error, Boom):
                     error = error.__cause__  # None: it came too late for the others to hear of it
@@ -159,7 +160,7 @@ def interrupted(comm):
 
 def interrupted_at_the_end(comm):
     """A Ctrl-C that comes when the outcome is already known is not swallowed."""
-    original = Scheduler._outcome
+    original = Executor._outcome
     for wait in ("off", "poll"):
         with overlap.Runtime(comm, wait=wait, deadline_s=5) as rt:
 
@@ -176,14 +177,14 @@ def interrupted_at_the_end(comm):
                         time.sleep(1e-3)
                 return result
 
-            Scheduler._outcome = outcome
+            Executor._outcome = outcome
             try:
                 if comm.rank == 0:
                     raised(KeyboardInterrupt, program, range(4))
                 else:
                     program(range(4))
             finally:
-                Scheduler._outcome = original
+                Executor._outcome = original
             program(range(4))
 
 

@@ -44,7 +44,7 @@ class Recorded:
 
         return skeleton
 
-    def problem(self, run: object, position: int, request: Request | None) -> Exception | None:
+    def problem(self, position: int, request: Request | None) -> Exception | None:
         """Why a slice must not await `request` at this position, or (None) end there; None if it may."""
         requests = self.requests
         expected = requests[position] if position < len(requests) else None
@@ -64,7 +64,7 @@ class Recorded:
 
     def problems(self, unchecked: Iterable[tuple[Run, int, Request | None]]) -> list[tuple[Run, Exception]]:
         """Say what is wrong with a slot's early awaits, as a list of (run, error)."""
-        found = ((run, self.problem(run, position, request)) for run, position, request in unchecked)
+        found = ((run, self.problem(position, request)) for run, position, request in unchecked)
         return [(run, error) for run, error in found if error is not None]
 
 

@@ -6,7 +6,7 @@ are steps of one critical section each; nothing rests on the GIL. On a free-thre
 slice programs were right on two ranks in all modes; plans were not tried there, as pyFFTW and numba cannot be had):
 
 * ``Slot.item``, ``Slot.gate``, `Job.running` and the way to wait's ``_awaited``: the change of hands between a
-  worker and the communicator thread, and the question whether anything is left to wait for;
+  worker and the issuing thread, and the question whether anything is left to wait for;
 * which slices have ended, and the gates that wait for them;
 * `Job.failure` and `Job.stopping`. They are read without the lock too: they change once, and a reader who
   comes too early computes a little in vain, or tells the others one agreement later.
@@ -17,13 +17,19 @@ Also shared, with locks of their own: the heap of ready steps (`ReadySteps`), th
 
 from __future__ import annotations
 
-from threading import Lock, RLock, current_thread
+from collections.abc import Callable, Sequence
+from threading import Lock, current_thread
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import formatted, text_of
 from ..requests.learning import Recorded
-from .slots import Slot
+from ..requests.requests import Parallel, WaitForSlices
+from .slots import Slice, Slot
+
+if TYPE_CHECKING:
+    from ..threads.workers import ReadySteps
+    from ..trace import Trace
 
 AGREE = "agree"  # in place of a skeleton: nothing is learned, every operation is agreed on
 
@@ -43,9 +49,9 @@ class Failure:
     """
 
     issued = 0
-    place = None
+    place: tuple[int, int] | None = None
 
-    def __init__(self, key, error):
+    def __init__(self, key: Any, error: BaseException) -> None:
         self.key = "?" if key is None else text_of(key)
         self.error = error
         self.summary, self.traceback_text = formatted(error)
@@ -58,28 +64,33 @@ class Job:
     ----------
     keys : sequence
         The slices.
-    coroutine : callable
-        ``coroutine(key, resources)`` makes a slice's coroutine.
+    source : callable
+        ``source(key, resources)`` makes a slice's source of requests: a coroutine, or what has its methods.
     skeleton : callable, "agree" or None
-        Same arguments; a coroutine that awaits what the slice awaits and computes nothing. None:
+        Same arguments; a source that awaits what the slice awaits and computes nothing. None:
         learned from the first slice, whose operations are agreed on one by one. ``"agree"``: all are.
     resources : list
         One entry per slot; None where the program has no slot buffers.
-    workers : Workers or None
-        None: everything runs inline.
+    workers : ReadySteps or None
+        None: the issuing thread runs all steps.
     trace : Trace or None
+    lock : threading.RLock
+        A signal handler may fail the job too, hence the R.
 
     Attributes
     ----------
     posted : callable
-        ``posted(slot)`` tells the communicator thread that a worker has left the slot; set by it, called
-        with `lock` held.
+        ``posted(slot)`` tells the issuing thread that the slot was left; set by it, called with `lock` held.
     resume : callable
-        ``resume(slot)`` has a worker advance the slot; set by the communicator thread.
+        ``resume(slot)`` has the slot's next step run; set by the issuing thread.
     issued : int
         Operations and turns that were issued, the one among them that is being issued.
     running : int
         Slots that a worker has, or will have.
+    alone : bool
+        The issuing thread runs all steps.
+    timed : bool
+        Steps are timed one by one.
     closing : bool
         All ranks have agreed to stop: slices that have not begun do not begin.
     recorded : Recorded or None
@@ -88,18 +99,30 @@ class Job:
         Time that steps of slices have taken, known when the job is over.
     """
 
-    def __init__(self, keys, coroutine, skeleton, resources, depth, workers, trace):
+    def __init__(
+        self,
+        keys: Sequence[Any],
+        source: Callable[..., Any],
+        skeleton: Any,
+        resources: list[Any],
+        depth: int,
+        workers: ReadySteps | None,
+        trace: Trace | None,
+        lock: Any,
+    ) -> None:
         self.slices = len(keys)
         self.depth = depth
-        self.coroutine = coroutine
+        self.source = source
         self.recorded = Recorded() if skeleton is None else None
         self.skeleton = None if skeleton == AGREE else skeleton
         self.posted: Any = None
         self.resume: Any = None
         self.trace = trace
-        self.lock = RLock()  # a signal handler may fail the job as well
+        self.alone = workers is None
+        self.timed = not self.alone or trace is not None
+        self.lock = lock
         self.running = self.issued = 0
-        self.failure = None
+        self.failure: Failure | None = None
         self.failed_itself = False  # not as a consequence of what failed on another rank; known at the end
         self.first_ended = False
         self.stopping = False  # no more computing: this rank failed, or all have agreed to stop
@@ -107,13 +130,12 @@ class Job:
         self.computing_s = 0.0
         self._workers = workers
         self._ended = bytearray(len(keys))  # which slices have
-        self._gates = {}  # slots that wait for some of them; None: they stay
-        numbered = list(enumerate(keys))
-        self.slots = [
-            Slot(self, index, resources[index], numbered[index::depth]) for index in range(min(depth, len(keys)))
-        ]
+        self._gates: dict[Slot, bool] | None = {}  # slots that wait for some of them; None: they stay
+        self.slots: list[Slot] = []
+        for index in range(min(depth, len(keys))):
+            self.slots.append(Slot(self, index, resources[index], keys, depth))
 
-    def fail(self, key, error):
+    def fail(self, key: Any, error: BaseException) -> None:
         """Keep the first failure of this rank; from now on the slots drain."""
         # The text is made without the lock: that runs the user's code.
         issued = self.issued
@@ -127,34 +149,36 @@ class Job:
             self.stopping = True
             self._open_gates()
 
-    def _place(self, key):
+    def _place(self, key: Any) -> tuple[int, int] | None:
         for slot in self.slots:
             run = slot.current
             if run is not None and run.key is key:
                 return run.ordinal, run.awaited
         return None
 
-    def stop(self, closing):
+    def stop(self, closing: bool) -> None:
         """No more computing, as all ranks have agreed; if `closing`, no slice begins any more."""
         with self.lock:
             self.stopping = True
             self.closing = closing
             self._open_gates()
 
-    def leave(self, slot):
+    def leave(self, slot: Slot) -> None:
         """Let a worker leave a slot, which has an item or waits at a gate; `lock` is held."""
-        self.running -= 1
-        self.posted(slot)
+        if not self.alone:
+            self.running -= 1
+            self.posted(slot)
 
-    def ended(self, ordinal):
+    def ended(self, ordinal: int) -> None:
         """Note that a slice has ended: those that waited for it go on."""
         with self.lock:
             if ordinal == 0:
                 self.first_ended = True
             self._ended[ordinal] = True
-            self._open_gates()
+            if self._gates:
+                self._open_gates()
 
-    def passes(self, slot, gate):
+    def passes(self, slot: Slot, gate: WaitForSlices) -> bool:
         """Whether the slices of a `WaitForSlices` have ended; if not, the slot is resumed when they have."""
         with self.lock:
             if self._is_open(gate):
@@ -165,16 +189,16 @@ class Job:
             self.leave(slot)
         return False
 
-    def lock_gates(self):
+    def lock_gates(self) -> None:
         """From now on no slot is resumed at a gate."""
         with self.lock:
             self._gates = None
 
-    def never(self, slot):
+    def never(self, slot: Slot) -> None:
         """Fail a wait that can never end: no slot runs, and nothing is under way in MPI."""
         with self.lock:
             gate, run = slot.gate, slot.current
-            if self.running:
+            if self.running or (gate is None and self.stopping):
                 return  # a signal handler has failed the job meanwhile, and so opened all gates
         if gate is None:
             raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything")
@@ -193,35 +217,34 @@ class Job:
             why = "waits at a barrier() for this one"
         self.fail(run.key, RuntimeError(f"{gate} waits for ever: slice number {missing} {why}"))
 
-    def at_barrier(self, ordinal):
+    def at_barrier(self, ordinal: int) -> bool:
         """Whether a slice waits at a barrier; while no slot runs."""
         return any(slot.has_parked(ordinal) for slot in self.slots)
 
-    def release(self):
-        """Note that the job is over: nothing keeps its slices' arrays alive, not even for the garbage collector."""
+    def release(self) -> None:
+        """Let go of what the job is over with: nothing keeps its slices' arrays alive."""
         with self.lock:
             self.posted = self.resume = self._gates = None
-        self.computing_s = sum(slot.computing_s for slot in self.slots)
         self.slots = []
 
-    def _is_open(self, gate):
+    def _is_open(self, gate: WaitForSlices | None) -> bool:
         return self.stopping or gate.is_open(self._ended)
 
-    def _open_gates(self):
+    def _open_gates(self) -> None:
         for slot in tuple(self._gates or ()):
             # A signal handler that fails the job may have opened it meanwhile.
             if self._is_open(slot.gate) and self._gates.pop(slot, False):
                 slot.gate = None
                 self.resume(slot)
 
-    def learned(self):
+    def learned(self) -> None:
         """Note that the first slice has ended on all ranks: what it awaited stands for every slice."""
         self.skeleton = self.recorded.skeleton()
 
-    def traced(self, label, started, ended):
+    def traced(self, label: str, started: float, ended: float) -> None:
         self.trace.add(current_thread().name, "compute", label, started, ended)
 
-    def split(self, slot, request):
+    def split(self, slot: Slot, request: Parallel) -> bool:
         """Run the parts of a `Parallel` request; True if they are done on return."""
         run = slot.current
         if not request.parts:
@@ -233,7 +256,7 @@ class Job:
         remaining = len(request.parts)
         lock = Lock()
 
-        def task(part):
+        def task(part: Any) -> None:
             nonlocal remaining
             took_s = self._part(run, request.function, part)
             with lock:
@@ -247,7 +270,7 @@ class Job:
             self._workers.submit(slot.place, lambda part=part: task(part))
         return False
 
-    def _part(self, run, function, part):
+    def _part(self, run: Slice, function: Callable[[Any], object], part: Any) -> float:
         """Run one part; returns the time that it took."""
         started = perf_counter()
         try:

@@ -1,12 +1,19 @@
 """Waiting without spinning: nonblocking calls, several in flight, and sleep between polls."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..requests.operations import Pending, Persistent
+from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
-from .waiting import HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Label, OneThread, Waiting, wait_for
+from .waiting import HOST, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Host, Waiting, pause, wait_for
+
+if TYPE_CHECKING:
+    from ..threads.workers import ReadySteps
+    from .job import Job
+    from .slots import Slice, Slot
 
 POLLS_PER_EXCHANGE = 8  # by default
 
@@ -17,118 +24,158 @@ class Polling(Waiting):
     The sleep follows the exchanges: a `polls`-th of the time between two completions, so that
     looking costs little and a finished exchange waits little, between 20 and 500 us. Exchanges shorter
     than a sleep are polled for without any, while no step of this rank runs.
+
+    Parameters
+    ----------
+    limit : int
+        Operations in flight at once.
+    polls : int
+        Polls per expected time of an operation.
     """
 
     naps = True
-    test_some = staticmethod(MPI.Request.Testsome)
-    hot_s = HOT_S
 
-    def __init__(self, job, outstanding, workers, limit, polls=POLLS_PER_EXCHANGE):
-        super().__init__(job, outstanding, workers)
+    def __init__(
+        self,
+        job: Job,
+        outstanding: dict[Any, float],
+        workers: ReadySteps | None,
+        here: bool,
+        limit: int,
+        polls: int = POLLS_PER_EXCHANGE,
+        host: Host = HOST,
+    ) -> None:
+        super().__init__(job, outstanding, workers, here, host)
         self._limit = limit
         self._polls = polls
-        self._in_flight = []  # (slot, label), in the order of `_requests`
+        self._in_flight: list[Any] = []  # who waits for each of `_requests`: a `Slot`, or a `Pending`
         self._sleep_s = SHORTEST_SLEEP_S
         self._interval_s = 0.0  # between the last completions
-        self._last_completion: Any = None
+        self._last_completion = 0.0
 
-    def make_room(self):
+    def make_room(self) -> None:
         # What is awaited later does not count: its other half may be what there must be room for.
         while len(self._requests) - len(self._pending) >= self._limit:
             self._look()
 
-    def wait_unused(self, operation):
-        if type(operation) is not Persistent:
+    def wait_unused(self, operation: Operation) -> None:
+        if type(operation) is not Persistent or not self._uses(operation):
             return
-        label = None
-        while any(flying.operation is operation for _, flying in self._in_flight):
-            if label is None:  # other ranks may never come to complete it: the deadline counts
-                label = f"{operation}, which is under way for another slice,"
-                self.begin(label)
-            self._look()
-        if label is not None:
-            self.end(label)
+        with self.watched(f"{operation}, which is under way for another slice,"):  # perhaps for ever
+            while self._uses(operation):
+                self._look()
 
-    def issue(self, slot, operation):
+    def _uses(self, operation: Operation) -> bool:
+        return any(owner.operation is operation for owner in self._in_flight)
+
+    def issue(self, slot: Slot, operation: Operation) -> None:
         self.make_room()
         request = self._started(slot, operation)
         if request is not None:
             self.adopt(slot, operation, request)
 
-    def adopt(self, slot, operation, request):
-        label = Label(operation, slot.current.key)
-        self.begin(label)
-        self._fly(slot, label, request)
+    def adopt(self, slot: Slot, operation: Operation, request: Any) -> None:
+        slot.operation, slot.since_s = operation, self._clock()
+        self._watch(slot)
+        self._track(slot, request)
 
-    def _fly(self, owner, label, request):
+    def _watch(self, slot: Slot) -> None:
+        """Have the deadline of what the slot waits for count: at once, or, in a thread that computes, once it idles."""
+        if not self._here:
+            self._outstanding[slot] = slot.since_s
+
+    def _unwatch(self) -> None:
+        self._watching = False
+        for slot in self._awaiting():
+            self._outstanding.pop(slot, None)
+
+    def _watch_all(self) -> None:
+        self._watching = True
+        now = self._clock()
+        for slot in self._awaiting():
+            self._outstanding.setdefault(slot, now)
+
+    def _awaiting(self) -> list[Slot]:
+        """Slots that wait for what is in flight."""
+        slots = (owner.slot if type(owner) is Pending else owner for owner in self._in_flight)
+        return [slot for slot in slots if slot is not None]
+
+    def _track(self, owner: Slot | Pending, request: Any) -> None:
         if not self._requests:
-            self._last_completion = self.clock()
-        self._in_flight.append((owner, label))
+            self._last_completion = self._clock()
+        self._in_flight.append(owner)
         self._requests.append(request)
 
-    def keep(self, run, pending):
-        super().keep(run, pending)
-        if not pending.done:
-            request, pending.request = pending.request, None
-            self._fly(pending, Label(pending.operation, run.key), request)
+    def _keep(self, run: Slice, pending: Pending) -> None:
+        super()._keep(run, pending)
+        request, pending.request = pending.request, None
+        self._track(pending, request)
 
-    def wait_pending(self, slot, pending):
+    def wait_pending(self, slot: Slot, pending: Pending) -> None:
+        slot.operation = pending
         if pending.done:
             self.completed(slot, pending.error)
             return
-        pending.slot = slot
+        pending.slot, slot.since_s = slot, self._clock()
         self._pending.remove(pending)
-        for owner, label in self._in_flight:
-            if owner is pending:
-                self.begin(label)  # the deadline counts from here
+        self._watch(slot)
 
-    def wait(self, request, label):
+    def wait(self, request: Any, label: object) -> None:
         with self.watched(label):
-            wait_for(request.Test, self._wake_event.sleep, 0.0 if self._job.running else self.hot_s, self.clock)
+            wait_for(request.Test, self._sleep, self._host.hot_s if self._idle() else 0.0, self._clock)
 
-    def reduced(self, comm, values, op):
+    def reduced(self, comm: Any, values: Any, op: Any) -> None:
         self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), "agreement of all ranks")
 
-    def finish(self):
+    def finish(self) -> None:
         while self._requests:
             self._look()
 
-    def abandon(self):
+    def abandon(self) -> list[Any]:
         left = []
-        for place, (_, label) in enumerate(self._in_flight):
-            if is_receive(label.operation):
+        for place, owner in enumerate(self._in_flight):
+            if is_receive(owner.operation):
                 self._requests[place].Cancel()  # then it ends
-            elif is_send(label.operation):
+            elif is_send(owner.operation):
                 left.append(place)  # it reads its buffer only, and keeps it alive
         requests = [self._requests[place] for place in left]
         for place in reversed(left):
-            owner, label = self._in_flight[place]
+            owner = self._in_flight[place]
             if owner in self._pending:
                 self._pending.remove(owner)
             else:
-                self.end(label)
+                slot = owner.slot if type(owner) is Pending else owner
+                self._end(slot, slot.since_s)
             del self._in_flight[place], self._requests[place]
         self.finish()
         return requests
 
-    def _look(self):
-        """Collect what has completed; if nothing has, sleep until the next look or item."""
+    def _pause(self) -> None:
+        """Until the next look: no time at all while exchanges are short and nothing else is to do."""
         if not self._requests:
             self._wake_event.sleep()
-        elif not self._collected():
-            self._pause(self._job.running)
+            return
+        if self._here:
+            self._watch_all()
+        hot_s = self._host.hot_s
+        hot = self._idle() and self._interval_s < hot_s and self._clock() - self._last_completion < hot_s
+        started = self._clock()
+        self._sleep(0.0 if hot else self._sleep_s)
+        self.waited_s += self._clock() - started
 
-    def _pause(self, busy):
-        """Until the next look: no time at all while exchanges are short and nothing else is to do."""
-        hot = not busy and self._interval_s < self.hot_s and self.clock() - self._last_completion < self.hot_s
-        self._wake_event.sleep(0.0 if hot else self._sleep_s)
+    def _sleep(self, seconds: float) -> None:
+        if self._wake_event is None:
+            pause(seconds)
+        else:
+            self._wake_event.sleep(seconds)
 
-    def _collected(self):
-        """Collect what has completed; False if nothing has."""
+    def _collected(self) -> bool:
+        if not self._requests:
+            return False
         done, error = self._done()
         if not done:
             return False
-        now = self.clock()
+        now = self._clock()
         interval = (now - self._last_completion) / len(done)
         self._last_completion, self._interval_s = now, interval
         self._sleep_s = min(
@@ -137,54 +184,30 @@ class Polling(Waiting):
         finished = [self._in_flight[place] for place in done]
         for place in sorted(done, reverse=True):
             del self._in_flight[place], self._requests[place]
-        for owner, label in finished:
-            if type(owner) is not Pending:
-                self.end(label)
-                self.completed(owner, error)
-                continue
-            owner.done, owner.error = True, error
-            if owner.slot is None:
-                self._pending.remove(owner)
-            else:
-                self.end(label)
+        for owner in finished:
+            slot = owner
+            if type(owner) is Pending:
+                owner.done, owner.error = True, error
                 slot, owner.slot = owner.slot, None
-                self.completed(slot, error)
+                if slot is None:
+                    self._pending.remove(owner)
+                    continue
+            self._end(slot, slot.since_s)
+            self.completed(slot, error)
         return True
 
-    def _done(self):
+    def _done(self) -> tuple[list[int] | None, MPI.Exception | None]:
         """Places of the requests that have completed, and what MPI says is wrong with them, or None."""
         try:
-            return self.test_some(self._requests), None
+            return self._host.test_some(self._requests), None
         except MPI.Exception as failure:
             # MPI does not tell which has completed well and which has not: what it took is lost.
             done = [
                 place
                 for place, request in enumerate(self._requests)
                 if request == MPI.REQUEST_NULL
-                or (type(self._in_flight[place][1].operation) is Persistent and request.Test())
+                or (type(self._in_flight[place].operation) is Persistent and request.Test())
             ]
             if not done:  # the error is of none in particular
                 self._job.fail(None, failure)
             return done, failure
-
-
-class PollingInline(OneThread, Polling):
-    """`Polling` on the calling thread: it looks between steps, and hot for a while before it sleeps."""
-
-    def _advance(self):
-        """As of `OneThread`; the deadline does not count the time of a step."""
-        watched = [label for _, label in self._in_flight if self._outstanding.pop(label, None) is not None]
-        try:
-            return super()._advance()
-        finally:
-            now = self.clock()
-            self._outstanding.update((label, now) for label in watched)
-
-    def _look(self):
-        """Collect what has completed; if nothing has, run a step; if none is ready, look again or sleep."""
-        if (self._requests and self._collected()) or self._advance():
-            return
-        if not self._requests:
-            self._wake_event.sleep()  # workers have steps
-        else:
-            self._pause(self._job.running)

@@ -2,12 +2,12 @@
 
 Slot ``i`` of ``depth`` runs slices ``i``, ``i + depth``, ``i + 2 depth``, ... in this order. The
 assignment is fixed, so the requests a slot posts are a stream that is the same on every rank, and a
-slot starts its next slice the moment the last one ends, without asking the communicator thread. (Giving
+slot starts its next slice the moment the last one ends, without asking the issuing thread. (Giving
 the next unstarted slice to the slot that is free first is the same order when slices await equally often,
-but would make a worker wait for the communicator thread's visit.)
+but would make a worker wait for the issuing thread's visit.)
 
 Who touches what. A slot that is *running* (from `Waiting.resume` to `Slot.post`, or to a gate) belongs to
-the one worker that advances it; else to the communicator thread. Both changes of hands happen under
+the one thread that advances it; else to the issuing thread. Both changes of hands happen under
 `Job.lock`, so what one has written the other sees, on any Python.
 
 Draining. A slice that has failed, and every slice of a rank on which one has, goes on with its skeleton:
@@ -17,25 +17,53 @@ it computes nothing and awaits what the other ranks wait for.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator, Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from ...errors import repr_of, text_of
-from ..requests.operations import Pending, Start, not_awaited, steps
-from ..requests.requests import Barrier, Parallel, Request, WaitForSlices
+from ..requests.operations import Collective, Operation, Pending, Persistent, Start, not_awaited, steps
+from ..requests.requests import Barrier, Parallel, Request, TakeTurn, WaitForSlices
+
+if TYPE_CHECKING:
+    from .job import Job
 
 END = "end of the slices"  # posted when a slot has no slice left
 AT_BARRIER = "barrier()"  # posted when all slices left in a slot wait at a barrier
 FAILED = "a failed slice"  # posted when a slice failed before the runtime knew what it awaits
+_ENDED = object()  # in place of a request: the slice has ended
+_ISSUED = frozenset((Collective, Operation, Persistent, Start, TakeTurn))
 
 
-class SliceRun:
-    """One slice's coroutine, and how far it has come."""
+class Slice:
+    """One slice: its source of requests, and how far it has come.
+
+    Attributes
+    ----------
+    key : object
+    ordinal : int
+        Its place in the call; what slice 0 awaits is recorded.
+    identity : object
+        What its requests know it by: they must not keep it alive.
+    source : coroutine or None
+        ``source.send(answer)`` gives its next request; made by the first step.
+    awaited : int
+        Operations, turns and barriers posted so far.
+    begun : bool
+        The issuing thread has taken the first of its operations or turns.
+    draining, ended : bool
+    error : BaseException or None
+        To be raised from its await, at the next step.
+    pending : list of Pending
+        What it has started, in this order.
+    answer : object
+        What its await gives.
+    """
 
     __slots__ = (
         "answer",
         "awaited",
         "begun",
-        "coroutine",
         "draining",
         "ended",
         "error",
@@ -43,20 +71,19 @@ class SliceRun:
         "key",
         "ordinal",
         "pending",
+        "source",
     )
 
-    def __init__(self, key, ordinal):
+    def __init__(self, key: Any, ordinal: int) -> None:
         self.key = key
-        self.identity = object()  # what its requests know it by: they must not keep it alive
-        self.ordinal = ordinal  # its place in the call; what slice 0 awaits is recorded
-        self.coroutine = None  # made by the first step
-        self.awaited = 0  # operations, turns and barriers posted so far
-        self.begun = False  # the communicator thread has taken the first of its operations or turns
-        self.draining = False
-        self.error = None  # to be raised from the await, at the next step
-        self.pending = []  # what it has started, in this order
-        self.answer = None  # what its await gives
-        self.ended = False
+        self.ordinal = ordinal
+        self.identity = object()
+        self.source: Any = None
+        self.awaited = 0
+        self.begun = self.draining = self.ended = False
+        self.error: BaseException | None = None
+        self.pending: list[Pending] = []
+        self.answer: Any = None
 
 
 class Slot:
@@ -65,161 +92,150 @@ class Slot:
     Attributes
     ----------
     item : Operation, TakeTurn, END, AT_BARRIER, FAILED or None
-        Posted for the communicator thread, until it takes it.
+        Posted for the issuing thread, until it takes it.
     gate : WaitForSlices or None
         What the current slice waits for, while it does.
+    operation : Operation, Pending or None
+        What the current slice waits for in MPI, while it does; `since_s` tells since when.
     taken : int
-        Items that the communicator thread has taken.
+        Items that the issuing thread has taken.
     known : bool
         The last item was taken when the program was known already: the slot's slices are held to it.
         The same on all ranks at the same place, which `Job.skeleton`, read by a worker, is not.
     over : bool
-        The communicator thread has taken its `END`.
+        The issuing thread has taken its `END`.
     computing_s : float
-        Time that steps of its slices have taken.
-    unchecked : list of (SliceRun, int, Request or None)
-        What was awaited before that: the slice, the position, the request; None is its end.
+        Time that steps of its slices have taken, where workers run them.
+    unchecked : list of (Slice, int, Request or None)
+        What was awaited before it was known: the slice, the position, the request; None is its end.
     """
 
-    def __init__(self, job, index, resources, keys):
+    def __init__(self, job: Job, index: int, resources: Any, keys: Sequence[Any], depth: int) -> None:
         self.index = index
         self.resources = resources
-        self.item = None
-        self.gate = None
+        self.item: Any = None
+        self.gate: WaitForSlices | None = None
+        self.operation: Any = None
+        self.since_s = 0.0
         self.taken = 0
-        self.known = False
-        self.over = False
+        self.known = self.over = False
         self.computing_s = 0.0
-        self.unchecked = []
-        self.current = None
+        self.unchecked: list[tuple[Slice, int, Any]] = []
+        self.current: Any = None
         self._job = job
-        self._waiting = deque(keys)
-        self._parked = deque()
+        self._waiting: deque[Slice | int] = deque(range(index, len(keys), depth))  # slices, or their numbers
+        self._keys = keys
+        self._parked: deque[Slice] = deque()
+
+    def __str__(self) -> str:
+        """Tell what it waits for in MPI, for the watchdog and the trace."""
+        operation, current = self.operation, self.current
+        if type(operation) is Pending:
+            operation = operation.operation
+        return f"{operation} of slice {text_of(current and current.key)}"
 
     @property
-    def place(self):
+    def place(self) -> int:
         """Where its next item comes in the issue order."""
         return self.taken * self._job.depth + self.index
 
-    def go_on(self, ended, taken, coroutine, awaited, error):
-        """Go on with slices that have begun elsewhere.
-
-        Parameters
-        ----------
-        ended : int
-            The first so many have ended.
-        taken : int
-        coroutine : coroutine or None
-            The next one, if it has begun.
-        awaited : int
-            Its operations and turns that were issued.
-        error : BaseException or None
-            What the last of these is to raise.
-        """
-        for _ in range(ended):
-            ordinal, _ = self._waiting.popleft()
-            self._job.ended(ordinal)
-        self.taken = taken
-        if coroutine is not None:
-            ordinal, key = self._waiting.popleft()
-            self.current = run = SliceRun(key, ordinal)
-            run.coroutine = coroutine
-            run.awaited = awaited
-            run.begun = awaited > 0
-            run.error = error
-
-    def release_barrier(self):
+    def release_barrier(self) -> None:
         """All slots are at the barrier: the parked slices go on, in their order."""
         self._waiting, self._parked = self._parked, self._waiting
 
-    def has_parked(self, ordinal):
+    def has_parked(self, ordinal: int) -> bool:
         """Whether this slice waits at the barrier."""
         return any(run.ordinal == ordinal for run in self._parked)
 
-    def drop(self):
+    def drop(self) -> None:
         """Give up the current slice, none of whose operations has been issued."""
         run, self.current, self.item = self.current, None, None
         _close(run, self._job)
 
-    def close(self):
-        """Drop the unfinished coroutines."""
+    def close(self) -> None:
+        """Drop the unfinished sources."""
         for run in (self.current, *self._parked, *self._waiting):
-            if isinstance(run, SliceRun) and not run.ended:
+            if isinstance(run, Slice) and not run.ended:
                 _close(run, self._job)
 
-    def advance(self):
+    def advance(self) -> None:
         """Run the current slice up to its next request, through slices that end, and post it."""
+        job = self._job
         while True:
-            if self.current is None:
-                self.current = self._next()
-                if self.current is None:
+            run = self.current
+            if run is None:
+                run = self.current = self._next()
+                if run is None:
                     self.post(AT_BARRIER if self._parked else END)
                     return
-            run = self.current
             request = self._step(run)
-            if request is None:
+            if type(request) in _ISSUED:
+                self.post(request)
+                return
+            if request is _ENDED:
                 run.ended = True
                 self.current = None
-                self._job.ended(run.ordinal)
+                job.ended(run.ordinal)
             elif isinstance(request, Barrier):
                 self._parked.append(run)
                 self.current = None
                 if self.resources is not None and self._waiting:
                     # It would overwrite the parked slice's buffers.
-                    self._job.fail(
+                    job.fail(
                         run.key,
                         RuntimeError(
                             f"barrier() in a program with slot buffers needs all slices in flight: "
-                            f"expected at most {self._job.depth} slices (the depth), "
-                            f"received {self._job.slices}"
+                            f"expected at most {job.depth} slices (the depth), "
+                            f"received {job.slices}"
                         ),
                     )
             elif isinstance(request, Parallel):
-                if not self._job.split(self, request):
+                if not job.split(self, request):
                     return
             elif isinstance(request, WaitForSlices):
-                if not self._job.passes(self, request):
+                if not job.passes(self, request):
                     return
             else:
                 self.post(request)
                 return
 
-    def post(self, item):
-        """Hand the slot to the communicator thread."""
+    def post(self, item: Any) -> None:
+        """Hand the slot to the issuing thread."""
         job = self._job
+        if job.alone:  # the issuing thread is this one
+            self.item = item
+            return
         with job.lock:
             self.item = item
             job.leave(self)
 
-    def _next(self):
+    def _next(self) -> Slice | None:
         """Return the slice to go on with, or None."""
         while self._waiting:
             run = self._waiting.popleft()
-            if not isinstance(run, SliceRun):
-                ordinal, key = run
-                run = SliceRun(key, ordinal)
+            if not isinstance(run, Slice):
+                run = Slice(self._keys[run], run)
             if run.begun or not self._job.closing:
                 return run
             _close(run, self._job)
         return None
 
-    def _step(self, run):
-        """Run the slice up to its next request; None when it has ended."""
+    def _step(self, run: Slice) -> Any:
+        """Run the slice up to its next request, or to its end."""
         job = self._job
         if (job.stopping or run.error is not None) and not run.draining:
             return self._drain(run)
-        started = perf_counter()
-        request = None
+        timed = job.timed and not run.draining
+        started = perf_counter() if timed else 0.0
         steps.owner, steps.dropped = run.identity, None
         try:
-            if run.coroutine is None:
-                run.coroutine = job.coroutine(run.key, self.resources)
+            if run.source is None:
+                run.source = job.source(run.key, self.resources)
             answer, run.answer = run.answer, None
-            request = run.coroutine.send(answer)
+            request = run.source.send(answer)
             answer = None
-            ended = False
         except StopIteration:
-            ended = True
+            request = _ENDED
         except BaseException as error:
             if run.draining:
                 raise
@@ -227,24 +243,30 @@ class Slot:
             return self._drain(run)
         finally:
             steps.owner = None
-            if not run.draining:
+            if timed:
                 ended_s = perf_counter()
                 self.computing_s += ended_s - started
                 if job.trace is not None:
                     job.traced(f"slice {text_of(run.key)}", started, ended_s)
-        problem = self._problem(run, request, ended)
+        if steps.dropped is None and job.recorded is None:  # nearly always: nothing can be wrong with it
+            if type(request) in _ISSUED:
+                run.awaited += 1
+                return request
+            if request is _ENDED and not run.pending:
+                return request
+        problem = self._problem(run, request)
         if problem is not None:
             job.fail(run.key, problem)
             return self._drain(run)
-        if not ended and not isinstance(request, (Parallel, WaitForSlices)):
+        if request is not _ENDED and not isinstance(request, (Parallel, WaitForSlices)):
             run.awaited += 1
             if type(request) is Pending:
                 request.waited = True
         return request
 
-    def _problem(self, run, request, ended):
+    def _problem(self, run: Slice, request: Any) -> BaseException | None:
         """Why the slice cannot go on with this request, or end; None if it can."""
-        kind = type(request)
+        kind, ended = type(request), request is _ENDED
         if not run.draining:
             if steps.dropped is not None:
                 return not_awaited(steps.dropped)
@@ -271,14 +293,15 @@ class Slot:
         recorded = self._job.recorded
         if recorded is None or run.draining:
             return None
+        awaited = None if ended else request
         if self.known:
-            return recorded.problem(run, run.awaited, request)
+            return recorded.problem(run.awaited, awaited)
         if run.ordinal == 0 and not ended:
             recorded.requests.append(request)
-        self.unchecked.append((run, run.awaited, request))
+        self.unchecked.append((run, run.awaited, awaited))
         return None
 
-    def _drain(self, run):
+    def _drain(self, run: Slice) -> Any:
         """Stop computing in this slice; go on with what the other ranks wait for."""
         if not run.draining:
             _close(run, self._job)
@@ -286,31 +309,31 @@ class Slot:
             if skeleton is None:
                 return FAILED
             run.answer = None
-            run.coroutine = _skip(skeleton(run.key, self.resources), run.awaited, run.pending)
+            run.source = _skip(skeleton(run.key, self.resources), run.awaited, run.pending)
             run.draining = True
         return self._step(run)
 
 
-def _close(run, job):
-    """End a slice's coroutine early, showing it the error if it was an await that failed."""
-    if run.coroutine is None:
+def _close(run: Slice, job: Job) -> None:
+    """End a slice's source early, showing it the error if it was an await that failed."""
+    if run.source is None:
         return
     try:
         if run.error is not None:
-            run.coroutine.throw(run.error)
-        run.coroutine.close()
+            run.source.throw(run.error)
+        run.source.close()
     except BaseException as error:
         job.fail(run.key, error)
     run.error = None
 
 
-def _skip(coroutine, count, pending):
+def _skip(source: Any, count: int, pending: list[Pending]) -> Generator[Any, Any, None]:
     """Iterate over what a skeleton posts, without the first `count`; what they started is `pending`."""
     answer, started = None, 0
     try:
         while True:
             try:
-                request = coroutine.send(answer)
+                request = source.send(answer)
             except StopIteration:
                 return
             answer = None
@@ -327,4 +350,4 @@ def _skip(coroutine, count, pending):
                     answer = pending[started]
                     started += 1
     finally:
-        coroutine.close()
+        source.close()

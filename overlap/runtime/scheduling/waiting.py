@@ -1,25 +1,39 @@
-"""The ways to wait, on a communicator thread and without one.
+"""The ways to wait for MPI: `Blocking` here, `Polling` in `polling`.
 
-`Blocking` makes the blocking call and holds a core token meanwhile; `Polling` (in `polling`) keeps several nonblocking
-calls in flight and sleeps between polls. `Inline` and `PollingInline` make the same MPI calls in the calling thread,
-which also runs the slices' steps, alone or with workers beside it: for ``wait="off"``, and for jobs too short to wake
-all threads for. Which thread it is, each rank decides by itself.
+`Blocking` makes the blocking call; `Polling` keeps several nonblocking calls in flight and looks for completed ones.
+Both serve every placement of the work, which is a matter of two arguments:
+
+* no workers: the issuing thread runs the slices' steps itself, when it has nothing else to do;
+* workers, and `here`: it does so too, and workers run steps beside it;
+* workers alone: the issuing thread is the communicator, which only talks to MPI and sleeps.
+
+The MPI calls are the same in all of them, so each rank chooses its placement by itself.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from os import sched_yield
 from threading import Lock, current_thread
-from time import perf_counter
-from typing import Any
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ...errors import text_of
-from ..requests.operations import Pending, Persistent
+from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
+
+if TYPE_CHECKING:
+    from ..threads.workers import ReadySteps
+    from .job import Job
+    from .slots import Slice, Slot
 
 SHORTEST_SLEEP_S = 20e-6
 LONGEST_SLEEP_S = 500e-6
 HOT_S = 150e-6  # exchanges that take less are polled for without sleep, if no step runs meanwhile
-EVERY = object()  # in a slot's place: the communicator thread waits until no slot runs
+EVERY = object()  # in a slot's place: the issuing thread waits until no slot runs
 
 # Raised by a blocking call before anything was sent; any other error class comes after.
 ARGUMENT_ERRORS = frozenset(
@@ -44,17 +58,18 @@ class WakeEvent:
     left from an earlier item wakes it and the timeout has just run out.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock = Lock()
         self._lock.acquire()
 
-    def ring(self):
+    def ring(self) -> None:
+        """End the sleep, or the next one."""
         try:  # noqa: SIM105 (takes a fraction of the time)
             self._lock.release()
         except RuntimeError:
             pass  # it has been rung already
 
-    def sleep(self, seconds=-1):
+    def sleep(self, seconds: float = -1) -> bool:
         """Sleep until a ring, at most `seconds` if given; True if it rang."""
         return self._lock.acquire(timeout=seconds)
 
@@ -63,59 +78,120 @@ class NotIssued(Exception):
     """MPI was not asked for an operation, or has refused its arguments; the cause says why."""
 
 
+@dataclass(frozen=True)
+class Host:
+    """What waiting rests on: `overlap.timing.simulate` has one with a virtual clock.
+
+    Attributes
+    ----------
+    clock : callable
+        Seconds, as `time.perf_counter`.
+    make_event : callable
+        Makes the `WakeEvent` of the issuing thread.
+    test_some : callable
+        Gives the places of the requests that have completed, of a list; None if none is active.
+    hot_s : float
+        Seconds that a short exchange is polled for without sleep.
+    """
+
+    clock: Callable[[], float] = perf_counter
+    make_event: Callable[[], Any] = WakeEvent
+    test_some: Callable[[list[Any]], list[int] | None] = MPI.Request.Testsome
+    hot_s: float = HOT_S
+
+
+HOST = Host()
+
+
 class Waiting:
     """What the ways to wait share.
 
-    `outstanding` maps what MPI has not finished to its start. ``_awaited`` is the slot whose item the
-    communicator thread sleeps for (or `EVERY` slot to stop running), guarded by `Job.lock`.
+    Parameters
+    ----------
+    job : Job
+    outstanding : dict
+        What MPI has not finished, to its start; the watchdog reads it.
+    workers : ReadySteps or None
+        Run the steps; None: the issuing thread does.
+    here : bool
+        The issuing thread runs steps too; always true without workers.
+    host : Host
 
-    `overlap.timing.simulate` runs these classes on a virtual clock: it puts its own in place of `WakeEvent`,
-    `clock` and `Polling.test_some`, and 0 in place of `Polling.hot_s`.
+    Attributes
+    ----------
+    naps : bool
+        It sleeps between polls.
+    stopped : bool
+        The ranks have agreed to stop: slots do not go on.
+    waited_s : float
+        Seconds that the issuing thread has spent in MPI, where it runs all steps itself.
     """
 
-    WakeEvent = WakeEvent
-    clock = staticmethod(perf_counter)
-    naps = False  # sleeps between polls
-    stopped = False  # the ranks have agreed to stop: slots do not go on
+    naps = False
+    stopped = False
 
-    def __init__(self, job, outstanding, workers):
+    def __init__(
+        self,
+        job: Job,
+        outstanding: dict[Any, float],
+        workers: ReadySteps | None,
+        here: bool,
+        host: Host = HOST,
+    ) -> None:
         self._job = job
         self._outstanding = outstanding
         self._workers = workers
-        self._awaited = None
-        self._wake_event = self.WakeEvent()
-        self._requests = []  # in flight
-        self._pending = []  # what slices have started and not waited for yet
+        self._here = here
+        self._host = host
+        self._clock = host.clock
+        self._awaited: Any = None  # the slot whose item is slept for, or `EVERY`; guarded by `Job.lock`
+        self._ready: list[Slot] = []  # slots whose next step is to be run, where no workers take them
+        self._requests: list[Any] = []  # in flight
+        self._pending: list[Pending] = []  # what slices have started and not awaited yet
+        self._wake_event: Any = host.make_event() if workers is not None else None
+        self._watching = False  # the watchdog was told of what is in flight while this thread had nothing to do
+        self.waited_s = 0.0
+        if here and workers is not None:
+            workers.wake = self._wake_event.ring
         job.posted = self.posted
         job.resume = self.resume
 
-    def posted(self, slot):
-        """Note that a worker has left a slot: wake the communicator thread if that is what it sleeps for."""
-        if self._awaited is slot or (self._awaited is not None and not self._job.running):
+    # ---- steps -------------------------------------------------------------------------------
+
+    def posted(self, slot: Slot) -> None:
+        """Note that a slot was left, with `Job.lock` held: wake the issuing thread if it sleeps for that."""
+        if self._wake_event is not None and (
+            self._awaited is slot or (self._awaited is not None and not self._job.running)
+        ):
             self._wake_event.ring()
 
-    def resume(self, slot):
-        """Have a worker advance the slot; among ready ones the next in the issue order first."""
+    def resume(self, slot: Slot) -> None:
+        """Have the slot's next step run; among ready ones the next in the issue order first."""
+        if self._workers is None:
+            self._ready.append(slot)
+            return
         with self._job.lock:
             self._job.running += 1
-        self._submit(slot)
-
-    def _submit(self, slot):
         self._workers.submit(slot.place, slot.advance)
 
-    def take(self, slot):
+    def take(self, slot: Slot) -> Any:
         """Wait until the slot has an item, and take it.
 
         If no slot runs and nothing is in flight that a slice awaits, only the slot's own gate keeps it, and nobody is
         left to open that: a wait that can never end is seen at once.
         """
         job = self._job
+        if self._workers is None and slot in self._ready:  # what nearly every visit finds, where nobody else is
+            self._run(slot)
+            if slot.item is not None:
+                item, slot.item = slot.item, None
+                return item
         while True:
             with job.lock:
                 item, slot.item = slot.item, None
                 self._awaited = None if item is not None else slot
                 # What was started, and is not awaited yet, has no slice go on when it is over.
-                never = item is None and not job.running and len(self._requests) <= len(self._pending)
+                never = item is None and self._idle() and len(self._requests) <= len(self._pending)
             if item is not None:
                 return item
             if never:
@@ -123,8 +199,14 @@ class Waiting:
             else:
                 self._look()
 
-    def quiet(self):
+    def _idle(self) -> bool:
+        """Whether no step runs, nor is ready to."""
+        return not self._job.running and not self._ready
+
+    def quiet(self) -> None:
         """Wait until no worker has a slot."""
+        if self._workers is None:
+            return
         while True:
             with self._job.lock:
                 running = self._job.running
@@ -133,7 +215,62 @@ class Waiting:
                 return
             self._look()
 
-    def completed(self, slot, error=None):
+    def _look(self) -> None:
+        """Let something happen: an operation complete, a step run here, or time pass."""
+        if not self._collected() and not self._advanced():
+            self._pause()
+
+    def _advanced(self) -> bool:
+        """Run a step in this thread: of the slot that is waited for, or the next in the issue order; False if none."""
+        if self._ready:
+            self._run(self._awaited if self._awaited in self._ready else min(self._ready, key=lambda slot: slot.place))
+            return True
+        if not self._here or self._workers is None or (step := self._workers.next_step()) is None:
+            return False
+        if self._watching:
+            self._unwatch()
+        step()
+        return True
+
+    def _run(self, slot: Slot) -> None:
+        self._ready.remove(slot)
+        if self._watching:
+            self._unwatch()
+        slot.advance()
+
+    def _unwatch(self) -> None:
+        """Have the deadline not count the time of a step that runs in this thread."""
+        raise NotImplementedError
+
+    def _collected(self) -> bool:
+        """Collect what MPI has completed; False if nothing."""
+        return False
+
+    def _pause(self) -> None:
+        """Sleep until there may be something to do."""
+        self._wake_event.sleep()
+
+    # ---- operations --------------------------------------------------------------------------
+
+    def issue(self, slot: Slot, operation: Operation) -> None:
+        """Make an operation that the slot's slice awaits.
+
+        Raises
+        ------
+        NotIssued
+            As of `made`.
+        """
+        raise NotImplementedError
+
+    def adopt(self, slot: Slot, operation: Operation, request: Any) -> None:
+        """Take over an operation that has been started."""
+        raise NotImplementedError
+
+    def wait(self, request: Any, label: object) -> None:
+        """Wait for a request of the library's own."""
+        raise NotImplementedError
+
+    def completed(self, slot: Slot, error: BaseException | None = None) -> None:
         """Note that an operation of `slot` is over: have its slice go on, unless the pipeline has ended."""
         if error is not None:
             slot.current.error = error
@@ -141,35 +278,32 @@ class Waiting:
         if not self.stopped:
             self.resume(slot)
 
-    def adopt(self, slot, operation, request):
-        """Take over an operation that has been started."""
-        error = None
-        try:
-            self.wait(request, Label(operation, slot.current.key))
-        except MPI.Exception as failure:
-            error = failure
-        self.completed(slot, error)
-
-    def make_room(self):
+    def make_room(self) -> None:
         """Wait until one more operation may be started."""
 
-    def wait_unused(self, operation):
+    def wait_unused(self, operation: Operation) -> None:
         """Wait until an operation is not under way: a persistent one may be, for another slice."""
         if type(operation) is Persistent:
             for pending in tuple(self._pending):
                 if pending.operation is operation:
                     self._finish(pending)
 
-    def start(self, slot, operation):
+    def start(self, slot: Slot, operation: Operation) -> None:
         """Start an operation that is awaited later; `NotIssued` as of `made`."""
         request = self._started(slot, operation)
         if request is not None:
             self.adopt_pending(slot, operation, request)
 
-    def _started(self, slot, operation):
+    def _started(self, slot: Slot, operation: Operation) -> Any:
         """Start an operation; returns its request, or None if it is over already."""
         self.wait_unused(operation)
-        error = made(operation, blocking=False)
+        slot.operation = operation
+        started = slot.since_s = self._outstanding[slot] = self._clock()
+        try:
+            error = made(operation, blocking=False)
+        finally:
+            del self._outstanding[slot]
+            self.waited_s += self._clock() - started
         if not operation.made:
             self.completed(slot, error)
             return None
@@ -178,26 +312,26 @@ class Waiting:
             self._job.fail(slot.current.key, error)
         return request
 
-    def adopt_pending(self, slot, operation, request):
+    def adopt_pending(self, slot: Slot, operation: Operation, request: Any) -> None:
         """Take over an operation that has been started, to be awaited later; its slice goes on."""
         run = slot.current
         pending = run.answer = Pending(operation, len(run.pending))
         pending.request = request
-        self.keep(run, pending)
+        self._keep(run, pending)
         self.completed(slot)
 
-    def keep(self, run, pending):
+    def _keep(self, run: Slice, pending: Pending) -> None:
         """Keep what a slice has started, until it is over."""
         run.pending.append(pending)
-        if not pending.done:
-            self._pending.append(pending)
+        self._pending.append(pending)
 
-    def wait_pending(self, slot, pending):
+    def wait_pending(self, slot: Slot, pending: Pending) -> None:
         """Have a slice await what it has started."""
+        slot.operation = pending
         self._finish(pending)
         self.completed(slot, pending.error)
 
-    def _finish(self, pending):
+    def _finish(self, pending: Pending) -> None:
         """Wait until what a slice has started is over."""
         if not pending.done:
             try:
@@ -206,24 +340,24 @@ class Waiting:
                 pending.error = failure
             self._over(pending)
 
-    def _over(self, pending):
+    def _over(self, pending: Pending) -> None:
         pending.done, pending.request = True, None
         self._pending.remove(pending)
 
-    def forgotten(self):
+    def forgotten(self) -> bool:
         """Whether messages are under way that no slice waits for, and that may never meet their other half."""
-        return any(
+        return bool(self._pending) and any(
             is_receive(pending.operation) or is_send(pending.operation)
             for pending in self._pending
             if not pending.waited
         )
 
-    def finish(self):
+    def finish(self) -> None:
         """Wait until nothing is in flight."""
         for pending in tuple(self._pending):
             self._finish(pending)
 
-    def abandon(self):
+    def abandon(self) -> list[Any]:
         """Give up what is in flight and may never end; returns the requests of it that go on."""
         left: list[Any] = []
         for pending in tuple(self._pending):
@@ -235,111 +369,106 @@ class Waiting:
         self.finish()
         return left
 
-    def reduced(self, comm, values, op):
+    def reduced(self, comm: Any, values: Any, op: Any) -> None:
         """Reduce an array over all ranks, in place: the library's own agreements."""
-        with self.watched("agreement of all ranks"):
-            comm.Allreduce(MPI.IN_PLACE, values, op)
+        raise NotImplementedError
 
-    def _look(self):
-        self._wake_event.sleep()
-
-    def begin(self, label):
-        self._outstanding[label] = self.clock()
-
-    def end(self, label):
-        started = self._outstanding.pop(label)
-        trace = self._job.trace
-        if trace is not None:
-            trace.add(current_thread().name, "communicate", str(label), started, self.clock())
-
-    def watched(self, label):
+    def watched(self, label: object) -> _Wait:
         """Have the watchdog watch what is done meanwhile: a ``with`` block."""
         return _Wait(self, label)
 
+    def _end(self, label: object, started: float) -> None:
+        """Note that MPI has finished with something: the watchdog forgets it, a trace keeps it."""
+        self._outstanding.pop(label, None)
+        if self._job.trace is not None:
+            self._trace(label, started, self._clock())
+
+    def _trace(self, label: object, started: float, ended: float) -> None:
+        self._job.trace.add(current_thread().name, "communicate", str(label), started, ended)
+
 
 class _Wait:
-    """The time in which MPI is waited for, for `begin` and `end` of a way to wait: a ``with`` block."""
+    """The time in which MPI is waited for: a ``with`` block."""
 
-    __slots__ = ("_label", "_waiting")
+    __slots__ = ("_label", "_started", "_waiting")
 
-    def __init__(self, waiting, label):
+    def __init__(self, waiting: Waiting, label: object) -> None:
         self._waiting, self._label = waiting, label
 
-    def __enter__(self):
-        self._waiting.begin(self._label)
+    def __enter__(self) -> None:
+        waiting = self._waiting
+        self._started = waiting._outstanding[self._label] = waiting._clock()
 
-    def __exit__(self, *exc_info):
-        self._waiting.end(self._label)
-
-
-class OneThread(Waiting):
-    """Steps run on the thread that talks to MPI, when it has nothing else to do; and on workers beside it, if there
-    are.
-    """
-
-    def __init__(self, job, outstanding, workers, *options):
-        super().__init__(job, outstanding, workers, *options)
-        self._ready = set()  # where no workers take some
-        if workers is not None:
-            workers.wake = self._wake_event.ring
-
-    def _submit(self, slot):
-        if self._workers is None:
-            self._ready.add(slot)  # a `take` advances it
-        else:
-            super()._submit(slot)
-
-    def _advance(self):
-        """Run a step: of the slot that is waited for, or the next in the issue order; False if none is ready."""
-        if self._workers is not None:
-            return self._workers.take_step()
-        if not self._ready:
-            return False
-        ready = self._awaited if self._awaited in self._ready else min(self._ready, key=lambda slot: slot.place)
-        self._ready.remove(ready)
-        ready.advance()
-        return True
-
-    def quiet(self):
-        if self._workers is not None:
-            super().quiet()
-
-
-class Inline(OneThread):
-    """`off`: steps and blocking calls one after another on the calling thread."""
-
-    def _look(self):
-        if not self._advance():
-            self._wake_event.sleep()  # workers have steps
-
-    def issue(self, slot, operation):
-        with self.watched(Label(operation, slot.current.key)):
-            error = made(operation)
-        self.completed(slot, error)
-
-    def wait(self, request, label):
-        with self.watched(label):
-            request.Wait()
+    def __exit__(self, *exc_info: object) -> None:
+        waiting = self._waiting
+        waiting._end(self._label, self._started)
+        waiting.waited_s += waiting._clock() - self._started
 
 
 class Blocking(Waiting):
-    """The blocking MPI call, as in the GKV document; it takes one of the workers' core tokens."""
+    """The blocking MPI call, as in the GKV document; a communicator thread takes one of the workers' core tokens."""
 
-    def issue(self, slot, operation):
-        with self._workers.core_tokens, self.watched(Label(operation, slot.current.key)):
+    def __init__(
+        self,
+        job: Job,
+        outstanding: dict[Any, float],
+        workers: ReadySteps | None,
+        here: bool,
+        host: Host = HOST,
+    ) -> None:
+        super().__init__(job, outstanding, workers, here, host)
+        self._token = None if here or workers is None else workers.core_tokens
+
+    def issue(self, slot: Slot, operation: Operation) -> None:
+        slot.operation = operation
+        token = self._token
+        if token is not None:
+            token.__enter__()
+        started = self._outstanding[slot] = self._clock()
+        try:
             error = made(operation)
+        finally:
+            del self._outstanding[slot]
+            ended = self._clock()
+            self.waited_s += ended - started
+            if token is not None:
+                token.__exit__()
+        if self._job.trace is not None:
+            self._trace(slot, started, ended)
         self.completed(slot, error)
 
-    def wait(self, request, label):
-        with self._workers.core_tokens, self.watched(label):
+    def adopt(self, slot: Slot, operation: Operation, request: Any) -> None:
+        slot.operation = operation
+        error = None
+        try:
+            self.wait(request, slot)
+        except MPI.Exception as failure:
+            error = failure
+        self.completed(slot, error)
+
+    def wait(self, request: Any, label: object) -> None:
+        with self._token or nullcontext(), self.watched(label):
             request.Wait()
 
-    def reduced(self, comm, values, op):
-        with self._workers.core_tokens:
-            super().reduced(comm, values, op)
+    def reduced(self, comm: Any, values: Any, op: Any) -> None:
+        with self._token or nullcontext(), self.watched("agreement of all ranks"):
+            comm.Allreduce(MPI.IN_PLACE, values, op)
 
 
-def wait_for(test, sleep, hot_s=HOT_S, clock=perf_counter):
+def pause(seconds: float) -> None:
+    """Sleep, or let another process have the core: a sleep of no time may take tens of microseconds."""
+    if seconds:
+        sleep(seconds)
+    else:
+        sched_yield()
+
+
+def wait_for(
+    test: Callable[[], object],
+    sleep: Callable[[float], object] = pause,
+    hot_s: float = HOT_S,
+    clock: Callable[[], float] = perf_counter,
+) -> None:
     """Wait until `test()` is true: hot for `hot_s` seconds, then with longer and longer sleeps."""
     if test():
         return
@@ -352,7 +481,7 @@ def wait_for(test, sleep, hot_s=HOT_S, clock=perf_counter):
             sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
 
 
-def made(operation, blocking=True):
+def made(operation: Operation, blocking: bool = True) -> BaseException | None:
     """Make an operation; returns an exception that came when MPI may have sent something, or None.
 
     Raises
@@ -371,9 +500,13 @@ def made(operation, blocking=True):
     return None
 
 
-def tried(operation):
-    """Start an operation while all ranks learn whether it starts; what MPI has returned, in a list, and what was
-    raised, or None.
+def tried(operation: Operation) -> tuple[list[Any], BaseException | None]:
+    """Start an operation while all ranks learn whether it starts.
+
+    Returns
+    -------
+    list, BaseException or None
+        What MPI has returned, one request or none; what was raised.
     """
     error = None
     operation.made = []
@@ -383,16 +516,3 @@ def tried(operation):
         error = caught
     made, operation.made = operation.made, []
     return made, error
-
-
-class Label:
-    """An operation under way, as text only when somebody asks (deadline, trace)."""
-
-    __slots__ = ("_key", "operation")
-
-    def __init__(self, operation, key):
-        self.operation = operation
-        self._key = key
-
-    def __str__(self):
-        return f"{self.operation} of slice {text_of(self._key)}"

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
+from ...errors import text_of
 from ...lowlevel.mpi import handle_of, mpi_function
 from ..requests.agreement import Agreements
 from ..requests.operations import Operation
-from .straight import StraightPath, _pause
-from .waiting import ARGUMENT_ERRORS, HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Label, made, wait_for
+from .waiting import ARGUMENT_ERRORS, HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, made
 
 if TYPE_CHECKING:
     from ..control.control import Control
     from ..control.header import Header
+    from .executor import Executor
     from .job import Job
-    from .scheduler import Scheduler
     from .waiting import Waiting
 
 # Words of a state.
@@ -60,16 +60,14 @@ class WholeCall:
 
     Parameters
     ----------
-    scheduler : Scheduler
+    executor : Executor
     control : Control
     header : Header or None
         None: there are no other ranks.
     operations : sequence of (int, object, Operation)
         What is issued: each with the number of its step and its slice, on buffers of its own.
-    in_flight : int
-        0: blocking MPI calls; else nonblocking ones, as of `StraightPath`.
-    job : callable
-        Makes a `Job` without slices, and its way to wait: to agree on an error.
+    wait : str
+        ``"poll"``: nonblocking MPI calls; else blocking ones.
 
     Attributes
     ----------
@@ -81,24 +79,23 @@ class WholeCall:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        executor: Executor,
         control: Control,
         header: Header | None,
         operations: Sequence[tuple[int, Any, Operation]],
-        in_flight: int,
-        job: Callable[[], tuple[Job, Waiting]],
+        wait: str,
     ) -> None:
-        self._scheduler, self._control = scheduler, control
-        self._operations, self._in_flight, self._make_job = operations, in_flight, job
+        self._executor, self._control = executor, control
+        self._operations, self.wait = operations, wait
         self.header = header
         self.kept: Any = None
         self._words = array("q", bytes(8 * WORDS))  # Python reads single words of it much faster than of an ndarray
         self.state = np.frombuffer(self._words, np.int64)
         self.mpi = np.zeros(0, np.int64)
         if header is not None:
-            self.mpi = _table(scheduler.control, in_flight > 0)
+            self.mpi = _table(executor.control, wait == "poll")
             self.state[AGREES] = 1
-            sums = self.rest().noted().summands(False)
+            sums = self._noted(None).summands(False)
             numbers = array("q", (True, header.signature, -header.signature))
             self._told = np.concatenate([np.array(numbers), np.array(sums).view(np.int64)])
             control.watchdog.watch(self)
@@ -117,9 +114,56 @@ class WholeCall:
             raise self._control.mark(MPI.Exception(int(self.state[CODE])))
         return list(map(int, self.state[NUMBERS:SUMS]))
 
-    def rest(self) -> _Rest:
-        """Make what goes on where compiled code has stopped."""
-        return _Rest(self._scheduler, self._operations, self._in_flight, self._make_job, self.state)
+    def conclude(self, job: Job, waiting: Waiting) -> Exception | None:
+        """Go on where compiled code has stopped: issue what the other ranks wait for, and agree on an error with them.
+
+        Parameters
+        ----------
+        job : Job
+            Without slices.
+        waiting : Waiting
+
+        Returns
+        -------
+        Exception or None
+            The error of all ranks.
+        """
+        state = self.state
+        agreements = self._noted(waiting)
+        sums = array("Q", state[SUMS : SUMS + 3].view(np.uint64).tolist())
+        if state[CODE]:
+            self._refused(job, waiting, MPI.Exception(int(state[CODE])))
+            sums[0] = 1
+            waiting.reduced(self._executor.control, sums, MPI.SUM)
+        return self._executor.conclude(job, waiting, agreements, agreements.judged(sums, agreements.issued))
+
+    def _refused(self, job: Job, waiting: Waiting, error: MPI.Exception) -> None:
+        """MPI has refused the operation of a step: issue it, unless MPI had it, and those that follow."""
+        step, begun = int(self.state[STEP]), bool(self.state[STARTED])
+        left = [(key, operation) for number, key, operation in self._operations if number >= step]
+        if not left:
+            raise error  # the agreement itself
+        job.issued = len(self._operations) - len(left)
+        job.fail(left[0][0], error)
+        if begun or error.Get_error_class() not in ARGUMENT_ERRORS:
+            left = left[1:]
+        for key, operation in left:
+            problem = None
+            try:
+                problem = made(operation, blocking=False)
+                waiting.wait(operation.made[0], f"{operation} of slice {text_of(key)}")
+            except MPI.Exception as failure:
+                problem = failure
+            operation.made = []
+            if problem is not None:
+                job.fail(key, problem)
+
+    def _noted(self, waiting: Waiting | None) -> Agreements:
+        """Agreements that know what the call issues."""
+        agreements = Agreements(self._executor.control, waiting)
+        for _, _, operation in self._operations:
+            agreements.note(operation)
+        return agreements
 
     def make(self, execute: Callable[..., int], arguments: tuple[Any, ...]) -> int:
         """Have compiled code make the call on several ranks; how it has ended.
@@ -140,7 +184,9 @@ class WholeCall:
         if phase == ENTERING:
             assert self.header is not None
             return not self._control.nested, self.header.call, since * 1e-9
-        labels = (str(Label(operation, key)) for number, key, operation in self._operations if number == step)
+        labels = (
+            f"{operation} of slice {text_of(key)}" for number, key, operation in self._operations if number == step
+        )
         return False, next(labels, "agreement of all ranks"), since * 1e-9
 
     @property
@@ -148,56 +194,6 @@ class WholeCall:
         """How long the last call has taken since all ranks had come to it, and how much of that it has computed."""
         began, waited, ended = self._words[BEGAN : ENDED + 1]
         return (ended - began) * 1e-9, (ended - began - waited) * 1e-9
-
-
-class _Rest(StraightPath):
-    """The rest of a call that compiled code has left: an error on all ranks."""
-
-    def __init__(self, scheduler, operations, in_flight, job, state):
-        super().__init__(scheduler, [], None, [], in_flight, False, job)
-        self._operations, self._state = operations, state
-
-    def noted(self):
-        """Agreements that know what the call issues."""
-        agreements = Agreements(self._scheduler.control, self)
-        for _, _, operation in self._operations:
-            agreements.note(operation)
-        return agreements
-
-    def run(self):
-        """Issue what the other ranks wait for, if anything, and agree; returns the error of all ranks."""
-        state = self._state
-        sums = array("Q", state[SUMS : SUMS + 3].view(np.uint64).tolist())
-        if state[CODE]:
-            self._refused(MPI.Exception(int(state[CODE])), int(state[STEP]), bool(state[STARTED]))
-            sums[0] = 1
-            self.reduced(self._scheduler.control, sums, MPI.SUM)
-        agreements = self.noted()
-        self._problem, self._over = agreements.judged(sums, agreements.issued), True
-        return self._leave(agreements, [])
-
-    def _refused(self, error, step, begun):
-        """MPI has refused the operation of a step: issue it, unless MPI had it, and those that follow."""
-        left = [(key, operation) for number, key, operation in self._operations if number >= step]
-        if not left:
-            raise error  # the agreement itself
-        self._issued = len(self._operations) - len(left)
-        self.fail(left[0][0], error)
-        if begun or error.Get_error_class() not in ARGUMENT_ERRORS:
-            left = left[1:]
-        for key, operation in left:
-            self._watched(Label(operation, key), self._made, key, operation)
-
-    def _made(self, key, operation):
-        try:
-            error = made(operation, not self._in_flight)
-            if self._in_flight and operation.made:
-                wait_for(operation.made[0].Test, _pause)
-        except MPI.Exception as failure:
-            error = failure
-        operation.made = []
-        if error is not None:
-            self.fail(key, error)
 
 
 def _table(control: MPI.Comm, polls: bool) -> np.ndarray:

@@ -17,8 +17,8 @@ from .priority import set_exact_timers, take_short_slices
 from .workers import CoreTokens, Workers
 
 if TYPE_CHECKING:
+    from ..scheduling.executor import Executor
     from ..scheduling.job import Job
-    from ..scheduling.scheduler import Scheduler
     from ..scheduling.waiting import Waiting
 
 SIGNAL_LATENCY_S = 0.2
@@ -29,15 +29,15 @@ class Threads:
 
     Parameters
     ----------
-    scheduler : Scheduler
+    executor : Executor
         Runs the jobs, on the communicator thread.
     workers : int
     nice : int
         Nice value added to the workers; see `Workers`.
     """
 
-    def __init__(self, scheduler: Scheduler, workers: int, nice: int) -> None:
-        self._scheduler = scheduler
+    def __init__(self, executor: Executor, workers: int, nice: int) -> None:
+        self._executor = executor
         self._count = workers
         self._nice = nice
         self._jobs: SimpleQueue[tuple[Job, Waiting, list[Any], WakeEvent] | None] = SimpleQueue()
@@ -57,7 +57,7 @@ class Threads:
         if self._pool is None:
             self._pool = Workers(range(self._count), self._nice, abort_on)
             self._thread = threading.Thread(
-                target=_communicate, args=(self._jobs, self._scheduler), daemon=True, name="communicator"
+                target=_communicate, args=(self._jobs, self._executor), daemon=True, name="communicator"
             )
             self._thread.start()
         self._pool.core_tokens = self._core_tokens if wait == "block" else None
@@ -99,7 +99,7 @@ class Threads:
             self._helpers.close()
 
 
-def _communicate(jobs: SimpleQueue[Any], scheduler: Scheduler) -> None:
+def _communicate(jobs: SimpleQueue[Any], executor: Executor) -> None:
     """Run jobs, one after another, until None."""
     take_short_slices()
     exact = False
@@ -109,7 +109,7 @@ def _communicate(jobs: SimpleQueue[Any], scheduler: Scheduler) -> None:
             exact = waiting.naps
             set_exact_timers(exact)
         try:
-            error = scheduler.run(job, waiting)
+            error = executor.run(job, waiting)
         except BaseException as problem:
             abort_on(problem)
         del work, job, waiting  # nothing is held any more when the caller goes on

@@ -3,7 +3,7 @@
 State: a heap of ready steps, ordered by when the communicator will ask for their result, guarded by a lock;
 and one token per ready step in a queue on which idle workers sleep. A step is in the heap before its token
 is in the queue, so whoever has a token finds one, though perhaps not the one that it was put for; or none,
-if the thread that talks to MPI has taken it, which may compute too (`take_step`). A worker never waits on
+if the thread that talks to MPI has taken it, which may compute too (`next_step`). A worker never waits on
 anything else, except, in `block` mode, on a core token: there are N of them for N workers and the
 communicator thread, so that never more than N threads keep a core busy.
 """
@@ -81,15 +81,8 @@ class ReadySteps:
         if self.wake is not None:
             self.wake()
 
-    def take_step(self) -> bool:
-        """Run the first ready task in the calling thread; False if none is ready."""
-        task = self._next()
-        if task is None:
-            return False
-        task()
-        return True
-
-    def _next(self) -> Callable[[], object] | None:
+    def next_step(self) -> Callable[[], object] | None:
+        """Take the first ready task, for the calling thread to run; None if none is ready."""
         with self._lock:
             return heappop(self._ready)[2] if self._ready else None
 
@@ -100,7 +93,7 @@ class ReadySteps:
     def work(self) -> None:
         """Run ready tasks, one after another, until `stop`."""
         while self._tokens.get():
-            task = self._next()
+            task = self.next_step()
             if task is None:
                 continue
             try:

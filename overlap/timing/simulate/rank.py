@@ -1,6 +1,6 @@
 """A simulated rank: the runtime's own code on a virtual clock.
 
-`Job`, `Slot`, the rotation and the agreements of `Scheduler`, the three ways to wait, the ready
+`Job`, `Slot`, the rotation and the agreements of `Executor`, the ways to wait, the ready
 steps and the core tokens are those of `overlap.runtime`. What is simulated is what they stand on: threads
 (`Clock`), MPI (`Network`), and the time that computing and communicating take on the rank's cores.
 
@@ -19,10 +19,10 @@ import numpy as np
 
 from ...runtime.requests.agreement import weight
 from ...runtime.requests.requests import Operation
+from ...runtime.scheduling.executor import Executor
 from ...runtime.scheduling.job import Job
-from ...runtime.scheduling.polling import Polling
-from ...runtime.scheduling.scheduler import Scheduler
-from ...runtime.scheduling.waiting import Blocking, Inline, Waiting
+from ...runtime.scheduling.polling import POLLS_PER_EXCHANGE
+from ...runtime.scheduling.waiting import Host
 from ...runtime.threads.workers import CoreTokens, ReadySteps
 from .clock import Clock, Queue, WakeEvent
 from .machine import Machine
@@ -83,48 +83,6 @@ class _Control:
         self.Iallreduce(_, values, op).Wait()
 
 
-class _OnClock(Waiting):
-    """Puts the virtual clock into a way to wait."""
-
-    def __init__(self, rank: Rank, *args: Any) -> None:
-        self._wakes = WakeEvent(rank.clock, rank.wake_s)
-        self.WakeEvent: Any = lambda: self._wakes  # in place of a real one
-        self.clock = rank.clock
-        super().__init__(*args)
-
-    def happened(self) -> None:
-        """Note that an exchange is over."""
-        self._wakes.happened()
-
-
-class _Inline(_OnClock, Inline):
-    pass
-
-
-class _Blocking(_OnClock, Blocking):
-    pass
-
-
-class _Polling(_OnClock, Polling):
-    hot_s = 0.0  # to look takes no time on this clock
-
-    def __init__(self, rank: Rank, *args: Any) -> None:
-        super().__init__(rank, *args)
-        self._rank = rank
-        self._polled = rank.mark()
-
-    def test_some(self, tickets: Sequence[Ticket]) -> list[int]:  # type: ignore[override]  # no MPI requests
-        rank, poll_s = self._rank, self._rank.machine.poll_s
-        if poll_s:
-            rank.charge(self._wakes.skipped() * poll_s, self._polled)
-            rank.occupy(poll_s)
-            self._polled = rank.mark()
-        done = [place for place, ticket in enumerate(tickets) if ticket.done]
-        if not done:
-            self._wakes.between_polls(poll_s)
-        return done
-
-
 class Rank:
     """One rank and its threads.
 
@@ -168,6 +126,8 @@ class Rank:
         self._busy_s = self._busy_since_s = 0.0  # time with all cores busy, up to a moment
         self._blocked: Callable[[], object] | None = None  # wakes the thread inside a blocking call
         self._interpreter = CoreTokens(1, partial(Queue, clock))
+        self._wake_event: Any = None  # of the communicator
+        self._polled = self.mark()
         clock.spawn(self._main)
 
     # ---- the threads ----
@@ -181,6 +141,10 @@ class Rank:
                 workers.core_tokens = CoreTokens(settings.workers, partial(Queue, self.clock))
             for _ in range(settings.workers):
                 self.clock.spawn(workers.work)
+        # To look takes no time on this clock: nothing is polled for without sleep.
+        host = Host(self.clock, self._make_event, self._test_some, hot_s=0.0)
+        control = _Control(self, self.network.simulated)
+        executor = Executor(control, [], {}, settings.agree_every, host)
         job = Job(
             range(len(self._program.steps)),
             self._slice,
@@ -189,22 +153,34 @@ class Rank:
             settings.depth,
             workers,
             None,
+            executor.lock,
         )
-        waiting: _OnClock
-        if workers is None:
-            waiting = _Inline(self, job, {}, None)
-        elif settings.wait == "block":
-            waiting = _Blocking(self, job, {}, workers)
-        else:
-            waiting = _Polling(self, job, {}, workers, settings.limit)
-        self._waiting = waiting
-        error = Scheduler(_Control(self, self.network.simulated), [], {}, settings.agree_every).run(job, waiting)
+        waiting = executor.waiting(
+            settings.wait, job, workers, settings.limit, POLLS_PER_EXCHANGE, here=workers is None
+        )
+        error = executor.run(job, waiting)
         if error is not None:
             raise error
         self.end_s = self.clock.now_s
         if workers is not None:
             for _ in range(settings.workers):
                 workers.stop()
+
+    def _make_event(self) -> WakeEvent:
+        self._wake_event = WakeEvent(self.clock, self.wake_s)
+        return self._wake_event
+
+    def _test_some(self, tickets: Sequence[Ticket]) -> list[int]:
+        """Look which exchanges are over, as `MPI.Request.Testsome`; a look takes its time."""
+        poll_s = self.machine.poll_s
+        if poll_s:
+            self.charge(self._wake_event.skipped() * poll_s, self._polled)
+            self.occupy(poll_s)
+            self._polled = self.mark()
+        done = [place for place, ticket in enumerate(tickets) if ticket.done]
+        if not done:
+            self._wake_event.between_polls(poll_s)
+        return done
 
     async def _slice(self, key: int, resources: None) -> None:
         steps, transfers = self._program.steps[key], self._program.transfers[key]
@@ -281,7 +257,8 @@ class Rank:
         if self._blocked is not None:
             waker, self._blocked = self._blocked, None
             self.clock.at(self.clock.now_s, waker)
-        self._waiting.happened()
+        if self._wake_event is not None:
+            self._wake_event.happened()
 
     def sleep_until_completion(self) -> None:
         """Be in a blocking call."""

@@ -1,8 +1,8 @@
-"""The scheduler: issues the MPI operations of a pipeline in an order that needs no messages.
+"""The executor: issues the MPI operations of a pipeline in an order that needs no messages.
 
 Issue order. MPI matches collectives by call order, so the order must be a pure function of the
-program. The communicator thread visits the slots in a fixed rotation; at each visit it takes the slot's
-next item, waiting for its worker if need be. A slot at its end leaves the rotation; slots at a
+program. The issuing thread visits the slots in a fixed rotation; at each visit it takes the slot's
+next item, waiting for its step if need be. A slot at its end leaves the rotation; slots at a
 barrier leave it together until the last one has arrived.
 
 Agreement. A rank on which a slice failed keeps issuing what the others wait for (`Slot` drains),
@@ -24,58 +24,30 @@ on all ranks before any rank waits for it. If a rank fails in that time, all sto
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
-from typing import Any
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ...errors import CommunicatorsExhausted, SliceError
 from ..requests.agreement import Agreements
-from ..requests.operations import Operation, Pending, Start
+from ..requests.operations import Pending, Start
 from ..requests.requests import TakeTurn
-from .polling import Polling, PollingInline
+from .polling import Polling
 from .slots import AT_BARRIER, END, FAILED, Slot
-from .waiting import Blocking, Inline, NotIssued, tried
+from .waiting import HOST, Blocking, Host, NotIssued, Waiting, tried
+
+if TYPE_CHECKING:
+    from ..threads.workers import ReadySteps
+    from .job import Job
 
 COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
 _left_behind = 0
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass
-class Begun:
-    """What has been done of a job before the scheduler goes on with it.
-
-    Attributes
-    ----------
-    agreements : Agreements
-        They know what was issued.
-    issued : int
-        How many operations and turns that is.
-    rotation : list of Slot, optional
-        The slots that have not ended, the next one first; else all.
-    problem : str, optional
-        What the last agreement has found (see `Agreements.ended`), if the scheduler has not heard of it.
-    over : bool
-        That agreement was the job's last: nothing is left to issue.
-    in_flight : dict
-        Slots that wait for MPI: ``{slot: (operation, or what the slice has started, MPI request)}``, in the issue
-        order.
-    stopped : list of MPI.Request, optional
-        All ranks have agreed to stop at once; these can never be over.
-    """
-
-    agreements: Agreements
-    issued: int = 0
-    rotation: list[Slot] | None = None
-    problem: str | None = None
-    over: bool = False
-    in_flight: dict[Slot, tuple[Operation | Pending, MPI.Request]] = field(default_factory=dict)
-    stopped: list[MPI.Request] | None = None
-
-
-class Scheduler:
+class Executor:
     """Issues the operations of one job at a time.
 
     Parameters
@@ -90,97 +62,104 @@ class Scheduler:
         Operations between two agreements.
     """
 
-    def __init__(self, control, comms, outstanding, agree_every):
+    def __init__(
+        self, control: Any, comms: list[Any], outstanding: dict[Any, float], agree_every: int, host: Host = HOST
+    ) -> None:
         self.control = control
         self.comms = comms
         self.outstanding = outstanding
         self.agree_every = agree_every
-        self._abandoned = []  # requests that may never complete: MPI may still read their buffers
-        self._exhausted: Any = None  # why no job can be run any more
+        self.lock = RLock()  # of the job that runs
+        self._host = host
+        self._abandoned: list[Any] = []  # requests that may never complete: MPI may still read their buffers
+        self._exhausted: str | None = None  # why no job can be run any more
         self._job: Any = None
         self._waiting: Any = None
         self._agreements: Any = None
 
-    def waiting(self, wait, job, workers, in_flight, polls, one_thread=False):
-        """Return the way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``."""
+    def waiting(
+        self, wait: str, job: Job, workers: ReadySteps | None, in_flight: int, polls: int, here: bool = False
+    ) -> Waiting:
+        """Make the way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``; the others as of `Waiting`."""
         if wait == "poll":
-            kind = PollingInline if one_thread else Polling
-            return kind(job, self.outstanding, workers, in_flight, polls)
-        kind = Inline if one_thread or wait == "off" else Blocking
-        return kind(job, self.outstanding, workers)
+            return Polling(job, self.outstanding, workers, here, in_flight, polls, self._host)
+        return Blocking(job, self.outstanding, workers, here, self._host)
 
-    def run(self, job, waiting, begun=None):
-        """Issue all operations of `job`; returns the error of all ranks, or None.
+    def run(self, job: Job, waiting: Waiting) -> Exception | None:
+        """Issue all operations of `job`; returns the error of all ranks, or None."""
+        clock = self._host.clock
+        started = clock()
+        agreements = Agreements(self.control, waiting)
+        try:
+            if not self._begin(job, waiting, agreements):
+                return CommunicatorsExhausted(self._exhausted)
+            if not self._issue_all():
+                self._cut()
+            self._is_well(agreements.ended())  # the last one may still be under way
+            problem = agreements.at_once(job.failure is not None)
+            if job.timed:
+                job.computing_s = sum(slot.computing_s for slot in job.slots)
+            else:
+                job.computing_s = clock() - started - waiting.waited_s
+            return self._outcome(problem)
+        finally:
+            self._forget(job)
 
-        Parameters
-        ----------
-        job : Job
-        waiting : the way to wait
-        begun : Begun, optional
-            What has been done of the job already; see `StraightPath`.
-        """
-        if self._exhausted is not None:
-            job.release()
-            return CommunicatorsExhausted(self._exhausted)
-        begun = begun or Begun(Agreements(self.control, waiting))
-        self._job = job
-        self._waiting = waiting
-        self._agreements = begun.agreements
-        self._agreements.waiting = waiting
+    def conclude(self, job: Job, waiting: Waiting, agreements: Agreements, problem: str | None) -> Exception | None:
+        """End a job whose last agreement has found a `problem` (see `Agreements.ended`): the error of all ranks."""
+        try:
+            if not self._begin(job, waiting, agreements):
+                return CommunicatorsExhausted(self._exhausted)
+            return self._outcome(problem)
+        finally:
+            self._forget(job)
+
+    def _begin(self, job: Job, waiting: Waiting, agreements: Agreements) -> bool:
+        """Take up a job; False if none can be run any more."""
+        self._job, self._waiting, self._agreements = job, waiting, agreements
+        agreements.waiting = waiting
         self._stopping = False  # all ranks know of a failure
         self._ending = False  # no slice begins any more, on any rank
         self._dirty = False  # something is left on the communicators
-        self._abandoned = [request for request in self._abandoned if not _is_over(request)]
-        try:
-            if begun.over:
-                return self._outcome(begun.problem)
-            if begun.stopped is not None:
-                self._abandoned += begun.stopped
-                self._dirty = bool(begun.stopped)
-            if begun.stopped is not None or not self._issue_all(begun):
-                self._cut()
-            self._is_well(self._agreements.ended())  # the last one may still be under way
-            return self._outcome(self._agreements.at_once(job.failure is not None))
-        finally:
-            job.release()
-            self._job = self._waiting = self._agreements = None
+        if self._abandoned:
+            self._abandoned = [request for request in self._abandoned if not _is_over(request)]
+        return self._exhausted is None
+
+    def _forget(self, job: Job) -> None:
+        job.release()
+        self._job = self._waiting = self._agreements = None
 
     # ---- the rotation ------------------------------------------------------------------------
 
-    def _issue_all(self, begun):
+    def _issue_all(self) -> bool:
         """Run the rotation. False if the ranks agreed to stop at once."""
         job, waiting = self._job, self._waiting
-        rotation = job.slots if begun.rotation is None else begun.rotation
-        issued, parked = begun.issued, []
-        for slot, (operation, request) in begun.in_flight.items():
-            if type(operation) is Pending:
-                waiting.wait_pending(slot, operation)
-            else:
-                waiting.adopt(slot, operation, request)
+        rotation, parked, issued = job.slots, [], 0
+        unknown = job.skeleton is None  # at first: then every item is looked at
         for slot in rotation:
-            if slot not in begun.in_flight:
-                waiting.resume(slot)
-        if begun.problem is not None and not self._agree(begun.problem):
-            return False
+            waiting.resume(slot)
         while rotation or parked:
             if not rotation:  # the last slot has arrived at the barrier
                 rotation = sorted(parked, key=lambda slot: slot.index)
-                parked: list[Any] = []
+                parked = []
                 for slot in rotation:
                     slot.release_barrier()
                     waiting.resume(slot)
             visited, rotation = rotation, []
             for slot in visited:
-                item = self._take(slot)
-                if item is None:
+                item = waiting.take(slot)
+                if (self._ending or unknown) and (item := self._taken(slot, item)) is None:
                     return False
                 if item is END:
                     slot.over = True
                     continue
                 if item is AT_BARRIER:
                     parked.append(slot)
+                    slot.taken += 1
                     continue
                 rotation.append(slot)
+                slot.current.begun = True
+                slot.taken += 1
                 issued += 1
                 job.issued = issued  # before its result can be used by any slice
                 if not self._issue(slot, item):
@@ -195,7 +174,7 @@ class Scheduler:
         waiting.finish()
         return True
 
-    def _agree(self, problem):
+    def _agree(self, problem: str | None) -> bool:
         """Begin the next agreement after one that has ended; False if all ranks stop at once."""
         if self._is_well(problem):
             self._agreements.start(self._job.failure is not None)
@@ -207,21 +186,26 @@ class Scheduler:
         self._job.stop(closing=self._ending)
         return True
 
-    def _is_well(self, problem):
+    def _is_well(self, problem: str | None) -> bool:
         """Whether all ranks are well, as an agreement has found."""
         if problem:
             self._differ(problem)
         return problem is None
 
-    def _differ(self, problem):
+    def _differ(self, problem: str) -> None:
         """Note that the ranks have issued different operations: these may not have matched."""
         self._job.fail(None, RuntimeError(problem))
         self._dirty = True
 
-    def _take(self, slot):
-        """Return the slot's next item; None if, while learning, some rank failed."""
+    def _taken(self, slot: Slot, item: Any) -> Any:
+        """Look at a slot's next item, where that may not simply be issued.
+
+        Returns
+        -------
+        object or None
+            The item that comes instead, if no slice begins any more. None: while learning, some rank failed.
+        """
         job, waiting = self._job, self._waiting
-        item = waiting.take(slot)
         while self._ending and not (item is END or item is AT_BARRIER or slot.current.begun):
             slot.drop()
             waiting.resume(slot)
@@ -240,12 +224,9 @@ class Scheduler:
             self._check(slot)
             if not self._same_everywhere(item, False):
                 return None
-        if slot.current is not None:
-            slot.current.begun = True
-        slot.taken += 1
         return item
 
-    def _same_everywhere(self, item, learned):
+    def _same_everywhere(self, item: Any, learned: bool) -> bool:
         """While learning: whether no rank has failed, and all are about to do the same."""
         job = self._job
         problem = self._agreements.same(not job.stopping and item is not FAILED, item, learned)
@@ -253,14 +234,14 @@ class Scheduler:
             job.fail(None, RuntimeError(problem))
         return problem is None
 
-    def _check(self, slot):
+    def _check(self, slot: Slot) -> None:
         """Hold a slot's slices to the program from now on, and what they awaited before that too."""
         for run, error in self._job.recorded.problems(slot.unchecked):
             self._job.fail(run.key, error)
         slot.unchecked.clear()
         slot.known = True
 
-    def _drained(self, slot, error):
+    def _drained(self, slot: Slot, error: BaseException) -> Any:
         """In place of a slice's last request, what the other ranks issue: from its skeleton."""
         run = slot.current
         run.error = error
@@ -271,7 +252,7 @@ class Scheduler:
         self._waiting.resume(slot)
         return self._waiting.take(slot)
 
-    def _issue(self, slot, operation):
+    def _issue(self, slot: Slot, operation: Any) -> bool:
         """Issue one operation; False if, while learning, it did not start on all ranks."""
         job, waiting = self._job, self._waiting
         kind = type(operation)
@@ -299,7 +280,7 @@ class Scheduler:
         self._agreements.note(operation)
         return True
 
-    def _start_together(self, slot, operation):
+    def _start_together(self, slot: Slot, operation: Any) -> bool:
         """While learning: start an operation; False if it did not start on all ranks."""
         job, waiting = self._job, self._waiting
         adopt = waiting.adopt
@@ -323,7 +304,7 @@ class Scheduler:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    def _cut(self):
+    def _cut(self) -> None:
         """All ranks stop here: let what is under way end, and drop the rest."""
         job, waiting = self._job, self._waiting
         job.lock_gates()
@@ -338,12 +319,12 @@ class Scheduler:
         for slot in job.slots:
             slot.close()
 
-    def _leave_behind(self):
+    def _leave_behind(self) -> None:
         """Messages are left that nobody will receive."""
         self._dirty = True
         self._abandoned += self._waiting.abandon()
 
-    def _outcome(self, problem):
+    def _outcome(self, problem: str | None) -> Exception | None:
         """Return the same error on all ranks, or None if the job has ended well on all."""
         job, rank, size = self._job, self.control.rank, self.control.size
         if problem is None:
@@ -370,7 +351,7 @@ class Scheduler:
             return CommunicatorsExhausted(self._exhausted)
         return error
 
-    def _renew(self, error):
+    def _renew(self, error: Exception) -> bool:
         """Take new communicators for those on which something is left; False if there are too few."""
         global _left_behind
         left_behind = -self._least(-_left_behind) + len(self.comms)
@@ -387,13 +368,13 @@ class Scheduler:
                 comm.renew()
         return True
 
-    def _least(self, value):
+    def _least(self, value: int) -> int:
         least = np.array([value], dtype=np.int64)
         self._waiting.reduced(self.control, least, MPI.MIN)
         return int(least[0])
 
 
-def _is_over(request):
+def _is_over(request: Any) -> bool:
     """Whether MPI has finished with a request, so that its buffers may go."""
     try:
         return request.Test()
