@@ -39,6 +39,7 @@ def wall_s(what, machine=IDEAL, every_rank=False, **options):
 # ---- closed forms --------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(counts, times, times, st.integers(1, 20))
 def test_without_overlap_it_is_c_plus_t(slices, compute_s, exchange_s, depth):
     assert wall_s(program(slices, compute_s, exchange_s), wait="off", depth=depth) == pytest.approx(
@@ -46,6 +47,7 @@ def test_without_overlap_it_is_c_plus_t(slices, compute_s, exchange_s, depth):
     )
 
 
+@settings(deadline=None)
 @given(counts, times, times)
 def test_one_thread_inside_mpi_hides_nothing(slices, compute_s, exchange_s):
     assert wall_s(program(slices, compute_s, exchange_s), wait="block", workers=1) == pytest.approx(
@@ -153,7 +155,7 @@ def test_small_messages_leave_before_the_receiver_is_there():
 
 
 @given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 4), st.integers(1, 8), st.integers(1, 8))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, workers, depth, in_flight):
     what = program(slices, compute_s, exchange_s)
     bound = max(slices * compute_s / workers, slices * exchange_s)
@@ -161,7 +163,7 @@ def test_never_faster_than_the_bound(wait, slices, compute_s, exchange_s, worker
 
 
 @given(st.sampled_from(WAITS), counts, times, times, st.integers(1, 8), st.floats(1.0, 10.0))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, depth, factor):
     """Up to one poll: polls are at other times then. One thread; with several, order can matter."""
     what = program(slices, compute_s, exchange_s)
@@ -172,7 +174,7 @@ def test_a_faster_network_is_never_slower(wait, slices, compute_s, exchange_s, d
 
 
 @given(st.sampled_from(WAITS), counts, st.integers(1, 6), st.integers(1, 3), st.integers(0, 3))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_one_rank_stands_for_all(wait, slices, ranks, workers, exchanges):
     machine = replace(
         IDEAL,
