@@ -471,7 +471,7 @@ class Runtime(Resource):
 
     def _raise(self, error: Exception, job: Job) -> NoReturn:
         signals, control = held_signals(), self.control
-        cause: BaseException | None = job.failure and job.failure.error
+        cause: BaseException | None = None if job.failure is None else job.failure.error
         control.mark(error)
         if cause is not None and (isinstance(cause, KeyboardInterrupt) or cause is signals.error):
             raise control.mark(cause) from error

@@ -76,7 +76,7 @@ def refused(name, code, begun):
 
 def runs():
     """Meanwhile the mock that is given counts the whole calls that compiled code has left."""
-    return mock.patch.object(whole_call._Rest, "run", autospec=True, side_effect=whole_call._Rest.run)
+    return mock.patch.object(whole_call.WholeCall, "conclude", autospec=True, side_effect=whole_call.WholeCall.conclude)
 
 
 def known_calls_that_fail(comm):

@@ -134,7 +134,8 @@ class Executor:
     def _issue_all(self) -> bool:
         """Run the rotation. False if the ranks agreed to stop at once."""
         job, waiting = self._job, self._waiting
-        rotation, parked, issued = job.slots, [], 0
+        rotation, issued = job.slots, 0
+        parked: list[Slot] = []
         unknown = job.skeleton is None  # at first: then every item is looked at
         for slot in rotation:
             waiting.resume(slot)
@@ -273,10 +274,12 @@ class Executor:
                     waiting.issue(slot, operation)
                 break
             except NotIssued as refusal:
+                error = refusal.__cause__
+                assert error is not None
                 # The others issue it: so must this rank, on buffers from the skeleton.
                 if slot.current.draining:
-                    raise refusal.__cause__  # noqa: B904 (the user's error, with a cause of its own)
-                operation = self._drained(slot, refusal.__cause__)
+                    raise error  # noqa: B904 (the user's error, with a cause of its own)
+                operation = self._drained(slot, error)
         self._agreements.note(operation)
         return True
 

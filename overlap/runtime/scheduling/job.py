@@ -18,6 +18,7 @@ Also shared, with locks of their own: the heap of ready steps (`ReadySteps`), th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock, current_thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -228,20 +229,22 @@ class Job:
         self.slots = []
 
     def _is_open(self, gate: WaitForSlices | None) -> bool:
-        return self.stopping or gate.is_open(self._ended)
+        return self.stopping or (gate is not None and gate.is_open(self._ended))
 
     def _open_gates(self) -> None:
         for slot in tuple(self._gates or ()):
             # A signal handler that fails the job may have opened it meanwhile.
-            if self._is_open(slot.gate) and self._gates.pop(slot, False):
+            if self._is_open(slot.gate) and self._gates and self._gates.pop(slot, False):
                 slot.gate = None
                 self.resume(slot)
 
     def learned(self) -> None:
         """Note that the first slice has ended on all ranks: what it awaited stands for every slice."""
+        assert self.recorded is not None
         self.skeleton = self.recorded.skeleton()
 
     def traced(self, label: str, started: float, ended: float) -> None:
+        assert self.trace is not None
         self.trace.add(current_thread().name, "compute", label, started, ended)
 
     def split(self, slot: Slot, request: Parallel) -> bool:
@@ -267,7 +270,7 @@ class Job:
                 slot.advance()
 
         for part in request.parts:
-            self._workers.submit(slot.place, lambda part=part: task(part))
+            self._workers.submit(slot.place, partial(task, part))
         return False
 
     def _part(self, run: Slice, function: Callable[[Any], object], part: Any) -> float:

@@ -125,7 +125,7 @@ class Slot:
         self._job = job
         self._waiting: deque[Slice | int] = deque(range(index, len(keys), depth))  # slices, or their numbers
         self._keys = keys
-        self._parked: deque[Slice] = deque()
+        self._parked: deque[Slice | int] = deque()
 
     def __str__(self) -> str:
         """Tell what it waits for in MPI, for the watchdog and the trace."""
@@ -145,7 +145,7 @@ class Slot:
 
     def has_parked(self, ordinal: int) -> bool:
         """Whether this slice waits at the barrier."""
-        return any(run.ordinal == ordinal for run in self._parked)
+        return any(isinstance(run, Slice) and run.ordinal == ordinal for run in self._parked)
 
     def drop(self) -> None:
         """Give up the current slice, none of whose operations has been issued."""

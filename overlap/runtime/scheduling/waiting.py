@@ -148,21 +148,21 @@ class Waiting:
         self._ready: list[Slot] = []  # slots whose next step is to be run, where no workers take them
         self._requests: list[Any] = []  # in flight
         self._pending: list[Pending] = []  # what slices have started and not awaited yet
-        self._wake_event: Any = host.make_event() if workers is not None else None
+        self._wake_event: Any = None  # for who sleeps while workers run steps
         self._watching = False  # the watchdog was told of what is in flight while this thread had nothing to do
         self.waited_s = 0.0
-        if here and workers is not None:
-            workers.wake = self._wake_event.ring
+        if workers is not None:
+            self._wake_event = host.make_event()
+            if here:
+                workers.wake = self._wake_event.ring
         job.posted = self.posted
         job.resume = self.resume
 
     # ---- steps -------------------------------------------------------------------------------
 
     def posted(self, slot: Slot) -> None:
-        """Note that a slot was left, with `Job.lock` held: wake the issuing thread if it sleeps for that."""
-        if self._wake_event is not None and (
-            self._awaited is slot or (self._awaited is not None and not self._job.running)
-        ):
+        """Note that a worker has left a slot, with `Job.lock` held: wake the issuing thread if it sleeps for that."""
+        if self._awaited is slot or (self._awaited is not None and not self._job.running):
             self._wake_event.ring()
 
     def resume(self, slot: Slot) -> None:
@@ -384,7 +384,9 @@ class Waiting:
             self._trace(label, started, self._clock())
 
     def _trace(self, label: object, started: float, ended: float) -> None:
-        self._job.trace.add(current_thread().name, "communicate", str(label), started, ended)
+        trace = self._job.trace
+        assert trace is not None
+        trace.add(current_thread().name, "communicate", str(label), started, ended)
 
 
 class _Wait:
