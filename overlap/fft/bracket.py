@@ -30,14 +30,16 @@ import numpy as np
 
 from ..arrays import Layout
 from ..errors import InputError
+from ..runtime import worker_index
 from .arguments import fields_nbytes, integers, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
 from .bracket_transform import BracketTransform, buffers, exchanging_stages, nbytes_of_buffers
-from .engine.buffers import Buffers
+from .engine.buffers import Buffers, Located
 from .engine.fftw import fast_length
 from .engine.plane_brackets import KY, PLANES
 from .engine.stage import SourceArray
+from .engine.steps import Exchange
 from .plan import Plan, PlanComm, given_weights, records
 from .planning.memory import Memory
 from .planning.settings import Settings, settings_problem
@@ -286,7 +288,11 @@ class Bracket(Plan):
             raise InputError(problem)
         if not isinstance(buffers, Buffers):
             raise InputError(f"expected buffers of this plan, received a {type(buffers).__name__}")
-        await self.transform.apply(f, out, buffers, compute, self._comm)
+        for step in self.transform.steps_of_slice(Located(f), Located(out), buffers):
+            if isinstance(step, Exchange):
+                await step.operation()
+            elif compute:
+                step.execute(self.transform.scratch()[worker_index()])
 
     async def _take(self, _: int, buffers: Buffers, a: np.ndarray) -> None:
         self.speed = await self.transform.take(a, buffers)

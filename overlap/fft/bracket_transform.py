@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..arrays import Transpose, mpi_type, stages
-from ..runtime import parallel, stagger
-from .engine.buffers import Buffers
+from ..runtime import parallel
+from .engine.buffers import Buffers, Located
 from .engine.fftw import zeros
 from .engine.plane_brackets import KY, ONE, PLANES, PlaneBrackets
 from .engine.stage import Direction, Place, Stage
+from .engine.steps import Exchange, staggered
 from .transform import Transform
 
 
@@ -121,24 +122,28 @@ class BracketTransform(Transform):
         if self._pipelines is None:
             self._choose(self)
 
-    def prepare(self, inputs, outputs):
-        return inputs[0], outputs[0]
+    def scratch(self):
+        return self._kernels.scratch
 
-    async def run(self, part, slot, compute, comm, f, out):
-        if comm is not None and self._comm.size > 1:
-            await stagger(part.start, self._depth)
-        await self.apply(f[part.start], out[part.start], slot, compute, comm and self._comm)
+    def steps(self, inputs, outputs):
+        (f,), (out,) = inputs, outputs
+        for number, part in enumerate(self._parts):
+            yield self._steps(number, f.part(f.array[part.start]), out.part(out.array[part.start]))
 
-    async def apply(self, f, out, slot, compute, comm):
-        """One slice's bracket; without computing or, if `comm` is None, exchanges."""
+    def _steps(self, number, f, out):
+        if self._comm.size > 1:
+            yield from staggered(number, len(self._slots))
+        yield from self.steps_of_slice(f, out, self._slot_of(number))
+
+    def steps_of_slice(self, f, out, slot):
+        """Tell what one slice's bracket takes, of located modes."""
         there, back = self._kernels.messages
-        exchanges = comm is not None and comm.size > 1
-        if exchanges:
-            await there.exchanged(comm, f, slot.receive, mpi_type(f.dtype))
-        if compute:
-            self._kernels.apply(slot, f, out, self.gradient)
-        if exchanges:
-            await back.exchanged(comm, slot.send, out, mpi_type(f.dtype))
+        kind = mpi_type(f.array.dtype)
+        if self._comm.size > 1:
+            yield Exchange(self._comm, there, f, Located(slot.receive), kind)
+        yield self._kernels.apply(slot, f, out, Located(self.gradient))
+        if self._comm.size > 1:
+            yield Exchange(self._comm, back, Located(slot.send), out, kind)
 
     async def take(self, a, slot):
         """Take a slice of modes as the advecting field; returns the largest gradient here."""

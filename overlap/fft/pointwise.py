@@ -6,16 +6,17 @@ cache from the last FFTs on the way to real space to the first ones on the way b
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..arrays import length_of, mpi_type
-from ..runtime import stagger
 from .engine.buffers import Buffers, Located
 from .engine.compiled_function import compiled
 from .engine.fftw import zeros
 from .engine.program import ASIDE, SOURCE, View
+from .engine.steps import Call, Exchange, staggered
 from .transform import Transform
 from .volume import contiguous_targets, natural_view, targets_fit
 
@@ -93,57 +94,62 @@ class Pointwise(Transform):
         with contiguous_targets(outputs, self.outputs) as targets:
             super().run_planes(inputs, targets, what)
 
-    def prepare(self, inputs, outputs):
-        own = self._function.inputs
+    def before(self, inputs):
         if self._share is not None:
-            self._share.run_planes([np.stack([planes[0] for planes in inputs[own:]])], [self._shared])
-        return (
-            [Located(natural_view(*one)) for one in zip(inputs[:own], self.inputs)],
-            [Located(natural_view(*one)) for one in zip(outputs, self.outputs)],
-        )
+            shared = inputs[self._function.inputs :]
+            self._share.run_planes([np.stack([planes[0] for planes in shared])], [self._shared])
 
     def can_bind(self, outputs):
         return self._share is None and targets_fit(outputs, self.outputs)
 
-    async def run(self, part, slot, compute, comm, inputs, outputs):
-        kernels = self._kernels
-        messages = kernels.messages(length_of(part))
-        if comm is not None and kernels.back.dimension is not None:
-            await stagger(part.start // self.settings.chunk, self._depth)
-        if compute:
-            for number, field in enumerate(inputs):
-                kernels.pack(slot, part, number, field)
-        if comm is not None and kernels.back.dimension is not None:
-            await self.exchanged(messages[0], slot.back)
-        if compute:
-            self._apply(slot, part)
-        if comm is not None and kernels.forth.dimension is not None:
-            await self.exchanged(messages[1], slot.forth)
-        if compute:
-            for number, result in enumerate(outputs):
-                kernels.unpack(slot, part, number, result)
+    def scratch(self):
+        return self._kernels.scratch
 
-    def exchanged(self, message, buffers):
-        """Return the awaitable exchange of a message."""
-        return message.exchanged(self._comm, buffers.send, buffers.receive, mpi_type(self.exchange_dtype))
+    def steps(self, inputs, outputs):
+        fields = [given.part(natural_view(given.array, side)) for given, side in zip(inputs, self.inputs)]
+        results = [given.part(natural_view(given.array, side)) for given, side in zip(outputs, self.outputs)]
+        for number, part in enumerate(self._parts):
+            yield self._steps(number, part, fields[: self._function.inputs], results)
+
+    def _steps(self, number, part, inputs, outputs):
+        kernels, slot = self._kernels, self._slot_of(number)
+        back, forth = kernels.messages(length_of(part))
+        if kernels.back.dimension is not None:
+            yield from staggered(number, len(self._slots))
+        for which, field in enumerate(inputs):
+            yield kernels.pack(slot, part, which, field)
+        if kernels.back.dimension is not None:
+            yield self._exchange(back, slot.back)
+        yield from self._apply(slot, part)
+        if kernels.forth.dimension is not None:
+            yield self._exchange(forth, slot.forth)
+        for which, result in enumerate(outputs):
+            yield kernels.unpack(slot, part, which, result)
+
+    def _exchange(self, message, buffers):
+        return Exchange(
+            self._comm, message, Located(buffers.send), Located(buffers.receive), mpi_type(self.exchange_dtype)
+        )
 
     def _apply(self, slot, part):
-        """Call the user's function for all blocks of some slices."""
+        """Apply the user's function to all blocks of some slices."""
         kernels, count = self._kernels, length_of(part)
         if self._compiled is not None and not self.planning:
-            kernels.apply(slot, count, self._compiled.address, self._shared_view)
-            self._compiled.check()
+            yield kernels.apply(slot, count, self._compiled.address, self._shared_view)
+            yield Call(lambda addresses: self._compiled.check())
             return
         for first in range(0, count, kernels.together):
             planes = slice(first, min(first + kernels.together, count))
             for block, rows in enumerate(kernels.rows):
-                kernels.to_real(slot, count, planes, block)
-                fields, results = kernels.arrays(rows, length_of(planes))
-                if self.planning:  # the function may not bear zeros, or may count its calls
-                    for result in results:
-                        np.multiply(fields[0], fields[-1], out=result)
-                else:
-                    self._function.fill(
-                        results, fields, list(self._seen[:, rows]), self._batch, part.start + first, rows
-                    )
-                kernels.to_modes(slot, count, planes, block)
+                yield kernels.to_real(slot, count, planes, block)
+                yield Call(partial(self._call_function, planes, rows, part.start + first))
+                yield kernels.to_modes(slot, count, planes, block)
+
+    def _call_function(self, planes, rows, first, addresses):
+        """Call the user's function for a block of some slices."""
+        fields, results = self._kernels.arrays(rows, length_of(planes))
+        if self.planning:  # the function may not bear zeros, or may count its calls
+            for result in results:
+                np.multiply(fields[0], fields[-1], out=result)
+        else:
+            self._function.fill(results, fields, list(self._seen[:, rows]), self._batch, first, rows)

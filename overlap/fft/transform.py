@@ -1,11 +1,11 @@
-"""`Transform`: what a plan's callables have in common. A slice program of local sweeps and exchanges.
+"""`Transform`: what a plan's callables have in common: arguments, settings, schedules, pipelines.
 
-A slice of the pipeline is what travels in one message. Every transform is a program
+A slice of the pipeline is what travels in one message. Every transform says of each slice
 
-    pack what is sent; await the exchange; unpack what was received
+    pack what is sent; exchange it; unpack what was received
 
-or several of these, one after the other. The same program without the sweeps is its skeleton (what
-the other ranks wait for, if a sweep fails) and measures T; without the exchanges it measures C.
+or several of these, one after the other, as steps (`Transform.steps`). Recorded as a `Schedule` they are what a
+pipeline runs, what it drains with if a step fails, and what C and T are measured with.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, unowned
 from .engine.fftw import ALIGNMENT, zeros
+from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
 from .planning.candidates import Candidates, Comparison, PlaneCandidates
 from .planning.settings import Settings, Trial, Tuned
 from .planning.tune import budget_problem, tune
@@ -41,6 +42,18 @@ class Chunk:
     def __str__(self):
         last = self.stop - 1
         return f"{self.start}" if self.start == last else f"{self.start}-{last}"
+
+
+class Key:
+    """A slice of a pipeline: its number, and what it is called."""
+
+    __slots__ = ("number", "part")
+
+    def __init__(self, number, part):
+        self.number, self.part = number, part
+
+    def __str__(self):
+        return str(self.part)
 
 
 class Transform(Uncopied):
@@ -89,6 +102,7 @@ class Transform(Uncopied):
         self._memory: Any = None  # of all slots
         self._result_memory: list[ResultMemory] | None = None  # of calls without `out`
         self._bound = BoundArrays()
+        self._schedules: dict[Any, Schedule] = {}  # by the kind of the arrays
 
     def __repr__(self) -> str:
         sides = (
@@ -102,8 +116,17 @@ class Transform(Uncopied):
         """Return the buffers of `depth` slots, for chunks of `sizes` slices."""
         raise NotImplementedError
 
-    def run(self, part, slot, compute, comm, *prepared):
-        """Return the coroutine of one chunk, without computing or, if `comm` is None, exchanges."""
+    def steps(self, inputs, outputs):
+        """Tell what every slice of the pipeline does, step by step (see `engine.steps`), to located arrays.
+
+        Yields
+        ------
+        iterable of steps
+        """
+        raise NotImplementedError
+
+    def scratch(self):
+        """Return the addresses of every worker's scratch memory."""
         raise NotImplementedError
 
     def kernels_of(self, settings):
@@ -114,9 +137,8 @@ class Transform(Uncopied):
         """Bytes this rank sends per slice."""
         raise NotImplementedError
 
-    def prepare(self, inputs, outputs):
-        """Tell what `run` takes after `comm`, of lists of inputs and outputs."""
-        return inputs, outputs
+    def before(self, inputs):
+        """Do what comes before the pipeline of a call (collective)."""
 
     # ---- settings and pipelines ----------------------------------------------------------------
 
@@ -132,23 +154,24 @@ class Transform(Uncopied):
         self._make_pipelines(parts, self.make_slots(depth, sizes))
 
     def _make_pipelines(self, parts, slots):
-        """Return the pipelines of the slice program over `parts`, on some slots."""
+        """Make the pipelines of the slices `parts`, on some slots."""
         self._bound.forget()
-        self._parts, self._depth = parts, len(slots)
-        settings, comm, depth = self.settings, self.runtime.comm, len(slots)
+        self._schedules.clear()
+        self._parts, self._slots = parts, slots
+        self._keys = [Key(number, part) for number, part in enumerate(parts)]
+        settings, depth = self.settings, len(slots)
 
-        def pipeline(compute, comm, wait):
-            def program(part, slot, *prepared):
-                return self.run(part, slot, compute, comm, *prepared)
+        def pipeline(compute, exchange, wait):
+            def program(key, schedule, addresses):
+                return schedule.slice(key.number, addresses, compute, exchange)
 
-            def skeleton(part, slot, *prepared):
-                return self.run(part, slot, False, comm, *prepared)
+            def skeleton(key, schedule, addresses):
+                return schedule.slice(key.number, addresses, False, exchange)
 
             program.__qualname__ = type(self).__name__
             return self.runtime.pipelined(
                 program,
                 skeleton=skeleton,
-                buffers=iter(slots).__next__,
                 depth=depth,
                 wait=wait,
                 in_flight=min(settings.in_flight, depth),
@@ -158,10 +181,27 @@ class Transform(Uncopied):
 
         alone = "off" if self.runtime.workers == 1 else "poll"
         self._pipelines = {
-            "whole": pipeline(True, comm, settings.wait),
-            "compute": pipeline(True, None, alone),
-            "exchange": pipeline(False, comm, "off"),
+            "whole": pipeline(True, True, settings.wait),
+            "compute": pipeline(True, False, alone),
+            "exchange": pipeline(False, True, "off"),
         }
+
+    def _slot_of(self, number):
+        """Return the slot in which a slice of the pipeline runs."""
+        return self._slots[number % len(self._slots)]
+
+    def schedule(self, inputs, outputs):
+        """Return what a call does with arrays like these, recorded when they are the first of their kind."""
+        arrays = *inputs, *outputs
+        kind = self.planning, kind_of(arrays)
+        schedule = self._schedules.get(kind)
+        if schedule is None:
+            if len(self._schedules) >= KINDS:
+                del self._schedules[next(iter(self._schedules))]
+            located = stand_ins(arrays)
+            steps = self.steps(located[: len(inputs)], located[len(inputs) :])
+            schedule = self._schedules[kind] = Schedule(self._parts, steps, self.scratch())
+        return schedule
 
     def _allocate(self, depth, lengths):
         """Buffers of some lengths for every slot, all in one block of memory."""
@@ -272,7 +312,19 @@ class Transform(Uncopied):
 
     def run_planes(self, inputs, outputs, what="whole"):
         """Run on lists of planes that are known to fit (collective)."""
-        self._pipelines[what](self._parts, *self.prepare(inputs, outputs))
+        self.before(inputs)
+        self._pipelines[what](self._keys, *self._prepared(inputs, outputs, what))
+
+    def _prepared(self, inputs, outputs, what):
+        """As `prepare`; what fails here is raised on all ranks (collective then)."""
+        try:
+            return self.prepare(inputs, outputs)
+        except Exception as error:
+            self.refuse(error, what)
+
+    def prepare(self, inputs, outputs):
+        """Return what the pipelines take besides their slices: a schedule, and the addresses of its arrays."""
+        return self.schedule(inputs, outputs), addresses_of((*inputs, *outputs))
 
     def trial_arrays(self, slices):
         """Make inputs (zero) and outputs of `slices` slices, as for `run_planes`."""
@@ -313,6 +365,7 @@ class Transform(Uncopied):
         self._released, self.refinement = True, None
         self._pipelines = self._kernels = self._memory = self._result_memory = None
         self._bound.forget()
+        self._schedules.clear()
 
     def _call(self, what, arrays, out):
         self.check_in_use()
@@ -343,8 +396,8 @@ class Transform(Uncopied):
             and (out is not None or self._bound.comes_again(arrays, made))
         ):
             planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
-            prepared = self.prepare(*planes)
-            bound = prepared, self.whole_call(*planes)
+            call = self.whole_call(*planes)
+            bound = () if call is not None and what == "whole" else self._prepared(*planes, what), call
             self._bound.keep(arrays, out, bound, made)
             self._run(what, *bound)
             return
@@ -368,7 +421,7 @@ class Transform(Uncopied):
     def _run(self, what, prepared, call):
         """Run on what was prepared; a whole call by the function `call`, if there is one."""
         if call is None or what != "whole":
-            self._pipelines[what](self._parts, *prepared)
+            self._pipelines[what](self._keys, *prepared)
         else:
             call()
 
@@ -381,7 +434,7 @@ class Transform(Uncopied):
         return False
 
     def refuse(self, problem, what="whole"):
-        """Raise `InputError` on all ranks, in place of a call (collective)."""
+        """Raise an error on all ranks, in place of a call: `InputError` for a text (collective)."""
         self._pipelines[what]((), problem=problem)
 
     def _problem(self, arrays, out, results):

@@ -1,16 +1,16 @@
 """Transforms of whole fields: staged transforms run as pipelines.
 
-The slices of the pipeline are the tasks of a staged transform, see there. The same program without the
-sweeps is the skeleton and measures T, without the exchanges it measures C.
+The slices of the pipeline are the tasks of a staged transform, see there.
 """
 
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from .engine.buffers import Buffers
 from .engine.fftw import REQUIRED_ALIGNMENT, zeros
-from .engine.recorded import WholeCalls
+from .engine.schedule import Schedule, addresses_of, kind_of, stand_ins
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .transform import Transform
 
@@ -91,7 +91,7 @@ class Fields(Transform):
     def run_planes(self, inputs, outputs, what="whole"):
         """Run on lists of batches of fields that are known to fit (collective)."""
         with contiguous_targets(outputs, self.outputs) as targets:
-            self._pipelines[what](self._parts, *self.prepare(inputs, targets))
+            super().run_planes(inputs, targets, what)
 
     def make_pipelines(self, tasks):
         """Return the pipelines of some tasks, and slots for any of their messages."""
@@ -122,7 +122,7 @@ class Volume(Fields):
         self.exchange_dtype = staged.dtype
         self.can_be_late = staged.can_be_late
         self._staged, self._make, self.replans = staged, make, make is not None
-        self._whole_calls: WholeCalls | None = None  # of `settings`
+        self._apart: Any = None  # on one rank: the same with memory of its own, and its schedules
         self._scale = scale
 
     @property
@@ -134,11 +134,13 @@ class Volume(Fields):
     def scale(self, scale):
         if scale != self._scale:
             self._scale = scale
-            self._bound.forget()  # calls that were recorded with the other one
+            self._bound.forget()  # what was recorded with the other one
+            self._schedules.clear()
+            self._apart = None
 
     def release(self):
         super().release()
-        self._staged = self._make = self._whole_calls = None
+        self._staged = self._make = self._apart = None
 
     def kernels_of(self, settings):
         return self._staged if self._make is None else self._make(settings.effort)
@@ -148,7 +150,7 @@ class Volume(Fields):
         self.settings = settings
         self._staged = self.kernels_of(settings)
         self.make_pipelines(self._staged.tasks(settings.chunk, count, settings.late))
-        self._whole_calls = None
+        self._apart = None
 
     def staged_transforms(self):
         return (self._staged,)
@@ -157,13 +159,21 @@ class Volume(Fields):
         """Say what was chosen and what it costs, as text."""
         return f"{super().describe()}, {self._staged.nbytes / 2**20:.1f} MiB of work memory; {self._staged.describe()}"
 
-    def prepare(self, inputs, outputs):
-        split = self._staged.split
-        return (
-            self._staged.arrays(
-                split(natural_view(inputs[0], self.inputs[0])), split(natural_view(outputs[0], self.outputs[0]))
-            ),
-        )
+    def scratch(self):
+        return self._staged.scratch
+
+    def steps(self, inputs, outputs):
+        comms = None if self._staged.in_any_order else self._comms
+        arrays = self._arrays(self._staged, inputs, outputs)
+        for number, task in enumerate(self._parts):
+            yield self._staged.steps(task, self._slot_of(number), arrays, comms, self.scale)
+
+    def _arrays(self, staged, inputs, outputs):
+        """Locate the fields of a call, and what lies between."""
+        fields = []
+        for (given,), (side,) in ((inputs, self.inputs), (outputs, self.outputs)):
+            fields.append([given.part(field) for field in staged.split(natural_view(given.array, side))])
+        return staged.arrays(*fields)
 
     def can_bind(self, outputs):
         return targets_fit(outputs, self.outputs)
@@ -175,28 +185,27 @@ class Volume(Fields):
         if not alone and (self.refinement is not None or (len(self._parts) > 1 and self.settings.wait != "off")):
             return None
         try:
-            if self._whole_calls is None:
-                self._whole_calls = self._made_whole_calls(alone)
-            split = self._staged.split
-            return self._whole_calls.call(
-                split(natural_view(inputs[0], self.inputs[0])),
-                split(natural_view(outputs[0], self.outputs[0])),
-                self.scale,
-            )
+            schedule = self._schedule_apart(inputs, outputs) if alone else self.schedule(inputs, outputs)
+            return schedule.whole_call(self._pipelines["whole"], addresses_of((*inputs, *outputs)))
         except Exception:
             if alone:
                 raise
             return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
 
-    def _made_whole_calls(self, alone):
-        pipeline = self._pipelines["whole"]
-        if not alone:
-            comms = None if self._staged.in_any_order else self._comms
-            return WholeCalls(self._staged, self._parts, pipeline.slots[0], pipeline, comms)
-        # Memory of their own: a pipeline of another thread may be running.
-        staged, chunk = self._staged.apart(), self.settings.chunk
-        slot = Buffers(*(zeros(max(1, length), staged.dtype) for length in staged.buffer_lengths(chunk)))
-        return WholeCalls(staged, self._parts, slot, pipeline, None)
+    def _schedule_apart(self, inputs, outputs):
+        """As `schedule`, with work memory that no pipeline uses: one of another thread may be running."""
+        if self._apart is None:
+            staged = self._staged.apart()
+            lengths = staged.buffer_lengths(self.settings.chunk)
+            self._apart = staged, Buffers(*(zeros(max(1, length), staged.dtype) for length in lengths)), {}
+        staged, slot, schedules = self._apart
+        kind = kind_of((*inputs, *outputs))
+        if kind not in schedules:
+            source, target = stand_ins((*inputs, *outputs))
+            arrays = self._arrays(staged, [source], [target])
+            steps = [staged.steps(task, slot, arrays, None, self.scale) for task in self._parts]
+            schedules[kind] = Schedule(self._parts, steps, staged.scratch)
+        return schedules[kind]
 
     def _is_short(self, inputs, outputs):
         """Whether what a pipeline costs is felt in a call."""
@@ -205,10 +214,6 @@ class Volume(Fields):
             and targets_fit(outputs, self.outputs)
             and inputs[0].nbytes + outputs[0].nbytes <= (LOCAL_NBYTES if self.runtime.workers == 1 else SHARED_NBYTES)
         )
-
-    def run(self, task, slot, compute, comm, arrays):
-        comms = None if comm is None or self._staged.in_any_order else self._comms
-        return self._staged.run(task, slot, arrays, compute, comms, self.scale)
 
 
 class Planes(Volume):

@@ -2,19 +2,22 @@
 
 For every entry of the batch there are the tasks of its inputs' transform, one slice for the function,
 and the tasks of its outputs' transform. The function waits for all slices before its own, and the way
-back for the function; the next entry's inputs wait for neither until they store (see `schedule`: what
+back for the function; the next entry's inputs wait for neither until they store (see `engine.tasks`: what
 a slice does after its operation comes after all that earlier slices do before theirs).
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..runtime import take_turn, wait_for_slices
 from .engine.buffers import Located
-from .engine.fftw import zeros
-from .engine.schedule import Task
+from .engine.fftw import REQUIRED_ALIGNMENT, address_of, aligned, zeros
+from .engine.schedule import addresses_of, stand_in
+from .engine.steps import Call
+from .engine.tasks import Task
 from .volume import Fields, natural_view
 
 
@@ -75,12 +78,14 @@ class VolumePointwise(Fields):
         self._given = [zeros(local, dtype) for _ in range(function.inputs)]
         self._shared = [zeros(local, dtype) for _ in range(function.shared)]
         self._results = [zeros(local, dtype) for _ in range(function.outputs if function.takes_out else 0)]
+        self._made: list[np.ndarray] = []  # what the function has returned, for the entry under way
 
     def release(self):
         super().release()
         self._given: Any = None
         self._shared: Any = None
         self._results: Any = None
+        self._made = []
         self._make: Any = None
         self._back: Any = None
         self._forth: Any = None
@@ -120,49 +125,65 @@ class VolumePointwise(Fields):
             f"{work / 2**20:.1f} MiB of work memory"
         )
 
+    def scratch(self):
+        return max(self._back, self._forth, key=lambda staged: staged.scratch_nbytes).scratch
+
     def prepare(self, inputs, outputs):
-        own = self._function.inputs
-        fields, shared = [
-            [natural_view(array, side) for array, side in zip(*pair)]
-            for pair in ((inputs[:own], self.inputs[:own]), (inputs[own:], self.inputs[own:]))
-        ]
-        results = [natural_view(*pair) for pair in zip(outputs, self.outputs)]
-        entries = [slice(number, number + 1) for number in range(len(results[0]))]
-        back = [self._back.arrays([field[entry] for field in fields], self._given) for entry in entries]
-        forth = [
-            self._forth.arrays(
-                self._given[:1] * len(results),  # until there are results
-                [result[entry] for result in results],
-            )
-            for entry in entries
-        ]
-        return self._back.arrays(shared, self._shared), back, forth
+        schedule, addresses = super().prepare(inputs, outputs)
+        addresses.extend([0] * len(outputs))  # of what the function returns
+        return schedule, addresses
 
-    async def run(self, step, slot, compute, comm, shared, back, forth):
-        entry, first, task, comms = step.entry, step.first, step.task, comm and self._comms
-        if step.stage == "share":
-            await self._back.run(task, slot, shared, compute, comms, self._scale_backward, first)
-        elif step.stage == "back":
-            await self._back.run(
-                task, slot, back[entry], compute, comms, self._scale_backward, first, start=0 if entry else first
+    def steps(self, inputs, outputs):
+        own, batch = self._function.inputs, len(outputs[0].array)
+        sides = [given.part(natural_view(given.array, side)) for given, side in zip(inputs, self.inputs)]
+        results = [given.part(natural_view(given.array, side)) for given, side in zip(outputs, self.outputs)]
+        given, shared = (list(map(Located, arrays)) for arrays in (self._given, self._shared))
+        first_made = len(inputs) + len(outputs)
+        made = [Located(self._given[0], stand_in(first_made + number)) for number in range(len(outputs))]
+        entries = [slice(number, number + 1) for number in range(batch)]
+
+        def of_entry(fields, entry):
+            return [field.part(field.array[entry]) for field in fields]
+
+        on_the_way = {
+            "share": [self._back.arrays(sides[own:], shared)],
+            "back": [self._back.arrays(of_entry(sides[:own], entry), given) for entry in entries],
+            "forth": [self._forth.arrays(made, of_entry(results, entry)) for entry in entries],
+        }
+        for number, step in enumerate(self._parts):
+            yield self._steps(step, self._slot_of(number), on_the_way)
+
+    def _steps(self, step, slot, arrays):
+        stage, entry, first, task = step.stage, step.entry, step.first, step.task
+        if stage == "apply":
+            yield wait_for_slices(first)
+            yield Call(partial(self._apply, entry))
+            yield take_turn()
+        elif stage == "forth":
+            yield from self._forth.steps(
+                task, slot, arrays[stage][entry], self._comms, self._scale_forward, first, start=first
             )
-        elif step.stage == "apply":
-            if compute:
-                await wait_for_slices(first)
-                forth[entry][0][:] = map(Located, self._apply(entry))
-            if comm is not None:
-                await take_turn()
         else:
-            await self._forth.run(task, slot, forth[entry], compute, comms, self._scale_forward, first, start=first)
+            start = first if stage == "back" and entry == 0 else 0
+            yield from self._back.steps(
+                task, slot, arrays[stage][entry], self._comms, self._scale_backward, first, start=start
+            )
 
-    def _apply(self, entry):
-        """Call the user's function for one entry; returns its results."""
+    def _apply(self, entry, addresses):
+        """Call the user's function for one entry; what it returns goes the way back from where it lies."""
         fields, shared = [field[0] for field in self._given], [field[0] for field in self._shared]
         if self.planning:  # the function may not bear zeros, or may count its calls
             results = [fields[0] * fields[-1]] * len(self.outputs)
         else:
             results = self._function(fields, shared, [result[0] for result in self._results], self._batch, entry)
         # Of the type that the compiled code reads; complex numbers for real ones are refused.
-        return [
-            np.asarray(result).astype(self._given[0].dtype, casting="same_kind", copy=False)[None] for result in results
+        kind = self._given[0].dtype
+        self._made = [
+            np.require(np.asarray(result).astype(kind, casting="same_kind", copy=False), requirements="C")
+            for result in results
         ]
+        for place, result in enumerate(self._made):
+            if address_of(result) % REQUIRED_ALIGNMENT:
+                result = self._made[place] = aligned(result.shape, kind, REQUIRED_ALIGNMENT)
+                result[...] = results[place]
+        addresses[-len(self._made) :] = addresses_of(self._made)

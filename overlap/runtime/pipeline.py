@@ -106,7 +106,12 @@ class Pipeline(Uncopied):
         self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
 
     def __call__(
-        self, slices: Iterable[Any], *args: Any, agree: Any = None, problem: str | None = None, **kwargs: Any
+        self,
+        slices: Iterable[Any],
+        *args: Any,
+        agree: Any = None,
+        problem: str | Exception | None = None,
+        **kwargs: Any,
     ) -> None:
         """Run all slices to their end (collective).
 
@@ -118,8 +123,8 @@ class Pipeline(Uncopied):
             Passed to the program.
         agree : dict or object, optional
             What must be equal on all ranks, besides the number of slices and the options.
-        problem : str, optional
-            What is wrong with this rank's input: then nothing runs on any rank.
+        problem : str or Exception, optional
+            What is wrong with this rank's input, or has failed here: then nothing runs on any rank.
 
         Raises
         ------
@@ -146,7 +151,7 @@ class Pipeline(Uncopied):
             wait = self._next_wait(count)
             crew = self._crews.next(count, wait)
             if problem is not None:
-                error = InputError(problem)
+                error = problem if isinstance(problem, Exception) else InputError(problem)
             if self._error is not None:
                 error = self._error
             if error is None:

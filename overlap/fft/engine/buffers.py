@@ -7,7 +7,7 @@ from .program import BASES, RECEIVE, SEND, View
 
 
 class Located:
-    """An array with its address.
+    """An array with its address, or with that of one that stands for any array like it.
 
     Attributes
     ----------
@@ -15,14 +15,17 @@ class Located:
         Its strides, and whether it begins as aligned as FFTW requires: programs depend on these.
     """
 
-    __slots__ = ("address", "array", "flat", "kind", "strides")
+    __slots__ = ("address", "array", "kind", "strides")
 
-    def __init__(self, array):
+    def __init__(self, array, address=None):
         self.array = array
         self.strides = array.strides
-        self.address = address_of(array)
+        self.address = address_of(array) if address is None else address
         self.kind = self.strides, self.address % REQUIRED_ALIGNMENT == 0
-        self.flat = array.reshape(-1) if array.flags.c_contiguous else None
+
+    def part(self, view):
+        """Locate a view of its memory."""
+        return Located(view, self.address + address_of(view) - address_of(self.array))
 
     def view(self, base):
         """Return the array as programs see it."""

@@ -13,10 +13,10 @@ import numpy as np
 from ...arrays import chunks, length_of
 from ...runtime import worker_index
 from .compiled_function import BlockPlaces
-from .execute import execute
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, address_of, complex_of, zeros
 from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, Program, View
 from .stage import Direction
+from .steps import Run
 from .sweep import Sweep
 
 COMPILED_NBYTES = 256 * 1024  # of a block's fields in real space, for the second-level cache
@@ -68,6 +68,8 @@ class PlaneBlocks:
         This rank's rows of every block.
     together : int
         Planes of which a block has rows, at most.
+    scratch : list of int
+        Addresses of every worker's scratch memory.
     """
 
     def __init__(self, stages, lines, counts, scales, effort, workers, size):
@@ -114,7 +116,7 @@ class PlaneBlocks:
             + [sweep.scratch_nbytes for pair in self._sweeps.values() for sweep in pair]
         )
         self._scratch = [zeros(nbytes, np.uint8) for _ in range(workers)]
-        self._addresses = [address_of(memory) for memory in self._scratch]
+        self.scratch = [address_of(memory) for memory in self._scratch]
         self._arrays = [{} for _ in self._scratch]  # of every worker, by rows and planes
         self._codes = Codes()
 
@@ -143,23 +145,23 @@ class PlaneBlocks:
         return (self.back.message(slice(0, count * inputs)), self.forth.message(slice(0, count * outputs)))
 
     def pack(self, slot, part, number, field):
-        """Make the first FFTs of one input of some slices, into the message."""
-        self._run(("pack", number), slot.back, part, field, self._write_pack)
+        """Tell the first FFTs of one input of some slices, into the message."""
+        return self._run(("pack", number), slot.back, part, field, self._write_pack)
 
     def unpack(self, slot, part, number, result):
-        """Store one output of some slices, and make its last FFTs."""
-        self._run(("unpack", number), slot.forth, part, result, self._write_unpack)
+        """Tell how one output of some slices is stored, and its last FFTs."""
+        return self._run(("unpack", number), slot.forth, part, result, self._write_unpack)
 
     def to_real(self, slot, count, planes, block):
-        """Bring a block of all inputs of some planes (a slice) of a message of `count` to real space."""
-        self._run_block(self._write_to_real, slot, count, planes, block)
+        """Tell how a block of all inputs of some planes (a slice) of a message of `count` comes to real space."""
+        return self._run_block(self._write_to_real, slot, count, planes, block)
 
     def to_modes(self, slot, count, planes, block):
-        """Make the first FFTs of a block of all outputs of some planes, into the message."""
-        self._run_block(self._write_to_modes, slot, count, planes, block)
+        """Tell the first FFTs of a block of all outputs of some planes, into the message."""
+        return self._run_block(self._write_to_modes, slot, count, planes, block)
 
     def apply(self, slot, count, function, shared):
-        """All blocks of all slices of a message, with a compiled function in between.
+        """Tell what is done with all blocks of all slices of a message, with a compiled function in between.
 
         Parameters
         ----------
@@ -169,23 +171,19 @@ class PlaneBlocks:
         shared : View
         """
         code = self._codes.find((), ("apply", count), self._write_apply, count, function, shared)
-        self._execute(code, slot.middle)
+        return Run(code, slot.middle.bases)
 
     def _run(self, key, buffers, part, array, write):
-        count, bases = length_of(part), buffers.bases
+        count, bases = length_of(part), buffers.bases.copy()
         code = self._codes.find(array.kind, (*key, count), write, array.view(SOURCE), key[1], count)
         bases[SOURCE] = array.address + part.start * array.strides[0]
-        self._execute(code, buffers)
+        return Run(code, bases)
 
     def _run_block(self, write, slot, count, planes, block):
         code = self._codes.find(
             (), (write.__name__, count, planes.start, planes.stop, block), write, count, planes, block
         )
-        self._execute(code, slot.middle)
-
-    def _execute(self, code, buffers):
-        buffers.bases[SCRATCH] = self._addresses[worker_index()]
-        execute(code, buffers.bases)
+        return Run(code, slot.middle.bases)
 
     def _write_pack(self, program, source, number, count):
         inputs = self.counts[0]

@@ -19,6 +19,7 @@ from .execute import execute, pointer
 from .fftw import ALIGNMENT, address_of, zeros
 from .lines import LineTransform
 from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, Program, View, written
+from .steps import Run
 
 PAIRS = 4  # per block: its modes stay in the cache
 PLANES, KY = 1, 2  # axes
@@ -71,7 +72,7 @@ class PlaneBrackets:
             first += -(-int(np.prod(shape)) // line) * line
         self._loaded, self._spectra, self._columns, self._gradients, self._brackets = views
         self._scratch = [zeros(first, complex) for _ in range(workers)]
-        self._addresses = [address_of(memory) for memory in self._scratch]
+        self.scratch = [address_of(memory) for memory in self._scratch]
         self._plan(effort)
         self._arguments = []  # of what programs call
         self._brackets_code = written(self._write_all)
@@ -101,26 +102,25 @@ class PlaneBrackets:
         return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
 
     def apply(self, slot, f, out, gradient):
-        """Compute the brackets of a slice, whose first exchange is over; the second one sends the others'.
+        """Tell how the brackets of a slice are computed, whose first exchange is over; the second sends the others'.
 
         Parameters
         ----------
         slot : Buffers
-        f, out : ndarray of complex
+        f, out : Located
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``: its own piece lies there.
-        gradient : ndarray of complex
+        gradient : Located
             a_x + i a_y of this rank's planes, C-contiguous ``(planes, ny, nx)``.
         """
-        bases = slot.bases
-        bases[SOURCE], bases[TARGET], bases[ASIDE] = map(address_of, (f, out, gradient))
-        bases[SCRATCH] = self._addresses[worker_index()]
-        execute(self._brackets_code, bases)
+        bases = slot.bases.copy()
+        bases[SOURCE], bases[TARGET], bases[ASIDE] = f.address, out.address, gradient.address
+        return Run(self._brackets_code, bases)
 
     def take(self, slot, a, gradient, block):
         """Bring a_x + i a_y of a block of planes to real space; returns its largest square."""
         bases = slot.bases.copy()  # other workers have other blocks of the slot
         bases[SOURCE], bases[ASIDE] = map(address_of, (a, gradient))
-        bases[SCRATCH] = self._addresses[worker_index()]
+        bases[SCRATCH] = self.scratch[worker_index()]
         execute(self._take_codes[block], bases)
         taken = gradient[self.blocks[block]]
         return float((taken.real**2 + taken.imag**2).max())

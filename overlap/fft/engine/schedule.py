@@ -1,145 +1,299 @@
-"""The tasks of a staged transform: their order, and what each one waits for.
+"""`Schedule`: what a plan does with arrays of one kind, slice by slice and step by step, as data.
 
-Every task is one slice of the pipeline, with exactly one operation (or `take_turn`). So operations are
-issued in the order of the tasks, and a task may wait for any earlier ones (`wait_for_slices`). What a task
-does after its operation comes after everything that earlier tasks do before theirs.
+It is recorded once for each kind of arrays (their strides, and how they are aligned) and serves all arrays of that
+kind: their addresses are given with each call. Three things are done with it:
 
-That keeps work memory right. A task packs when those tasks of the stage before have ended whose results
-it reads. It unpacks after its own operation, hence after all earlier tasks have packed; and where the
-rest is made out of work memory, it waits until that was done with what is there.
+* `Schedule.slice` gives one slice to a pipeline: a generator that computes, and yields what the pipeline is to issue or
+  to wait for. Without computing it is what a rank awaits that has failed, and what T is measured with; without
+  exchanges, C;
+* `Schedule.whole_call` has compiled code make the whole call (`compiled_call`), where nothing is hidden;
+* `str` prints it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import count
-from typing import Any
+from array import array
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
+from types import coroutine
+from typing import TYPE_CHECKING, Any
 
-from ...arrays import chunks, length_of
+import numpy as np
 
-LEAD = 2  # tasks of a field's first stage before the second one of the field before joins in
-NOTHING = range(0)
+from ...lowlevel.mpi import handle_of
+from ...runtime import parallel, worker_index
+from ...runtime.requests.requests import WaitForSlices
+from ...runtime.scheduling.whole_call import WholeCall
+from .buffers import Located
+from .compiled_call import (
+    BASE,
+    EXCHANGE,
+    EXCHANGE_WORDS,
+    FIXED,
+    NO_EXCHANGE,
+    PROGRAM,
+    ROW_WORDS,
+    STOP,
+    execute_call,
+    execute_rows,
+)
+from .execute import WIDTH
+from .fftw import REQUIRED_ALIGNMENT, address_of
+from .program import BASES, RECEIVE, SEND
+from .steps import Call, Exchange, Run, Split, memory_at
+
+if TYPE_CHECKING:
+    from ...runtime.pipeline import Pipeline
+    from ...runtime.requests.operations import Operation, Request
+
+KINDS = 8  # of arrays whose schedules are kept
+_FAR = 48  # bits: no memory is so far away
 
 
-@dataclass(frozen=True)
-class Task:
-    """A slice of the pipeline: some units of one stage, of one field.
+class Rows:
+    """Rows of a schedule that compute, one after the other."""
 
-    Attributes
-    ----------
-    field, stage : int
-    part : slice
-        The units.
-    pack_after, unpack_after : range
-        The tasks that have to end before it packs, and before it unpacks.
-    rest_after : range or None
-        It makes the rest of its field when these tasks have ended; None: another one does.
-    kind : {"units", "indices", "turn", "late"}
-        "indices": units that are indices of the batch. "turn": it does nothing but take its turn. "late": of
-        the units that were set aside.
-    set_aside : slice or None
-        Units that it sets aside before it packs its own.
-    """
+    __slots__ = ("first", "stop")
 
-    field: int
-    stage: int
-    part: slice
-    pack_after: range = NOTHING
-    unpack_after: range = NOTHING
-    rest_after: range | None = None
-    kind: str = "units"
-    set_aside: slice | None = None
-
-    @cached_property
-    def key(self) -> tuple[Any, ...]:
-        """Alike for tasks that do the same to different fields."""
-        aside = self.set_aside and self.set_aside.start
-        return self.stage, self.part.start, self.part.stop, self.kind, aside
-
-    @cached_property
-    def length(self) -> int:
-        """Number of units."""
-        return length_of(self.part)
+    def __init__(self, first: int, stop: int) -> None:
+        self.first, self.stop = first, stop
 
     def __str__(self) -> str:
-        if self.kind == "indices":
-            last = self.part.stop - 1
-            return f"{last}" if last == self.part.start else f"{self.part.start}-{last}"
-        if self.kind == "turn":
-            return f"field {self.field}, turn"
-        kind = "late " if self.kind == "late" else ""
-        return f"field {self.field}, stage {self.stage}, {kind}units {self.part.start} to {self.part.stop}"
+        return f"run {self.first}:{self.stop}" if self.stop - self.first > 1 else f"run {self.first}"
 
 
-def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: bool) -> list[Task]:
-    """Return the tasks of some fields.
+class Parts(list[Rows]):
+    """Rows that several workers share."""
+
+    def __str__(self) -> str:
+        return f"run {self[0].first}:{self[-1].stop} on all workers"
+
+
+class Issue:
+    """An exchange, and the numbers of the call's arrays that it sends from and receives into; None: of others."""
+
+    __slots__ = ("_fixed", "exchange", "receive", "send")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.send, self.receive = (_number_of(side.address) for side in (exchange.send, exchange.receive))
+        self._fixed = exchange.operation() if self.send is None and self.receive is None else None
+
+    def __str__(self) -> str:
+        return f"exchange on communicator {self.exchange.comm.number}"
+
+    def operation(self, addresses: array[int]) -> Operation:
+        """Make the operation for arrays at these addresses."""
+        if self._fixed is not None:
+            return self._fixed
+        sides = self.exchange.send, self.exchange.receive
+        return self.exchange.operation(
+            *(
+                None if number is None else memory_at(side, side.address - stand_in(number) + addresses[number])
+                for side, number in zip(sides, (self.send, self.receive))
+            )
+        )
+
+
+class Schedule:
+    """What a call does with arrays of one kind.
 
     Parameters
     ----------
-    units : list of int
-        How many every stage has.
-    fields : int
-    chunk : int
-        Units per task, at most.
-    buffers : int
-        Fields whose work memory is there at once. With 2, and two stages, a field's second stage takes
-        turns with the next field's first one: the exchanges do not pause between the two.
-    holds : bool
-        The rest is made out of work memory.
+    labels : sequence
+        The slices, as text.
+    slices : iterable of iterable of steps
+        What each does (see `steps`), with `stand_ins` for the call's arrays.
+    scratch : sequence of int
+        Addresses of every worker's scratch memory.
     """
-    parts = [chunks(number, chunk) for number in units]
-    last = len(parts) - 1
-    if last == 1 and buffers > 1:
-        groups = [
-            [(field - stage, stage) for stage in (0, 1) if 0 <= field - stage < fields] for field in range(fields + 1)
+
+    def __init__(self, labels: Sequence[Any], slices: Iterable[Iterable[Any]], scratch: Sequence[int]) -> None:
+        self._labels, self._scratch = labels, scratch
+        self._codes: list[np.ndarray] = []
+        self._starts: dict[int, int] = {}  # of every program, by its `id`
+        self._begun = 0
+        self._rows: list[np.ndarray] = []
+        self._exchanges: list[tuple[int, int, Issue]] = []  # row, slice
+        self._call: tuple[WholeCall, int] | None = None
+        self._slices = [self._listed(number, steps) for number, steps in enumerate(slices)]
+        self._code = np.concatenate([np.zeros((0, WIDTH), np.int64), *self._codes])
+        self._table = np.array(self._rows, np.int64).reshape(-1, ROW_WORDS)
+        self._tables = _addresses_and_lengths((self._code, self._table))
+        self._address = address_of(self._tables)
+
+    def __str__(self) -> str:
+        lines = []
+        for label, steps in zip(self._labels, self._slices):
+            lines.append(f"{label}: " + "; ".join(map(str, steps)))
+        return "\n".join(lines)
+
+    # ---- recording -------------------------------------------------------------------------------
+
+    def _listed(self, number: int, steps: Iterable[Any]) -> list[Any]:
+        """Write down a slice; what is left for Python to do."""
+        listed: list[Any] = []
+        for step in steps:
+            if isinstance(step, Run):
+                if not len(step.code):
+                    continue
+                row = self._row(step)
+                if listed and type(listed[-1]) is Rows:
+                    listed[-1].stop = row + 1
+                else:
+                    listed.append(Rows(row, row + 1))
+            elif isinstance(step, Split):
+                rows = [self._row(part) for part in step.parts if len(part.code)]
+                if rows:
+                    listed.append(Parts(Rows(row, row + 1) for row in rows))
+            elif isinstance(step, Exchange):
+                issue = Issue(step)
+                bases = [0] * BASES
+                bases[SEND], bases[RECEIVE] = step.send.address, step.receive.address
+                self._exchanges.append((len(self._rows), number, issue))
+                self._add(bases)[EXCHANGE] = len(self._exchanges) - 1
+                listed.append(issue)
+            else:
+                listed.append(step)
+        return listed
+
+    def _row(self, run: Run) -> int:
+        code = run.code
+        start = self._starts.get(id(code))
+        if start is None:
+            start = self._starts[id(code)] = self._begun
+            self._codes.append(code)
+            self._begun += len(code)
+        row = self._add(run.bases)
+        row[PROGRAM], row[STOP] = start, start + len(code)
+        return len(self._rows) - 1
+
+    def _add(self, bases: Iterable[int]) -> np.ndarray:
+        row = np.zeros(ROW_WORDS, np.int64)
+        row[EXCHANGE] = NO_EXCHANGE
+        for base, address in enumerate(map(int, bases)):
+            number = _number_of(address)
+            row[BASE + 2 * base] = FIXED if number is None else number
+            row[BASE + 2 * base + 1] = address - (0 if number is None else stand_in(number))
+        self._rows.append(row)
+        return row
+
+    # ---- slice by slice --------------------------------------------------------------------------
+
+    @coroutine
+    def slice(self, number: int, addresses: array[int], compute: bool, exchange: bool) -> Generator[Request, Any, None]:
+        """Go through one slice, computing or not, with exchanges and turns or without.
+
+        Parameters
+        ----------
+        number : int
+        addresses : array of int
+            Those of the call's arrays.
+        """
+        tables, arrays = self._address, addresses.buffer_info()[0]
+        for step in self._slices[number]:
+            kind = type(step)
+            if kind is Rows:
+                if compute:
+                    execute_rows(tables, step.first, step.stop, arrays, self._scratch[worker_index()])
+            elif kind is Issue:
+                if exchange:
+                    yield step.operation(addresses)
+            elif kind is Parts:
+                if compute:
+                    yield parallel(partial(self._execute, arrays), step)
+            elif kind is Call:
+                if compute:
+                    step.function(addresses)
+            elif compute if kind is WaitForSlices else exchange:
+                yield step
+
+    def _execute(self, arrays: int, rows: Rows) -> None:
+        execute_rows(self._address, rows.first, rows.stop, arrays, self._scratch[worker_index()])
+
+    # ---- all at once -----------------------------------------------------------------------------
+
+    def whole_call(self, pipeline: Pipeline, addresses: array[int]) -> Callable[[], None] | None:
+        """Make a function without arguments that makes the call in compiled code; whoever calls it keeps the arrays.
+
+        Returns
+        -------
+        callable or None
+            None: it is the pipeline's.
+        """
+        if self._call is None:
+            self._call = self._prepared(pipeline)
+            if self._call is None:
+                return None
+        call, tables = self._call
+        arguments = tables, addresses.buffer_info()[0], self._scratch[0]
+
+        def make(kept: array[int] = addresses) -> None:
+            pipeline.make(call, execute_call, arguments)
+
+        return make
+
+    def _prepared(self, pipeline: Pipeline) -> tuple[WholeCall, int] | None:
+        """Prepare the whole call; the address of the tables of what it does."""
+        operations = [
+            (row, self._labels[number], issue.exchange.on_scratch()) for row, number, issue in self._exchanges
         ]
-    else:
-        groups = [[(field, stage)] for field in range(fields) for stage in range(last + 1)]
-    found: list[Task] = []
-    ends: list[int] = []  # tasks up to the end of every field
-    for group in groups:
-        before = range(len(found))
-        turns = sorted(
-            ((i + 1 + LEAD * stage) / len(parts[stage]), stage, field, i)
-            for field, stage in group
-            for i in range(len(parts[stage]))
-        )
-        for _, stage, field, i in turns:
-            held = holds and stage == last and field >= buffers
-            ending = stage == last and i == len(parts[stage]) - 1
-            found.append(
-                Task(
-                    field,
-                    stage,
-                    parts[stage][i],
-                    before if stage else NOTHING,
-                    range(ends[field - buffers]) if held else NOTHING,
-                    range(len(found)) if ending else None,
+        call = pipeline.whole_call(len(self._slices), operations)
+        if call is None:
+            return None
+        words, kept = [], []
+        for _, _, issue in self._exchanges:
+            exchange = issue.exchange
+            message = exchange.message
+            own = [
+                np.array(values, np.intc)
+                for values in (
+                    message.counts_sent,
+                    message.starts_sent,
+                    message.counts_received,
+                    message.starts_received,
                 )
-            )
-            if ending:
-                ends.append(len(found))
-    return found
+            ]
+            kept.append(own)
+            words.append([*map(address_of, own), handle_of(exchange.mpi_type), exchange.comm.word.buffer_info()[0]])
+        exchanges = np.array(words, np.uint64).reshape(-1, EXCHANGE_WORDS).view(np.int64)
+        tables = self._code, self._table, exchanges, call.mpi, call.state
+        listed = _addresses_and_lengths(tables)
+        call.kept = kept, tables, listed  # MPI and compiled code read them
+        # Compiled code is loaded here: what fails now on one rank leaves nobody alone.
+        empty = [np.zeros_like(call.state) if some is call.state else some[:0] for some in tables]
+        nothing = _addresses_and_lengths(empty)
+        execute_call(address_of(nothing), 0, 0)
+        return call, address_of(listed)
 
 
-def streamed(units: int, fields: int, chunk: int) -> list[Task]:
-    """Return the tasks of two stages with the same units, where one of the second needs that of the first alone."""
-    parts = chunks(units, chunk)
-    found: list[Task] = []
-    packed: dict[tuple[int, int], int] = {}
-    turns = sorted(
-        (field * len(parts) + i + LEAD * stage, stage, field, i)
-        for field in range(fields)
-        for stage in (0, 1)
-        for i in range(len(parts))
-    )
-    for number, (_, stage, field, i) in zip(count(), turns):
-        after = NOTHING
-        if stage:
-            before = packed.pop((field, i))
-            after = range(before, before + 1)
-        packed[field, i] = number
-        ending = stage == 1 and i == len(parts) - 1
-        found.append(Task(field, stage, parts[i], after, rest_after=range(number) if ending else None))
-    return found
+def stand_ins(arrays: Sequence[np.ndarray]) -> list[Located]:
+    """Locate a call's arrays where no memory is: what is recorded of them serves all arrays of their kind."""
+    return [
+        Located(given, stand_in(number) + address_of(given) % REQUIRED_ALIGNMENT) for number, given in enumerate(arrays)
+    ]
+
+
+def addresses_of(arrays: Iterable[np.ndarray]) -> array[int]:
+    """Return the addresses of a call's arrays, for its schedule: rounded down to FFTW's alignment."""
+    return array("q", [address_of(given) & -REQUIRED_ALIGNMENT for given in arrays])
+
+
+def kind_of(arrays: Iterable[np.ndarray]) -> tuple[Any, ...]:
+    """Return what a schedule of a call depends on, of its arrays."""
+    return tuple((given.strides, address_of(given) % REQUIRED_ALIGNMENT) for given in arrays)
+
+
+def stand_in(number: int) -> int:
+    """Return the address that stands for the beginning of a call's array, by its number."""
+    return (number + 1) << _FAR
+
+
+def _number_of(address: int) -> int | None:
+    """Tell which array an address stands for, or lies near; None: it is one of memory."""
+    number = (address + (1 << _FAR - 1)) >> _FAR
+    return None if number == 0 else number - 1
+
+
+def _addresses_and_lengths(tables: Sequence[np.ndarray]) -> np.ndarray:
+    return np.array([(address_of(some), len(some)) for some in tables], np.int64)

@@ -9,7 +9,7 @@ A staged transform is a list of stages (see `overlap.arrays.stages`), each from 
 and, when all units of the last stage have come, the axes that waited for that (the rest). Sources and
 targets are the user's arrays, or work memory in between. The piece that stays on the rank goes
 straight to the target where nothing has to be done with it on the way, and so does what is received where
-it lies there in one piece. The order of the tasks, and what each one waits for, is in `schedule`.
+it lies there in one piece. The order of the tasks, and what each one waits for, is in `tasks`.
 
 What waits for all units is hidden behind the next field's exchanges, but the last field's is not.
 So a share of its units may be exchanged late: cut along the axis that the exchange splits, so that
@@ -28,16 +28,16 @@ from typing import Any
 import numpy as np
 
 from ...arrays import axis_names, block, chunks, ffts_along, length_of, moved, mpi_type, stages
-from ...runtime import parallel, take_turn, wait_for_slices, worker_index
+from ...runtime import take_turn, wait_for_slices
 from .buffers import Located
 from .deferred import DeferredTiles
-from .execute import execute
 from .fftw import ALIGNMENT, complex_of, zeros
-from .program import ASIDE, BASES, SCRATCH, SOURCE, TARGET, Codes, written
+from .program import ASIDE, BASES, SOURCE, TARGET, Codes, written
 from .rest import Rest
-from .schedule import Task, in_order, streamed
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, points, transformed
+from .steps import Exchange, Run, Split
 from .sweep_in_place import NEAR_NBYTES
+from .tasks import Task, in_order, streamed
 
 
 class StagedTransform:
@@ -237,11 +237,11 @@ class StagedTransform:
         return [array[number : number + 1] for number in range(len(array))]
 
     def arrays(self, sources, targets):
-        """Where the fields of a call lie, as `run` wants it.
+        """Where the fields of a call lie, as `steps` wants it.
 
         Parameters
         ----------
-        sources, targets : list of ndarray
+        sources, targets : list of Located
             The rank's part of every field, before and after.
 
         Returns
@@ -249,10 +249,10 @@ class StagedTransform:
         list of list of Located
             What every stage reads, and what is there in the end, for every field.
         """
-        found = [list(map(Located, targets))]
+        found = [targets]
         for stage in reversed(self.stages):
-            found.append([self._stored(stage, field, target) for field, target in enumerate(found[0])])
-        return [list(map(Located, sources)), *found[:0:-1], found[0]]
+            found.append([self._stored(stage, field, target) for field, target in enumerate(targets)])
+        return [sources, *found[:0:-1], targets]
 
     def _stored(self, stage, field, target):
         """Where a stage stores one field."""
@@ -261,51 +261,18 @@ class StagedTransform:
             return target
         if number % 2 == 0 and self._borrows:
             memory = target.array.reshape(-1).view(np.uint8)
-            work = memory[: points(shape) * self.dtype.itemsize].view(self.dtype)
-        else:
-            work = self._work[number % 2][field % self._buffers][: points(shape)]
-        return Located(work.reshape(shape))
+            return target.part(memory[: points(shape) * self.dtype.itemsize].view(self.dtype).reshape(shape))
+        return Located(self._work[number % 2][field % self._buffers][: points(shape)].reshape(shape))
 
-    async def run(self, task, slot, arrays, compute, comms, scale, first=0, start=0):
-        """Run one task.
+    @property
+    def scratch_nbytes(self):
+        """Bytes of every worker's scratch memory."""
+        return self._scratch[0].array.nbytes
 
-        Parameters
-        ----------
-        task : Task
-        slot : Buffers
-        arrays : list
-            From `arrays`.
-        compute : bool
-            False: the exchange alone.
-        comms : sequence of AsyncComm or None
-            One per dimension of the grid; None: no exchange.
-        scale : float
-            What the source is multiplied with.
-        first : int
-            The slice of the pipeline that is the first task.
-        start : int
-            The transform starts when so many slices have ended; its source may be filled until then.
-        """
-        stage, field = self.stages[task.stage], task.field
-        if compute and task.pack_after:
-            await _ended(task.pack_after, first)
-        elif compute and start:
-            await wait_for_slices(start)
-        source, target = arrays[task.stage][field], arrays[task.stage + 1][field]
-        if compute and task.kind in ("units", "indices"):
-            self.pack(task, slot, source, target, scale if task.stage == 0 else 1.0)
-        if comms is not None and not self._alone:
-            if stage.dimension is None or task.kind == "turn":
-                await take_turn()
-            else:
-                await self.exchanged(task, stage, slot, target, comms[stage.dimension])
-        if compute and task.kind != "turn" and not self._alone:
-            if task.unpack_after:
-                await _ended(task.unpack_after, first)
-            self.unpack(task, slot, arrays[-1][field], target)
-            if task.rest_after is not None and self._rest is not None:
-                await _ended(task.rest_after, first)
-                await self.complete(target, arrays[-1][field])
+    @property
+    def scratch(self):
+        """Addresses of every worker's scratch memory."""
+        return [memory.address for memory in self._scratch]
 
     def apart(self):
         """Return the same with memory of its own, for one worker."""
@@ -314,70 +281,74 @@ class StagedTransform:
         other._scratch = [Located(zeros(self._scratch[0].array.shape, np.uint8))]
         return other
 
-    def steps(self, tasks, arrays, slot, scale, comms=None):
-        """Write down what some tasks do one after the other, each step with its task: (code, addresses of its bases),
-        or an exchange.
+    def steps(self, task, slot, arrays, comms, scale, first=0, start=0):
+        """Tell what a task does, step by step.
 
-        Arguments are those of `run`; without `comms` nothing is exchanged.
+        Parameters
+        ----------
+        task : Task
+        slot : Buffers
+        arrays : list
+            From `arrays`.
+        comms : sequence of AsyncComm or None
+            One per dimension of the grid; None: nothing is exchanged, and no turns are taken.
+        scale : float
+            What the source is multiplied with.
+        first : int
+            The slice of the pipeline that is the first task.
+        start : int
+            The transform starts when so many slices have ended; its source may be filled until then.
+
+        Yields
+        ------
+        Run, Split, Exchange, WaitForSlices or TakeTurn
         """
-        for task in tasks:
-            stage = self.stages[task.stage]
-            source, target = arrays[task.stage][task.field], arrays[task.stage + 1][task.field]
-            if task.kind in ("units", "indices"):
-                yield (
-                    task,
-                    self._step(
-                        "local" if self._alone else "pack",
-                        task,
-                        slot,
-                        source,
-                        target,
-                        scale if task.stage == 0 else 1.0,
-                    ),
-                )
-            if self._alone or task.kind == "turn":
-                continue
-            if comms is not None and stage.dimension is not None:
-                yield task, self.exchanged(task, stage, slot, target, comms[stage.dimension])
-            yield task, self._step("unpack", task, slot, arrays[-1][task.field], target, 1.0)
-            if task.rest_after is not None and self._rest is not None:
-                for part in self._rest.parts:
-                    yield task, self._completing(part, target, arrays[-1][task.field])
+        stage, field, alone = self.stages[task.stage], task.field, self._alone
+        source, target = arrays[task.stage][field], arrays[task.stage + 1][field]
+        if task.pack_after:
+            yield _ended(task.pack_after, first)
+        elif start:
+            yield wait_for_slices(start)
+        if task.kind in ("units", "indices"):
+            yield self._run("local" if alone else "pack", task, slot, source, target, scale if task.stage == 0 else 1.0)
+        if comms is not None and not alone:
+            if stage.dimension is None or task.kind == "turn":
+                yield take_turn()
+            else:
+                yield self._exchange(task, stage, slot, target, comms[stage.dimension])
+        if task.kind == "turn" or alone:
+            return
+        if task.unpack_after:
+            yield _ended(task.unpack_after, first)
+        yield self._run("unpack", task, slot, arrays[-1][field], target, 1.0)
+        if task.rest_after is not None and self._rest is not None:
+            yield _ended(task.rest_after, first)
+            parts = [self._completing(part, target, arrays[-1][field]) for part in self._rest.parts]
+            yield parts[0] if len(parts) == 1 else Split(parts)
 
-    def pack(self, task, slot, source, target, scale):
-        """Tell what a task does before its exchange; all, where there is none."""
-        execute(*self._step("local" if self._alone else "pack", task, slot, source, target, scale))
-
-    def unpack(self, task, slot, end, target):
-        """Tell what a task does after its exchange; `end`: where the field is in the end, for late tasks."""
-        execute(*self._step("unpack", task, slot, end, target, 1.0))
-
-    def exchanged(self, task, stage, slot, target, comm):
-        """Return the awaitable exchange of a task."""
+    def _exchange(self, task, stage, slot, target, comm):
         if task.kind == "late":
             message, send = self._deferred.message(task.part)
         else:
             message, send = stage.message(self._standard(task)), slot.send
-        receive = slot.receive
+        receive = Located(slot.receive)
         if message.direct:
-            receive = target.flat
-            if self._relocates:
-                receive = receive[task.part.start * points(stage.target_shape[1:]) :]
-        return message.exchanged(comm, send, receive, self.mpi_type)
+            first = task.part.start * points(stage.target_shape[1:]) if self._relocates else 0
+            receive = target.part(target.array.reshape(-1)[first:])
+        return Exchange(comm, message, Located(send), receive, self.mpi_type)
 
-    def _step(self, what, task, slot, source, target, scale):
+    def _run(self, what, task, slot, source, target, scale):
         key = (what, task.length) if self._relocates else (what, *task.key)
         codes = self._codes.of((source.kind, target.kind, scale))
         code = codes.get(key)
         if code is None:
             code = codes[key] = written(self._write, source.view(SOURCE), target.view(TARGET), scale, what, task)
-        bases, first = slot.bases, task.part.start if self._relocates else 0
+        bases, first = slot.bases.copy(), task.part.start if self._relocates else 0
         bases[SOURCE] = source.address + first * source.strides[0]
         bases[TARGET] = target.address + first * target.strides[0]
-        bases[SCRATCH] = self._scratch[worker_index()].address
         if task.set_aside is not None:
             bases[ASIDE] = self._deferred.address
-        return code, bases
+        return Run(code, bases)
 
     def _write(self, program, source, target, scale, what, task):
         stage, part = self.stages[task.stage], self._standard(task)
@@ -398,15 +369,8 @@ class StagedTransform:
         """Return the units for which what a task does is written down."""
         return slice(0, length_of(task.part)) if self._relocates else task.part
 
-    async def complete(self, source, target):
-        """Transform the axes that waited for all units."""
-        if len(self._rest.parts) == 1:
-            execute(*self._completing(self._rest.parts[0], source, target))
-        else:
-            await parallel(lambda part: execute(*self._completing(part, source, target)), self._rest.parts)
-
     def _completing(self, part, source, target):
-        """Return the code of a part of that, and the addresses of its bases."""
+        """Transform a part of the axes that waited for all units."""
         # To overwrite what comes from memory would have it written back there.
         given = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
         code = self._codes.find(
@@ -414,8 +378,7 @@ class StagedTransform:
         )
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE], bases[TARGET] = source.address, target.address
-        bases[SCRATCH] = self._scratch[worker_index()].address
-        return code, bases
+        return Run(code, bases)
 
     def describe(self):
         """Return the way, as text."""

@@ -1,0 +1,257 @@
+"""Schedules in compiled code: runs of their steps that compute, and whole calls, MPI's operations included.
+
+A schedule's steps are rows of words. One that *runs* something says which program, and where its bases are: so far
+after the beginning of one of the call's arrays, or at an address. One that *issues* an exchange says between which
+buffers, likewise, and where the other arguments of MPI stand. A call has only the addresses of its arrays to tell; so
+what was recorded once serves all arrays of one kind.
+
+Whole calls on several ranks begin with a header and end with an agreement (`overlap.runtime.scheduling.whole_call`):
+what is sent is what a pipeline's call would send. No Python runs in between. So signal handlers run after the call, and
+nothing can be torn; the watchdog reads in the call's state what it waits for, and since when. Whatever MPI refuses ends
+the call of compiled code with the number of the row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...compiled import njit
+from ...lowlevel.memory import address_of, call_mpi, carray, clock_ns, load_int, sched_yield, usleep, words
+from ...runtime.scheduling.whole_call import (
+    AGREES,
+    ALLREDUCE,
+    ALLTOALLV,
+    BEGAN,
+    BUSY,
+    BUSY_ELSEWHERE,
+    CLOCK,
+    CODE,
+    CONTROL,
+    ENDED,
+    ENTERING,
+    FAILED,
+    FLAG,
+    HOT_NS,
+    IALLREDUCE,
+    IALLTOALLV,
+    IDLE,
+    IN_PLACE,
+    LONGEST_SLEEP_US,
+    MIN,
+    NUMBERS,
+    OVER,
+    PHASE,
+    POLLS,
+    REFUSED,
+    REQUEST,
+    SHORTEST_SLEEP_US,
+    SIGNED,
+    SINCE,
+    STARTED,
+    STEP,
+    SUM,
+    SUMS,
+    TEST,
+    UNLIKE,
+    UNSIGNED,
+    WAITED,
+    WAITING,
+)
+from .execute import WIDTH, exchange_word, execute
+from .program import BASES, RECEIVE, SCRATCH, SEND
+
+PROGRAM, STOP, EXCHANGE, BASE = range(4)  # words of a row: where its program begins and ends, or its exchange's number
+FIXED = -1  # in place of an array's number: what follows is an address
+ROW_WORDS = BASE + 2 * BASES
+COUNTS_SENT, STARTS_SENT, COUNTS_RECEIVED, STARTS_RECEIVED, TYPE, COMM, EXCHANGE_WORDS = range(7)  # of an exchange
+NO_EXCHANGE = -1
+
+
+@njit
+def execute_rows(tables, first, stop, arrays, scratch):
+    """Execute some rows of a schedule, which compute.
+
+    Parameters
+    ----------
+    tables : int
+        Where the addresses and lengths of its tables stand: to hand over arrays would take longer than the rest.
+    first, stop : int
+        The rows.
+    arrays : int
+        Where the addresses of the call's arrays stand.
+    scratch : int
+        The address of memory that nobody else uses meanwhile.
+    """
+    listed = words(tables)
+    code = carray(words(listed[0]), (listed[1], WIDTH))
+    rows = carray(words(listed[2]), (listed[3], ROW_WORDS))
+    bases = np.empty(BASES, np.int64)
+    for number in range(first, stop):
+        _locate(rows[number], arrays, scratch, bases)
+        execute(code[rows[number, PROGRAM] : rows[number, STOP]], bases)
+
+
+@njit
+def _locate(row, arrays, scratch, bases):
+    """Find the addresses of a row's bases."""
+    addresses = words(arrays)
+    for base in range(BASES):
+        bases[base] = row[BASE + 2 * base + 1]
+        if row[BASE + 2 * base] != FIXED:
+            bases[base] += addresses[row[BASE + 2 * base]]
+    bases[SCRATCH] = scratch
+
+
+@njit
+def execute_call(tables, arrays, scratch):
+    """Make a whole call, MPI's operations included.
+
+    Parameters
+    ----------
+    tables, arrays, scratch : int
+        As of `execute_rows`.
+
+    Returns
+    -------
+    int
+        OVER, or why it has stopped.
+    """
+    listed = words(tables)
+    code = carray(words(listed[0]), (listed[1], WIDTH))
+    rows = carray(words(listed[2]), (listed[3], ROW_WORDS))
+    exchanges = carray(words(listed[4]), (listed[5], EXCHANGE_WORDS))
+    mpi = carray(words(listed[6]), (listed[7],))
+    state = carray(words(listed[8]), (listed[9],))
+    if exchange_word(address_of(state) + 8 * BUSY, 1):
+        return BUSY_ELSEWHERE
+    found = OVER
+    if state[AGREES]:
+        found = _met(mpi, state)
+    if found == OVER:
+        state[BEGAN] = clock_ns(address_of(state) + 8 * CLOCK)
+        state[WAITED] = 0
+        found = _run(code, rows, exchanges, mpi, state, arrays, scratch)
+        if found == OVER and state[AGREES]:
+            found = _agreed(mpi, state, len(rows))
+        state[ENDED] = clock_ns(address_of(state) + 8 * CLOCK)
+    exchange_word(address_of(state) + 8 * BUSY, 0)
+    return found
+
+
+@njit
+def _run(code, rows, exchanges, mpi, state, arrays, scratch):
+    bases = np.empty(BASES, np.int64)
+    for number in range(len(rows)):
+        row = rows[number]
+        _locate(row, arrays, scratch, bases)
+        if row[EXCHANGE] == NO_EXCHANGE:
+            execute(code[row[PROGRAM] : row[STOP]], bases)
+        elif _exchanged(mpi, state, exchanges[row[EXCHANGE]], bases, number):
+            return REFUSED
+    return OVER
+
+
+@njit
+def _met(mpi, state):
+    """Meet all ranks at the header."""
+    _begin(state, ENTERING, 0)
+    numbers = address_of(state) + 8 * NUMBERS
+    state[CODE] = call_mpi(mpi[ALLREDUCE], (mpi[IN_PLACE], numbers, 3, mpi[SIGNED], mpi[MIN], mpi[CONTROL]))
+    if state[CODE]:
+        return UNLIKE
+    state[PHASE] = IDLE
+    if state[NUMBERS] and state[NUMBERS + 1] == -state[NUMBERS + 2]:
+        return OVER
+    return UNLIKE
+
+
+@njit
+def _agreed(mpi, state, rows):
+    """Tell all ranks at the end that all is well here, and what was issued."""
+    _begin(state, WAITING, rows)
+    sums, request = address_of(state) + 8 * SUMS, address_of(state) + 8 * REQUEST
+    if mpi[POLLS]:
+        state[CODE] = call_mpi(
+            mpi[IALLREDUCE], (mpi[IN_PLACE], sums, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL], request)
+        )
+        if state[CODE] == 0:
+            _complete(mpi, state)
+    else:
+        state[CODE] = call_mpi(mpi[ALLREDUCE], (mpi[IN_PLACE], sums, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL]))
+    _end(state)
+    if state[CODE]:
+        return REFUSED
+    return FAILED if state[SUMS] or state[SUMS + 1] else OVER
+
+
+@njit
+def _exchanged(mpi, state, exchange, bases, number):
+    """Make an exchange; return the code of MPI, 0 if all is well."""
+    _begin(state, WAITING, number)
+    if mpi[POLLS]:
+        state[CODE] = call_mpi(
+            mpi[IALLTOALLV],
+            (
+                bases[SEND],
+                exchange[COUNTS_SENT],
+                exchange[STARTS_SENT],
+                exchange[TYPE],
+                bases[RECEIVE],
+                exchange[COUNTS_RECEIVED],
+                exchange[STARTS_RECEIVED],
+                exchange[TYPE],
+                words(exchange[COMM])[0],
+                address_of(state) + 8 * REQUEST,
+            ),
+        )
+        if state[CODE] == 0:
+            state[STARTED] = 1
+            _complete(mpi, state)
+    else:
+        state[CODE] = call_mpi(
+            mpi[ALLTOALLV],
+            (
+                bases[SEND],
+                exchange[COUNTS_SENT],
+                exchange[STARTS_SENT],
+                exchange[TYPE],
+                bases[RECEIVE],
+                exchange[COUNTS_RECEIVED],
+                exchange[STARTS_RECEIVED],
+                exchange[TYPE],
+                words(exchange[COMM])[0],
+            ),
+        )
+    _end(state)
+    return state[CODE]
+
+
+@njit
+def _begin(state, phase, number):
+    """Note that the call waits for MPI from now on."""
+    state[STEP] = number
+    state[STARTED] = 0
+    state[SINCE] = clock_ns(address_of(state) + 8 * CLOCK)
+    state[PHASE] = phase
+
+
+@njit
+def _end(state):
+    state[PHASE] = IDLE
+    state[WAITED] += clock_ns(address_of(state) + 8 * CLOCK) - state[SINCE]
+
+
+@njit
+def _complete(mpi, state):
+    """Wait for the request: hot at first, then with longer and longer sleeps."""
+    request, flag = address_of(state) + 8 * REQUEST, address_of(state) + 8 * FLAG
+    hot, sleep = state[SINCE] + HOT_NS, SHORTEST_SLEEP_US
+    while True:
+        state[CODE] = call_mpi(mpi[TEST], (request, flag, flag + 8))
+        if state[CODE] or load_int(flag):
+            return
+        if clock_ns(address_of(state) + 8 * CLOCK) < hot:
+            sched_yield()
+        else:
+            usleep(sleep)
+            sleep = min(2 * sleep, LONGEST_SLEEP_US)

@@ -1,0 +1,102 @@
+"""What a slice of a plan does, step by step, as data.
+
+A slice is a list of steps: `Run` and `Call` compute, `Split` lets several workers compute, `Exchange` is an MPI
+operation; a request of `overlap.runtime` (`wait_for_slices`, `take_turn`) is a step, too.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ...runtime import take_turn
+from .buffers import Located
+from .execute import execute
+from .program import SCRATCH
+
+if TYPE_CHECKING:
+    from ...runtime.requests.operations import Operation
+    from ...runtime.requests.requests import AsyncComm, TakeTurn
+    from .stage import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Execute a program.
+
+    Attributes
+    ----------
+    code : ndarray of int64
+        As of `Program.code`.
+    bases : sequence of int
+        The addresses of its bases. Whoever runs it has scratch memory of their own.
+    """
+
+    code: np.ndarray
+    bases: Any
+
+    def execute(self, scratch: int) -> None:
+        """Execute it now, with scratch memory at an address."""
+        bases = np.array(self.bases)
+        bases[SCRATCH] = scratch
+        execute(self.code, bases)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Execute programs in any order, on any workers."""
+
+    parts: list[Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a Python function with the addresses of the call's arrays."""
+
+    function: Callable[[array[int]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Exchange a message.
+
+    Attributes
+    ----------
+    comm : AsyncComm
+    message : Message
+    send, receive : Located
+        Where the pieces lie that are sent and received.
+    mpi_type : MPI.Datatype
+    """
+
+    comm: AsyncComm
+    message: Message
+    send: Located
+    receive: Located
+    mpi_type: MPI.Datatype
+
+    def operation(self, send: Any = None, receive: Any = None) -> Operation:
+        """Make the operation; between other buffers, if they are given."""
+        send = self.send.array if send is None else send
+        receive = self.receive.array if receive is None else receive
+        return self.message.exchanged(self.comm, send, receive, self.mpi_type)
+
+    def on_scratch(self) -> Operation:
+        """Make the operation on buffers of its own."""
+        return self.operation(*(np.zeros(side.array.nbytes, np.uint8) for side in (self.send, self.receive)))
+
+
+def staggered(number: int, depth: int) -> Iterator[TakeTurn]:
+    """Have every second slot start one operation late: as `overlap.runtime.stagger`, as steps."""
+    if number < depth and number % 2:
+        yield take_turn()
+
+
+def memory_at(located: Located, address: int) -> Any:
+    """Return what MPI takes for the memory of an array like `located` that begins at an address."""
+    return MPI.memory.fromaddress(address, located.array.nbytes)
