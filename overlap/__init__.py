@@ -16,9 +16,10 @@ An indented line is a part of the folder above it: it comes below the folder's m
     failures        what failed on one rank, as the others raise it; waits that end
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines of them, and what was traced
+      trace         what every thread did, and when
       requests      what slices await, and how ranks agree on it
       control       where all ranks meet: headers, deadlines, communicators
-      scheduling    one call on one rank: slots, ways to wait, paths through the issue order
+      scheduling    one call on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
     timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock

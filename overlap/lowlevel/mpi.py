@@ -20,3 +20,8 @@ def handle_of(thing: Any) -> int:
     """Return a communicator, a type or a reduction as the library's functions take it: a number, or a pointer."""
     handle: int = MPI._handleof(thing)
     return handle
+
+
+def memory_at(address: int, nbytes: int) -> Any:
+    """Return what MPI calls take for so many bytes of memory, which whoever calls it keeps alive."""
+    return MPI.memory.fromaddress(address, nbytes)

@@ -6,7 +6,7 @@ from .requests.operations import all_of, start
 from .requests.requests import AsyncComm, barrier, parallel, stagger, take_turn, wait_for_slices
 from .runtime import Runtime
 from .scheduling.polling import POLLS_PER_EXCHANGE
-from .threads.workers import worker_index
+from .scheduling.ready_steps import worker_index
 
 __all__ = [
     "POLLS_PER_EXCHANGE",

@@ -58,7 +58,7 @@ def opens_early(runtime):
 
 
 def keeps_tokens(runtime):
-    @around(runtime.workers.CoreTokens, "__exit__")
+    @around(runtime.ready_steps.CoreTokens, "__exit__")
     def leave(original, self, *exc_info):
         if exc_info[0] is None:
             original(self, *exc_info)
@@ -134,9 +134,9 @@ DEFECTS = {
     ),
     "the parts of `parallel` are counted without a lock": (
         Within(
-            "Job.split.task",
-            "with lock:\n    remaining -= 1\n    slot.computing_s += took_s\n    last = remaining == 0",
-            "left = remaining\nremaining = left - 1\nslot.computing_s += took_s\nlast = remaining == 0",
+            "Slot._split.task",
+            "with lock:\n    remaining -= 1\n    self.computing_s += took_s\n    last = remaining == 0",
+            "left = remaining\nremaining = left - 1\nself.computing_s += took_s\nlast = remaining == 0",
         ),
     ),
     "the ready steps are kept without a lock": (

@@ -98,7 +98,7 @@ class Rank:
     def _run_all(self):
         world, runtime, plan = self.world, self.world.runtime, self.world.plan
         wrapped = []
-        self.tokens = runtime.workers.CoreTokens(plan.workers, threads.SimpleQueue)
+        self.tokens = runtime.ready_steps.CoreTokens(plan.workers, threads.SimpleQueue)
         self.source = world.sources[self.number]
         self.comm = runtime.requests.AsyncComm(self.source, 0, None, False)
         wrapped.append(self.comm)
@@ -121,7 +121,7 @@ class Rank:
         if crew == "alone":
             return None
         if crew not in self.pools:
-            pool = self.pools[crew] = self.world.runtime.workers.ReadySteps(self._abort, threads.SimpleQueue)
+            pool = self.pools[crew] = self.world.runtime.ready_steps.ReadySteps(self._abort, threads.SimpleQueue)
             for index in self._indices(crew):
                 self.world.clock.start(pool.work, f"rank {self.number} worker {index}, {crew}")
         self.pools[crew].core_tokens = self.tokens if wait == "block" and crew == "threads" else None

@@ -66,7 +66,7 @@ def load(edits=()):
                 "slots",
                 "job",
                 "waiting",
-                "workers",
+                "ready_steps",
                 "executor",
             )
         }

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...lowlevel.mpi import handle_of
+from ...lowlevel.mpi import handle_of, memory_at
 from ...runtime import parallel, worker_index
 from ...runtime.requests.requests import WaitForSlices
 from ...runtime.scheduling.whole_call import WholeCall
@@ -40,7 +40,7 @@ from .compiled_call import (
 from .execute import WIDTH
 from .fftw import REQUIRED_ALIGNMENT, address_of
 from .program import BASES, RECEIVE, SEND
-from .steps import Call, Exchange, Run, Split, memory_at
+from .steps import Call, Exchange, Run, Split
 
 if TYPE_CHECKING:
     from ...runtime.pipeline import Pipeline
@@ -86,13 +86,14 @@ class Issue:
         """Make the operation for arrays at these addresses."""
         if self._fixed is not None:
             return self._fixed
-        sides = self.exchange.send, self.exchange.receive
-        return self.exchange.operation(
-            *(
-                None if number is None else memory_at(side, side.address - stand_in(number) + addresses[number])
-                for side, number in zip(sides, (self.send, self.receive))
-            )
-        )
+        buffers = []
+        for side, number in ((self.exchange.send, self.send), (self.exchange.receive, self.receive)):
+            if number is not None:
+                address = side.address - stand_in(number) + addresses[number]
+                buffers.append(memory_at(address, side.array.nbytes))
+            else:
+                buffers.append(None)
+        return self.exchange.operation(*buffers)
 
 
 class Schedule:

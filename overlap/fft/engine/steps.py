@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ...runtime import take_turn
 from .buffers import Located
@@ -78,7 +77,7 @@ class Exchange:
     message: Message
     send: Located
     receive: Located
-    mpi_type: MPI.Datatype
+    mpi_type: Any
 
     def operation(self, send: Any = None, receive: Any = None) -> Operation:
         """Make the operation; between other buffers, if they are given."""
@@ -95,8 +94,3 @@ def staggered(number: int, depth: int) -> Iterator[TakeTurn]:
     """Have every second slot start one operation late: as `overlap.runtime.stagger`, as steps."""
     if number < depth and number % 2:
         yield take_turn()
-
-
-def memory_at(located: Located, address: int) -> Any:
-    """Return what MPI takes for the memory of an array like `located` that begins at an address."""
-    return MPI.memory.fromaddress(address, located.array.nbytes)

@@ -39,8 +39,8 @@ from .slots import AT_BARRIER, END, FAILED, Slot
 from .waiting import HOST, Blocking, Host, NotIssued, Waiting, tried
 
 if TYPE_CHECKING:
-    from ..threads.workers import ReadySteps
     from .job import Job
+    from .ready_steps import ReadySteps
 
 COMMUNICATORS_LEFT_BEHIND = 500  # at most, by one process: MPI libraries have about 2,000 of them
 _left_behind = 0
@@ -93,6 +93,7 @@ class Executor:
         try:
             if not self._begin(job, waiting, agreements):
                 return CommunicatorsExhausted(self._exhausted)
+            job.slots = [Slot(job, index) for index in range(min(job.depth, job.slices))]
             if not self._issue_all():
                 self._cut()
             self._is_well(agreements.ended())  # the last one may still be under way

@@ -18,19 +18,16 @@ Also shared, with locks of their own: the heap of ready steps (`ReadySteps`), th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from threading import Lock, current_thread
-from time import perf_counter
+from threading import current_thread
 from typing import TYPE_CHECKING, Any
 
 from ...errors import formatted, text_of
 from ..requests.learning import Recorded
-from ..requests.requests import Parallel, WaitForSlices
-from .slots import Slice, Slot
+from ..requests.requests import WaitForSlices
 
 if TYPE_CHECKING:
-    from ..threads.workers import ReadySteps
     from ..trace import Trace
+    from .ready_steps import ReadySteps
 
 AGREE = "agree"  # in place of a skeleton: nothing is learned, every operation is agreed on
 
@@ -129,12 +126,10 @@ class Job:
         self.stopping = False  # no more computing: this rank failed, or all have agreed to stop
         self.closing = False
         self.computing_s = 0.0
-        self._workers = workers
-        self._ended = bytearray(len(keys))  # which slices have
-        self._gates: dict[Slot, bool] | None = {}  # slots that wait for some of them; None: they stay
-        self.slots: list[Slot] = []
-        for index in range(min(depth, len(keys))):
-            self.slots.append(Slot(self, index, resources[index], keys, depth))
+        self.keys, self.resources, self.workers = keys, resources, workers
+        self.slots: list[Any] = []
+        self.which_ended = bytearray(len(keys))  # which slices have
+        self._gates: dict[Any, bool] | None = {}  # slots that wait for some of them; None: they stay
 
     def fail(self, key: Any, error: BaseException) -> None:
         """Keep the first failure of this rank; from now on the slots drain."""
@@ -164,7 +159,7 @@ class Job:
             self.closing = closing
             self._open_gates()
 
-    def leave(self, slot: Slot) -> None:
+    def leave(self, slot: Any) -> None:
         """Let a worker leave a slot, which has an item or waits at a gate; `lock` is held."""
         if not self.alone:
             self.running -= 1
@@ -175,11 +170,11 @@ class Job:
         with self.lock:
             if ordinal == 0:
                 self.first_ended = True
-            self._ended[ordinal] = True
+            self.which_ended[ordinal] = True
             if self._gates:
                 self._open_gates()
 
-    def passes(self, slot: Slot, gate: WaitForSlices) -> bool:
+    def passes(self, slot: Any, gate: WaitForSlices) -> bool:
         """Whether the slices of a `WaitForSlices` have ended; if not, the slot is resumed when they have."""
         with self.lock:
             if self._is_open(gate):
@@ -195,33 +190,6 @@ class Job:
         with self.lock:
             self._gates = None
 
-    def never(self, slot: Slot) -> None:
-        """Fail a wait that can never end: no slot runs, and nothing is under way in MPI."""
-        with self.lock:
-            gate, run = slot.gate, slot.current
-            if self.running or (gate is None and self.stopping):
-                return  # a signal handler has failed the job meanwhile, and so opened all gates
-        if gate is None:
-            raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything")
-        missing = self._ended.find(0, gate.start, gate.stop)
-        why = "has not ended, nor can it any more"
-        for other in self.slots:
-            if other.current is not None and other.current.ordinal == missing:
-                if other.gate is not None:
-                    why = f"waits for others itself ({other.gate})"
-                elif other.item is not None:
-                    why = (
-                        "has an operation that comes later in the issue order: expected one "
-                        "operation, or take_turn(), in every slice"
-                    )
-        if self.at_barrier(missing):
-            why = "waits at a barrier() for this one"
-        self.fail(run.key, RuntimeError(f"{gate} waits for ever: slice number {missing} {why}"))
-
-    def at_barrier(self, ordinal: int) -> bool:
-        """Whether a slice waits at a barrier; while no slot runs."""
-        return any(slot.has_parked(ordinal) for slot in self.slots)
-
     def release(self) -> None:
         """Let go of what the job is over with: nothing keeps its slices' arrays alive."""
         with self.lock:
@@ -229,7 +197,7 @@ class Job:
         self.slots = []
 
     def _is_open(self, gate: WaitForSlices | None) -> bool:
-        return self.stopping or (gate is not None and gate.is_open(self._ended))
+        return self.stopping or (gate is not None and gate.is_open(self.which_ended))
 
     def _open_gates(self) -> None:
         for slot in tuple(self._gates or ()):
@@ -246,45 +214,3 @@ class Job:
     def traced(self, label: str, started: float, ended: float) -> None:
         assert self.trace is not None
         self.trace.add(current_thread().name, "compute", label, started, ended)
-
-    def split(self, slot: Slot, request: Parallel) -> bool:
-        """Run the parts of a `Parallel` request; True if they are done on return."""
-        run = slot.current
-        if not request.parts:
-            return True
-        if self._workers is None:
-            for part in request.parts:
-                slot.computing_s += self._part(run, request.function, part)
-            return True
-        remaining = len(request.parts)
-        lock = Lock()
-
-        def task(part: Any) -> None:
-            nonlocal remaining
-            took_s = self._part(run, request.function, part)
-            with lock:
-                remaining -= 1
-                slot.computing_s += took_s
-                last = remaining == 0
-            if last:
-                slot.advance()
-
-        for part in request.parts:
-            self._workers.submit(slot.place, partial(task, part))
-        return False
-
-    def _part(self, run: Slice, function: Callable[[Any], object], part: Any) -> float:
-        """Run one part; returns the time that it took."""
-        started = perf_counter()
-        try:
-            if run.error is None and not self.stopping:
-                function(part)
-        except BaseException as error:
-            with self.lock:
-                if run.error is None:
-                    run.error = error
-            self.fail(run.key, error)
-        ended = perf_counter()
-        if self.trace is not None:
-            self.traced(f"slice {text_of(run.key)} part", started, ended)
-        return ended - started

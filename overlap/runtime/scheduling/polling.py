@@ -11,8 +11,8 @@ from ..requests.signatures import is_receive, is_send
 from .waiting import HOST, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Host, Waiting, pause, wait_for
 
 if TYPE_CHECKING:
-    from ..threads.workers import ReadySteps
     from .job import Job
+    from .ready_steps import ReadySteps
     from .slots import Slice, Slot
 
 POLLS_PER_EXCHANGE = 8  # by default

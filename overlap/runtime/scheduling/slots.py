@@ -17,16 +17,16 @@ it computes nothing and awaits what the other ranks wait for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator
+from functools import partial
+from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import repr_of, text_of
 from ..requests.operations import Collective, Operation, Pending, Persistent, Start, not_awaited, steps
 from ..requests.requests import Barrier, Parallel, Request, TakeTurn, WaitForSlices
-
-if TYPE_CHECKING:
-    from .job import Job
+from .job import Job
 
 END = "end of the slices"  # posted when a slot has no slice left
 AT_BARRIER = "barrier()"  # posted when all slices left in a slot wait at a barrier
@@ -110,9 +110,9 @@ class Slot:
         What was awaited before it was known: the slice, the position, the request; None is its end.
     """
 
-    def __init__(self, job: Job, index: int, resources: Any, keys: Sequence[Any], depth: int) -> None:
+    def __init__(self, job: Job, index: int) -> None:
         self.index = index
-        self.resources = resources
+        self.resources = job.resources[index]
         self.item: Any = None
         self.gate: WaitForSlices | None = None
         self.operation: Any = None
@@ -123,8 +123,7 @@ class Slot:
         self.unchecked: list[tuple[Slice, int, Any]] = []
         self.current: Any = None
         self._job = job
-        self._waiting: deque[Slice | int] = deque(range(index, len(keys), depth))  # slices, or their numbers
-        self._keys = keys
+        self._waiting: deque[Slice | int] = deque(range(index, job.slices, job.depth))  # slices, or their numbers
         self._parked: deque[Slice | int] = deque()
 
     def __str__(self) -> str:
@@ -190,7 +189,7 @@ class Slot:
                         ),
                     )
             elif isinstance(request, Parallel):
-                if not job.split(self, request):
+                if not self._split(request):
                     return
             elif isinstance(request, WaitForSlices):
                 if not job.passes(self, request):
@@ -214,7 +213,7 @@ class Slot:
         while self._waiting:
             run = self._waiting.popleft()
             if not isinstance(run, Slice):
-                run = Slice(self._keys[run], run)
+                run = Slice(self._job.keys[run], run)
             if run.begun or not self._job.closing:
                 return run
             _close(run, self._job)
@@ -263,6 +262,49 @@ class Slot:
             if type(request) is Pending:
                 request.waited = True
         return request
+
+    def _split(self, request: Parallel) -> bool:
+        """Run the parts of a `Parallel` request; True if they are done on return."""
+        job, run = self._job, self.current
+        if not request.parts:
+            return True
+        if job.workers is None:
+            for part in request.parts:
+                self.computing_s += self._part(run, request.function, part)
+            return True
+        remaining = len(request.parts)
+        lock = Lock()
+
+        def task(part: Any) -> None:
+            nonlocal remaining
+            took_s = self._part(run, request.function, part)
+            with lock:
+                remaining -= 1
+                self.computing_s += took_s
+                last = remaining == 0
+            if last:
+                self.advance()
+
+        for part in request.parts:
+            job.workers.submit(self.place, partial(task, part))
+        return False
+
+    def _part(self, run: Slice, function: Callable[[Any], object], part: Any) -> float:
+        """Run one part; returns the time that it took."""
+        job = self._job
+        started = perf_counter()
+        try:
+            if run.error is None and not job.stopping:
+                function(part)
+        except BaseException as error:
+            with job.lock:
+                if run.error is None:
+                    run.error = error
+            job.fail(run.key, error)
+        ended = perf_counter()
+        if job.trace is not None:
+            job.traced(f"slice {text_of(run.key)} part", started, ended)
+        return ended - started
 
     def _problem(self, run: Slice, request: Any) -> BaseException | None:
         """Why the slice cannot go on with this request, or end; None if it can."""

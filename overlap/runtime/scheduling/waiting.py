@@ -26,8 +26,8 @@ from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
 
 if TYPE_CHECKING:
-    from ..threads.workers import ReadySteps
     from .job import Job
+    from .ready_steps import ReadySteps
     from .slots import Slice, Slot
 
 SHORTEST_SLEEP_S = 20e-6
@@ -195,9 +195,33 @@ class Waiting:
             if item is not None:
                 return item
             if never:
-                job.never(slot)
+                self._never(slot)
             else:
                 self._look()
+
+    def _never(self, slot: Slot) -> None:
+        """Fail a wait that can never end: no slot runs, and nothing is under way in MPI."""
+        job = self._job
+        with job.lock:
+            gate, run = slot.gate, slot.current
+            if job.running or (gate is None and job.stopping):
+                return  # a signal handler has failed the job meanwhile, and so opened all gates
+        if gate is None:
+            raise RuntimeError(f"slot {slot.index} neither runs nor waits for anything")
+        missing = job.which_ended.find(0, gate.start, gate.stop)
+        why = "has not ended, nor can it any more"
+        for other in job.slots:
+            if other.current is not None and other.current.ordinal == missing:
+                if other.gate is not None:
+                    why = f"waits for others itself ({other.gate})"
+                elif other.item is not None:
+                    why = (
+                        "has an operation that comes later in the issue order: expected one "
+                        "operation, or take_turn(), in every slice"
+                    )
+        if any(other.has_parked(missing) for other in job.slots):
+            why = "waits at a barrier() for this one"
+        job.fail(run.key, RuntimeError(f"{gate} waits for ever: slice number {missing} {why}"))
 
     def _idle(self) -> bool:
         """Whether no step runs, nor is ready to."""

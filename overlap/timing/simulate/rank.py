@@ -22,8 +22,8 @@ from ...runtime.requests.requests import Operation
 from ...runtime.scheduling.executor import Executor
 from ...runtime.scheduling.job import Job
 from ...runtime.scheduling.polling import POLLS_PER_EXCHANGE
+from ...runtime.scheduling.ready_steps import CoreTokens, ReadySteps
 from ...runtime.scheduling.waiting import Host
-from ...runtime.threads.workers import CoreTokens, ReadySteps
 from .clock import Clock, Queue, WakeEvent
 from .machine import Machine
 from .network import Network, Ticket
