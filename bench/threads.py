@@ -32,7 +32,7 @@ import numpy as np
 
 import overlap
 from overlap.compiled import njit
-from overlap.fft.engine import plane_blocks, recorded, staged
+from overlap.fft.engine import schedule
 from overlap.fft.engine.execute import call
 from overlap.fft.engine.fftw import barely_aligned, empty, zeros
 from overlap.fft.engine.lines import LineTransform
@@ -121,7 +121,7 @@ class Python:
 
     def __call__(self):
         with ExitStack() as stack:
-            for module, name in ((staged, "execute"), (plane_blocks, "execute"), (recorded, "execute_call")):
+            for module, name in ((schedule, "execute_rows"), (schedule, "execute_call")):
                 compiled = partial(self._compiled, getattr(module, name))
                 stack.enter_context(mock.patch.object(module, name, compiled))
             self._inside_s, self.calls = 0.0, 0

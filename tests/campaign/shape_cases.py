@@ -6,7 +6,7 @@ from fft2_cases import modes_agree
 
 from overlap import InputError
 from overlap.compat.mpi4py_fft import PFFT
-from overlap.fft.engine.staged import StagedTransform
+from overlap.fft.engine.schedule import Schedule
 
 
 def drop_in(comm, seed, count):
@@ -28,11 +28,11 @@ def drop_in(comm, seed, count):
 
 def spoilt(comm):
     """As in `fft2_cases`, but that the last rank leaves out the unpacking of the first slice."""
-    unpack = StagedTransform.unpack
+    execute = Schedule._execute
 
-    def leaving_out(staged, task, *args):
-        if task.part.start > 0 or comm.rank < comm.size - 1:
-            unpack(staged, task, *args)
+    def leaving_out(schedule, number, arrays, rows):
+        if rows.label != "unpack" or number > 0 or comm.rank < comm.size - 1:
+            execute(schedule, number, arrays, rows)
 
-    StagedTransform.unpack = leaving_out
+    Schedule._execute = leaving_out
     modes_agree(comm, (6, 12, 8), "f8", "natural", [(2, 1, None)], workers=(1,), effort="estimate")

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from fft2_error_cases import failing, grouped, nothing_fails
+from fft2_error_cases import grouped, nothing_fails, step_fails
 
 import overlap
-from overlap.fft.engine.plane_brackets import PlaneBrackets
 
 SPACING = 0.3, 0.7
 
@@ -184,9 +183,7 @@ def failure(comm, mode):
         bracket.advect(np.ascontiguousarray(a[:, bracket.rows]))
         mine = np.ascontiguousarray(f[:, :, bracket.rows])
         expected = bracket(mine)
-        with (
-            failing(PlaneBrackets, "apply", lambda number, *_: number == 1) if (comm.rank == last) else nothing_fails()
-        ):
+        with step_fails("brackets", lambda part: part.start == 1) if comm.rank == last else nothing_fails():
             with pytest.raises(overlap.SliceError, match="Boom"):
                 bracket(mine)
         assert np.array_equal(bracket(mine), expected)

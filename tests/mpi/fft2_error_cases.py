@@ -19,7 +19,7 @@ from fft2_cases import (
 from local_call_cases import in_pipelines
 
 import overlap
-from overlap.fft.engine.staged import StagedTransform
+from overlap.fft.engine.schedule import Issue, Schedule
 from overlap.fft.planning.search import choose
 from overlap.fft.planning.settings import Settings
 from overlap.runtime.requests.requests import Operation
@@ -255,6 +255,26 @@ def failing(kind, name, when):
         setattr(kind, name, original)
 
 
+def step_fails(label, when=lambda part: True):
+    """Let a step with this label raise once, of a slice with ``when(part)``."""
+
+    def chosen(_, schedule, number, arrays, rows):
+        task = schedule._labels[number]
+        return label in rows.label.split(", ") and when(getattr(task, "part", task))
+
+    return failing(Schedule, "_execute", chosen)
+
+
+def exchange_fails(transform, when):
+    """Let an exchange raise before it is issued, once, of a slice with ``when(part)``."""
+
+    def chosen(_, issue, *args):
+        task = transform._parts[issue.slice]
+        return when(getattr(task, "part", task))
+
+    return failing(Issue, "operation", chosen)
+
+
 @contextmanager
 def nothing_fails():
     yield {"raised": 0}
@@ -263,13 +283,15 @@ def nothing_fails():
 def _sites(transform, z):
     """Places in which a transform can fail at slice `z`, as context managers by name."""
 
-    def at(number, staged, task, *_):
-        return task.part.start <= z < task.part.stop
+    def has(part):
+        return part.start <= z < part.stop
 
-    for name in ("pack", "unpack", "exchanged") if transform.runtime.comm.size > 1 else ("pack",):
-        yield name, lambda name=name: failing(StagedTransform, name, at), name != "exchanged"
     if transform.runtime.comm.size == 1:
+        yield "local", lambda: step_fails("local", has), True
         return
+    for name in ("pack", "unpack"):
+        yield name, lambda name=name: step_fails(name, has), True
+    yield "exchange", lambda: exchange_fails(transform, has), False
     yield "MPI call", lambda: failing(Operation, "make", lambda number, *_: number == z), False
 
 
@@ -315,7 +337,7 @@ def injected(comm, mode, order="natural", dtype="f8", depth=3, workers=1):
                     assert error.slice == str(z), (label, error.slice)
                 reached.add(name)
                 assert same_bits(transform(given, out=out), expected), label
-        assert reached == ({"pack", "unpack", "exchanged", "MPI call"} if comm.size > 1 else {"pack"})
+        assert reached == ({"pack", "unpack", "exchange", "MPI call"} if comm.size > 1 else {"local"})
 
 
 def injected_in_chunks(comm, mode, workers=2):
@@ -329,9 +351,7 @@ def injected_in_chunks(comm, mode, workers=2):
         spectrum = np.array(plan.forward(real))
         for z, origin in product((0, 5, 10), range(comm.size)):
             with (
-                failing(StagedTransform, "pack", lambda number, staged, task, *_: task.part.start <= z < task.part.stop)
-                if comm.rank == origin
-                else nothing_fails()
+                step_fails("pack", lambda part: part.start <= z < part.stop) if comm.rank == origin else nothing_fails()
             ):
                 error = raised(overlap.SliceError, plan.forward, real)
             same_everywhere(comm, str(error))

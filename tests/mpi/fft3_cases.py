@@ -3,6 +3,7 @@
 import time
 from contextlib import contextmanager
 from itertools import product
+from unittest import mock
 
 import numpy as np
 from fft2_cases import (
@@ -19,7 +20,8 @@ from local_call_cases import in_pipelines
 import overlap
 from overlap.arrays import mode_segments
 from overlap.fft import fft3
-from overlap.fft.engine import stage, staged
+from overlap.fft.engine import schedule, stage, staged
+from overlap.fft.engine.schedule import Schedule
 from overlap.runtime.requests.requests import Operation
 
 AXES = (-3, -2, -1)
@@ -193,24 +195,21 @@ def every_step(comm, shape, dtype, grid):
     ) as plan:
         for transform, given, side in ((plan.forward, u, False), (plan.backward, spectrum, True)):
             (way,) = transform.staged_transforms()
-            seen = []
-            original = way.complete
+            seen, arrays, execute, arrays_of = [], [], Schedule._execute, way.arrays
 
-            async def complete(source, target, way=way, original=original, seen=seen):
-                # Before the rest is made, which may be in the same memory.
-                seen.extend(np.array(array.array) for (array,) in arrays[1:-1])
-                await original(source, target)
-
-            arrays_of = way.arrays
-            arrays = []
+            def executed(schedule, number, address, rows, seen=seen, arrays=arrays, execute=execute):
+                if rows.label == "complete" and not seen:  # before that is made, which may be in the same memory
+                    seen.extend(np.array(array.array) for (array,) in arrays[1:-1])
+                execute(schedule, number, address, rows)
 
             def watched(*args, arrays_of=arrays_of, arrays=arrays):
                 arrays[:] = arrays_of(*args)
                 return list(arrays)
 
-            way.arrays, way.complete = watched, complete
-            transform(np.array(given[transform.inputs[0].local_slice]))
-            del way.arrays, way.complete
+            way.arrays = watched
+            with mock.patch.object(Schedule, "_execute", executed):
+                transform(np.array(given[transform.inputs[0].local_slice]))
+            del way.arrays
             if not seen:  # nothing had to wait
                 seen.extend(np.array(array.array) for (array,) in arrays[1:-1])
             whole = wide(given)[None]
@@ -361,7 +360,7 @@ def delays(comm, shape, dtype, grid, mode, late):
     """Ranks that compute at random speeds issue the same operations in the order of the tasks."""
     rng = np.random.default_rng(comm.rank)
     u = random(np.random.default_rng(6), shape, dtype)
-    original = staged.execute
+    original = schedule.execute_rows
     with overlap.FFT3(
         comm, shape, dtype, layout={"grid": grid}, settings={"wait": "off", "effort": "estimate"}
     ) as plan:
@@ -387,13 +386,13 @@ def delays(comm, shape, dtype, grid, mode, late):
                     assert any(task.kind == "late" for task in transform._parts) == bool(late)
                 for transform, given, expected in ((plan.forward, real, truth), (plan.backward, truth, back)):
                     issued = []
-                    staged.execute = slow
+                    schedule.execute_rows = slow
                     make = Operation.make
                     Operation.make = lambda self, blocking: (issued.append(self.comm), make(self, blocking))
                     try:
                         result = transform(given)
                     finally:
-                        staged.execute = original
+                        schedule.execute_rows = original
                         Operation.make = make
                     assert same_bits(result, expected)
                     comms, stages = transform._comms, transform.staged_transforms()[0].stages

@@ -5,12 +5,12 @@ from itertools import product
 
 import numpy as np
 from fft2_cases import raised, random, same_bits, same_everywhere
-from fft2_error_cases import failing, grouped, nothing_fails
+from fft2_error_cases import failing, grouped, nothing_fails, step_fails
 from fft3_cases import assert_close, forward_truth, small_units
 from local_call_cases import in_pipelines
 
 import overlap
-from overlap.fft.engine.staged import StagedTransform
+from overlap.fft.engine.schedule import Issue, Schedule
 from overlap.runtime.requests.requests import Operation
 
 # ---- errors ----------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
         for transform, given, expected in ((plan.forward, real, spectrum), (plan.backward, spectrum, back)):
             stages = len(transform.staged_transforms()[0].stages)
             reached = set()
-            sites = "pack", "unpack", "exchanged", "MPI", "complete", "set_aside", "late"
+            sites = "pack", "unpack", "exchange", "MPI", "complete", "set aside", "unpack late"
             for site, stage, origin in product(sites, range(stages), range(comm.size)):
                 out = np.empty_like(np.asarray(expected))
                 label = f"{site}, stage {stage}, rank {origin}"
@@ -62,16 +62,18 @@ def injected(comm, mode, grid, dtype, shape, late, workers=1):
             assert len(reached) >= 4 * stages, reached
             was_late = any(task.kind == "late" for task in transform._parts)
             assert was_late == (late > 0)
-            assert was_late == ({"set_aside", "late"} <= {site for site, _ in reached})
+            assert was_late == ({"set aside", "unpack late"} <= {site for site, _ in reached})
 
 
 def _failing(transform, site, stage):
     """Make the task in the middle of a stage fail at some site, once."""
     tasks = [task for task in transform._parts if task.stage == stage and task.kind == "units"]
 
-    def middle(number, staged, task, *_):
-        return task is tasks[len(tasks) // 2]
+    def middle(_, schedule, number, arrays, rows):
+        return site in rows.label.split(", ") and schedule._labels[number] is tasks[len(tasks) // 2]
 
+    if site == "exchange":
+        return failing(Issue, "operation", lambda _, issue, *args: transform._parts[issue.slice] in tasks[1:])
     if site == "MPI":
         comms = {
             id(transform._comms[one.dimension])
@@ -85,13 +87,9 @@ def _failing(transform, site, stage):
             return number >= 1 and len(state["seen"]) >= min(stage + 1, len(comms))
 
         return failing(Operation, "make", when)
-    if site == "complete":
-        return failing(StagedTransform, "complete", lambda number, *_: True)
-    if site == "set_aside":
-        return failing(StagedTransform, "pack", lambda number, staged, task, *_: task.set_aside is not None)
-    if site == "late":
-        return failing(StagedTransform, "unpack", lambda number, staged, task, *_: task.kind == "late")
-    return failing(StagedTransform, site, middle)
+    if site in ("complete", "set aside", "unpack late"):
+        return step_fails(site)
+    return failing(Schedule, "_execute", middle)
 
 
 BAD_ARGUMENTS = (

@@ -10,8 +10,7 @@ from pointwise_cases import local, spectra
 
 import overlap
 from overlap.compiled import njit
-from overlap.fft.engine.plane_blocks import PlaneBlocks
-from overlap.fft.engine.staged import StagedTransform
+from overlap.fft.engine.schedule import Issue, Schedule
 from overlap.fft.pointwise import Pointwise
 from overlap.fft.volume_pointwise import VolumePointwise
 
@@ -248,30 +247,33 @@ def injected(comm, mode, dealias="3/2"):
         flat = np.array(fields[0][1])
         acting = plan.pointwise(lambda u, v, w: u * v * w, shared=1, dealias=dealias)
         expected = acting(*fields, flat)
-        sites = [
-            (PlaneBlocks, "pack", 2),
-            (PlaneBlocks, "to_real", 1),
-            (PlaneBlocks, "to_modes", 1),
-            (PlaneBlocks, "unpack", 1),
-            (Pointwise, "exchanged", 2),
-            (StagedTransform, "pack", 0),
-            (StagedTransform, "unpack", 0),
-            (StagedTransform, "exchanged", 0),
-        ]  # the last ones of the shared field
-        if comm.size == 1:
-            sites = [site for site in sites if site[1] != "exchanged" and site[:2] != (StagedTransform, "unpack")]
-        for (owner, name, per_slice), origin in product(sites, range(comm.size)):
-            shared = 0
-            for place in (0, shared, shared + per_slice * 3):
-                label = f"{owner}.{name}, call {place}, rank {origin}"
-                with (
-                    failing(owner, name, lambda number, *_: number == place) if comm.rank == origin else nothing_fails()
-                ) as state:
+        share = acting._share
+        sites = [(acting, label) for label in ("pack", "to real", "to modes", "unpack")]
+        sites.append((share, "pack" if comm.size > 1 else "local"))
+        if comm.size > 1:
+            sites += [(share, "unpack"), (acting, None), (share, None)]
+        for (owner, label), origin in product(sites, range(comm.size)):
+            for which in (0, 3) if owner is acting else (0,):
+                where = f"{label or 'exchange'} of {owner.name}, slice {which}, rank {origin}"
+                with _failing(owner, label, which) if comm.rank == origin else nothing_fails() as state:
                     error = raised(overlap.SliceError, acting, *fields, flat)
-                assert state["raised"] == (comm.rank == origin), label
+                assert state["raised"] == (comm.rank == origin), where
                 same_everywhere(comm, (error.rank, error.slice, str(error)))
-                assert error.rank == origin and "Boom" in str(error), label
-                assert same_bits(acting(*fields, flat), expected), label
+                assert error.rank == origin and "Boom" in str(error), where
+                assert same_bits(acting(*fields, flat), expected), where
+
+
+def _failing(transform, label, which):
+    """Let a step of one slice of a transform fail, once; without a label its exchange."""
+    known = list(transform._schedules.values())
+
+    def step(_, schedule, number, arrays, rows):
+        return schedule in known and number == which and label in rows.label.split(", ")
+
+    def exchange(_, issue, *args):
+        return issue.slice == which and any(issue in steps for schedule in known for steps in schedule._slices)
+
+    return failing(Issue, "operation", exchange) if label is None else failing(Schedule, "_execute", step)
 
 
 def making_fails_on_one_rank(comm):

@@ -17,6 +17,7 @@ from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, Program, View
 from overlap.fft.engine.stage import Direction, SourceArray
 from overlap.fft.engine.staged import StagedTransform
+from overlap.fft.engine.steps import Exchange, Run
 from overlap.fft.engine.sweep import Sweep
 from overlap.fft.engine.sweep_in_place import SweepInPlace
 
@@ -150,10 +151,6 @@ class Recorder:
 
     def Alltoallv(self, sent, received):
         self.call = sent, received
-        return self
-
-    def __await__(self):
-        yield
 
 
 def exchange(calls):
@@ -287,13 +284,15 @@ def test_long_lines_with_a_patient_plan():
     assert np.linalg.norm(array - truth) <= tolerance(complex, 256) * np.linalg.norm(truth)
 
 
-def _goes_on(coroutine):
-    """Let it run to its next await; whether there is one."""
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        return False
-    return True
+def _goes_on(steps, way):
+    """Take steps up to the next exchange; whether there is one."""
+    for step in steps:
+        if isinstance(step, Run):
+            step.execute(way.scratch[0])
+        elif isinstance(step, Exchange):
+            step.operation()
+            return True
+    return False
 
 
 def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction):
@@ -323,19 +322,20 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
             part = np.moveaxis(zeros(np.moveaxis(part, 1, -1).shape, result_kind), -1, 1)
         parts = way.tasks(chunk)
         slot = Buffers(*(zeros(max(1, length), way.dtype) for length in way.buffer_lengths(chunk)))
-        tasks.append((way, parts, slot, way.arrays(way.split(source), way.split(part))))
+        fields = [list(map(Located, way.split(some))) for some in (source, part)]
+        tasks.append((way, parts, slot, way.arrays(*fields)))
         calls.append((where, part))
     for number in range(len(tasks[0][1])):
         comms = [Recorder() for _ in tasks]
         steps = [
-            way.run(parts[number], slot, arrays, True, [comm], 0.5)
+            way.steps(parts[number], slot, arrays, [comm], 0.5)
             for comm, (way, parts, slot, arrays) in zip(comms, tasks)
         ]
-        waiting = [_goes_on(step) for step in steps]
+        waiting = [_goes_on(step, way) for step, (way, *_) in zip(steps, tasks)]
         assert waiting == [ranks > 1] * ranks
         if ranks > 1:
             exchange([comm.call for comm in comms])
-            assert not any(_goes_on(step) for step in steps)
+            assert not any(_goes_on(step, way) for step, (way, *_) in zip(steps, tasks))
     for where, part in calls:
         found[where] = part
     return found

@@ -154,11 +154,11 @@ class PlaneBlocks:
 
     def to_real(self, slot, count, planes, block):
         """Tell how a block of all inputs of some planes (a slice) of a message of `count` comes to real space."""
-        return self._run_block(self._write_to_real, slot, count, planes, block)
+        return self._run_block("to real", self._write_to_real, slot, count, planes, block)
 
     def to_modes(self, slot, count, planes, block):
         """Tell the first FFTs of a block of all outputs of some planes, into the message."""
-        return self._run_block(self._write_to_modes, slot, count, planes, block)
+        return self._run_block("to modes", self._write_to_modes, slot, count, planes, block)
 
     def apply(self, slot, count, function, shared):
         """Tell what is done with all blocks of all slices of a message, with a compiled function in between.
@@ -171,19 +171,17 @@ class PlaneBlocks:
         shared : View
         """
         code = self._codes.find((), ("apply", count), self._write_apply, count, function, shared)
-        return Run(code, slot.middle.bases)
+        return Run(code, slot.middle.bases, "apply")
 
     def _run(self, key, buffers, part, array, write):
         count, bases = length_of(part), buffers.bases.copy()
         code = self._codes.find(array.kind, (*key, count), write, array.view(SOURCE), key[1], count)
         bases[SOURCE] = array.address + part.start * array.strides[0]
-        return Run(code, bases)
+        return Run(code, bases, key[0])
 
-    def _run_block(self, write, slot, count, planes, block):
-        code = self._codes.find(
-            (), (write.__name__, count, planes.start, planes.stop, block), write, count, planes, block
-        )
-        return Run(code, slot.middle.bases)
+    def _run_block(self, label, write, slot, count, planes, block):
+        code = self._codes.find((), (label, count, planes.start, planes.stop, block), write, count, planes, block)
+        return Run(code, slot.middle.bases, label)
 
     def _write_pack(self, program, source, number, count):
         inputs = self.counts[0]

@@ -114,7 +114,7 @@ class PlaneBrackets:
         """
         bases = slot.bases.copy()
         bases[SOURCE], bases[TARGET], bases[ASIDE] = f.address, out.address, gradient.address
-        return Run(self._brackets_code, bases)
+        return Run(self._brackets_code, bases, "brackets")
 
     def take(self, slot, a, gradient, block):
         """Bring a_x + i a_y of a block of planes to real space; returns its largest square."""

@@ -53,29 +53,35 @@ _FAR = 48  # bits: no memory is so far away
 class Rows:
     """Rows of a schedule that compute, one after the other."""
 
-    __slots__ = ("first", "stop")
+    __slots__ = ("first", "label", "stop")
 
-    def __init__(self, first: int, stop: int) -> None:
-        self.first, self.stop = first, stop
+    def __init__(self, row: int, label: str) -> None:
+        self.first, self.stop, self.label = row, row + 1, label
 
     def __str__(self) -> str:
-        return f"run {self.first}:{self.stop}" if self.stop - self.first > 1 else f"run {self.first}"
+        return self.label
+
+    def append(self, label: str) -> None:
+        """Add the next row."""
+        self.stop += 1
+        if label not in self.label.split(", "):
+            self.label += f", {label}"
 
 
 class Parts(list[Rows]):
     """Rows that several workers share."""
 
     def __str__(self) -> str:
-        return f"run {self[0].first}:{self[-1].stop} on all workers"
+        return f"{self[0].label} in {len(self)} parts, on all workers"
 
 
 class Issue:
-    """An exchange, and the numbers of the call's arrays that it sends from and receives into; None: of others."""
+    """An exchange of a slice, and the numbers of the call's arrays that it sends from and receives into, or None."""
 
-    __slots__ = ("_fixed", "exchange", "receive", "send")
+    __slots__ = ("_fixed", "exchange", "receive", "send", "slice")
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, number: int, exchange: Exchange) -> None:
+        self.slice, self.exchange = number, exchange
         self.send, self.receive = (_number_of(side.address) for side in (exchange.send, exchange.receive))
         self._fixed = exchange.operation() if self.send is None and self.receive is None else None
 
@@ -140,15 +146,15 @@ class Schedule:
                     continue
                 row = self._row(step)
                 if listed and type(listed[-1]) is Rows:
-                    listed[-1].stop = row + 1
+                    listed[-1].append(step.label)
                 else:
-                    listed.append(Rows(row, row + 1))
+                    listed.append(Rows(row, step.label))
             elif isinstance(step, Split):
-                rows = [self._row(part) for part in step.parts if len(part.code)]
-                if rows:
-                    listed.append(Parts(Rows(row, row + 1) for row in rows))
+                parts = Parts(Rows(self._row(part), part.label) for part in step.parts if len(part.code))
+                if parts:
+                    listed.append(parts)
             elif isinstance(step, Exchange):
-                issue = Issue(step)
+                issue = Issue(number, step)
                 bases = [0] * BASES
                 bases[SEND], bases[RECEIVE] = step.send.address, step.receive.address
                 self._exchanges.append((len(self._rows), number, issue))
@@ -191,25 +197,26 @@ class Schedule:
         addresses : array of int
             Those of the call's arrays.
         """
-        tables, arrays = self._address, addresses.buffer_info()[0]
+        arrays = addresses.buffer_info()[0]
         for step in self._slices[number]:
             kind = type(step)
             if kind is Rows:
                 if compute:
-                    execute_rows(tables, step.first, step.stop, arrays, self._scratch[worker_index()])
+                    self._execute(number, arrays, step)
             elif kind is Issue:
                 if exchange:
                     yield step.operation(addresses)
             elif kind is Parts:
                 if compute:
-                    yield parallel(partial(self._execute, arrays), step)
+                    yield parallel(partial(self._execute, number, arrays), step)
             elif kind is Call:
                 if compute:
                     step.function(addresses)
             elif compute if kind is WaitForSlices else exchange:
                 yield step
 
-    def _execute(self, arrays: int, rows: Rows) -> None:
+    def _execute(self, number: int, arrays: int, rows: Rows) -> None:
+        """Execute some rows of a slice, in any thread."""
         execute_rows(self._address, rows.first, rows.stop, arrays, self._scratch[worker_index()])
 
     # ---- all at once -----------------------------------------------------------------------------

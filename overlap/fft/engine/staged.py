@@ -348,7 +348,13 @@ class StagedTransform:
         bases[TARGET] = target.address + first * target.strides[0]
         if task.set_aside is not None:
             bases[ASIDE] = self._deferred.address
-        return Run(code, bases)
+        return Run(code, bases, self._label(what, task))
+
+    @staticmethod
+    def _label(what, task):
+        if what == "pack":
+            return "pack" if task.set_aside is None else "set aside, pack"
+        return "unpack late" if task.kind == "late" else what
 
     def _write(self, program, source, target, scale, what, task):
         stage, part = self.stages[task.stage], self._standard(task)
@@ -378,7 +384,7 @@ class StagedTransform:
         )
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE], bases[TARGET] = source.address, target.address
-        return Run(code, bases)
+        return Run(code, bases, "complete")
 
     def describe(self):
         """Return the way, as text."""

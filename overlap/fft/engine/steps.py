@@ -34,10 +34,12 @@ class Run:
         As of `Program.code`.
     bases : sequence of int
         The addresses of its bases. Whoever runs it has scratch memory of their own.
+    label : str
     """
 
     code: np.ndarray
     bases: Any
+    label: str
 
     def execute(self, scratch: int) -> None:
         """Execute it now, with scratch memory at an address."""
