@@ -190,7 +190,13 @@ class Transform(Uncopied):
         """Return the slot in which a slice of the pipeline runs."""
         return self._slots[number % len(self._slots)]
 
-    def schedule(self, inputs, outputs):
+    @property
+    def schedule(self) -> Schedule:
+        """What every slice does, step by step, with arrays as this transform makes them; to be printed."""
+        self.check_in_use()
+        return self._recorded(*([spec.planes(spec.empty()) for spec in side] for side in (self.inputs, self.outputs)))
+
+    def _recorded(self, inputs, outputs):
         """Return what a call does with arrays like these, recorded when they are the first of their kind."""
         arrays = *inputs, *outputs
         kind = self.planning, kind_of(arrays)
@@ -324,7 +330,7 @@ class Transform(Uncopied):
 
     def prepare(self, inputs, outputs):
         """Return what the pipelines take besides their slices: a schedule, and the addresses of its arrays."""
-        return self.schedule(inputs, outputs), addresses_of((*inputs, *outputs))
+        return self._recorded(inputs, outputs), addresses_of((*inputs, *outputs))
 
     def trial_arrays(self, slices):
         """Make inputs (zero) and outputs of `slices` slices, as for `run_planes`."""

@@ -185,7 +185,7 @@ class Volume(Fields):
         if not alone and (self.refinement is not None or (len(self._parts) > 1 and self.settings.wait != "off")):
             return None
         try:
-            schedule = self._schedule_apart(inputs, outputs) if alone else self.schedule(inputs, outputs)
+            schedule = self._schedule_apart(inputs, outputs) if alone else self._recorded(inputs, outputs)
             return schedule.whole_call(self._pipelines["whole"], addresses_of((*inputs, *outputs)))
         except Exception:
             if alone:
@@ -193,7 +193,7 @@ class Volume(Fields):
             return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
 
     def _schedule_apart(self, inputs, outputs):
-        """As `schedule`, with work memory that no pipeline uses: one of another thread may be running."""
+        """As `_recorded`, with work memory that no pipeline uses: one of another thread may be running."""
         if self._apart is None:
             staged = self._staged.apart()
             lengths = staged.buffer_lengths(self.settings.chunk)

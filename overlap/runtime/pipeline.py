@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import current_thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -190,7 +191,9 @@ class Pipeline(Uncopied):
             **(agree if isinstance(agree, dict) else {"agree": agree}),
         }
 
-    def whole_call(self, count: int, operations: Sequence[tuple[int, Any, Operation]]) -> WholeCall | None:
+    def whole_call(
+        self, count: int, operations: Sequence[tuple[int, Any, Operation]], rows: Sequence[tuple[str, str]]
+    ) -> WholeCall | None:
         """Prepare a short call that does the same every time, for compiled code to make.
 
         Parameters
@@ -199,16 +202,18 @@ class Pipeline(Uncopied):
             Its slices.
         operations : sequence of (int, object, Operation)
             What is issued, as of `WholeCall`.
+        rows : sequence of (str, str)
+            What it does, step by step, for a trace: "compute" or "communicate", and a label.
 
         Returns
         -------
         WholeCall or None
-            For `make`. None: a trace wants to see the slices, or how they wait is not chosen yet.
+            For `make`. None: how it waits is not chosen yet.
         """
         runtime = self._runtime
         alone = runtime.control.size == 1
         unknown = (self._trial is not None and count > 1) or count >= runtime.agree_every
-        if runtime.trace is not None or (unknown and not alone):
+        if unknown and not alone:
             return None
         wait = self._next_wait(count)
         return WholeCall(
@@ -217,6 +222,7 @@ class Pipeline(Uncopied):
             None if alone else Header(self._call, self._agreed(count, wait, None)),
             operations,
             wait,
+            None if runtime.trace is None else rows,
         )
 
     def make(self, call: WholeCall, execute: Callable[..., int], arguments: tuple[Any, ...]) -> None:
@@ -242,6 +248,9 @@ class Pipeline(Uncopied):
                 if ended != OVER:
                     job, waiting = self._job([], call.wait, ALONE, (), {})
                     runtime._run(job, waiting, ALONE, partial(call.conclude, job, waiting))
+        if runtime.trace is not None:
+            for span in call.spans():
+                runtime.trace.add(current_thread().name, *span)
         took_s, computing_s = call.took_s
         for load in (self.load, runtime.load):
             load.add(took_s, computing_s, 1)

@@ -47,6 +47,7 @@ from ...runtime.scheduling.whole_call import (
     SHORTEST_SLEEP_US,
     SIGNED,
     SINCE,
+    STAMPS,
     STARTED,
     STEP,
     SUM,
@@ -148,6 +149,8 @@ def _run(code, rows, exchanges, mpi, state, arrays, scratch):
             execute(code[row[PROGRAM] : row[STOP]], bases)
         elif _exchanged(mpi, state, exchanges[row[EXCHANGE]], bases, number):
             return REFUSED
+        if state[STAMPS]:
+            words(state[STAMPS])[number] = clock_ns(address_of(state) + 8 * CLOCK)
     return OVER
 
 

@@ -86,7 +86,7 @@ class Issue:
         self._fixed = exchange.operation() if self.send is None and self.receive is None else None
 
     def __str__(self) -> str:
-        return f"exchange on communicator {self.exchange.comm.number}"
+        return f"Alltoallv on communicator {self.exchange.comm.number}"
 
     def operation(self, addresses: array[int]) -> Operation:
         """Make the operation for arrays at these addresses."""
@@ -121,6 +121,7 @@ class Schedule:
         self._starts: dict[int, int] = {}  # of every program, by its `id`
         self._begun = 0
         self._rows: list[np.ndarray] = []
+        self._spans: list[tuple[str, str]] = []  # of every row, for a trace
         self._exchanges: list[tuple[int, int, Issue]] = []  # row, slice
         self._call: tuple[WholeCall, int] | None = None
         self._slices = [self._listed(number, steps) for number, steps in enumerate(slices)]
@@ -144,13 +145,13 @@ class Schedule:
             if isinstance(step, Run):
                 if not len(step.code):
                     continue
-                row = self._row(step)
+                row = self._row(number, step)
                 if listed and type(listed[-1]) is Rows:
                     listed[-1].append(step.label)
                 else:
                     listed.append(Rows(row, step.label))
             elif isinstance(step, Split):
-                parts = Parts(Rows(self._row(part), part.label) for part in step.parts if len(part.code))
+                parts = Parts(Rows(self._row(number, part), part.label) for part in step.parts if len(part.code))
                 if parts:
                     listed.append(parts)
             elif isinstance(step, Exchange):
@@ -158,30 +159,32 @@ class Schedule:
                 bases = [0] * BASES
                 bases[SEND], bases[RECEIVE] = step.send.address, step.receive.address
                 self._exchanges.append((len(self._rows), number, issue))
-                self._add(bases)[EXCHANGE] = len(self._exchanges) - 1
+                self._add(bases, number, f"{issue}")[EXCHANGE] = len(self._exchanges) - 1
                 listed.append(issue)
             else:
                 listed.append(step)
         return listed
 
-    def _row(self, run: Run) -> int:
+    def _row(self, number: int, run: Run) -> int:
         code = run.code
         start = self._starts.get(id(code))
         if start is None:
             start = self._starts[id(code)] = self._begun
             self._codes.append(code)
             self._begun += len(code)
-        row = self._add(run.bases)
+        row = self._add(run.bases, number)
         row[PROGRAM], row[STOP] = start, start + len(code)
         return len(self._rows) - 1
 
-    def _add(self, bases: Iterable[int]) -> np.ndarray:
+    def _add(self, bases: Iterable[int], number: int, exchange: str | None = None) -> np.ndarray:
+        name = f"slice {self._labels[number]}"
+        self._spans.append(("compute", name) if exchange is None else ("communicate", f"{exchange} of {name}"))
         row = np.zeros(ROW_WORDS, np.int64)
         row[EXCHANGE] = NO_EXCHANGE
         for base, address in enumerate(map(int, bases)):
-            number = _number_of(address)
-            row[BASE + 2 * base] = FIXED if number is None else number
-            row[BASE + 2 * base + 1] = address - (0 if number is None else stand_in(number))
+            which = _number_of(address)
+            row[BASE + 2 * base] = FIXED if which is None else which
+            row[BASE + 2 * base + 1] = address - (0 if which is None else stand_in(which))
         self._rows.append(row)
         return row
 
@@ -246,7 +249,7 @@ class Schedule:
         operations = [
             (row, self._labels[number], issue.exchange.on_scratch()) for row, number, issue in self._exchanges
         ]
-        call = pipeline.whole_call(len(self._slices), operations)
+        call = pipeline.whole_call(len(self._slices), operations, self._spans)
         if call is None:
             return None
         words, kept = [], []

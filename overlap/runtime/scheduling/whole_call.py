@@ -2,15 +2,15 @@
 
 To find out anew what such a call does would take longer than to do it. On the wire it is the pipeline's call: the same
 header, operations and agreement, so other ranks may have come to it through their pipeline. Compiled code
-(`overlap.fft.engine.recorded`) does all of it as long as all goes well. It shares two arrays of words with this module:
-the MPI library's functions and handles, and the state of the call. Where it stops, this module goes on: it issues what
-the other ranks still wait for, and agrees with them on an error.
+(`overlap.fft.engine.compiled_call`) does all of it as long as all goes well. It shares two arrays of words with this
+module: the MPI library's functions and handles, and the state of the call. Where it stops, this module goes on: it
+issues what the other ranks still wait for, and agrees with them on an error.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 # Words of a state.
 BUSY, AGREES, PHASE, SINCE, STEP, STARTED, CODE, BEGAN, WAITED, ENDED, REQUEST = range(11)
-NUMBERS, SUMS, CLOCK, FLAG, WORDS = 11, 14, 17, 19, 32  # three of a header; three of an agreement; two; MPI's status
+NUMBERS, SUMS, CLOCK, FLAG = 11, 14, 17, 19  # three of a header; three of an agreement; two; MPI's status
+STAMPS, WORDS = 32, 33  # where the times stand at which the rows have ended; 0: nobody wants to know
 IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, or for what was issued
 # Words of a table of MPI: functions, handles, and whether exchanges are started and polled for.
 (
@@ -68,6 +69,8 @@ class WholeCall:
         What is issued: each with the number of its step and its slice, on buffers of its own.
     wait : str
         ``"poll"``: nonblocking MPI calls; else blocking ones.
+    traced : sequence of (str, str), optional
+        The kind and label of every row: their times are wanted.
 
     Attributes
     ----------
@@ -84,6 +87,7 @@ class WholeCall:
         header: Header | None,
         operations: Sequence[tuple[int, Any, Operation]],
         wait: str,
+        traced: Sequence[tuple[str, str]] | None,
     ) -> None:
         self._executor, self._control = executor, control
         self._operations, self.wait = operations, wait
@@ -91,6 +95,10 @@ class WholeCall:
         self.kept: Any = None
         self._words = array("q", bytes(8 * WORDS))  # Python reads single words of it much faster than of an ndarray
         self.state = np.frombuffer(self._words, np.int64)
+        self._traced = traced
+        if traced is not None:
+            self._stamps = array("q", bytes(8 * len(traced)))
+            self.state[STAMPS] = self._stamps.buffer_info()[0]
         self.mpi = np.zeros(0, np.int64)
         if header is not None:
             self.mpi = _table(executor.control, wait == "poll")
@@ -172,6 +180,13 @@ class WholeCall:
         """
         self.state[NUMBERS : SUMS + 3] = self._told
         return execute(*arguments)
+
+    def spans(self) -> Iterator[tuple[str, str, float, float]]:
+        """Yield what the last call has done: kind, label, start and end in seconds."""
+        started = self._words[BEGAN]
+        for (kind, label), ended in zip(self._traced or (), self._stamps if self._traced else ()):
+            yield kind, label, started * 1e-9, ended * 1e-9
+            started = ended
 
     def under_way(self) -> tuple[bool, str, float] | None:
         """Tell the watchdog whether it waits at the header of a public call, for what, and since when.
