@@ -1,0 +1,87 @@
+"""What `test_schedule` runs on every rank: a plan is data, and all that is done with it is done with the same data."""
+
+from unittest import mock
+
+import numpy as np
+from fft2_cases import random, same_bits
+
+import overlap
+from overlap.fft.engine import schedule as schedules
+from overlap.fft.engine.schedule import Schedule
+from overlap.runtime.scheduling.executor import Executor
+from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+
+ESTIMATE = {"effort": "estimate", "chunk": 1}
+PLANS = (
+    (overlap.FFT2, (4, 12, 10), {"wait": "off", **ESTIMATE}),
+    (overlap.FFT2, (4, 12, 10), {"wait": "poll", "depth": 3, **ESTIMATE}),
+    (overlap.FFT3, (8, 6, 10), {"wait": "off", **ESTIMATE}),
+    (overlap.FFT3, (8, 6, 10), {"wait": "block", "depth": 3, **ESTIMATE}),
+)
+
+
+def counted(owner, name):
+    """Count the calls of a function, which does what it did."""
+    return mock.patch.object(owner, name, autospec=True, side_effect=getattr(owner, name))
+
+
+def traced_is_what_runs(comm):
+    """With a trace a call runs the same code as without: in compiled code as a whole, or slice by slice."""
+    for make, shape, settings in PLANS:
+        for trace in (None, True):
+            with (
+                overlap.Runtime(comm, trace=trace, deadline_s=30) as rt,
+                make(rt, shape, settings=settings) as plan,
+            ):
+                u = random(np.random.default_rng(comm.rank), plan.real.shape, "c16")
+                expected = np.array(plan.forward(u))
+                if trace:
+                    rt.trace.clear()
+                with counted(schedules, "execute_call") as whole, counted(Schedule, "slice") as slices:
+                    assert same_bits(plan.forward(u), expected)
+                if trace is None:
+                    ran = bool(whole.called), slices.call_count
+                    continue
+                assert (bool(whole.called), slices.call_count) == ran, (make, settings)
+                spans = rt.trace.spans()
+                exchanges = [span for span in spans if " of slice " in span.label]
+                parts = plan.forward._parts
+                assert len(exchanges) == (len(parts) if comm.size > 1 else 0)
+                computed = {span.label for span in spans if span.kind == "compute"}
+                assert computed == {f"slice {part}" for part in parts}
+                assert all(span.start_s <= span.end_s for span in spans)
+
+
+def printed(comm):
+    """A schedule tells every slice's steps, in their order."""
+    with overlap.FFT2(comm, (3, 8, 8), settings={"wait": "poll", **ESTIMATE}) as plan:
+        lines = str(plan.forward.schedule).splitlines()
+        assert [line.partition(":")[0] for line in lines] == ["0", "1", "2"]
+        steps = "pack; Alltoallv on communicator 0; unpack" if comm.size > 1 else "local"
+        assert all(line.endswith(f": {steps}") for line in lines), lines
+    with overlap.FFT3(comm, (8, 8, 8), settings={"wait": "poll", **ESTIMATE}) as plan:
+        text = str(plan.forward.schedule)
+        assert "pack" in text and (comm.size == 1 or "wait_for_slices" in text)
+
+
+def other_arrays(comm):
+    """One schedule serves all arrays of one kind, wherever they lie; inputs may be one array or several."""
+    rng = np.random.default_rng(5)
+    with overlap.FFT2(comm, (2, 12, 10), "f8", settings={"wait": "poll", **ESTIMATE}) as plan:
+        acting = plan.pointwise(lambda a, b: a * b)
+        fields = [random(rng, (2, 12, 10), "f8") for _ in range(3)]
+        spectra = [np.array(plan.forward(field[plan.real.local_slice])) for field in fields]
+        for first, second in ((0, 0), (0, 1), (2, 1), (1, 1), (2, 0)):
+            expected = np.fft.rfft2(fields[first] * fields[second])[plan.spectrum.local_slice]
+            np.testing.assert_allclose(acting(spectra[first], spectra[second]), expected, rtol=0, atol=1e-10)
+        assert len(acting._schedules) == 1
+
+
+def simulated_is_what_runs(comm):
+    """The simulation runs the executor of the runtime, and its ways to wait."""
+    machine = Machine(name="any", fft_flops=1e9, copy_Bps=1e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    program = Program.alike(5, (1e-4, 1e-4), (Transfer(1e4, 1),))
+    for wait in ("off", "block", "poll"):
+        with counted(Executor, "run") as runs, counted(Executor, "waiting") as ways:
+            simulate(program, machine, Options(ranks=2, workers=1, depth=2, wait=wait))
+        assert runs.called and ways.called, wait
