@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import current_thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,11 +18,9 @@ from .control.header import Header
 from .load import Load
 from .requests.operations import Operation, Persistent
 from .requests.requests import AsyncComm
+from .runner import Runner
 from .scheduling.whole_call import BUSY_ELSEWHERE, OVER, WholeCall
 from .threads.crew import ALONE, Crews
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
 
 SHORT_S = 500e-6  # a call that takes less is noise to a trial
 TRIALS, SHORT_TRIALS = 2, 6  # calls every way, before one is chosen
@@ -71,7 +69,7 @@ class Pipeline(Uncopied):
 
     def __init__(
         self,
-        runtime: Runtime,
+        runner: Runner,
         program: SliceProgram,
         buffers: Callable[[], Any] | None,
         skeleton: SliceProgram | Literal["agree"] | None,
@@ -87,23 +85,23 @@ class Pipeline(Uncopied):
         self.slots = [None] * options.depth
         if buffers is not None and problem is None:
             try:
-                self.slots = _made_slots(buffers, options.depth, runtime.control.comms)
+                self.slots = _made_slots(buffers, options.depth, runner.control.comms)
             except KeyboardInterrupt:
                 raise  # the user wants an end now, not at a call that may never come
             except BaseException as error:
                 self._error = error
         self._options = options
-        self._runtime = runtime
+        self._runner = runner
         self._program = program
         self._skeleton = skeleton
         self._has_buffers = buffers is not None
         self._name = str(getattr(program, "__qualname__", None) or type(program).__qualname__)
         self._call = f"a call of the pipeline {self._name}"
-        self._used = runtime.control.exclusive.used(self._call)
-        self._crews = Crews(runtime.workers, options.local)
+        self._used = runner.control.exclusive.used(self._call)
+        self._crews = Crews(runner.workers, options.local)
         self.load = Load()
         self._headers: dict[tuple[int, str], Header] = {}  # of calls that agree on nothing more
-        ways = ("poll", "block", "off") if runtime.workers == 1 else ("poll", "block")
+        ways = ("poll", "block", "off") if runner.workers == 1 else ("poll", "block")
         self._trial: dict[str, list[float]] | None = {way: [] for way in ways} if options.wait == "auto" else None
 
     def __call__(
@@ -143,8 +141,8 @@ class Pipeline(Uncopied):
         is raised itself on the rank that received the signal when all ranks have come to the end.
         The deadline does not cover the wait for ranks that have not come yet; see `Runtime`.
         """
-        runtime = self._runtime
-        control = runtime.control
+        runner = self._runner
+        control = runner.control
         with held_signals(), self._used:
             control.check_idle()
             keys, error = _listed(slices)
@@ -166,17 +164,17 @@ class Pipeline(Uncopied):
             else:
                 self._meet(count, wait, agree, error)
             started = perf_counter()
-            computing_s = runtime._run(job, waiting, crew)
+            computing_s = runner.run(job, waiting, crew)
             took_s = perf_counter() - started
-            for load in (self.load, runtime.load):
-                load.add(took_s, computing_s, 1 if crew == ALONE else runtime.workers)
+            for load in (self.load, runner.load):
+                load.add(took_s, computing_s, 1 if crew == ALONE else runner.workers)
             self._crews.took(count, wait, crew, took_s)
             if self._trial is not None and count > 1:
                 self._judge(self._trial, wait, count, took_s / count)
 
     def _meet(self, count: int, wait: str, agree: Any, error: BaseException | None) -> None:
         """Meet all ranks at the header of a call that is the first of its kind."""
-        self._runtime.enter(self._call, self._agreed(count, wait, agree), error)
+        self._runner.control.enter(self._call, self._agreed(count, wait, agree), error)
         if agree is None and len(self._headers) < HEADERS:
             self._headers[count, wait] = Header(self._call, self._agreed(count, wait, None))
 
@@ -210,19 +208,19 @@ class Pipeline(Uncopied):
         WholeCall or None
             For `make`. None: how it waits is not chosen yet.
         """
-        runtime = self._runtime
-        alone = runtime.control.size == 1
-        unknown = (self._trial is not None and count > 1) or count >= runtime.agree_every
+        runner = self._runner
+        alone = runner.control.size == 1
+        unknown = (self._trial is not None and count > 1) or count >= runner.executor.agree_every
         if unknown and not alone:
             return None
         wait = self._next_wait(count)
         return WholeCall(
-            runtime._executor,
-            runtime.control,
+            runner.executor,
+            runner.control,
             None if alone else Header(self._call, self._agreed(count, wait, None)),
             operations,
             wait,
-            None if runtime.trace is None else rows,
+            None if runner.trace is None else rows,
         )
 
     def make(self, call: WholeCall, execute: Callable[..., int], arguments: tuple[Any, ...]) -> None:
@@ -230,8 +228,8 @@ class Pipeline(Uncopied):
 
         On one rank it touches nothing but its own memory and the user's, so another thread may be in MPI meanwhile.
         """
-        runtime, header = self._runtime, call.header
-        control = runtime.control
+        runner, header = self._runner, call.header
+        control = runner.control
         if header is None:
             control.check_idle()
             if execute(*arguments) == BUSY_ELSEWHERE:
@@ -247,25 +245,27 @@ class Pipeline(Uncopied):
                 control.has_met(header, None, call.numbers)
                 if ended != OVER:
                     job, waiting = self._job([], call.wait, ALONE, (), {})
-                    runtime._run(job, waiting, ALONE, partial(call.conclude, job, waiting))
-        if runtime.trace is not None:
+                    runner.run(job, waiting, ALONE, partial(call.conclude, job, waiting))
+        if runner.trace is not None:
             for span in call.spans():
-                runtime.trace.add(current_thread().name, *span)
+                runner.trace.add(current_thread().name, *span)
         took_s, computing_s = call.took_s
-        for load in (self.load, runtime.load):
+        for load in (self.load, runner.load):
             load.add(took_s, computing_s, 1)
 
     def _job(
         self, keys: list[Any], wait: str, crew: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
         skeleton = self._skeleton
-        return self._runtime._job(
+        return self._runner.job(
             keys,
             self._slice(self._program, args, kwargs),
             self._slice(skeleton, args, kwargs) if callable(skeleton) else skeleton,
             self.slots,
-            self._options,
+            self.depth,
             wait,
+            self._options.in_flight,
+            self._options.polls,
             crew,
         )
 
@@ -298,7 +298,7 @@ class Pipeline(Uncopied):
         if calls not in ({TRIALS}, {SHORT_TRIALS}):
             return
         best = np.array([min(seconds) for seconds in trial.values()])
-        best = self._runtime.control.maximum(best)
+        best = self._runner.control.maximum(best)
         if calls == {SHORT_TRIALS} or best.min() * count > SHORT_S:
             self.wait = list(trial)[int(np.argmin(best))]
             self._trial = None

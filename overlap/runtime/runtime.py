@@ -13,25 +13,23 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from numbers import Integral
 from threading import Thread
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
-from ..errors import InputError, OverlapError, SliceError, ThreadLevelError, repr_of
+from ..errors import InputError, OverlapError, ThreadLevelError, repr_of
 from ..freed import Resource, closed_error
 from ..interrupts import held_signals
 from .control.arguments import number_problem, options_problem
 from .control.control import Control
 from .control.together import together
-from .control.watchdog import Watchdog, abort_on
+from .control.watchdog import Watchdog
 from .load import Load
 from .pipeline import Pipeline, PipelineOptions, SliceProgram
 from .requests.requests import AsyncComm
+from .runner import Runner
 from .scheduling.executor import Executor
-from .scheduling.job import Job
 from .scheduling.polling import POLLS_PER_EXCHANGE
-from .threads.crew import THREADS
 from .threads.threads import Threads
 from .threads.workers import single_threaded_pools
 from .trace import Trace
@@ -152,8 +150,9 @@ class Runtime(Resource):
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.control = Control(comm, self._watchdog)
             self.control.runtime = weakref.ref(self)
-            self._executor = Executor(self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
-            self._threads = Threads(self._executor, 1 if problem else workers, nice)
+            executor = Executor(self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
+            self._threads = Threads(executor, 1 if problem else workers, nice)
+            self._runner = Runner(self.control, executor, self._threads, workers, self.load)
             self._finalizer = weakref.finalize(self, _dropped, self.control, self._threads, self._watchdog)
             self._finalizer.atexit = False
             with self.together(
@@ -169,6 +168,7 @@ class Runtime(Resource):
                 self.comm = self.control.wrap(comm)
                 with self._watchdog.watching("comparing the clocks of all ranks"):
                     self.trace = Trace.start(self.control.comm) if trace is True else trace or None
+                self._runner.trace = self.trace
                 self._pools.enter_context(single_threaded_pools())
         if self.control.size > 1:
             self._begun()
@@ -378,7 +378,7 @@ class Runtime(Resource):
             polls or POLLS_PER_EXCHANGE,
             independent is True and self.control.size == 1,
         )
-        return Pipeline(self, program, buffers, skeleton, options, problem)
+        return Pipeline(self._runner, program, buffers, skeleton, options, problem)
 
     def preflight(self, problem: str | None = None, **agreed: Any) -> None:
         """Agree with all ranks that the input is good, before any work is accepted (collective).
@@ -403,7 +403,7 @@ class Runtime(Resource):
 
     def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
         """Begin a call: `Control.meet`, at which nobody is late yet outside of `together`."""
-        self.control.meet(call, agreed, error=error, entry=not self.control.nested)
+        self.control.enter(call, agreed, error)
 
     @contextmanager
     def together(
@@ -436,48 +436,10 @@ class Runtime(Resource):
         """Raise `ClosedError` after `close`."""
         self.control.check_open()
 
-    def _job(
-        self,
-        slices: list[Any],
-        program: Callable[..., Any],
-        skeleton: Any,
-        slots: list[Any],
-        options: PipelineOptions,
-        wait: str,
-        crew: str,
-    ) -> tuple[Job, Any]:
-        """Make a `Job` and its way to wait; nothing of this is collective."""
-        workers, executor = self._threads.workers(crew, wait), self._executor
-        job = Job(slices, program, skeleton, slots, options.depth, workers, self.trace, executor.lock)
-        return job, executor.waiting(wait, job, workers, options.in_flight, options.polls, crew != THREADS)
-
     def loads(self) -> list[Load]:
         """Tell what every rank's workers have done so far: `load` of all ranks (collective)."""
         with held_signals():
             return self.control.allgather(self.load)
-
-    def _run(self, job: Job, waiting: Any, crew: str, run: Callable[[], Exception | None] | None = None) -> float:
-        """Run one job to its end, by `run` if it is given; raises what all ranks agreed on.
-
-        Returns the time of its computing.
-        """
-        here = crew != THREADS
-        runner = self._executor if here else self._threads
-        with _Running(self.control, job, here):
-            error = runner.run(job, waiting) if run is None else run()
-        if error is not None:
-            self._raise(error, job)
-        return job.computing_s
-
-    def _raise(self, error: Exception, job: Job) -> NoReturn:
-        signals, control = held_signals(), self.control
-        cause: BaseException | None = None if job.failure is None else job.failure.error
-        control.mark(error)
-        if cause is not None and (isinstance(cause, KeyboardInterrupt) or cause is signals.error):
-            raise control.mark(cause) from error
-        if isinstance(error, SliceError) and not job.failed_itself:
-            cause = None  # what has failed here, if anything, came of what failed there, or in another slice
-        raise error from cause
 
 
 def _missing(**arguments: Any) -> str | None:
@@ -485,28 +447,6 @@ def _missing(**arguments: Any) -> str | None:
     return next(
         (f"expected a value of {name}, received None" for name, value in arguments.items() if value is None), None
     )
-
-
-class _Running:
-    """The time in which a job runs: signals fail it, and nobody else may talk."""
-
-    __slots__ = ("_before", "_control", "_here", "_job", "_signals")
-
-    def __init__(self, control: Control, job: Any, here: bool) -> None:
-        self._control, self._job, self._here = control, job, here
-
-    def __enter__(self) -> None:
-        self._signals = held_signals()
-        self._before = self._signals.fail(self._job)
-        self._control.running = True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._control.running = False
-        self._signals.fail(self._before)
-        if error is not None and self._here:  # the other ranks go on
-            abort_on(error)
 
 
 def _dropped(control: Control, threads: Threads, watchdog: Watchdog) -> None:

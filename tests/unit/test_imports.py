@@ -51,11 +51,7 @@ IMPORTERS = {
     },
 }
 # Circles that are there for annotations alone, behind ``if TYPE_CHECKING``. The list only becomes shorter.
-ANNOTATED = {
-    "runtime.pipeline, runtime.runtime",
-    "runtime.requests.agreement, runtime.requests.async_collectives, runtime.requests.operations, "
-    "runtime.requests.requests",
-}
+ANNOTATED: set[str] = set()
 LAZY = {"pyroute2", "rich", "matplotlib", "mpi4py_fft", "greenlet"}  # extras: never at module level
 
 

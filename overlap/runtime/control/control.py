@@ -243,6 +243,10 @@ class Control:
         except Exception:  # its attributes cannot be asked for: it has no mark, and is told once more
             return False
 
+    def enter(self, call: str, agreed: dict[str, Any], error: BaseException | None = None) -> None:
+        """Begin a call: as `meet`, at which nobody is late yet outside of `together`."""
+        self.meet(call, agreed, error=error, entry=not self.nested)
+
     # ---- collectives -------------------------------------------------------------------------
 
     def barrier(self) -> None:

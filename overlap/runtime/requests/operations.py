@@ -14,16 +14,23 @@ import threading
 from collections.abc import Generator
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Protocol, Self
 
 import numpy as np
 from mpi4py import MPI
 
 from . import signatures
 
-if TYPE_CHECKING:
-    from .async_collectives import AsyncCollectives
-    from .requests import AsyncComm
+
+class Channel(Protocol):
+    """What operations are made on: an `AsyncComm`, or an `AsyncCollectives`."""
+
+    number: int
+    weight: int
+
+    @property
+    def source(self) -> Any:
+        """The mpi4py communicator of the same ranks."""
 
 
 class _Steps(threading.local):
@@ -86,8 +93,8 @@ class Operation(Request):
 
     __slots__ = ("args", "comm", "kwargs", "made", "name")
 
-    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.comm = comm
+    def __init__(self, comm: Channel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.comm: Any = comm
         self.name = name
         self.args = args
         self.kwargs = kwargs
@@ -121,10 +128,8 @@ class Collective(Operation):
 
     __slots__ = ()
 
-    def __init__(
-        self, comm: AsyncCollectives, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(cast("Any", comm), name, args, kwargs or {})
+    def __init__(self, comm: Channel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        super().__init__(comm, name, args, kwargs or {})
 
     def make(self, blocking: bool) -> None:
         # What it raises is no refusal: other ranks have seen it begin.
@@ -207,7 +212,7 @@ class Persistent(Operation):
 
     __slots__ = ("_to_nobody", "of_slots", "refused", "request")
 
-    def __init__(self, comm: AsyncComm, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, comm: Channel, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(comm, name, args, kwargs)
         self._to_nobody = signatures.has_nobody(self)
         self.of_slots: dict[int, Persistent] = {}
