@@ -15,8 +15,8 @@ def issued_again(runtime):
     @everywhere(runtime, "made")
     def made(original, operation, blocking=True):
         error = original(operation, blocking)
-        if error is not None and not isinstance(error, runtime.waiting.MPI.Exception):
-            raise runtime.waiting.NotIssued from error
+        if error is not None and not isinstance(error, runtime.host.MPI.Exception):
+            raise runtime.host.NotIssued from error
         return error
 
 

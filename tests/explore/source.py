@@ -65,6 +65,7 @@ def load(edits=()):
                 "requests",
                 "slots",
                 "job",
+                "host",
                 "waiting",
                 "ready_steps",
                 "executor",

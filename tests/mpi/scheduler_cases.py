@@ -14,8 +14,8 @@ from mpi4py import MPI
 import overlap
 from overlap.runtime import barrier, parallel, take_turn, wait_for_slices
 from overlap.runtime.requests.requests import Operation
+from overlap.runtime.scheduling.host import Host
 from overlap.runtime.scheduling.job import Job
-from overlap.runtime.scheduling.waiting import Host
 
 # ---- waits, single issues, what is kept ------------------------------------------------------
 

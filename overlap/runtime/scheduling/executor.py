@@ -34,9 +34,11 @@ from ...errors import CommunicatorsExhausted, SliceError
 from ..requests.agreement import Agreements
 from ..requests.operations import Pending, Start
 from ..requests.requests import TakeTurn
+from .blocking import Blocking
+from .host import HOST, Host, NotIssued, tried
 from .polling import Polling
 from .slots import AT_BARRIER, END, FAILED, Slot
-from .waiting import HOST, Blocking, Host, NotIssued, Waiting, tried
+from .waiting import Waiting
 
 if TYPE_CHECKING:
     from .job import Job

@@ -8,7 +8,8 @@ from mpi4py import MPI
 
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
-from .waiting import HOST, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Host, Waiting, pause, wait_for
+from .host import HOST, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Host, pause, wait_for
+from .waiting import Waiting
 
 if TYPE_CHECKING:
     from .job import Job

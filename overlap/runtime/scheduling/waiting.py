@@ -1,4 +1,4 @@
-"""The ways to wait for MPI: `Blocking` here, `Polling` in `polling`.
+"""What the ways to wait for MPI share: `Blocking` in `blocking`, `Polling` in `polling`.
 
 `Blocking` makes the blocking call; `Polling` keeps several nonblocking calls in flight and looks for completed ones.
 Both serve every placement of the work, which is a matter of two arguments:
@@ -12,95 +12,21 @@ The MPI calls are the same in all of them, so each rank chooses its placement by
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
-from os import sched_yield
-from threading import Lock, current_thread
-from time import perf_counter, sleep
+from threading import current_thread
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
+from .host import HOST, Host, made
 
 if TYPE_CHECKING:
     from .job import Job
     from .ready_steps import ReadySteps
     from .slots import Slice, Slot
 
-SHORTEST_SLEEP_S = 20e-6
-LONGEST_SLEEP_S = 500e-6
-HOT_S = 150e-6  # exchanges that take less are polled for without sleep, if no step runs meanwhile
 EVERY = object()  # in a slot's place: the issuing thread waits until no slot runs
-
-# Raised by a blocking call before anything was sent; any other error class comes after.
-ARGUMENT_ERRORS = frozenset(
-    (
-        MPI.ERR_ARG,
-        MPI.ERR_BUFFER,
-        MPI.ERR_COMM,
-        MPI.ERR_COUNT,
-        MPI.ERR_OP,
-        MPI.ERR_RANK,
-        MPI.ERR_ROOT,
-        MPI.ERR_TAG,
-        MPI.ERR_TYPE,
-    )
-)
-
-
-class WakeEvent:
-    """Wakes one sleeping thread; a ring while nobody sleeps ends the next sleep at once.
-
-    Not a `queue.SimpleQueue`: its ``get(timeout=)`` can sleep for ever in CPython 3.11, when a token
-    left from an earlier item wakes it and the timeout has just run out.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._lock.acquire()
-
-    def ring(self) -> None:
-        """End the sleep, or the next one."""
-        try:  # noqa: SIM105 (takes a fraction of the time)
-            self._lock.release()
-        except RuntimeError:
-            pass  # it has been rung already
-
-    def sleep(self, seconds: float = -1) -> bool:
-        """Sleep until a ring, at most `seconds` if given; True if it rang."""
-        return self._lock.acquire(timeout=seconds)
-
-
-class NotIssued(Exception):
-    """MPI was not asked for an operation, or has refused its arguments; the cause says why."""
-
-
-@dataclass(frozen=True)
-class Host:
-    """What waiting rests on: `overlap.timing.simulate` has one with a virtual clock.
-
-    Attributes
-    ----------
-    clock : callable
-        Seconds, as `time.perf_counter`.
-    make_event : callable
-        Makes the `WakeEvent` of the issuing thread.
-    test_some : callable
-        Gives the places of the requests that have completed, of a list; None if none is active.
-    hot_s : float
-        Seconds that a short exchange is polled for without sleep.
-    """
-
-    clock: Callable[[], float] = perf_counter
-    make_event: Callable[[], Any] = WakeEvent
-    test_some: Callable[[list[Any]], list[int] | None] = MPI.Request.Testsome
-    hot_s: float = HOT_S
-
-
-HOST = Host()
 
 
 class Waiting:
@@ -429,116 +355,3 @@ class _Wait:
         waiting = self._waiting
         waiting._end(self._label, self._started)
         waiting.waited_s += waiting._clock() - self._started
-
-
-class Blocking(Waiting):
-    """The blocking MPI call, as in the GKV document; a communicator thread takes one of the workers' core tokens."""
-
-    def __init__(
-        self,
-        job: Job,
-        outstanding: dict[Any, float],
-        workers: ReadySteps | None,
-        here: bool,
-        host: Host = HOST,
-    ) -> None:
-        super().__init__(job, outstanding, workers, here, host)
-        self._token = None if here or workers is None else workers.core_tokens
-
-    def issue(self, slot: Slot, operation: Operation) -> None:
-        slot.operation = operation
-        token = self._token
-        if token is not None:
-            token.__enter__()
-        started = self._outstanding[slot] = self._clock()
-        try:
-            error = made(operation)
-        finally:
-            del self._outstanding[slot]
-            ended = self._clock()
-            self.waited_s += ended - started
-            if token is not None:
-                token.__exit__()
-        if self._job.trace is not None:
-            self._trace(slot, started, ended)
-        self.completed(slot, error)
-
-    def adopt(self, slot: Slot, operation: Operation, request: Any) -> None:
-        slot.operation = operation
-        error = None
-        try:
-            self.wait(request, slot)
-        except MPI.Exception as failure:
-            error = failure
-        self.completed(slot, error)
-
-    def wait(self, request: Any, label: object) -> None:
-        with self._token or nullcontext(), self.watched(label):
-            request.Wait()
-
-    def reduced(self, comm: Any, values: Any, op: Any) -> None:
-        with self._token or nullcontext(), self.watched("agreement of all ranks"):
-            comm.Allreduce(MPI.IN_PLACE, values, op)
-
-
-def pause(seconds: float) -> None:
-    """Sleep, or let another process have the core: a sleep of no time may take tens of microseconds."""
-    if seconds:
-        sleep(seconds)
-    else:
-        sched_yield()
-
-
-def wait_for(
-    test: Callable[[], object],
-    sleep: Callable[[float], object] = pause,
-    hot_s: float = HOT_S,
-    clock: Callable[[], float] = perf_counter,
-) -> None:
-    """Wait until `test()` is true: hot for `hot_s` seconds, then with longer and longer sleeps."""
-    if test():
-        return
-    cold_s, sleep_s = clock() + hot_s, SHORTEST_SLEEP_S
-    while not test():
-        if clock() < cold_s:
-            sleep(0.0)
-        else:
-            sleep(sleep_s)
-            sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
-
-
-def made(operation: Operation, blocking: bool = True) -> BaseException | None:
-    """Make an operation; returns an exception that came when MPI may have sent something, or None.
-
-    Raises
-    ------
-    NotIssued
-        Nothing was sent: the other ranks still wait for this operation.
-    """
-    operation.made = []
-    try:
-        operation.make(blocking)
-    except BaseException as error:
-        # Made, and then an exception from elsewhere; or MPI itself failed in the middle.
-        if operation.made or (isinstance(error, MPI.Exception) and error.Get_error_class() not in ARGUMENT_ERRORS):
-            return error
-        raise NotIssued from error
-    return None
-
-
-def tried(operation: Operation) -> tuple[list[Any], BaseException | None]:
-    """Start an operation while all ranks learn whether it starts.
-
-    Returns
-    -------
-    list, BaseException or None
-        What MPI has returned, one request or none; what was raised.
-    """
-    error = None
-    operation.made = []
-    try:
-        operation.make(blocking=False)
-    except BaseException as caught:
-        error = caught
-    made, operation.made = operation.made, []
-    return made, error

@@ -20,7 +20,7 @@ from ...errors import text_of
 from ...lowlevel.mpi import handle_of, mpi_function
 from ..requests.agreement import Agreements
 from ..requests.operations import Operation
-from .waiting import ARGUMENT_ERRORS, HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, made
+from .host import ARGUMENT_ERRORS, HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, made
 
 if TYPE_CHECKING:
     from ..control.control import Control

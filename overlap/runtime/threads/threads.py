@@ -11,8 +11,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..control.watchdog import abort_on
+from ..scheduling.host import WakeEvent
 from ..scheduling.ready_steps import CoreTokens
-from ..scheduling.waiting import WakeEvent
 from .crew import ALONE, HELPED
 from .priority import set_exact_timers, take_short_slices
 from .workers import Workers

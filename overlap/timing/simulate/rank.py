@@ -20,10 +20,10 @@ import numpy as np
 from ...runtime.requests.agreement import weight
 from ...runtime.requests.requests import Operation
 from ...runtime.scheduling.executor import Executor
+from ...runtime.scheduling.host import Host
 from ...runtime.scheduling.job import Job
 from ...runtime.scheduling.polling import POLLS_PER_EXCHANGE
 from ...runtime.scheduling.ready_steps import CoreTokens, ReadySteps
-from ...runtime.scheduling.waiting import Host
 from .clock import Clock, Queue, WakeEvent
 from .machine import Machine
 from .network import Network, Ticket

@@ -23,7 +23,7 @@ from ...fft import FFT2
 from ...fft.engine.fftw import zeros
 from ...fft.engine.lines import LineTransform
 from ...runtime import Runtime
-from ...runtime.scheduling.waiting import WakeEvent
+from ...runtime.scheduling.host import WakeEvent
 from ...runtime.threads.priority import set_exact_timers, take_short_slices
 from ...timing.messages import fit_message_time
 from ...timing.simulate import Machine, Workload

@@ -1,0 +1,67 @@
+"""Waiting in MPI's blocking calls."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..requests.operations import Operation
+from .host import HOST, Host, made
+from .waiting import Waiting
+
+if TYPE_CHECKING:
+    from .job import Job
+    from .ready_steps import ReadySteps
+    from .slots import Slot
+
+
+class Blocking(Waiting):
+    """The blocking MPI call, as in the GKV document; a communicator thread takes one of the workers' core tokens."""
+
+    def __init__(
+        self,
+        job: Job,
+        outstanding: dict[Any, float],
+        workers: ReadySteps | None,
+        here: bool,
+        host: Host = HOST,
+    ) -> None:
+        super().__init__(job, outstanding, workers, here, host)
+        self._token = None if here or workers is None else workers.core_tokens
+
+    def issue(self, slot: Slot, operation: Operation) -> None:
+        slot.operation = operation
+        token = self._token
+        if token is not None:
+            token.__enter__()
+        started = self._outstanding[slot] = self._clock()
+        try:
+            error = made(operation)
+        finally:
+            del self._outstanding[slot]
+            ended = self._clock()
+            self.waited_s += ended - started
+            if token is not None:
+                token.__exit__()
+        if self._job.trace is not None:
+            self._trace(slot, started, ended)
+        self.completed(slot, error)
+
+    def adopt(self, slot: Slot, operation: Operation, request: Any) -> None:
+        slot.operation = operation
+        error = None
+        try:
+            self.wait(request, slot)
+        except MPI.Exception as failure:
+            error = failure
+        self.completed(slot, error)
+
+    def wait(self, request: Any, label: object) -> None:
+        with self._token or nullcontext(), self.watched(label):
+            request.Wait()
+
+    def reduced(self, comm: Any, values: Any, op: Any) -> None:
+        with self._token or nullcontext(), self.watched("agreement of all ranks"):
+            comm.Allreduce(MPI.IN_PLACE, values, op)
