@@ -156,10 +156,12 @@ class WholeCall:
         if begun or error.Get_error_class() not in ARGUMENT_ERRORS:
             left = left[1:]
         for key, operation in left:
-            problem = None
+            problem, blocking = None, self.wait != "poll"  # as the other ranks do: the two kinds do not match
             try:
-                problem = made(operation, blocking=False)
-                waiting.wait(operation.made[0], f"{operation} of slice {text_of(key)}")
+                with waiting.watched(label := f"{operation} of slice {text_of(key)}"):
+                    problem = made(operation, blocking)
+                if not blocking:
+                    waiting.wait(operation.made[0], label)
             except MPI.Exception as failure:
                 problem = failure
             operation.made = []
