@@ -168,7 +168,7 @@ class WholeCall:
             if problem is not None:
                 job.fail(key, problem)
 
-    def _noted(self, waiting: Waiting | None) -> Agreements:
+    def _noted(self, waiting: Any) -> Agreements:
         """Agreements that know what the call issues."""
         agreements = Agreements(self._executor.control, waiting)
         for _, _, operation in self._operations:
