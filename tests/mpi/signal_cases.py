@@ -212,7 +212,7 @@ def interrupted_while_failing(comm):
 def interrupted_in_preflight(comm):
     """Ctrl-C while a rank waits for the others' input: the others are not left alone either."""
     with overlap.Runtime(comm, wait="poll", deadline_s=5) as rt:
-        original = rt.enter
+        original = rt.control.enter
 
         @rt.pipelined
         async def program(z):
@@ -223,10 +223,10 @@ def interrupted_in_preflight(comm):
             if comm.rank == 0:
                 signal.raise_signal(signal.SIGINT)  # as if it had come inside MPI_Allreduce
 
-        rt.enter = enter
+        rt.control.enter = enter
         kind = KeyboardInterrupt if comm.rank == 0 else overlap.SliceError
         raised(kind, program, range(5))
-        rt.enter = original
+        rt.control.enter = original
         program(range(5))
 
 
