@@ -55,16 +55,14 @@ class Resource(Uncopied, ABC):
 
     def _begun(self) -> None:
         """From now on an exception that ends the process on this rank is told to the others."""
+        key = id(self)
         with _hooks_lock:
-            _used[id(self)] = self
+            _used[key] = weakref.ref(self, lambda _: _unused(key))
             _hooks.install()
 
     def _over(self) -> None:
         """Note that it has ended."""
-        with _hooks_lock:
-            _used.pop(id(self), None)
-            if not _used:
-                _hooks.remove()
+        _unused(id(self))
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +127,7 @@ def check_process(name: str) -> None:
 # ---- exceptions that end the process, or a thread --------------------------------------------------
 
 _made: weakref.WeakValueDictionary[int, Resource] = weakref.WeakValueDictionary()
-_used: weakref.WeakValueDictionary[int, Resource] = weakref.WeakValueDictionary()  # by several ranks, and not ended
+_used: dict[int, weakref.ref[Resource]] = {}  # by several ranks, and neither ended nor collected
 _hooks_lock = threading.RLock()  # an object may be collected while it is held
 
 
@@ -177,13 +175,22 @@ class _Hooks:
 
     def _tell(self, error: BaseException, ends: Callable[[int | None], bool]) -> None:
         """Tell the other ranks of everything whose last user has ended."""
-        for resource in reversed(list(_used.values())):
-            if ends(resource._user):
+        for made in reversed(list(_used.values())):
+            resource = made()
+            if resource is not None and ends(resource._user):
                 with suppress(Exception):  # one that is in the middle of something; the deadline ends that
                     resource._fail(error)
 
 
 _hooks = _Hooks()
+
+
+def _unused(key: int) -> None:
+    """Note that a resource has ended, or was collected: the hooks go with the last one."""
+    with _hooks_lock:
+        _used.pop(key, None)
+        if not _used:
+            _hooks.remove()
 
 
 def ended_by() -> BaseException | None:

@@ -58,10 +58,12 @@ KINDS = (runtime, splitting, plan, halo, halo_of_messages, matrix)
 
 
 def used_by(make, comm, raising, uses=2):
-    """Use something in its ``with` block; rank 0 raises before the last use."""
+    """Use something in its ``with`` block; rank 0 raises before the last use, or all do when all have used it once."""
     made, use = make(comm)
     with made:
         use()
+        if raising == "all":
+            comm.Barrier()
         if comm.rank == 0 or raising == "all":
             raise Boom(f"of rank {comm.rank}")
         for _ in range(uses - 1):
@@ -198,13 +200,21 @@ def raising(use=None):
 
 
 def hooks_are_put_back(comm):
-    """Python's hooks are the program's own again when everything was closed."""
+    """Python's hooks are the program's own again when everything was closed, or left by an exception and collected."""
+    wait_for_departures()
+    gc.collect()
     before = sys.excepthook, threading.excepthook
     rt, _ = runtime(comm)
     assert comm.size == 1 or sys.excepthook is not before[0]
     with plan(comm)[0]:
         pass
     rt.close()
+    assert (sys.excepthook, threading.excepthook) == before
+    error = outcome(used_by, matrix, comm, "all")
+    assert type(error) is Boom, error
+    del error
+    wait_for_departures()
+    gc.collect()
     assert (sys.excepthook, threading.excepthook) == before
 
 
