@@ -1,8 +1,10 @@
 """What all tests share: jobs under either MPI library, with the orphan check of `jobs.run_job`."""
 
+import atexit
 import os
 import signal
 
+import coverage
 import launchers
 import processes
 import pytest
@@ -39,6 +41,27 @@ def openmpi():
         return processes.openmpi()
     except OSError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def measured_greenlets():
+    """Where coverage is measured, measure greenlets too, each with a stack of its own.
+
+    That is no setting for all processes: in Python 3.11 a process that is traced so may hang when two of its threads
+    end at one moment. The destruction of the second one's greenlet is put off while that of the first one calls a
+    function, and the interpreter does not get beyond the beginning of a traced function while something is put off.
+    """
+    if (current := coverage.Coverage.current()) is None:
+        yield
+        return
+    measured = coverage.Coverage(data_suffix=True, concurrency=["greenlet"])
+    measured.set_option("run:patch", [])  # child processes are measured as all others
+    measured.set_option("run:disable_warnings", ["module-not-measured"])  # it was imported, and measured, before
+    atexit.register(current.save)  # one that Python's start has begun does not save itself when there is another one
+    measured.start()
+    yield
+    measured.stop()
+    measured.save()
 
 
 @pytest.fixture(params=["mpich", "openmpi"])

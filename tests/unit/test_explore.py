@@ -7,6 +7,8 @@ from explore.programs import Call, Plan
 from explore.schedule import explore
 from marks import exhaustive
 
+pytestmark = pytest.mark.usefixtures("measured_greenlets")
+
 SCHEDULES = 2000
 
 

@@ -17,6 +17,8 @@ from overlap.timing.threads import ThreadScaling
 from overlap.tools import cli
 from overlap.tools.predict import strong_scaling
 
+pytestmark = pytest.mark.usefixtures("measured_greenlets")
+
 IDEAL = Machine(name="ideal", fft_flops=1e9, copy_Bps=1e12, latency_s=0.0, bandwidth_Bps=1e6)
 WAITS = ("off", "block", "poll")
 RECORDED = Path(__file__).with_name("recorded_run.json")
