@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from numbers import Integral
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, repr_of
 from .partition import block, length_of
 from .topology import coordinates
 from .weights import checked, combined
@@ -110,6 +111,8 @@ class Blocks:
 
     def part(self, rank: int) -> Box:
         """Return the rank's cells in the global array."""
+        if not isinstance(rank, Integral) or not 0 <= rank < self.size:
+            raise InputError(f"expected a rank from 0 to {self.size - 1}, received {repr_of(rank)}")
         return tuple(parts[place] for parts, place in zip(self._parts, coordinates(rank, self.grid)))
 
     def own(self, rank: int) -> Box:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import repr_of
+from ..errors import formatted, repr_of
 
 TYPES = tuple(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
@@ -30,6 +30,15 @@ def whole_problem(name: str, value: Any, least: int, none: bool = False) -> str 
         return None
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral) or value < least:
         return f"expected {name} to be an integer >= {least}{' or None' if none else ''}, received {repr_of(value)}"
+    return None
+
+
+def truth_problem(name: str, value: Any) -> str | None:
+    """Say what is wrong with a truth value; None if nothing is."""
+    try:
+        bool(value)
+    except Exception as error:  # a user's object can raise anything
+        return f"expected {name} to be a truth value, received one that fails: {formatted(error)[0]}"
     return None
 
 

@@ -14,6 +14,7 @@ from mpi4py import MPI
 from ..errors import InputError
 from ..runtime.requests.requests import AsyncComm
 from . import kernels
+from .arguments import truth_problem
 from .solution import Solution
 from .system import Callback, System
 
@@ -75,9 +76,13 @@ def cg(
     RankError
         On all ranks: the callback, M or an operator has raised on one. What it raises on all ranks is not changed.
     """
-    name = "cg with single reductions" if single_reduction else "cg"
-    with System(name, A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
-        if single_reduction:
+    problem = truth_problem("single_reduction", single_reduction)
+    single = problem is None and bool(single_reduction)
+    name = "cg with single reductions" if single else "cg"
+    with System(
+        name, A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback, problem=problem
+    ) as system:
+        if single:
             return _single_reduction(system)
         x, r, limit, most = system.x, system.r, system.stop, system.most
         extended, p = system.direction()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import repr_of
 from ..runtime.control.own_control import OwnControl
 from . import kernels
 from .arguments import TYPES
@@ -67,8 +68,8 @@ class Rows:
 
 def entries_problem(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: Any, total: int) -> str | None:
     """Say what is wrong with entries of a matrix of `total` rows, `count` of them here; None if nothing is."""
-    if not isinstance(count, (int, np.integer)) or count < 0:
-        return f"expected a number of rows, received count={count!r}"
+    if not isinstance(count, (int, np.integer)) or not 0 <= count < 2**62:
+        return f"expected a number of rows, received count={repr_of(count)}"
     if total < 1:
         return "expected a matrix of at least one row, received none on any rank"
     if values.ndim not in (1, 3) or (values.ndim == 3 and values.shape[1] != values.shape[2]):

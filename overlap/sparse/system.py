@@ -48,6 +48,8 @@ class System:
         else for a minute.
     rtol, atol, maxiter, callback
         As of `cg`.
+    problem : str, optional
+        What is wrong with the solver's other arguments on this rank.
 
     Attributes
     ----------
@@ -80,6 +82,7 @@ class System:
         atol: Any,
         maxiter: Any,
         callback: Callback | None,
+        problem: str | None = None,
     ) -> None:
         self._name, self._M, self._callback = name, M, callback
         self._product = A
@@ -92,7 +95,7 @@ class System:
         self.control = self._control_for(A, comm)
         self._owned = not isinstance(A, Matrix)
         with self.control.together(f"solving with {name}", self._close):
-            b, x0 = self._checked(A, b, x0, M, rtol, atol, maxiter, callback)
+            b, x0 = self._checked(A, b, x0, M, rtol, atol, maxiter, callback, problem)
             self._rtol, self._atol = float(rtol), float(atol)
             if isinstance(A, Matrix):
                 self._matrix = A.in_type(self.dtype)
@@ -101,14 +104,14 @@ class System:
                 self._extended = np.zeros(b.shape, self.dtype)
             self.b = self._inward(b.astype(self.dtype))
             self.x = np.zeros_like(self.b) if x0 is None else self._inward(x0.astype(self.dtype))
-            self._guessed = x0 is not None
             self.real = self.dtype.kind == "f"
             self._apply = self._preconditioner(M)
             self.scale = None
             if self.real and (M is None or (isinstance(M, Jacobi) and self._stored_alike(M.matrix))):
                 self.scale = np.ones_like(self.b) if M is None else M.inverse
-            size = self.control.sum(np.array([self.b.size], np.int64))
-            self.most = 10 * int(size[0]) if maxiter is None else int(maxiter)
+            size, guesses = self.control.sum(np.array([self.b.size, x0 is not None], np.int64))
+            self._guessed = guesses > 0  # on some rank: all compute the residual
+            self.most = 10 * int(size) if maxiter is None else int(maxiter)
 
     def __enter__(self) -> Self:
         self._signals.__enter__()
@@ -148,11 +151,21 @@ class System:
         )
 
     def _checked(
-        self, A: Any, b: Any, x0: Any, M: Any, rtol: Any, atol: Any, maxiter: Any, callback: Any
+        self,
+        A: Any,
+        b: Any,
+        x0: Any,
+        M: Any,
+        rtol: Any,
+        atol: Any,
+        maxiter: Any,
+        callback: Any,
+        problem: str | None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Check what is given, on all ranks, and choose the common type; the vectors as arrays."""
         problem = (
-            mask_problem(b=b, x0=x0)
+            problem
+            or mask_problem(b=b, x0=x0)
             or bound_problem("rtol", rtol, 0)
             or bound_problem("atol", atol, 0)
             or whole_problem("maxiter", maxiter, 0, none=True)

@@ -31,8 +31,8 @@ from mpi4py import MPI
 
 import overlap
 
-ROW_S = 20.0  # for a row, on a busy machine
-FIRST = 6.0  # times as long for what compiles
+ROW_S = 60.0  # for a row, which may compile, on a busy machine
+FIRST = 2.0  # times as long for what compiles most
 WRONG = (overlap.OverlapError, TypeError, ValueError, LookupError, ArithmeticError)  # of calls that concern one rank
 
 
@@ -205,7 +205,7 @@ class _Rows:
         expected = WRONG if call.local or everyone else (overlap.OverlapError,)
         if not any(one.__name__ in mro for one in expected) and not (kind == "Refused" and (call.local or everyone)):
             return f"raises {kind}: {text[:200]}"
-        if not (call.local or everyone or named):
+        if not (call.local or everyone or named or allowed):  # MPI finds a legal call's on the rank that receives
             return f"does not name the rank: {kind}: {text[:200]}"
         return None
 

@@ -181,6 +181,8 @@ LIKE_MPI = dict.fromkeys(
 FOUND_LATE = {
     "args=shape": "MPI finds it on this rank alone, when others have made a request that it now will not match"
 }
+NOT_SENT = {"args=None": "it sends nothing, and Open MPI lets the neighbours wait for it"}
+FROM_ANYBODY = {"args=fewer": "without a source it waits for whatever comes"}
 TO_NOBODY = {"args": "nothing is sent or received, and no buffer looked at"}
 AT_ROOT = {"args": "the first one is looked at on the root alone"}
 
@@ -192,10 +194,11 @@ def async_calls() -> dict[str, Call]:
     for name in CALLS:
         good = buffers_of(name)
         more = TO_NOBODY if "end" in name or name == "Recv" else AT_ROOT if name.startswith("Scatter") else {}
-        found[name] = Call(good, run=in_program, legal=LIKE_MPI | more)
-        found[f"I{name.lower()}"] = Call(good, run=in_program_started, legal=LIKE_MPI | more)
+        skipped = FROM_ANYBODY if name == "Recv" else NOT_SENT if name == "Neighbor_alltoallw" else {}
+        found[name] = Call(good, run=in_program, legal=LIKE_MPI | more, skipped=skipped)
+        found[f"I{name.lower()}"] = Call(good, run=in_program_started, legal=LIKE_MPI | more, skipped=skipped)
         if name in PERSISTENT:
-            found[f"{name}_init"] = Call(good, run=in_program_kept, legal=LIKE_MPI | more, skipped=FOUND_LATE)
+            found[f"{name}_init"] = Call(good, run=in_program_kept, legal=LIKE_MPI | more, skipped=FOUND_LATE | skipped)
     return found
 
 
@@ -274,7 +277,8 @@ SUBJECTS = (
         use=("Allreduce",),
         working={"source": "the user's own communicator", "runtime": "the runtime that it belongs to"},
         internal={"renew": OF_LAYERS, "free": OF_LAYERS, "same_ranks": OF_LAYERS},
-        calls=async_calls() | {"Split": Call(lambda lab, one: {"color": 0, "key": 0})},
+        calls=async_calls()
+        | {"Split": Call(lambda lab, one: {"color": 0, "key": 0}, legal={"key=negative": "any order"})},
     ),
     Subject(
         ("overlap.runtime.AsyncCollectives",),
@@ -328,14 +332,26 @@ SUBJECTS = (
                 run=in_program,
             ),
             "barrier": Call(run=in_program),
-            "parallel": Call(lambda lab, one: {"function": [].append, "parts": (1, 2)}, run=in_program),
-            "stagger": Call(lambda lab, one: {"number": 0, "depth": 2}, run=in_program),
+            "parallel": Call(
+                lambda lab, one: {"function": [].append, "parts": (1, 2)},
+                run=in_program,
+                legal=dict.fromkeys(
+                    (f"parts={value}" for value in ("empty", "longer", "members", "text")), "whatever has items"
+                ),
+            ),
+            "stagger": Call(
+                lambda lab, one: {"number": 0, "depth": 2},
+                run=in_program,
+                legal={"number=huge": "a late slice", "depth=huge": "many slots"},
+            ),
             "start": Call(
                 lambda lab, one: {"operation": one.rt.comm.Barrier()},
                 run=lambda lab, function, operation: in_program_started(lab, lambda: function(operation)),
             ),
             "take_turn": Call(run=in_program),
-            "wait_for_slices": Call(lambda lab, one: {"stop": 0, "start": 0}, run=in_program),
+            "wait_for_slices": Call(
+                lambda lab, one: {"stop": 0, "start": 0}, run=in_program, legal={"start=huge": "none is waited for"}
+            ),
         },
     ),
 )

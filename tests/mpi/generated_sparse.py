@@ -302,12 +302,14 @@ SUBJECTS = (
         ("overlap.Blocks",),
         make=blocks,
         calls={
-            "inner": Call(lambda lab, one: {"rank": 0, "reach": 1}, local=True),
+            "inner": Call(
+                lambda lab, one: {"rank": 0, "reach": 1}, local=True, legal={"reach=huge": "no cell is inner"}
+            ),
             "local_shape": Call(lambda lab, one: {"rank": 0}, local=True),
             "neighbours": Call(
                 lambda lab, one: {"rank": 0}, local=True, run=lambda lab, function, rank: list(function(rank))
             ),
-            "outer": Call(lambda lab, one: {"rank": 0, "reach": 1}, local=True),
+            "outer": Call(lambda lab, one: {"rank": 0, "reach": 1}, local=True, legal={"reach=huge": "all cells are"}),
             "own": Call(lambda lab, one: {"rank": 0}, local=True),
             "part": Call(lambda lab, one: {"rank": 0}, local=True),
         },

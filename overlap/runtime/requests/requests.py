@@ -25,7 +25,7 @@ from mpi4py import MPI
 from ...errors import InputError, formatted
 from ...lowlevel.mpi import handle_of
 from ...uncopied import Uncopied
-from . import signatures
+from . import pieces, signatures
 from .agreement import weight
 from .operations import Operation, Persistent, Request, Start
 
@@ -139,6 +139,8 @@ async def stagger(number: int, depth: int) -> None:
         Slots of the pipeline.
     """
     number, depth = index(number), index(depth)
+    if number < 0 or depth < 1:
+        raise ValueError(f"expected a slice from 0 on and a depth of at least 1, received stagger({number}, {depth})")
     if number < depth and number % 2:
         await take_turn()
 
@@ -221,23 +223,34 @@ class AsyncComm(Uncopied):
         problem = None
         try:
             color, key = index(color), index(key)
+            if not (color == MPI.UNDEFINED or 0 <= color < 2**31) or not -(2**31) <= key < 2**31:
+                problem = f"expected a color from 0 on, or MPI.UNDEFINED, and a key, received {color} and {key}"
         except Exception as error:
             problem = f"expected integers as color and key, received others: {formatted(error)[0]}"
         self._agree(problem)
         return self._wrap(lambda: self._source.Split(color, key))
 
-    def _agree(self, problem: str | None) -> None:
-        """Raise an `InputError` on all ranks of the communicator where one has a problem (collective over it)."""
+    def _agree(self, problem: str | None, operation: Operation | None = None) -> None:
+        """Raise an `InputError` on all ranks where one has a problem, or they would not make the same (collective)."""
         getattr(self._wrap, "__self__").meet_members(self._source)  # noqa: B009
-        for rank, found in enumerate(self._source.allgather(problem)):
+        same = operation if problem is None else None
+        everyone = self._source.allgather((problem, same and signatures.shared(same), same and pieces.pieces(same)))
+        for rank, (found, _, _) in enumerate(everyone):
             if found is not None:
                 raise InputError(f"rank {rank}: {found}")
+        # MPI does not tell: some libraries number what they make, and ranks that differ never meet again.
+        if len({shared for _, shared, _ in everyone}) > 1:
+            listed = ", ".join(f"{shared} (rank {rank})" for rank, (_, shared, _) in enumerate(everyone))
+            raise InputError(f"expected the same collective on all ranks, received {listed}")
+        if different := pieces.problem([piece for _, _, piece in everyone]):
+            raise InputError(different)
 
     def _kept(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Persistent:
         """Make a persistent request: outside of pipelines, by the calling thread."""
         self.runtime.control.check_idle()
         if name not in ("Send", "Ssend", "Recv"):
-            self._agree(signatures.problem(Operation(self, name, args, kwargs)))
+            operation = Operation(self, name, args, kwargs)
+            self._agree(signatures.problem(operation), operation)
         request = Persistent(self, name, args, kwargs)
         self.persistent.append(request)
         return request

@@ -87,6 +87,7 @@ _SIZED_BY = {
 _BLOCKS = {"Allgather": "recvbuf", "Alltoall": "recvbuf", "Gather": "recvbuf", "Scatter": "sendbuf"}
 # Looked at on the root alone.
 _AT_ROOT = {"Gather": "recvbuf", "Gatherv": "recvbuf", "Reduce": "recvbuf", "Scatter": "sendbuf", "Scatterv": "sendbuf"}
+_SENT_ALONE = frozenset(("Gather", "Reduce"))  # of the ranks that are not the root
 _ONE_BLOCK = frozenset(("Gather", "Scatter"))  # what all ranks share is the size of one
 _RECEIVED = frozenset(("Allgather", "Alltoall", "Allreduce"))
 _OWN = frozenset(name for name in PARAMETERS if name.startswith(("Neighbor", "Send", "Ssend", "Recv")))
@@ -143,7 +144,7 @@ def terms(operation: Call) -> tuple[Any, ...]:
     found: list[Any] = [operation.name, operation.comm.number]
     for name, value in arguments(operation).items():
         if name in _BUFFERS:
-            value = _layout(value)
+            value = layout(value)
         elif name == "op":
             value = _op_name(value)
         elif name == "recvcounts":
@@ -161,7 +162,7 @@ def described(operation: Call) -> str:
         name, number, *found = operation.terms()
     except Exception:
         return str(operation)
-    inside = ", ".join(f"{name}={_shown(value)}" for name, value in found)
+    inside = ", ".join(f"{name}={shown(value)}" for name, value in found)
     return f"{name}({inside}) on communicator {number}"
 
 
@@ -211,7 +212,9 @@ def shared(operation: Call) -> tuple[Any, ...] | None:
     try:
         given = arguments(operation)
         kind, nbytes = _message(operation, given)
-        return (name, kind, nbytes, index(given.get("root") or 0), _op_name(given.get("op", MPI.SUM)))
+        found = (name, kind, nbytes, index(given.get("root") or 0), _op_name(given.get("op", MPI.SUM)))
+        # Without counts mpi4py gathers them, of all ranks.
+        return (*found, given["recvcounts"] is not None) if name == "Reduce_scatter" else found
     except Exception as error:
         return name, formatted(error)[0]
 
@@ -232,13 +235,15 @@ def problem(operation: Call) -> str | None:
         return f"expected the arguments {', '.join(names)}, received none for {', '.join(missing)}"
     try:
         values = arguments(operation)
+        if operation.name == "Reduce_scatter" and values["recvcounts"] is None and is_in_place(values["sendbuf"]):
+            return "expected recvcounts where sendbuf is MPI.IN_PLACE, received none"
         elsewhere = "root" in values and index(values["root"]) != operation.comm.rank
         peers = [values[name] for name in ("dest", "source") if name in values]
         for name in own - {"status"}:
             value = values[name]
             if name in _BUFFERS:
                 if not (elsewhere and name == _AT_ROOT.get(operation.name)) and MPI.PROC_NULL not in map(index, peers):
-                    _layout(value)
+                    layout(value)
             elif name == "op":
                 _op_name(value)
             elif name == "recvcounts":
@@ -279,12 +284,13 @@ def is_send(operation: Call) -> bool:
 
 def _message(operation: Call, given: dict[str, Any]) -> tuple[str | None, int | None]:
     """Type and bytes of a message, as all ranks must see them; None where that is not certain."""
+    names = _SIZED_BY.get(operation.name, ())
+    if operation.name in _SENT_ALONE and index(given["root"]) != operation.comm.rank:
+        names = ("sendbuf",)
+        if given["sendbuf"] is None:
+            return None, 0
     which, buffer = next(
-        (
-            (which, given[which])
-            for which in _SIZED_BY.get(operation.name, ())
-            if given[which] is not None and given[which] is not MPI.IN_PLACE
-        ),
+        ((which, given[which]) for which in names if given[which] is not None and given[which] is not MPI.IN_PLACE),
         (None, None),
     )
     if buffer is None:
@@ -303,10 +309,17 @@ def _message(operation: Call, given: dict[str, Any]) -> tuple[str | None, int | 
         nbytes = counts * size * (ranks if blocks and given_count else 1)
     else:
         nbytes = _nbytes(buffer)
+    if operation.name in _SENT_ALONE and not nbytes:
+        kind = None  # that of nothing: None may stand for it
     return kind, nbytes // ranks if blocks and operation.name in _ONE_BLOCK else nbytes
 
 
-def _layout(buffer: Any) -> tuple[Any, Any] | None:
+def is_in_place(buffer: Any) -> bool:
+    """Whether mpi4py takes a buffer to send for that of what is received."""
+    return buffer is None or buffer is MPI.IN_PLACE
+
+
+def layout(buffer: Any) -> tuple[Any, Any] | None:
     """Return a message's data type and count(s); None for ``MPI.IN_PLACE`` and nothing."""
     return None if buffer is None or buffer is MPI.IN_PLACE else _layout_of(buffer)
 
@@ -333,7 +346,7 @@ def _layout_of(buffer: Any) -> tuple[Any, Any]:
             and not (isinstance(part, (list, tuple)) and part and isinstance(part[0], MPI.Datatype))
         ]
         counts = [part for part in counts if part is not None]
-        kind = types[0] if types else (_layout(data) or (None,))[0]
+        kind = types[0] if types else (layout(data) or (None,))[0]
         if not counts:
             return kind, _entries(data, rest)
         return kind, counts[0] if len(counts) == 1 else tuple(counts)
@@ -405,7 +418,7 @@ def _leaf(datatype: MPI.Datatype | None) -> str | None:
     return None if datatype is None else datatype.typestr
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
         return f"{value[1]} of {value[0]}"
     return "none" if value is None else str(value)
