@@ -54,8 +54,15 @@ def ghosts(lab: Lab, one: Any, arguments: dict[str, Any], result: Any) -> None:
         assert (array[each.receive] == 1.0 + each.rank).all(), array
 
 
+def after(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """What one rank knows of an error first, the others hear of in the next round: who is no neighbour of that rank."""
+    result = function(*args, **kwargs)
+    lab.one.exchange(np.zeros(lab.one.local_shape))
+    return result
+
+
 def started(lab: Lab, function: Any, *arrays: Any) -> None:
-    function(*arrays).wait()
+    after(lab, lambda: function(*arrays).wait())
 
 
 def begun(lab: Lab, function: Any, *arrays: Any) -> None:
@@ -63,13 +70,6 @@ def begun(lab: Lab, function: Any, *arrays: Any) -> None:
         await (await function(*arrays))
 
     in_program(lab, whole)
-
-
-def after(lab: Lab, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """What one rank knows of an error first, the others hear of in the next round."""
-    result = function(*args, **kwargs)
-    lab.one.exchange(np.zeros(lab.one.local_shape))
-    return result
 
 
 # ---- matrices ------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ SUBJECTS = (
         calls={
             "empty": Call(),
             "check_open": Call(local=True),
-            "exchange": Call(numbered, ghosts),
+            "exchange": Call(numbered, ghosts, run=after),
             "start": Call(numbered, ghosts, run=started),
         },
     ),
@@ -347,7 +347,7 @@ SUBJECTS = (
         calls={
             "empty": Call(),
             "check_open": Call(local=True),
-            "exchange": Call(numbered, ghosts),
+            "exchange": Call(numbered, ghosts, run=after),
             "start": Call(numbered, ghosts, run=started),
             "begin": Call(numbered, ghosts, run=begun),
             "__call__": Call(numbered, ghosts, run=in_program),

@@ -297,7 +297,8 @@ def _message(operation: Call, given: dict[str, Any]) -> tuple[str | None, int | 
         return None, None
     kind, counts = _layout_of(buffer)
     ranks = operation.comm.size
-    blocks = which == _BLOCKS.get(operation.name)
+    in_place = operation.name == "Reduce_scatter_block" and is_in_place(given["sendbuf"])  # recvbuf has all blocks
+    blocks = in_place or which == _BLOCKS.get(operation.name)
     if isinstance(buffer, (list, tuple)):
         if isinstance(counts, tuple):
             return None, None
@@ -311,7 +312,7 @@ def _message(operation: Call, given: dict[str, Any]) -> tuple[str | None, int | 
         nbytes = _nbytes(buffer)
     if operation.name in _SENT_ALONE and not nbytes:
         kind = None  # that of nothing: None may stand for it
-    return kind, nbytes // ranks if blocks and operation.name in _ONE_BLOCK else nbytes
+    return kind, nbytes // ranks if in_place or (blocks and operation.name in _ONE_BLOCK) else nbytes
 
 
 def is_in_place(buffer: Any) -> bool:
