@@ -68,7 +68,7 @@ def transform(lab: Lab) -> Any:
 
 
 def serial_transform(lab: Lab) -> Any:
-    """Of a plan with other local transforms, whose steps follow each other."""
+    """Make a plan with other local transforms, whose steps follow each other."""
     functions = mpi4py_fft.fftw.fftn, mpi4py_fft.fftw.ifftn
     one = mpi4py_fft.PFFT(
         lab.comm,

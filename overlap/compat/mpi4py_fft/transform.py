@@ -28,7 +28,7 @@ class Transform:
     pencil : sequence of Pencil
         The pencils of the input and of the result.
     runtime : Runtime, optional
-        Of a plan's: what fails on one rank then fails on all. Not an argument of mpi4py-fft's.
+        The one of a plan, so that what fails on one rank fails on all. mpi4py-fft has no such argument.
 
     Attributes
     ----------
