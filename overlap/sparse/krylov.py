@@ -20,6 +20,8 @@ from .system import Callback, System
 
 _RHO_BREAKDOWN, _OMEGA_BREAKDOWN = -10, -11  # scipy's codes
 
+ROUNDINGS = 64  # how many units of the last place errors of a product and a sum may add up to
+
 
 def cg(
     A: Any,
@@ -98,6 +100,8 @@ def cg(
         while residuals[-1] > limit and len(residuals) <= most:
             system.multiply(extended, q)
             curvature = system.dots((p, q))[0].real
+            if not curvature > 0 and _is_rounding(system, curvature, p, r):
+                break  # of a singular matrix: nothing is left to gain
             _check_curvature(curvature, len(residuals))
             alpha = rho / curvature
             if scale is not None:
@@ -266,6 +270,18 @@ def _check_curvature(curvature: float, iteration: int) -> None:
         raise InputError(
             f"expected a positive definite matrix, received one with p.Ap = {curvature:g} in iteration {iteration}"
         )
+
+
+def _is_rounding(system: System, curvature: float, p: np.ndarray, r: np.ndarray) -> bool:
+    """Tell whether p.Ap is no further from 0 than rounding errors may move it, by the norm of A as r shows it."""
+    square = system.dots((p, p))[0].real
+    extended, own = system.direction()  # the memory of p
+    own[...] = r
+    product = np.empty_like(r)
+    system.multiply(extended, product)
+    squares = system.dots((product, product), (r, r)).real
+    norm = np.sqrt(squares[0] / squares[1])
+    return bool(abs(curvature) <= ROUNDINGS * np.finfo(r.dtype).eps * norm * square)
 
 
 def _only_rounded(system: System, p: np.ndarray, iteration: int) -> bool:
