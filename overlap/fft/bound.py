@@ -9,6 +9,7 @@ None of them is kept alive by that.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,34 @@ CALLS = 32  # whose arrays are remembered
 PLACES = 64  # of results that a transform has made, at most
 
 
+class BoundCall:
+    """What is known of a call with certain arrays.
+
+    Attributes
+    ----------
+    planes : list of list of ndarray
+        Its inputs and outputs, batch axes joined.
+    call : callable or None
+        Makes the whole call in compiled code.
+    prepared : tuple or None
+        What pipelines take, once one was needed.
+    """
+
+    __slots__ = ("call", "planes", "prepared")
+
+    def __init__(self, planes: list[list[np.ndarray]], call: Callable[[], None] | None) -> None:
+        self.planes, self.call = planes, call
+        self.prepared: tuple[Any, ...] | None = None
+
+
 class BoundArrays:
     """The arrays of a few calls of one transform, and what was prepared of them."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[Any, ...], tuple[list[Any], tuple[Any, ...]]] = {}
+        self._calls: dict[tuple[Any, ...], tuple[list[Any], BoundCall]] = {}
         self._places: set[tuple[Any, ...]] = set()
 
-    def prepared(self, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
+    def prepared(self, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...] = ()) -> BoundCall | None:
         """Tell what was prepared of these arguments, if they are still what they were; else None.
 
         Of arrays that the transform has `made` for its result, in place of `out`, only the place matters.
@@ -42,7 +63,7 @@ class BoundArrays:
                 return None
         return found[1]
 
-    def keep(self, arrays: tuple[Any, ...], out: Any, prepared: tuple[Any, ...], made: tuple[Any, ...] = ()) -> None:
+    def keep(self, arrays: tuple[Any, ...], out: Any, prepared: BoundCall, made: tuple[Any, ...] = ()) -> None:
         """Remember what was prepared of `unowned` views of these arguments, which fit."""
         given = _given(arrays, out)
         if len(self._calls) == CALLS:

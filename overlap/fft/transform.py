@@ -21,7 +21,7 @@ from ..interrupts import held_signals
 from ..runtime import Load
 from ..uncopied import Uncopied
 from .array_spec import ArraySpec
-from .bound import BoundArrays, unowned
+from .bound import BoundArrays, BoundCall, unowned
 from .engine.fftw import ALIGNMENT, zeros
 from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
 from .planning.candidates import Candidates, Comparison, PlaneCandidates
@@ -380,7 +380,7 @@ class Transform(Uncopied):
         returned = out if out is not None else results if len(results) > 1 else results[0]
         bound = self._bound.prepared(arrays, out, made)
         if bound is not None:
-            self._run(what, *bound)
+            self._run(what, bound)
             return returned
         # This call may be several things that all ranks do, above all one of the first, which are compared: what a
         # signal handler raises between two of them is held, and told with the next header. A call that is known is one.
@@ -402,14 +402,13 @@ class Transform(Uncopied):
             and (out is not None or self._bound.comes_again(arrays, made))
         ):
             planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
-            call = self.whole_call(*planes)
-            bound = () if call is not None and what == "whole" else self._prepared(*planes, what), call
+            bound = BoundCall(planes, self.whole_call(*planes))
             self._bound.keep(arrays, out, bound, made)
-            self._run(what, *bound)
+            self._run(what, bound)
             return
         call = self.whole_call(inputs, outputs) if what == "whole" else None
         if call is not None:
-            self._run(what, (), call)
+            call()
         elif self.refinement is None or what != "whole":
             self.run_planes(inputs, outputs, what)
         elif not self.refinement.run(lambda: self.run_planes(inputs, outputs)):
@@ -424,12 +423,14 @@ class Transform(Uncopied):
             self._result_memory = [ResultMemory(spec.shape, spec.dtype) for spec in self.outputs]
         return tuple(spec.wrap(memory.empty()) for spec, memory in zip(self.outputs, self._result_memory))
 
-    def _run(self, what, prepared, call):
-        """Run on what was prepared; a whole call by the function `call`, if there is one."""
-        if call is None or what != "whole":
-            self._pipelines[what](self._keys, *prepared)
-        else:
-            call()
+    def _run(self, what, bound):
+        """Make a call with arrays that fit: in compiled code as a whole, or by a pipeline."""
+        if bound.call is not None and what == "whole":
+            bound.call()
+            return
+        if bound.prepared is None:
+            bound.prepared = self._prepared(*bound.planes, what)
+        self._pipelines[what](self._keys, *bound.prepared)
 
     def whole_call(self, inputs, outputs):
         """Make a function that makes a whole call without a pipeline, or None."""

@@ -41,18 +41,14 @@ def wall_s(what, machine=IDEAL, every_rank=False, **options):
 # ---- closed forms --------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(counts, times, times, st.integers(1, 20))
-@settings(deadline=None)
 def test_without_overlap_it_is_c_plus_t(slices, compute_s, exchange_s, depth):
     assert wall_s(program(slices, compute_s, exchange_s), wait="off", depth=depth) == pytest.approx(
         slices * (compute_s + exchange_s)
     )
 
 
-@settings(deadline=None)
 @given(counts, times, times)
-@settings(deadline=None)
 def test_one_thread_inside_mpi_hides_nothing(slices, compute_s, exchange_s):
     assert wall_s(program(slices, compute_s, exchange_s), wait="block", workers=1) == pytest.approx(
         slices * (compute_s + exchange_s)
