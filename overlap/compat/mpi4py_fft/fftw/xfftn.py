@@ -78,7 +78,13 @@ def _output(input_array: np.ndarray, shape: Sequence[int], char: str, given: np.
     return given
 
 
-def _complex(kind: int) -> Planner:
+Sizes = tuple[Sequence[int], str, Sequence[int]]
+"""Shape and type of the output, and the shape whose points a normalization counts."""
+
+
+def _planner(kind: int, taken: str, sizes: Callable[..., Sizes]) -> Planner:
+    """Make a planning function of one kind of transform, of arrays of the types `taken`."""
+
     def plan(
         input_array: np.ndarray,
         s: Sequence[int] | None = None,
@@ -87,63 +93,48 @@ def _complex(kind: int) -> Planner:
         flags: int | Sequence[int] = (FFTW_MEASURE,),
         output_array: np.ndarray | None = None,
     ) -> FFT:
-        _check(input_array, "FDG", "input_array")
-        output_array = _output(input_array, input_array.shape, input_array.dtype.char, output_array)
-        scale = get_normalization(kind, input_array.shape, axes)
+        _check(input_array, taken, "input_array")
+        shape, char, points = sizes(input_array, s, axes, flags)
+        output_array = _output(input_array, shape, char, output_array)
+        scale = get_normalization(kind, points, axes)
         return get_planned_FFT(input_array, output_array, axes, kind, threads, flags, scale)
 
     return plan
 
 
-def _to_modes() -> Planner:
-    def plan(
-        input_array: np.ndarray,
-        s: Sequence[int] | None = None,
-        axes: Sequence[int] = (-1,),
-        threads: int = 1,
-        flags: int | Sequence[int] = (FFTW_MEASURE,),
-        output_array: np.ndarray | None = None,
-    ) -> FFT:
-        _check(input_array, "fdg", "input_array")
-        shape = list(input_array.shape)
-        shape[axes[-1]] = shape[axes[-1]] // 2 + 1
-        output_array = _output(input_array, shape, input_array.dtype.char.upper(), output_array)
-        scale = get_normalization(R2C, input_array.shape, axes)
-        return get_planned_FFT(input_array, output_array, axes, R2C, threads, flags, scale)
+def _complex(kind: int) -> Planner:
+    return _planner(kind, "FDG", lambda given, s, axes, flags: (given.shape, given.dtype.char, given.shape))
 
-    return plan
+
+def _to_modes() -> Planner:
+    def sizes(given: np.ndarray, s: Sequence[int] | None, axes: Sequence[int], flags: int | Sequence[int]) -> Sizes:
+        shape = list(given.shape)
+        shape[axes[-1]] = shape[axes[-1]] // 2 + 1
+        return shape, given.dtype.char.upper(), given.shape
+
+    return _planner(R2C, "fdg", sizes)
 
 
 def _from_modes() -> Planner:
-    def plan(
-        input_array: np.ndarray,
-        s: Sequence[int] | None = None,
-        axes: Sequence[int] = (-1,),
-        threads: int = 1,
-        flags: int | Sequence[int] = (FFTW_MEASURE,),
-        output_array: np.ndarray | None = None,
-    ) -> FFT:
-        _check(input_array, "FDG", "input_array")
+    def sizes(given: np.ndarray, s: Sequence[int] | None, axes: Sequence[int], flags: int | Sequence[int]) -> Sizes:
         if FFTW_PRESERVE_INPUT in np.atleast_1d(flags):
             raise InputError(
                 "expected flags without FFTW_PRESERVE_INPUT: a complex-to-real transform overwrites its input"
             )
-        shape = list(input_array.shape)
+        shape = list(given.shape)
         if s is None:
             shape[axes[-1]] = 2 * shape[axes[-1]] - 2
         else:
             for length, axis in zip(s, axes, strict=True):
                 shape[axis] = int(length)
-        if shape[axes[-1]] // 2 + 1 != input_array.shape[axes[-1]]:
+        if shape[axes[-1]] // 2 + 1 != given.shape[axes[-1]]:
             raise InputError(
-                f"expected s with half as many points as {2 * input_array.shape[axes[-1]] - 2} or one more "
+                f"expected s with half as many points as {2 * given.shape[axes[-1]] - 2} or one more "
                 f"along axis {axes[-1]}, received {s}"
             )
-        output_array = _output(input_array, shape, input_array.dtype.char.lower(), output_array)
-        scale = get_normalization(C2R, shape, axes)
-        return get_planned_FFT(input_array, output_array, axes, C2R, threads, flags, scale)
+        return shape, given.dtype.char.lower(), shape
 
-    return plan
+    return _planner(C2R, "FDG", sizes)
 
 
 def _real(kinds: Mapping[int, int]) -> Planner:
