@@ -275,10 +275,7 @@ def _check_curvature(curvature: float, iteration: int) -> None:
 def _is_rounding(system: System, curvature: float, p: np.ndarray, r: np.ndarray) -> bool:
     """Tell whether p.Ap is no further from 0 than rounding errors may move it, by the norm of A as r shows it."""
     square = system.dots((p, p))[0].real
-    extended, own = system.direction()  # the memory of p
-    own[...] = r
-    product = np.empty_like(r)
-    system.multiply(extended, product)
+    product = _product(system, r)  # in the memory of p
     squares = system.dots((product, product), (r, r)).real
     norm = np.sqrt(squares[0] / squares[1])
     return bool(abs(curvature) <= ROUNDINGS * np.finfo(r.dtype).eps * norm * square)
@@ -289,12 +286,17 @@ def _only_rounded(system: System, p: np.ndarray, iteration: int) -> bool:
 
     Refuse the matrix otherwise.
     """
-    extended, own = system.direction()
-    own[...] = p
-    product = np.empty_like(p)
-    system.multiply(extended, product)
-    _check_curvature(system.dots((p, product))[0].real, iteration)
+    _check_curvature(system.dots((p, _product(system, p)))[0].real, iteration)
     return True
+
+
+def _product(system: System, x: np.ndarray) -> np.ndarray:
+    """Compute A x; the vector that the solver multiplies is lost."""
+    extended, own = system.direction()
+    own[...] = x
+    product = np.empty_like(x)
+    system.multiply(extended, product)
+    return product
 
 
 def _check_preconditioned(square: float, product: float, limit: float, iteration: int) -> None:
