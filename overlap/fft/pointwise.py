@@ -18,7 +18,7 @@ from .engine.fftw import zeros
 from .engine.program import ASIDE, SOURCE, View
 from .engine.steps import Call, Exchange, staggered
 from .transform import Transform
-from .volume import contiguous_targets, natural_view, targets_fit
+from .volume import contiguous_targets, natural_parts, targets_fit
 
 
 class SlotBuffers:
@@ -106,8 +106,7 @@ class Pointwise(Transform):
         return self._kernels.scratch
 
     def steps(self, inputs, outputs):
-        fields = [given.part(natural_view(given.array, side)) for given, side in zip(inputs, self.inputs)]
-        results = [given.part(natural_view(given.array, side)) for given, side in zip(outputs, self.outputs)]
+        fields, results = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
         for number, part in enumerate(self._parts):
             yield self._steps(number, part, fields[: self._function.inputs], results)
 

@@ -198,15 +198,19 @@ class Transform(Uncopied):
 
     def _recorded(self, inputs, outputs):
         """Return what a call does with arrays like these, recorded when they are the first of their kind."""
+        return self._kept(self._schedules, self.steps, self.scratch, inputs, outputs)
+
+    def _kept(self, schedules, steps, scratch, inputs, outputs):
+        """Return the schedule for arrays like these that is kept in `schedules`, of some steps and scratch memory."""
         arrays = *inputs, *outputs
         kind = self.planning, kind_of(arrays)
-        schedule = self._schedules.get(kind)
+        schedule = schedules.get(kind)
         if schedule is None:
-            if len(self._schedules) >= KINDS:
-                del self._schedules[next(iter(self._schedules))]
+            if len(schedules) >= KINDS:
+                del schedules[next(iter(schedules))]
             located = stand_ins(arrays)
-            steps = self.steps(located[: len(inputs)], located[len(inputs) :])
-            schedule = self._schedules[kind] = Schedule(self._parts, steps, self.scratch())
+            slices = steps(located[: len(inputs)], located[len(inputs) :])
+            schedule = schedules[kind] = Schedule(self._parts, slices, scratch())
         return schedule
 
     def _allocate(self, depth, lengths):

@@ -4,13 +4,14 @@ The slices of the pipeline are the tasks of a staged transform, see there.
 """
 
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .engine.buffers import Buffers
 from .engine.fftw import REQUIRED_ALIGNMENT, zeros
-from .engine.schedule import Schedule, addresses_of, kind_of, stand_ins
+from .engine.schedule import addresses_of
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .transform import Transform
 
@@ -164,16 +165,14 @@ class Volume(Fields):
 
     def steps(self, inputs, outputs):
         comms = None if self._staged.in_any_order else self._comms
-        arrays = self._arrays(self._staged, inputs, outputs)
-        for number, task in enumerate(self._parts):
-            yield self._staged.steps(task, self._slot_of(number), arrays, comms, self.scale)
+        return self._steps(self._staged, self._slot_of, comms, inputs, outputs)
 
-    def _arrays(self, staged, inputs, outputs):
-        """Locate the fields of a call, and what lies between."""
-        fields = []
-        for (given,), (side,) in ((inputs, self.inputs), (outputs, self.outputs)):
-            fields.append([given.part(field) for field in staged.split(natural_view(given.array, side))])
-        return staged.arrays(*fields)
+    def _steps(self, staged, slot_of, comms, inputs, outputs):
+        """Yield the steps of every task, of a staged transform on slots of its own."""
+        (source,), (target,) = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
+        arrays = staged.arrays(*([side.part(field) for field in staged.split(side.array)] for side in (source, target)))
+        for number, task in enumerate(self._parts):
+            yield staged.steps(task, slot_of(number), arrays, comms, self.scale)
 
     def can_bind(self, outputs):
         return targets_fit(outputs, self.outputs)
@@ -199,13 +198,8 @@ class Volume(Fields):
             lengths = staged.buffer_lengths(self.settings.chunk)
             self._apart = staged, Buffers(*(zeros(max(1, length), staged.dtype) for length in lengths)), {}
         staged, slot, schedules = self._apart
-        kind = kind_of((*inputs, *outputs))
-        if kind not in schedules:
-            source, target = stand_ins((*inputs, *outputs))
-            arrays = self._arrays(staged, [source], [target])
-            steps = [staged.steps(task, slot, arrays, None, self.scale) for task in self._parts]
-            schedules[kind] = Schedule(self._parts, steps, staged.scratch)
-        return schedules[kind]
+        steps = partial(self._steps, staged, lambda number: slot, None)
+        return self._kept(schedules, steps, lambda: staged.scratch, inputs, outputs)
 
     def _is_short(self, inputs, outputs):
         """Whether what a pipeline costs is felt in a call."""
@@ -232,9 +226,14 @@ def natural_view(array, side):
     return array if side.natural else np.moveaxis(array, -1, 1)
 
 
+def natural_parts(located, sides):
+    """Return located arrays with their axes in natural order."""
+    return [one.part(natural_view(one.array, side)) for one, side in zip(located, sides)]
+
+
 def targets_fit(outputs, specs):
     """Whether FFTW can work in some outputs where they lie."""
-    return all(not spec.natural or _fits(out) for out, spec in zip(outputs, specs))
+    return all(not spec.natural or fits(out) for out, spec in zip(outputs, specs))
 
 
 @contextmanager
@@ -249,6 +248,6 @@ def contiguous_targets(outputs, specs):
             out[...] = target
 
 
-def _fits(array):
+def fits(array):
     """Whether plans for contiguous, aligned arrays can work on this one."""
     return array.flags.c_contiguous and array.ctypes.data % REQUIRED_ALIGNMENT == 0

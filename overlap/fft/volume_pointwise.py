@@ -14,11 +14,11 @@ import numpy as np
 
 from ..runtime import take_turn, wait_for_slices
 from .engine.buffers import Located
-from .engine.fftw import REQUIRED_ALIGNMENT, address_of, aligned, zeros
+from .engine.fftw import empty, zeros
 from .engine.schedule import addresses_of, stand_in
 from .engine.steps import Call
 from .engine.tasks import Task
-from .volume import Fields, natural_view
+from .volume import Fields, fits, natural_parts
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,7 @@ class VolumePointwise(Fields):
 
     def steps(self, inputs, outputs):
         own, batch = self._function.inputs, len(outputs[0].array)
-        sides = [given.part(natural_view(given.array, side)) for given, side in zip(inputs, self.inputs)]
-        results = [given.part(natural_view(given.array, side)) for given, side in zip(outputs, self.outputs)]
+        sides, results = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
         given, shared = (list(map(Located, arrays)) for arrays in (self._given, self._shared))
         first_made = len(inputs) + len(outputs)
         made = [Located(self._given[0], stand_in(first_made + number)) for number in range(len(outputs))]
@@ -178,12 +177,9 @@ class VolumePointwise(Fields):
             results = self._function(fields, shared, [result[0] for result in self._results], self._batch, entry)
         # Of the type that the compiled code reads; complex numbers for real ones are refused.
         kind = self._given[0].dtype
-        self._made = [
-            np.require(np.asarray(result).astype(kind, casting="same_kind", copy=False), requirements="C")
-            for result in results
-        ]
+        self._made = [np.asarray(result).astype(kind, casting="same_kind", copy=False) for result in results]
         for place, result in enumerate(self._made):
-            if address_of(result) % REQUIRED_ALIGNMENT:
-                result = self._made[place] = aligned(result.shape, kind, REQUIRED_ALIGNMENT)
-                result[...] = results[place]
+            if not fits(result):
+                self._made[place] = empty(result.shape, kind)
+                self._made[place][...] = result
         addresses[-len(self._made) :] = addresses_of(self._made)

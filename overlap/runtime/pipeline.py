@@ -190,7 +190,7 @@ class Pipeline(Uncopied):
         }
 
     def whole_call(
-        self, count: int, operations: Sequence[tuple[int, Any, Operation]], rows: Sequence[tuple[str, str]]
+        self, count: int, operations: Sequence[tuple[int, Any, Operation]], rows: Callable[[], list[tuple[str, str]]]
     ) -> WholeCall | None:
         """Prepare a short call that does the same every time, for compiled code to make.
 
@@ -200,8 +200,8 @@ class Pipeline(Uncopied):
             Its slices.
         operations : sequence of (int, object, Operation)
             What is issued, as of `WholeCall`.
-        rows : sequence of (str, str)
-            What it does, step by step, for a trace: "compute" or "communicate", and a label.
+        rows : callable
+            Tells what it does, step by step, for a trace: "compute" or "communicate", and a label.
 
         Returns
         -------
@@ -220,7 +220,7 @@ class Pipeline(Uncopied):
             None if alone else Header(self._call, self._agreed(count, wait, None)),
             operations,
             wait,
-            None if runner.trace is None else rows,
+            None if runner.trace is None else rows(),
         )
 
     def make(self, call: WholeCall, execute: Callable[..., int], arguments: tuple[Any, ...]) -> None:

@@ -172,15 +172,13 @@ def _met(mpi, state):
 def _agreed(mpi, state, rows):
     """Tell all ranks at the end that all is well here, and what was issued."""
     _begin(state, WAITING, rows)
-    sums, request = address_of(state) + 8 * SUMS, address_of(state) + 8 * REQUEST
+    given = mpi[IN_PLACE], address_of(state) + 8 * SUMS, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL]
     if mpi[POLLS]:
-        state[CODE] = call_mpi(
-            mpi[IALLREDUCE], (mpi[IN_PLACE], sums, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL], request)
-        )
+        state[CODE] = call_mpi(mpi[IALLREDUCE], given + (address_of(state) + 8 * REQUEST,))
         if state[CODE] == 0:
             _complete(mpi, state)
     else:
-        state[CODE] = call_mpi(mpi[ALLREDUCE], (mpi[IN_PLACE], sums, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL]))
+        state[CODE] = call_mpi(mpi[ALLREDUCE], given)
     _end(state)
     if state[CODE]:
         return REFUSED
@@ -191,40 +189,24 @@ def _agreed(mpi, state, rows):
 def _exchanged(mpi, state, exchange, bases, number):
     """Make an exchange; return the code of MPI, 0 if all is well."""
     _begin(state, WAITING, number)
+    given = (
+        bases[SEND],
+        exchange[COUNTS_SENT],
+        exchange[STARTS_SENT],
+        exchange[TYPE],
+        bases[RECEIVE],
+        exchange[COUNTS_RECEIVED],
+        exchange[STARTS_RECEIVED],
+        exchange[TYPE],
+        words(exchange[COMM])[0],
+    )
     if mpi[POLLS]:
-        state[CODE] = call_mpi(
-            mpi[IALLTOALLV],
-            (
-                bases[SEND],
-                exchange[COUNTS_SENT],
-                exchange[STARTS_SENT],
-                exchange[TYPE],
-                bases[RECEIVE],
-                exchange[COUNTS_RECEIVED],
-                exchange[STARTS_RECEIVED],
-                exchange[TYPE],
-                words(exchange[COMM])[0],
-                address_of(state) + 8 * REQUEST,
-            ),
-        )
+        state[CODE] = call_mpi(mpi[IALLTOALLV], given + (address_of(state) + 8 * REQUEST,))
         if state[CODE] == 0:
             state[STARTED] = 1
             _complete(mpi, state)
     else:
-        state[CODE] = call_mpi(
-            mpi[ALLTOALLV],
-            (
-                bases[SEND],
-                exchange[COUNTS_SENT],
-                exchange[STARTS_SENT],
-                exchange[TYPE],
-                bases[RECEIVE],
-                exchange[COUNTS_RECEIVED],
-                exchange[STARTS_RECEIVED],
-                exchange[TYPE],
-                words(exchange[COMM])[0],
-            ),
-        )
+        state[CODE] = call_mpi(mpi[ALLTOALLV], given)
     _end(state)
     return state[CODE]
 

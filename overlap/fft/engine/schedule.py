@@ -22,6 +22,7 @@ import numpy as np
 
 from ...lowlevel.mpi import handle_of, memory_at
 from ...runtime import parallel, worker_index
+from ...runtime.requests.operations import label_of
 from ...runtime.requests.requests import WaitForSlices
 from ...runtime.scheduling.whole_call import WholeCall
 from .buffers import Located
@@ -102,41 +103,30 @@ class Issue:
         return self.exchange.operation(*buffers)
 
 
-class Schedule:
-    """What a call does with arrays of one kind.
+class _Recording:
+    """What a schedule is made of, while it is recorded.
 
-    Parameters
+    Attributes
     ----------
-    labels : sequence
-        The slices, as text.
-    slices : iterable of iterable of steps
-        What each does (see `steps`), with `stand_ins` for the call's arrays.
-    scratch : sequence of int
-        Addresses of every worker's scratch memory.
+    slices : list of list
+        What of every slice is left for Python to do.
+    codes : list of ndarray
+        Programs, each once.
+    rows : list of ndarray
+    slice_of : list of int
+        The slice that every row belongs to.
+    exchanges : dict
+        Exchanges by their rows.
     """
 
-    def __init__(self, labels: Sequence[Any], slices: Iterable[Iterable[Any]], scratch: Sequence[int]) -> None:
-        self._labels, self._scratch = labels, scratch
-        self._codes: list[np.ndarray] = []
+    def __init__(self, slices: Iterable[Iterable[Any]]) -> None:
+        self.codes: list[np.ndarray] = []
+        self.rows: list[np.ndarray] = []
+        self.slice_of: list[int] = []
+        self.exchanges: dict[int, Issue] = {}
         self._starts: dict[int, int] = {}  # of every program, by its `id`
         self._begun = 0
-        self._rows: list[np.ndarray] = []
-        self._spans: list[tuple[str, str]] = []  # of every row, for a trace
-        self._exchanges: list[tuple[int, int, Issue]] = []  # row, slice
-        self._call: tuple[WholeCall, int] | None = None
-        self._slices = [self._listed(number, steps) for number, steps in enumerate(slices)]
-        self._code = np.concatenate([np.zeros((0, WIDTH), np.int64), *self._codes])
-        self._table = np.array(self._rows, np.int64).reshape(-1, ROW_WORDS)
-        self._tables = _addresses_and_lengths((self._code, self._table))
-        self._address = address_of(self._tables)
-
-    def __str__(self) -> str:
-        lines = []
-        for label, steps in zip(self._labels, self._slices):
-            lines.append(f"{label}: " + "; ".join(map(str, steps)))
-        return "\n".join(lines)
-
-    # ---- recording -------------------------------------------------------------------------------
+        self.slices = [self._listed(number, steps) for number, steps in enumerate(slices)]
 
     def _listed(self, number: int, steps: Iterable[Any]) -> list[Any]:
         """Write down a slice; what is left for Python to do."""
@@ -158,8 +148,8 @@ class Schedule:
                 issue = Issue(number, step)
                 bases = [0] * BASES
                 bases[SEND], bases[RECEIVE] = step.send.address, step.receive.address
-                self._exchanges.append((len(self._rows), number, issue))
-                self._add(bases, number, f"{issue}")[EXCHANGE] = len(self._exchanges) - 1
+                self._add(bases, number)[EXCHANGE] = len(self.exchanges)
+                self.exchanges[len(self.rows) - 1] = issue
                 listed.append(issue)
             else:
                 listed.append(step)
@@ -170,23 +160,52 @@ class Schedule:
         start = self._starts.get(id(code))
         if start is None:
             start = self._starts[id(code)] = self._begun
-            self._codes.append(code)
+            self.codes.append(code)
             self._begun += len(code)
         row = self._add(run.bases, number)
         row[PROGRAM], row[STOP] = start, start + len(code)
-        return len(self._rows) - 1
+        return len(self.rows) - 1
 
-    def _add(self, bases: Iterable[int], number: int, exchange: str | None = None) -> np.ndarray:
-        name = f"slice {self._labels[number]}"
-        self._spans.append(("compute", name) if exchange is None else ("communicate", f"{exchange} of {name}"))
+    def _add(self, bases: Iterable[int], number: int) -> np.ndarray:
+        self.slice_of.append(number)
         row = np.zeros(ROW_WORDS, np.int64)
         row[EXCHANGE] = NO_EXCHANGE
         for base, address in enumerate(map(int, bases)):
             which = _number_of(address)
             row[BASE + 2 * base] = FIXED if which is None else which
             row[BASE + 2 * base + 1] = address - (0 if which is None else stand_in(which))
-        self._rows.append(row)
+        self.rows.append(row)
         return row
+
+
+class Schedule:
+    """What a call does with arrays of one kind.
+
+    Parameters
+    ----------
+    labels : sequence
+        The slices, as text.
+    slices : iterable of iterable of steps
+        What each does (see `steps`), with `stand_ins` for the call's arrays.
+    scratch : sequence of int
+        Addresses of every worker's scratch memory.
+    """
+
+    def __init__(self, labels: Sequence[Any], slices: Iterable[Iterable[Any]], scratch: Sequence[int]) -> None:
+        recording = _Recording(slices)
+        self._labels, self._scratch = labels, scratch
+        self._slices, self._slice_of, self._exchanges = recording.slices, recording.slice_of, recording.exchanges
+        self._call: tuple[WholeCall, int] | None = None
+        self._code = np.concatenate([np.zeros((0, WIDTH), np.int64), *recording.codes])
+        self._table = np.array(recording.rows, np.int64).reshape(-1, ROW_WORDS)
+        self._tables = _addresses_and_lengths((self._code, self._table))
+        self._address = address_of(self._tables)
+
+    def __str__(self) -> str:
+        lines = []
+        for label, steps in zip(self._labels, self._slices):
+            lines.append(f"{label}: " + "; ".join(map(str, steps)))
+        return "\n".join(lines)
 
     # ---- slice by slice --------------------------------------------------------------------------
 
@@ -247,13 +266,13 @@ class Schedule:
     def _prepared(self, pipeline: Pipeline) -> tuple[WholeCall, int] | None:
         """Prepare the whole call; the address of the tables of what it does."""
         operations = [
-            (row, self._labels[number], issue.exchange.on_scratch()) for row, number, issue in self._exchanges
+            (row, self._labels[issue.slice], issue.exchange.on_scratch()) for row, issue in self._exchanges.items()
         ]
         call = pipeline.whole_call(len(self._slices), operations, self._spans)
         if call is None:
             return None
         words, kept = [], []
-        for _, _, issue in self._exchanges:
+        for issue in self._exchanges.values():
             exchange = issue.exchange
             message = exchange.message
             own = [
@@ -276,6 +295,14 @@ class Schedule:
         nothing = _addresses_and_lengths(empty)
         execute_call(address_of(nothing), 0, 0)
         return call, address_of(listed)
+
+    def _spans(self) -> list[tuple[str, str]]:
+        """List kind and label of every row, for a trace."""
+        found = []
+        for row, number in enumerate(self._slice_of):
+            label, issue = self._labels[number], self._exchanges.get(row)
+            found.append(("compute", f"slice {label}") if issue is None else ("communicate", label_of(issue, label)))
+        return found
 
 
 def stand_ins(arrays: Sequence[np.ndarray]) -> list[Located]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...runtime import take_turn
+from ...runtime.requests.requests import starts_late
 from .buffers import Located
 from .execute import execute
 from .program import SCRATCH
@@ -93,6 +94,6 @@ class Exchange:
 
 
 def staggered(number: int, depth: int) -> Iterator[TakeTurn]:
-    """Have every second slot start one operation late: as `overlap.runtime.stagger`, as steps."""
-    if number < depth and number % 2:
+    """Tell what `overlap.runtime.stagger` awaits."""
+    if starts_late(number, depth):
         yield take_turn()

@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from mpi4py import MPI
 
+from ...errors import text_of
 from . import signatures
 
 
@@ -263,6 +264,11 @@ class Persistent(Operation):
 def _started(request: MPI.Prequest) -> MPI.Prequest:
     request.Start()
     return request
+
+
+def label_of(operation: object, key: object) -> str:
+    """Name an operation of a slice that is under way, for the watchdog and the trace."""
+    return f"{operation} of slice {text_of(key)}"
 
 
 def start(operation: Operation) -> Start:

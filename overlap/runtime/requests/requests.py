@@ -141,8 +141,13 @@ async def stagger(number: int, depth: int) -> None:
     number, depth = index(number), index(depth)
     if number < 0 or depth < 1:
         raise ValueError(f"expected a slice from 0 on and a depth of at least 1, received stagger({number}, {depth})")
-    if number < depth and number % 2:
+    if starts_late(number, depth):
         await take_turn()
+
+
+def starts_late(number: int, depth: int) -> bool:
+    """Whether a slice starts one operation late; see `stagger`."""
+    return number < depth and number % 2 == 1
 
 
 class AsyncComm(Uncopied):

@@ -8,28 +8,15 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..requests.operations import Operation
-from .host import HOST, Host, made
+from .host import made
 from .waiting import Waiting
 
 if TYPE_CHECKING:
-    from .job import Job
-    from .ready_steps import ReadySteps
     from .slots import Slot
 
 
 class Blocking(Waiting):
     """The blocking MPI call, as in the GKV document; a communicator thread takes one of the workers' core tokens."""
-
-    def __init__(
-        self,
-        job: Job,
-        outstanding: dict[Any, float],
-        workers: ReadySteps | None,
-        here: bool,
-        host: Host = HOST,
-    ) -> None:
-        super().__init__(job, outstanding, workers, here, host)
-        self._token = None if here or workers is None else workers.core_tokens
 
     def issue(self, slot: Slot, operation: Operation) -> None:
         slot.operation = operation

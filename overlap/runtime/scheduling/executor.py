@@ -120,7 +120,6 @@ class Executor:
     def _begin(self, job: Job, waiting: Waiting, agreements: Agreements) -> bool:
         """Take up a job; False if none can be run any more."""
         self._job, self._waiting, self._agreements = job, waiting, agreements
-        agreements.waiting = waiting
         self._stopping = False  # all ranks know of a failure
         self._ending = False  # no slice begins any more, on any rank
         self._dirty = False  # something is left on the communicators

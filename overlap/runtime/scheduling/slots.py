@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 from ...errors import repr_of, text_of
-from ..requests.operations import Collective, Operation, Pending, Persistent, Start, not_awaited, steps
+from ..requests.operations import Collective, Operation, Pending, Persistent, Start, label_of, not_awaited, steps
 from ..requests.requests import Barrier, Parallel, Request, TakeTurn, WaitForSlices
 from .job import Job
 
@@ -131,7 +131,7 @@ class Slot:
         operation, current = self.operation, self.current
         if type(operation) is Pending:
             operation = operation.operation
-        return f"{operation} of slice {text_of(current and current.key)}"
+        return label_of(operation, current and current.key)
 
     @property
     def place(self) -> int:

@@ -77,6 +77,8 @@ class Waiting:
         self._wake_event: Any = None  # for who sleeps while workers run steps
         self._watching = False  # the watchdog was told of what is in flight while this thread had nothing to do
         self.waited_s = 0.0
+        # Of a communicator that spins in MPI; a thread that computes as well is a worker's, and has none.
+        self._token = None if here or workers is None else workers.core_tokens
         if workers is not None:
             self._wake_event = host.make_event()
             if here:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from ...errors import text_of
 from ...lowlevel.mpi import handle_of, mpi_function
 from ..requests.agreement import Agreements
-from ..requests.operations import Operation
+from ..requests.operations import Operation, label_of
 from .host import ARGUMENT_ERRORS, HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, made
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class WholeCall:
         for key, operation in left:
             problem, blocking = None, self.wait != "poll"  # as the other ranks do: the two kinds do not match
             try:
-                with waiting.watched(label := f"{operation} of slice {text_of(key)}"):
+                with waiting.watched(label := label_of(operation, key)):
                     problem = made(operation, blocking)
                 if not blocking:
                     waiting.wait(operation.made[0], label)
@@ -201,9 +200,7 @@ class WholeCall:
         if phase == ENTERING:
             assert self.header is not None
             return not self._control.nested, self.header.call, since * 1e-9
-        labels = (
-            f"{operation} of slice {text_of(key)}" for number, key, operation in self._operations if number == step
-        )
+        labels = (label_of(operation, key) for number, key, operation in self._operations if number == step)
         return False, next(labels, "agreement of all ranks"), since * 1e-9
 
     @property
