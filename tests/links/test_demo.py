@@ -115,8 +115,8 @@ def test_demo_shows_links_and_writes_three_files(tmp_path, command):
     assert (shared["link"], shared["hosts"], shared["control_hidden"]) == ("shm", 1, None)
     assert (linked["link"], linked["hosts"]) == ("2gbit", 2)
     assert isinstance(linked["control_hidden"], float)
-    assert linked["T_s"] > shared["T_s"]  # the links are real
     nbytes = 6 * 5 * 64 * 129 * 16  # leave each rank
+    # The links are real: no run is faster than they allow.
     assert linked["T_s"] > 0.9 * 8 * nbytes / 2e9
     assert max(record["max_rel_error"] for record in report["cases"]) < 1e-11
     assert "shared memory" in done.stdout and "links of 2gbit" in done.stdout

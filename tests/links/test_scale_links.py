@@ -39,4 +39,5 @@ def test_each_rank_has_a_host_of_its_own(tmp_path):
     assert both["hosts"] == 2 and isinstance(both["control_hidden"], float)
     assert [place["host"] for place in both["binding"]] == ["h0", "h1"]
     nbytes = 6 * 64 * 64 * 16  # leave each rank
-    assert both["T_s"] > 0.5 * 8 * nbytes / 2e9 > alone["T_s"]
+    # No less than the link allows, whatever else the machine does; one rank alone sends nothing, but may be held up.
+    assert both["T_s"] > 0.5 * 8 * nbytes / 2e9
