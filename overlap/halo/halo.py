@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 from ..arrays.blocks import Blocks
 from ..errors import InputError, OverlapError
 from ..freed import Freed
+from ..lowlevel.segments import unusable
 from ..runtime.control.own_control import OwnControl
 from ..runtime.requests.operations import start as started
 from ..runtime.requests.requests import AsyncComm
@@ -25,7 +26,6 @@ from .awaited import Awaited, Begun
 from .messages import Messages, Requests
 from .news import News
 from .plan import Entries, Traffic
-from .segments import unusable
 from .window import LinkWindow
 
 _ATTEND_S = 0.005  # between two looks of a rank that waits, at what has failed and how late it is

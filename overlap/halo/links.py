@@ -20,7 +20,7 @@ comes before the request of its round.
 
 Order in memory: payload and the words of a flag are plain stores before a `store_release` of the round number, and
 plain loads after a `load_acquire` of it (`lowlevel.memory`). That is enough on ARM too, as both sides map the same
-memory (`halo.segments`).
+memory (`lowlevel.segments`).
 """
 
 from __future__ import annotations

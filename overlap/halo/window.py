@@ -10,12 +10,12 @@ from mpi4py import MPI
 from ..collectives.protocol import LINE
 from ..collectives.window import SPINS, SPINS_SHARED, cores_are_shared
 from ..errors import InputError
+from ..lowlevel.segments import segments
 from ..runtime.control.own_control import OwnControl
 from . import links
 from .arguments import address_of
 from .moves import Moves, Place, packing
 from .plan import Traffic
-from .segments import segments
 
 MOST_SETS = 64
 

@@ -150,7 +150,13 @@ class Runtime(Resource):
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
             self.control = Control(comm, self._watchdog)
             self.control.runtime = weakref.ref(self)
-            executor = Executor(self.control.comm, self.control.comms, self._watchdog.outstanding, agree_every)
+            executor = Executor(
+                self.control.comm,
+                self.control.comms,
+                self._watchdog.outstanding,
+                agree_every,
+                meeting=self.control.meeting,
+            )
             self._threads = Threads(executor, 1 if problem else workers, nice)
             self._runner = Runner(self.control, executor, self._threads, workers, self.load)
             self._finalizer = weakref.finalize(self, _dropped, self.control, self._threads, self._watchdog)

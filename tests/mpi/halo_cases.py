@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from overlap import Blocks, ClosedError, Halo, InputError, RankError, Runtime
 from overlap.halo import halo as halo_module
-from overlap.halo import segments
+from overlap.lowlevel import segments
 
 
 def drawn_blocks(chance, size):

@@ -23,6 +23,7 @@ from wire import Recorded, compact, recorded, recording_function
 import overlap
 from overlap import all_of, barrier, parallel, stagger, start, take_turn, wait_for_slices
 from overlap.fft.engine import fftw
+from overlap.runtime.control import meeting
 from overlap.runtime.scheduling import whole_call
 
 WAITS = ("off", "block", "poll")
@@ -471,7 +472,10 @@ def run(comm: MPI.Intracomm, name: str) -> list[str]:
         if "weights" in layout:
             layout["weights"] = [1 + rank for rank in range(comm.size)]
         program = partial(program, layout=layout)
-    with mock.patch.object(whole_call, "mpi_function", recording_function):
+    with (
+        mock.patch.object(whole_call, "mpi_function", recording_function),
+        mock.patch.object(meeting, "on_one_node", return_value=False),  # what is told at a board is no call of MPI
+    ):
         for call, result in program(own):
             lines.append("--")
             try:

@@ -25,6 +25,7 @@ IMPORTERS = {
         "abort.py",
         "collectives",
         "lowlevel/mpi.py",
+        "lowlevel/segments.py",
         "runtime",
         "arrays/exchange.py",
         "arrays/topology.py",

@@ -54,7 +54,7 @@ MAKERS = {"Allocate_shared", "Clone", "Create", "Create_cart", "Create_group", "
 USERS_OWN = {
     ("arrays/distarray.py", "gather"),
     ("arrays/redistribution.py", "gather"),
-    ("halo/segments.py", "allgather"),
+    ("lowlevel/segments.py", "allgather"),
     ("arrays/redistribution.py", "allgather"),
     ("arrays/redistribution.py", "Alltoallv"),
     ("arrays/storage.py", "Recv"),

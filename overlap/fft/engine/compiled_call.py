@@ -16,11 +16,27 @@ from __future__ import annotations
 import numpy as np
 
 from ...compiled import njit
-from ...lowlevel.memory import address_of, call_mpi, carray, clock_ns, load_int, sched_yield, usleep, words
+from ...lowlevel.memory import (
+    address_of,
+    call_mpi,
+    carray,
+    clock_ns,
+    load_acquire,
+    load_int,
+    pause,
+    sched_yield,
+    store_release,
+    usleep,
+    words,
+)
+from ...runtime.control.meeting import BOARD, FLAG_BITS, LINE, NUMBER, RANK, SIZE, TAG_BITS, VALUE
 from ...runtime.scheduling.whole_call import (
+    AGREEMENT_WORD,
     AGREES,
     ALLREDUCE,
     ALLTOALLV,
+    ANY_SOURCE,
+    ANY_TAG,
     BEGAN,
     BUSY,
     BUSY_ELSEWHERE,
@@ -31,12 +47,15 @@ from ...runtime.scheduling.whole_call import (
     ENTERING,
     FAILED,
     FLAG,
+    HEADER_WORD,
     HOT_NS,
     IALLREDUCE,
     IALLTOALLV,
     IDLE,
     IN_PLACE,
+    IPROBE,
     LONGEST_SLEEP_US,
+    MEETING,
     MIN,
     NUMBERS,
     OVER,
@@ -66,6 +85,8 @@ FIXED = -1  # in place of an array's number: what follows is an address
 ROW_WORDS = BASE + 2 * BASES
 COUNTS_SENT, STARTS_SENT, COUNTS_RECEIVED, STARTS_RECEIVED, TYPE, COMM, EXCHANGE_WORDS = range(7)  # of an exchange
 NO_EXCHANGE = -1
+TAGS, FLAGS, WORD = (1 << TAG_BITS) - 1, (1 << FLAG_BITS) - 1, (1 << 64 - TAG_BITS) - 1
+LOOKS = 64  # at a rank's word, before MPI is come to
 
 
 @njit
@@ -158,8 +179,16 @@ def _run(code, rows, exchanges, mpi, state, arrays, scratch):
 def _met(mpi, state):
     """Meet all ranks at the header."""
     _begin(state, ENTERING, 0)
-    numbers = address_of(state) + 8 * NUMBERS
-    state[CODE] = call_mpi(mpi[ALLREDUCE], (mpi[IN_PLACE], numbers, 3, mpi[SIGNED], mpi[MIN], mpi[CONTROL]))
+    if mpi[MEETING]:
+        _tell(mpi, mpi[HEADER_WORD])
+        for rank in range(words(mpi[MEETING])[SIZE]):
+            word = _told(mpi, state, rank)
+            state[NUMBERS] = min(state[NUMBERS], word & FLAGS)
+            state[NUMBERS + 1] = min(state[NUMBERS + 1], word >> FLAG_BITS)
+            state[NUMBERS + 2] = min(state[NUMBERS + 2], -(word >> FLAG_BITS))
+    else:
+        numbers = address_of(state) + 8 * NUMBERS
+        state[CODE] = call_mpi(mpi[ALLREDUCE], (mpi[IN_PLACE], numbers, 3, mpi[SIGNED], mpi[MIN], mpi[CONTROL]))
     if state[CODE]:
         return UNLIKE
     state[PHASE] = IDLE
@@ -173,7 +202,15 @@ def _agreed(mpi, state, rows):
     """Tell all ranks at the end that all is well here, and what was issued."""
     _begin(state, WAITING, rows)
     given = mpi[IN_PLACE], address_of(state) + 8 * SUMS, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL]
-    if mpi[POLLS]:
+    if mpi[MEETING]:
+        _tell(mpi, mpi[AGREEMENT_WORD])
+        state[SUMS : SUMS + 3] = 0
+        for rank in range(words(mpi[MEETING])[SIZE]):
+            word = _told(mpi, state, rank)
+            state[SUMS] += word & 1
+            state[SUMS + 1] = (state[SUMS + 1] + (word >> FLAG_BITS)) & VALUE
+            state[SUMS + 2] += (word & FLAGS) >> 1
+    elif mpi[POLLS]:
         state[CODE] = call_mpi(mpi[IALLREDUCE], given + (address_of(state) + 8 * REQUEST,))
         if state[CODE] == 0:
             _complete(mpi, state)
@@ -183,6 +220,40 @@ def _agreed(mpi, state, rows):
     if state[CODE]:
         return REFUSED
     return FAILED if state[SUMS] or state[SUMS + 1] else OVER
+
+
+@njit
+def _tell(mpi, word):
+    """Write a word of this rank on the board, for the next meeting."""
+    meeting = words(mpi[MEETING])
+    meeting[NUMBER] += 1
+    number = meeting[NUMBER]
+    store_release(meeting[BOARD] + LINE * meeting[RANK] + 8 * (number & 1), word << TAG_BITS | (number & TAGS))
+
+
+@njit
+def _told(mpi, state, rank):
+    """Wait for a rank's word of this meeting: hot at first, then with longer and longer sleeps."""
+    meeting = words(mpi[MEETING])
+    place = meeting[BOARD] + LINE * rank + 8 * (meeting[NUMBER] & 1)
+    flag, hot, sleep, looks = address_of(state) + 8 * FLAG, state[SINCE] + HOT_NS, SHORTEST_SLEEP_US, 0
+    while True:
+        word = load_acquire(place)
+        if word & TAGS == meeting[NUMBER] & TAGS:
+            return (word >> TAG_BITS) & WORD
+        looks += 1
+        if looks < LOOKS:
+            pause()
+            continue
+        # What others have sent to the user may need that this rank comes to MPI.
+        state[CODE] = call_mpi(mpi[IPROBE], (mpi[ANY_SOURCE], mpi[ANY_TAG], mpi[CONTROL], flag, flag + 8))
+        if state[CODE]:
+            return 0
+        if clock_ns(address_of(state) + 8 * CLOCK) < hot:
+            sched_yield()
+        else:
+            usleep(sleep)
+            sleep = min(2 * sleep, LONGEST_SLEEP_US)
 
 
 @njit
@@ -215,7 +286,7 @@ def _exchanged(mpi, state, exchange, bases, number):
 def _begin(state, phase, number):
     """Note that the call waits for MPI from now on."""
     state[STEP] = number
-    state[STARTED] = 0
+    state[STARTED] = state[CODE] = 0
     state[SINCE] = clock_ns(address_of(state) + 8 * CLOCK)
     state[PHASE] = phase
 

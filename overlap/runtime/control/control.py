@@ -44,6 +44,7 @@ from ..requests.requests import AsyncComm
 from . import departure
 from .exclusive import Exclusive
 from .header import Header, disagreement
+from .meeting import Meeting
 from .reports import Report, common_error, failure_report
 from .watchdog import Watchdog
 
@@ -73,6 +74,8 @@ class Control:
     rank, size : int
     comm : mpi4py.MPI.Intracomm
         The duplicate; for modules of `overlap.runtime` only.
+    meeting : Meeting
+        Where the ranks of `comm` meet.
     comms : list of AsyncComm
         The communicators that slice programs may use.
     runtime : weakref.ref
@@ -113,7 +116,9 @@ class Control:
         self.rank = self.comm.rank
         self.size = self.comm.size
         _count(1)
-        self._member = departure.enter(self.comm, watchdog.deadline_s)
+        with watchdog.watching("finding the ranks of a node"):
+            self.meeting = Meeting(self.comm)
+        self._member = departure.enter(self.meeting, watchdog.deadline_s)
         self._identity: tuple[str, int, int] | None = None
         self._numbers = array("q", (0, 0, 0))
 
@@ -177,7 +182,7 @@ class Control:
         try:
             watched[call] = perf_counter()
             try:
-                self.comm.Allreduce(MPI.IN_PLACE, numbers, MPI.MIN)
+                self.meeting.minimum(numbers)
             finally:
                 del watched[call]
         except MPI.Exception as broken:
@@ -451,7 +456,7 @@ class Control:
 
         with held_signals(), self.exclusive.used("telling what has failed"):
             found = self._departure = departure.Departure(
-                self.comm, failure_report(error, last), self.watchdog.deadline_s, met, self._departure
+                self.meeting, failure_report(error, last), self.watchdog.deadline_s, met, self._departure
             )
             if last:
                 self.closed = True

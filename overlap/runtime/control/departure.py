@@ -26,13 +26,14 @@ from mpi4py import MPI
 from ...abort import abort, limited_to
 from ...errors import formatted
 from ...freed import ended_by
+from .meeting import Meeting
 from .reports import Report
 
 MPI4PY_S = 1.0  # for others to be told, where mpi4py ends the job at the end of a process that has failed
 
 _members: dict[
-    int, tuple[MPI.Intracomm, float | None]
-] = {}  # communicators whose last header is to come, and deadlines
+    int, tuple[Meeting, float | None]
+] = {}  # meetings of communicators whose last header is to come, and deadlines
 _departures: set[Departure] = set()  # whose headers other ranks have not met yet
 
 
@@ -41,8 +42,8 @@ class Departure(threading.Thread):
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm
-        That carries the headers.
+    meeting : Meeting
+        Of the communicator's ranks.
     report : Report
         What the others are to know.
     deadline_s : float or None
@@ -55,14 +56,14 @@ class Departure(threading.Thread):
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        meeting: Meeting,
         report: Report,
         deadline_s: float | None,
         met: Callable[[bool], object] | None = None,
         after: Departure | None = None,
     ) -> None:
         super().__init__(daemon=True, name="departure")
-        self._comm, self._report, self._met, self._after = comm, report, met, after
+        self._meeting, self._report, self._met, self._after = meeting, report, met, after
         self.deadline_s = deadline_s
 
     def send(self) -> None:
@@ -90,8 +91,8 @@ class Departure(threading.Thread):
             all_leave = False
             try:
                 # Not well, whatever the others send: all exchange their reports.
-                self._comm.Allreduce(MPI.IN_PLACE, array("q", (0, 0, 0)), MPI.MIN)
-                all_leave = all(report.leaving for report in self._comm.allgather(self._report))
+                self._meeting.minimum(array("q", (0, 0, 0)))
+                all_leave = all(report.leaving for report in self._meeting.comm.allgather(self._report))
             except MPI.Exception:
                 pass  # a rank is lost: there is nobody to be told
             if self._met is not None:
@@ -101,11 +102,11 @@ class Departure(threading.Thread):
             _departures.discard(self)
 
 
-def enter(comm: MPI.Intracomm, deadline_s: float | None) -> int:
-    """Note that headers are sent on a communicator from now on; returns what `leave` wants."""
-    key = comm.handle
-    if comm.size > 1:
-        _members[key] = comm, deadline_s
+def enter(meeting: Meeting, deadline_s: float | None) -> int:
+    """Note that the ranks of a communicator meet from now on; returns what `leave` wants."""
+    key = meeting.comm.handle
+    if meeting.comm.size > 1:
+        _members[key] = meeting, deadline_s
     return key
 
 
@@ -124,8 +125,8 @@ def _at_exit() -> None:
         return
     error = ended_by()
     while _members:  # in the order in which all ranks have made them, where no thread can wait for each
-        comm, deadline_s = _members.pop(next(iter(_members)))
-        Departure(comm, Report(leaving=True), deadline_s if error is not None else None).send()
+        meeting, deadline_s = _members.pop(next(iter(_members)))
+        Departure(meeting, Report(leaving=True), deadline_s if error is not None else None).send()
     waiting = list(_departures)
     aborts = error is not None and "mpi4py.run" in sys.modules  # mpi4py will end the job
     limit_s = None

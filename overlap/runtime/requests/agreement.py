@@ -56,6 +56,17 @@ class Waits(Protocol):
         """Have the watchdog watch what is done meanwhile."""
 
 
+class Meets(Protocol):
+    """What is asked of a meeting, where its ranks may have a board."""
+
+    @property
+    def has_board(self) -> bool:
+        """Whether they have."""
+
+    def sum(self, sums: array[int]) -> None:
+        """Add up three numbers of all ranks at the board, in place."""
+
+
 class Agreements:
     """The agreements of one job.
 
@@ -64,6 +75,8 @@ class Agreements:
     control : mpi4py.MPI.Comm
         Carries them, and nothing else.
     waiting : the way to wait
+    meeting : Meets or None
+        Of the same ranks; None: they have no board.
 
     Attributes
     ----------
@@ -77,11 +90,11 @@ class Agreements:
         What the ranks of each communicator must share, operation by operation, since the last agreement.
     """
 
-    def __init__(self, control: MPI.Intracomm, waiting: Waits) -> None:
+    def __init__(self, control: MPI.Intracomm, waiting: Waits, meeting: Meets | None = None) -> None:
         self.unmatched = 0
         self.messages = self._messages = False
         self.waiting = waiting
-        self._control = control
+        self._control, self._meeting = control, meeting
         self.issued: Issued = {}
         self._under_way: tuple[MPI.Request, array[int], Issued] | None = None
 
@@ -132,11 +145,19 @@ class Agreements:
         return self.judged(sums, issued)
 
     def at_once(self, failed: bool) -> str | None:
-        """Tell the others and wait for the answer: as of `ended`."""
-        sums = self.summands(failed)
-        self.waiting.reduced(self._control, sums, MPI.SUM)
+        """Tell the others at the end of a job, and wait for the answer: as of `ended`."""
+        sums = self.total(self.summands(failed))
         issued, self.issued = self.issued, {}
         return self.judged(sums, issued)
+
+    def total(self, sums: array[int]) -> array[int]:
+        """Add up what all ranks tell at the end of a job, in place."""
+        if self._meeting is not None and self._meeting.has_board:
+            with self.waiting.watched("agreement of all ranks"):
+                self._meeting.sum(sums)
+        else:
+            self.waiting.reduced(self._control, sums, MPI.SUM)
+        return sums
 
     def judged(self, sums: array[int], issued: Issued) -> str | None:
         """Return what all ranks have told: as of `ended`."""

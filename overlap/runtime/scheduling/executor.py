@@ -41,6 +41,7 @@ from .slots import AT_BARRIER, END, FAILED, Slot
 from .waiting import Waiting
 
 if TYPE_CHECKING:
+    from ..control.meeting import Meeting
     from .job import Job
     from .ready_steps import ReadySteps
 
@@ -62,17 +63,26 @@ class Executor:
         What MPI has not finished yet, to its start (`time.perf_counter`); read by the watchdog.
     agree_every : int
         Operations between two agreements.
+    host : Host
+    meeting : Meeting or None
+        Of the ranks of `control`.
     """
 
     def __init__(
-        self, control: Any, comms: list[Any], outstanding: dict[Any, float], agree_every: int, host: Host = HOST
+        self,
+        control: Any,
+        comms: list[Any],
+        outstanding: dict[Any, float],
+        agree_every: int,
+        host: Host = HOST,
+        meeting: Meeting | None = None,
     ) -> None:
         self.control = control
         self.comms = comms
         self.outstanding = outstanding
         self.agree_every = agree_every
         self.lock = RLock()  # of the job that runs
-        self._host = host
+        self._host, self.meeting = host, meeting
         self._abandoned: list[Any] = []  # requests that may never complete: MPI may still read their buffers
         self._exhausted: str | None = None  # why no job can be run any more
         self._job: Any = None
@@ -91,7 +101,7 @@ class Executor:
         """Issue all operations of `job`; returns the error of all ranks, or None."""
         clock = self._host.clock
         started = clock()
-        agreements = Agreements(self.control, waiting)
+        agreements = Agreements(self.control, waiting, self.meeting)
         try:
             if not self._begin(job, waiting, agreements):
                 return CommunicatorsExhausted(self._exhausted)

@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ...lowlevel.mpi import handle_of, mpi_function
+from ..control.meeting import agreement_word, header_word
 from ..requests.agreement import Agreements
 from ..requests.operations import Operation, label_of
 from .host import ARGUMENT_ERRORS, HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, made
@@ -24,6 +25,7 @@ from .host import ARGUMENT_ERRORS, HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, mad
 if TYPE_CHECKING:
     from ..control.control import Control
     from ..control.header import Header
+    from ..control.meeting import Meeting
     from .executor import Executor
     from .job import Job
     from .waiting import Waiting
@@ -33,7 +35,8 @@ BUSY, AGREES, PHASE, SINCE, STEP, STARTED, CODE, BEGAN, WAITED, ENDED, REQUEST =
 NUMBERS, SUMS, CLOCK, FLAG = 11, 14, 17, 19  # three of a header; three of an agreement; two; MPI's status
 STAMPS, WORDS = 32, 33  # where the times stand at which the rows have ended; 0: nobody wants to know
 IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, or for what was issued
-# Words of a table of MPI: functions, handles, and whether exchanges are started and polled for.
+# Words of a table of MPI: functions, handles, and whether exchanges are started and polled for; where the state of the
+# ranks' meeting is, 0 if they have no board, and what is written there at the beginning and at the end.
 (
     ALLREDUCE,
     IALLREDUCE,
@@ -47,7 +50,13 @@ IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, o
     SUM,
     IN_PLACE,
     POLLS,
-) = range(12)
+    IPROBE,
+    ANY_SOURCE,
+    ANY_TAG,
+    MEETING,
+    HEADER_WORD,
+    AGREEMENT_WORD,
+) = range(18)
 # How a call has ended: well; another thread is in it; the header tells that some rank is not well, or wants something
 # else; MPI has refused something; the agreement tells that some rank has failed, or has issued something else.
 OVER, BUSY_ELSEWHERE, UNLIKE, REFUSED, FAILED = range(5)
@@ -100,10 +109,10 @@ class WholeCall:
             self.state[STAMPS] = self._stamps.buffer_info()[0]
         self.mpi = np.zeros(0, np.int64)
         if header is not None:
-            self.mpi = _table(executor.control, wait == "poll")
             self.state[AGREES] = 1
             sums = self._noted(None).summands(False)
             numbers = array("q", (True, header.signature, -header.signature))
+            self.mpi = _table(control.meeting, wait == "poll", numbers, sums)
             self._told = np.concatenate([np.array(numbers), np.array(sums).view(np.int64)])
             control.watchdog.watch(self)
 
@@ -141,7 +150,7 @@ class WholeCall:
         if state[CODE]:
             self._refused(job, waiting, MPI.Exception(int(state[CODE])))
             sums[0] = 1
-            waiting.reduced(self._executor.control, sums, MPI.SUM)
+            agreements.total(sums)
         return self._executor.conclude(job, waiting, agreements, agreements.judged(sums, agreements.issued))
 
     def _refused(self, job: Job, waiting: Waiting, error: MPI.Exception) -> None:
@@ -169,7 +178,7 @@ class WholeCall:
 
     def _noted(self, waiting: Any) -> Agreements:
         """Agreements that know what the call issues."""
-        agreements = Agreements(self._executor.control, waiting)
+        agreements = Agreements(self._executor.control, waiting, self._executor.meeting)
         for _, _, operation in self._operations:
             agreements.note(operation)
         return agreements
@@ -210,12 +219,18 @@ class WholeCall:
         return (ended - began) * 1e-9, (ended - began - waited) * 1e-9
 
 
-def _table(control: MPI.Comm, polls: bool) -> np.ndarray:
-    """List the MPI library's functions and handles as words."""
+def _table(meeting: Meeting, polls: bool, numbers: Sequence[int], sums: Sequence[int]) -> np.ndarray:
+    """List the MPI library's functions and handles as words, and what is told at a meeting."""
     words = [
         *map(mpi_function, ("Allreduce", "Iallreduce", "Alltoallv", "Ialltoallv", "Test")),
-        *map(handle_of, (control, MPI.LONG_LONG, MPI.UNSIGNED_LONG_LONG, MPI.MIN, MPI.SUM)),
+        *map(handle_of, (meeting.comm, MPI.LONG_LONG, MPI.UNSIGNED_LONG_LONG, MPI.MIN, MPI.SUM)),
         int(MPI.IN_PLACE),
         polls,
+        mpi_function("Iprobe"),
+        MPI.ANY_SOURCE,
+        MPI.ANY_TAG,
+        meeting.state.buffer_info()[0] if meeting.has_board else 0,
+        header_word(numbers),
+        agreement_word(sums),
     ]
     return np.array([word % 2**64 for word in words], np.uint64).view(np.int64)

@@ -1,0 +1,152 @@
+"""`Meeting`: where all ranks of a communicator wait for each other, and tell each other a few numbers.
+
+Ranks of one node have a board: memory that all of them map, with two words for each rank. A rank writes its word of the
+meeting, and waits until the words of all others are there. A word carries the number of its meeting, so that nothing
+else need be ordered; meetings use the two words of a rank in turns: who has come to a meeting has read the words of the
+one before. Compiled code takes part at the board as well (`overlap.fft.engine.compiled_call`).
+
+A rank that waits at the board comes to MPI now and then: what others have sent to the user may need that.
+
+Between nodes a meeting is a small reduction of MPI.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from os import sched_yield
+from time import perf_counter, sleep
+
+from mpi4py import MPI
+
+from ...errors import RankError
+from ...interrupts import held_signals
+from ...lowlevel.segments import segments
+
+LINE = 64  # bytes: the words of two ranks are not on one cache line
+NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: meetings so far, the board's address, rank, ranks
+TAG_BITS = 8  # of a word: the number of its meeting
+FLAG_BITS = 2  # then what is true of this rank, then a value
+VALUE = (1 << (64 - TAG_BITS - FLAG_BITS)) - 1
+HOT_S = 150e-6  # so long a rank waits without sleep
+SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 20e-6, 500e-6
+
+
+class Meeting:
+    """Meets all ranks of a communicator. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    state : array of int
+        What compiled code works on: NUMBER, BOARD, RANK, SIZE. Its board is 0 if there is none.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm
+        self.state = array("q", (0, 0, comm.rank, comm.size))
+        self._board: memoryview | None = None
+        if comm.size > 1 and on_one_node(comm):
+            self._make_board()
+
+    def _make_board(self) -> None:
+        comm = self.comm
+        try:
+            found = segments(comm, LINE * comm.size if comm.rank == 0 else 1, [0])[0]
+        except RankError:  # on all ranks: they cannot map each other's memory, and meet by MPI
+            return
+        self._board = found.data.cast("Q")
+        self.state[BOARD] = found.__array_interface__["data"][0]
+
+    @property
+    def has_board(self) -> bool:
+        """Whether words are written to memory that all ranks map."""
+        return self._board is not None
+
+    def minimum(self, numbers: array[int]) -> None:
+        """Find the smallest of all ranks' headers, in place.
+
+        Parameters
+        ----------
+        numbers : array of int
+            ``(well, signature, -signature)``.
+
+        Raises
+        ------
+        MPI.Exception
+        """
+        if self._board is None:
+            self.comm.Allreduce(MPI.IN_PLACE, numbers, MPI.MIN)
+            return
+        words = self._met(header_word(numbers))
+        signatures = [value for _, value in words]
+        numbers[0] = min(flags for flags, _ in words)
+        numbers[1], numbers[2] = min(signatures), -max(signatures)
+
+    def sum(self, sums: array[int]) -> None:
+        """Add up what all ranks tell at the end of a call, in place; there is a board.
+
+        Parameters
+        ----------
+        sums : array of unsigned int
+            ``(failed, checksum, messages)``; of the checksums' sum only the lower bits are right.
+
+        Raises
+        ------
+        MPI.Exception
+        """
+        words = self._met(agreement_word(sums))
+        sums[0] = sum(flags & 1 for flags, _ in words)
+        sums[1] = sum(value for _, value in words) & VALUE
+        sums[2] = sum(flags >> 1 for flags, _ in words)
+
+    def _met(self, word: int) -> list[tuple[int, int]]:
+        """Exchange words with all ranks; returns flags and value of each rank."""
+        board, state = self._board, self.state
+        assert board is not None
+        with held_signals():  # nobody may leave between writing and reading
+            number = state[NUMBER] = state[NUMBER] + 1
+            tag, column, width = number % (1 << TAG_BITS), number % 2, LINE // 8
+            board[width * state[RANK] + column] = word << TAG_BITS | tag
+            found = []
+            for place in range(column, width * state[SIZE], width):
+                if (here := board[place]) % (1 << TAG_BITS) != tag:
+                    here = self._awaited(board, place, tag)
+                here >>= TAG_BITS
+                found.append((here % (1 << FLAG_BITS), here >> FLAG_BITS))
+        return found
+
+    def _awaited(self, board: memoryview, place: int, tag: int) -> int:
+        """Wait for a word: hot at first, then with longer and longer sleeps."""
+        cold_s, sleep_s = perf_counter() + HOT_S, SHORTEST_SLEEP_S
+        while True:
+            self.comm.Iprobe()
+            if (word := board[place]) % (1 << TAG_BITS) == tag:
+                return word
+            if perf_counter() < cold_s:
+                sched_yield()
+            else:
+                sleep(sleep_s)
+                sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+
+
+def on_one_node(comm: MPI.Intracomm) -> bool:
+    """Whether all ranks share memory, as MPI sees it. Collective."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    size = node.size
+    node.Free()
+    return size == comm.size
+
+
+def header_word(numbers: Sequence[int]) -> int:
+    """Write a header as a word of the board, without the number of the meeting."""
+    return numbers[1] << FLAG_BITS | numbers[0]
+
+
+def agreement_word(sums: Sequence[int]) -> int:
+    """Write what a rank tells at the end of a call as a word of the board, without the number of the meeting."""
+    return (sums[1] & VALUE) << FLAG_BITS | (sums[2] > 0) << 1 | (sums[0] > 0)
