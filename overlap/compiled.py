@@ -1,7 +1,7 @@
 """Compiled functions: numba's `njit` without the GIL, with a cache that every installation and job survives.
 
 Compiling takes seconds, so what is compiled is kept in files: in ``__pycache__`` beside the source, else in
-the user's cache folder, or in ``NUMBA_CACHE_DIR``. numba's own cache has three ways to fail that a library
+the user's cache folder, or in ``NUMBA_CACHE_DIR``. numba's own cache has four ways to fail that a library
 cannot accept; this one does not.
 
 * Where no folder can be written to, numba refuses to decorate the function, and a full disk ends the call.
@@ -9,6 +9,8 @@ cannot accept; this one does not.
 * Ranks that compile different signatures of a function at once write to the same numbered file, and one may
   run the other's code. Here the name of a file is a digest of all that its content depends on: two ranks
   write the same name only to write the same code, and a file appears whole or not at all.
+* Ranks that start together all compile the same. Here one does so, and the others wait for its file, for some seconds
+  at most.
 * numba notices a change of the function's own file only. Here the digest covers every module with compiled
   code that the function's module has names from, and the numbers that these modules hold.
 """
@@ -16,12 +18,15 @@ cannot accept; this one does not.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from threading import Lock
+from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +43,9 @@ from numba.extending import intrinsic as _intrinsic
 from . import files
 
 _LIMIT_NBYTES = 2**26  # a compiled function has some 100 KiB
+_TURN_S = 30.0  # for another process to compile what this one wants
+_others_come = True  # until this process has waited for another one in vain: from then on it waits for none
+_LOOK_S = 0.005
 _DIGEST_NBYTES = 32  # of SHA-256
 
 Compilation = tuple[Any, Callable[..., Any]]
@@ -67,6 +75,7 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     dispatcher = decorator(**{"nogil": True, "error_model": "numpy"} | options)(function)
     with suppress(RuntimeError, OSError):  # no folder to write to
         dispatcher._cache = _Cache(function, sorted(options.items()))
+        dispatcher.compile = dispatcher._cache.in_turn(dispatcher.compile)
     return dispatcher
 
 
@@ -96,6 +105,7 @@ class CFunction:
                 made: Any = CFunc(self._function, normalize_signature(self._signature), {}, self._options)
                 with suppress(RuntimeError, OSError):  # no folder to write to
                     made._cache = _Cache(self._function, sorted(self._options.items()))
+                    made.compile = made._cache.in_turn(made.compile)
                 made.compile()
                 self._compiled = made
             return int(self._compiled.address)
@@ -109,6 +119,17 @@ class _Cache(FunctionCache):
         self._cache_file: Any = _CodeFiles(
             self._impl.locator.get_cache_path(), self._impl.filename_base, function, options
         )
+
+    def in_turn(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that compiles, with the turns that it takes ended whatever comes of it."""
+
+        def compiled(*args: Any) -> Any:
+            try:
+                return compile_(*args)
+            finally:
+                self._cache_file.end_turns()
+
+        return compiled
 
     def save_overload(self, signature: Any, result: Any) -> None:
         with suppress(OSError):  # a full disk, or a folder that cannot be written to any more
@@ -124,17 +145,39 @@ class _CodeFiles:
         self._function = function
         self._options = options
         self._source: str | None = None
+        self._turns: dict[Path, int] = {}  # open files, locked while this process compiles what others wait for
 
     def load(self, key: Iterable[object]) -> Any:
         path = self._path(key)
         if path is None:
             return None
-        with suppress(Exception):  # there is none, or it was damaged: compile again
-            content = files.read(path, _LIMIT_NBYTES)
-            digest, code = content[:_DIGEST_NBYTES], content[_DIGEST_NBYTES:]
-            if hashlib.sha256(code).digest() == digest:  # before anything is unpickled
-                return pickle.loads(code)
-        return None
+        code = _code_of(path)
+        if code is None and self._take_turn(path):
+            code = _code_of(path)
+        return code
+
+    def _take_turn(self, path: Path) -> bool:
+        """Wait while another process compiles the same; returns whether it did."""
+        global _others_come
+        waited = False
+        if not _others_come or path in self._turns:
+            return False
+        with suppress(OSError):  # no folder to write to, or one without locks
+            turn = os.open(path.with_suffix(".turn"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._turns[path] = turn
+            end_s = monotonic() + _TURN_S
+            while _others_come and not _locked(turn):
+                waited = True
+                _others_come = monotonic() < end_s  # else the other process was stopped, or is slow
+                sleep(_LOOK_S)
+        return waited
+
+    def end_turns(self) -> None:
+        """Let other processes compile, or load, what this one has compiled, or has failed to compile."""
+        for path, turn in self._turns.items():
+            path.with_suffix(".turn").unlink(missing_ok=True)
+            os.close(turn)
+        self._turns.clear()
 
     def save(self, key: Iterable[object], data: Any) -> None:
         path = self._path(key)
@@ -158,6 +201,24 @@ class _CodeFiles:
         if self._source is None:  # not before the modules are complete
             self._source = source_digest(self._function, self._options)
         return self._folder / f"{self._name}.{self._source}-{_digest(text.encode())}.nbc"
+
+
+def _locked(turn: int) -> bool:
+    try:
+        flock(turn, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _code_of(path: Path) -> Any:
+    """Load code from a file; None: there is none, or it was damaged."""
+    with suppress(Exception):
+        content = files.read(path, _LIMIT_NBYTES)
+        digest, code = content[:_DIGEST_NBYTES], content[_DIGEST_NBYTES:]
+        if hashlib.sha256(code).digest() == digest:  # before anything is unpickled
+            return pickle.loads(code)
+    return None
 
 
 def _digest(data: bytes) -> str:

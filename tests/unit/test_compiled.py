@@ -104,6 +104,46 @@ def test_ranks_that_compile_at_once_get_their_own_code(folder):
     assert len(code_files(folder)) == 3
 
 
+TURN = """
+import fcntl, pathlib, time
+lock, seen = fcntl.flock, pathlib.Path({folder!r})
+
+def until(name):
+    while not (seen / name).exists():
+        time.sleep(0.01)
+
+def flock(file, how):
+    {steps}
+
+fcntl.flock = flock
+{before}
+"""
+
+
+@pytest.mark.parametrize("argument, result", [("3", [([6], 0), ([6], 1)]), ("None", [([], 0)] * 2)])
+def test_ranks_that_start_together_compile_once(folder, argument, result):
+    """The first one has the turn; the other one waits for its code, also where that cannot be compiled."""
+    first = "lock(file, how); (seen / 'has the turn').touch(); until('waits')", ""
+    second = "(seen / 'waits').touch(); lock(file, how)", "until('has the turn')"
+    report = "try:\n    " + REPORT.strip().replace("\n", "\n    ") + "\nexcept Exception:\n    print('[] 0')"
+    codes = [TURN.format(folder=str(folder), steps=steps, before=before) + report for steps, before in (first, second)]
+    assert [ended(process) for process in [start(folder, argument, code=code) for code in codes]] == result
+    assert not list(folder.rglob("*.turn"))
+
+
+def test_who_is_stopped_while_compiling_keeps_nobody(folder):
+    holds = TURN.format(
+        folder=str(folder), steps="lock(file, how); print('held', flush=True); time.sleep(600)", before=""
+    )
+    with start(folder, "3", code=holds + REPORT) as stopped:
+        try:
+            assert stopped.stdout.readline() == "held\n"
+            impatient = "import overlap.compiled\noverlap.compiled._TURN_S = 0.2\n"
+            assert ended(start(folder, "3", "3.0", code=impatient + REPORT)) == ([6, 6.0], 0)
+        finally:
+            stopped.kill()
+
+
 def test_a_change_of_the_source_is_noticed_and_old_code_removed(folder):
     run(folder, "3")
     write(folder, "2 * x + 1")
