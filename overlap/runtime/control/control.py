@@ -1,7 +1,7 @@
 """`Control`: all that the library does in MPI for itself, in one place.
 
 The awaited traffic of slice programs travels on `AsyncComm`; every other collective of the library is
-made here, on one communicator of its own. Each begins with the same small reduction, the *header*:
+made here, on one communicator of its own. Each begins with the same small meeting of all ranks (`meeting`), the *header*:
 the minimum over all ranks of three integers, ``(well, signature, -signature)``, where the signature
 is a checksum of what the rank is about to do. So whatever two ranks do, their headers match each
 other, and nobody is left alone:
