@@ -1,15 +1,24 @@
-"""What failed on one rank, as the other ranks raise it, and how long a rank waits for one that does not come."""
+"""What failed on one rank, how the other ranks hear of it and raise it, and how long they wait for one that is late."""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
 
 from .abort import abort
 from .errors import InputError, OverlapError, RankError, formatted
 
-_PATIENCE_S = 0.02  # a wait that is longer gives its core away
+LOOK_S = 0.005  # between two looks of a rank that waits, at what has failed and how late it is
+_POLLS, _POLLS_SHARED = 1000, 20  # before a rank lets others have its core; where ranks share cores
+_SHORT_S = 0.02  # a wait that is longer gives its core away
 _SLEEP_S = 0.0005
 _INPUT, _OTHER = "input", "other"
 
@@ -56,8 +65,8 @@ class Failure(NamedTuple):
         return cls(int(rank), summary, None if kind == _INPUT else "".join(rest))
 
 
-class Patience:
-    """How a rank waits for others.
+class BoundedWait:
+    """How a rank waits for others: it looks every few milliseconds, and aborts the job after the deadline.
 
     Parameters
     ----------
@@ -67,13 +76,106 @@ class Patience:
 
     def __init__(self, deadline_s: float | None) -> None:
         self._deadline_s = deadline_s
+        self._number: object = None  # of what it waits for
+        self._since = 0.0
 
-    def limit(self, waited_s: float, what: str, who: Callable[[], str]) -> None:
-        """Abort the job after the deadline: `what` is late, as `who` says; sleep a little where a wait is long."""
+    def check(self, number: object, what: str, who: Callable[[], str]) -> None:
+        """Abort the job where `what` is late, as `who` says; sleep a little where a wait is long.
+
+        A wait begins with the first check of its number.
+        """
+        now = time.monotonic()
+        if number != self._number:
+            self._number, self._since = number, now
+        waited_s = now - self._since
         if self._deadline_s is not None and waited_s > self._deadline_s:
             abort(
                 f"{what} has not completed in {waited_s:.1f} s (deadline_s={self._deadline_s:g}): "
                 f"{who()} does not take part"
             )
-        if waited_s > _PATIENCE_S:
+        if waited_s > _SHORT_S:
             time.sleep(_SLEEP_S)
+
+
+def wait_until(done: Callable[[], bool], look: Callable[[], object], polls: int = 0) -> None:
+    """Wait until something is done; after some polls the core is offered to others, and every few milliseconds `look`
+    is called, which may raise.
+    """
+    looked = time.monotonic()
+    while not done():
+        polls -= 1
+        if polls >= 0:
+            continue
+        os.sched_yield()
+        now = time.monotonic()
+        if now - looked > LOOK_S:
+            looked = now
+            look()
+
+
+def polls_of(comm: MPI.Intracomm) -> int:
+    """Tell how often a rank looks at a flag before it lets others have its core (collective).
+
+    Less often where ranks on this machine, whatever MPI takes for its nodes, may run on fewer cores than they are.
+    """
+    machine = comm.Split(_machine_number(), comm.rank)
+    cores: Any = machine.allgather(os.sched_getaffinity(0))
+    machine.Free()
+    shared = len(set().union(*cores)) < len(cores) or any(
+        len(set().union(*cores[:place]) | mine) < place + 1 for place, mine in enumerate(cores)
+    )
+    return _POLLS_SHARED if shared else _POLLS
+
+
+def _machine_number() -> int:
+    """Return the same for all processes that one kernel runs, in containers and network namespaces too."""
+    try:
+        identity = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        identity = platform.node().encode()
+    return zlib.crc32(identity) & 0x7FFFFFFF
+
+
+class FailureChannel:
+    """Tells other ranks what has failed here; they look for it where they wait for long.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    tag : int
+        Of messages that nothing else on the communicator has.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, tag: int) -> None:
+        self._comm, self._tag = comm, tag
+        self._sent, self._received = np.zeros((2, comm.size), np.int64)
+        self._requests: list[MPI.Request] = []
+
+    def tell(self, rank: int, content: bytes) -> None:
+        """Send a rank a message: a packed `Failure`, or what goes with one."""
+        self._requests = [request for request in self._requests if not request.Test()]
+        self._requests.append(self._comm.Isend([content, MPI.BYTE], rank, self._tag))
+        self._sent[rank] += 1
+
+    def heard(self) -> Iterator[tuple[int, bytes]]:
+        """Give what has come, and the rank that has sent it."""
+        status = MPI.Status()
+        while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
+            yield status.source, self._taken(status)
+
+    def end(self) -> None:
+        """Take what is still under way (collective)."""
+        status = MPI.Status()
+        for rank, sent in enumerate(self._comm.alltoall(self._sent.tolist())):
+            for _ in range(sent - self._received[rank]):
+                self._comm.Probe(rank, self._tag, status)
+                self._taken(status)
+        MPI.Request.Waitall(self._requests)
+        self._requests.clear()
+        self._sent[:] = self._received[:] = 0
+
+    def _taken(self, status: MPI.Status) -> bytes:
+        content, rank = bytearray(status.Get_count(MPI.BYTE)), status.source
+        self._comm.Recv([content, MPI.BYTE], rank, self._tag)
+        self._received[rank] += 1
+        return bytes(content)

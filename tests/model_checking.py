@@ -14,6 +14,7 @@ import inspect
 from types import SimpleNamespace
 
 from overlap.collectives import node, protocol
+from overlap.lowlevel import memory
 
 WORD = 8
 PRIVATE = 1 << 40  # addresses from here on are a rank's own memory
@@ -21,6 +22,8 @@ SEGMENT = 1 << 20  # rank r's segment begins at (r + 1) * SEGMENT
 
 
 NAMES = ("barrier", "allgather", "allreduce", "bcast", "scatter", "gather", "reduce")
+ROOTED = NAMES[3:]
+KINDS = {name.lower(): kind for kind, name in enumerate(protocol.NAMES)}
 
 
 class Violation(AssertionError):
@@ -68,7 +71,7 @@ class Rank:
 
     def __init__(self, rank, size, program, words, code, flat):
         self.rank, self.size, self.program, self.words = rank, size, program, words
-        self._capacity = size * words * WORD + protocol.LINE * size
+        self._capacity = size * words * WORD + memory.LINE * size
         self._state = [0] * (protocol.SEEN + 2 * size)
         for place, value in (
             (protocol.RANK, rank),
@@ -84,15 +87,16 @@ class Rank:
             "njit": lambda function: function,
             "words": lambda address: self._words,
             "copy": self._copy,
+            "copy_item": self._copy,
             "call_kernel": self._kernel,
             "store": self._write,
             "load": lambda address, like: self._read(address),
             "store_release": lambda address, value: self._act("release", address, value),
             "call_python": self._differs,
             "__name__": "model",
+            "LINE": memory.LINE,
             "load_acquire": None,
             "pause": None,
-            "sched_yield": None,
         }
         exec(code, space)
         space["wait"] = lambda state, address, number, other, agreed: self._act("wait", address, number)
@@ -156,29 +160,30 @@ class Rank:
         pieces = size if name == "scatter" and rank == root else 1
         for word in range(pieces * words):
             own[send + word * WORD] = (place, rank, word)
-        agreed = NAMES.index(name) * size + root
-        if name == "barrier":
-            functions.barrier(0, agreed)
-            return
+        everything = [word for owner in range(size) for word in piece(owner)]
+        combined = [reduced(word) for word in range(words)]
         if name == "bcast":
-            buffer = send if rank == root else target
-            functions.bcast(0, buffer, nbytes, root, agreed)
-            expected, target = piece(root), buffer
-        elif name == "scatter":
-            functions.scatter(0, send, target, nbytes, root, agreed)
-            expected = piece(root, rank * words)
-        elif name == "gather":
-            functions.gather(0, send, target, nbytes, root, agreed)
-            expected = [word for owner in range(size) for word in piece(owner)] if rank == root else []
-        elif name == "allgather":
-            functions.allgather(0, send, target, nbytes, agreed)
-            expected = [word for owner in range(size) for word in piece(owner)]
-        elif name == "reduce":
-            functions.reduce(0, send, target, words, nbytes, root, 0, agreed)
-            expected = [reduced(word) for word in range(words)] if rank == root else []
-        else:
-            functions.allreduce(0, send, target, words, nbytes, 0, agreed)
-            expected = [reduced(word) for word in range(words)]
+            send = target = send if rank == root else target
+        expected = {
+            "barrier": [],
+            "bcast": piece(root),
+            "scatter": piece(root, rank * words),
+            "gather": everything if rank == root else [],
+            "allgather": everything,
+            "reduce": combined if rank == root else [],
+            "allreduce": combined,
+        }[name]
+        functions.collective(
+            0,
+            KINDS[name],
+            send,
+            target,
+            words if name.endswith("reduce") else 0,
+            0 if name == "barrier" else nbytes,
+            root if name in ROOTED else protocol.EVERYBODY,
+            0,
+            NAMES.index(name) * size + root,
+        )
         found = [own.pop(target + word * WORD, None) for word in range(len(expected))]
         if found != expected:
             raise Violation(

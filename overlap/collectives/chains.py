@@ -6,86 +6,65 @@ writes it down once, as steps in memory, like the chained descriptors of remote 
 code finds a chain by its signature, and asks Python for one that is not there yet. Messages are persistent requests, of
 which MPI takes addresses alone: so its functions are called from compiled code, whatever the library.
 
-A *letter* is memory for messages to or from one rank: a line of words for us, then the data, with a header in the
-word before them: what the collective is.
+A *message buffer* is memory for messages to or from one rank: a line of words for us, then the data, with a header in
+the word before them: what the collective is. The steps are instructions of `lowlevel.copies`, and some more.
 """
 
 from __future__ import annotations
 
+from numba import int64
+
 from ..compiled import njit
-from ..lowlevel.memory import call_kernel, call_mpi, clock_ns, copy, load_int, sched_yield, words
-from . import node
-from .protocol import (
-    ARGUMENTS,
-    BROKEN,
-    CHAINS,
-    COMING,
-    DIFFERENT,
-    ELSEWHERE,
-    EXPECTED,
-    FAULT,
-    INTERVAL_NS,
-    LEAVING,
-    LINE,
-    MPI_START,
-    MPI_TEST,
-    NODE,
-    NOTHING,
-    PAST,
-    RECEIVED,
-    ROUND,
-    SCRATCH,
-    UNUSABLE,
-    ask,
-)
+from ..lowlevel import copies
+from ..lowlevel.copies import OTHERS
+from ..lowlevel.memory import LINE, begin_wait, call_kernel, call_mpi, load_int, waited, words
+from . import node, protocol
+from .protocol import NOTHING, ask
 
-# Words of a letter: address of its request, the other rank, address of a count of messages, whether it is under way.
-REQUEST, OTHER, COUNTED, ACTIVE = range(4)
-HEADER, DATA = 2 * LINE - 8, 2 * LINE  # bytes from the begin of a letter
+# Words of a message buffer: address of its request, the other rank, address of a count of messages, whether one is
+# under way, and whether it goes to the other rank.
+REQUEST, OTHER, COUNTED, ACTIVE, SENT = range(5)
+HEADER, DATA = 2 * LINE - 8, 2 * LINE  # bytes from the begin of a message buffer
 
-# What a step does. Its words: this, three operands, and a number.
-(
-    END,
-    EXPECT,
-    TAKE,
-    SEND,
-    SENT,
-    COPY,
-    COLLECT,
-    DISTRIBUTE,
-    COMBINE,
-    NODE_BARRIER,
-    NODE_BCAST,
-    NODE_SCATTER,
-    NODE_GATHER,
-    NODE_REDUCE,
-) = range(14)
-STEP = 8
-# An operand is an address, or counts from one of the caller's: two words.
-ABSOLUTE, FROM_SEND, FROM_TARGET = range(3)
+# What a step does beside copies: start the message of a buffer, wait for it, combine the source with another operand
+# (its base and offset, and the items), and a collective of the node (its kind, bytes and root).
+START, AWAIT, COMBINE, ON_NODE, END = range(OTHERS, OTHERS + 5)
+NOWHERE, SEND, TARGET = (0, 0), (1, 0), (2, 0)  # operands: a base, and an offset
 
 PLACES = 1024  # of the table of chains: signature and address; a power of two
 
 
 @njit
-def elsewhere(state, kind, send, receive_at, count, nbytes, root, kernel, agreed):
-    """Do a collective that does not pass through the window alone: it goes to other nodes, or is too long."""
-    if state[BROKEN]:
-        ask(state, UNUSABLE, 0)
-    state[ARGUMENTS] = send
-    state[ARGUMENTS + 1] = receive_at
-    state[ARGUMENTS + 2] = count
-    state[ARGUMENTS + 3] = nbytes
-    state[ARGUMENTS + 4] = root
-    state[ARGUMENTS + 5] = kernel
-    state[ARGUMENTS + 6] = agreed
-    if state[CHAINS] == 0:
-        ask(state, ELSEWHERE, kind)
+def collective(address, kind, send, target, count, nbytes, root, kernel, agreed):
+    """Do a collective, by the window, or elsewhere where it goes to other nodes or is too long."""
+    state = words(address)
+    # No constants any more, for each of which numba would compile all of it again.
+    kind, send, target, count = int64(kind), int64(send), int64(target), int64(count)
+    nbytes, root, kernel = int64(nbytes), int64(root), int64(kernel)
+    if nbytes <= state[protocol.LIMITS + kind]:
+        node.collective(address, kind, send, target, count, nbytes, root, kernel, agreed)
+    else:
+        _elsewhere(state, kind, send, target, count, nbytes, root, kernel, agreed)
+
+
+@njit
+def _elsewhere(state, kind, send, target, count, nbytes, root, kernel, agreed):
+    if state[protocol.BROKEN]:
+        ask(state, protocol.UNUSABLE, 0)
+    state[protocol.ARGUMENTS] = send
+    state[protocol.ARGUMENTS + 1] = target
+    state[protocol.ARGUMENTS + 2] = count
+    state[protocol.ARGUMENTS + 3] = nbytes
+    state[protocol.ARGUMENTS + 4] = root
+    state[protocol.ARGUMENTS + 5] = kernel
+    state[protocol.ARGUMENTS + 6] = agreed
+    if state[protocol.CHAINS] == 0:
+        ask(state, protocol.ELSEWHERE, kind)
         return
-    place = place_of(state[CHAINS], agreed)
+    place = place_of(state[protocol.CHAINS], agreed)
     if place[0] == NOTHING:
-        ask(state, ELSEWHERE, kind)
-        place = place_of(state[CHAINS], agreed)
+        ask(state, protocol.ELSEWHERE, kind)
+        place = place_of(state[protocol.CHAINS], agreed)
     _run(state, place[1])
 
 
@@ -109,120 +88,73 @@ def enter(table, agreed, chain):
 
 
 @njit
-def _operand(state, step, place):
-    if step[place] == ABSOLUTE:
-        return step[place + 1]
-    return state[ARGUMENTS + step[place] - FROM_SEND] + step[place + 1]
-
-
-@njit
 def _run(state, chain):
     """Take the steps of a chain."""
-    on_node = state[NODE]
-    count, nbytes, kernel, agreed = (
-        state[ARGUMENTS + 2],
-        state[ARGUMENTS + 3],
-        state[ARGUMENTS + 5],
-        state[ARGUMENTS + 6],
-    )
-    state[ROUND] += 1
-    state[PAST + (state[ROUND] & 1)] = agreed
+    count, kernel, agreed = state[protocol.ARGUMENTS + 2], state[protocol.ARGUMENTS + 5], state[protocol.ARGUMENTS + 6]
+    bases = words(state[protocol.SELF] + 8 * protocol.BASES)
+    state[protocol.ROUND] += 1
+    state[protocol.PAST + (state[protocol.ROUND] & 1)] = agreed
     while True:
-        step = words(chain)
-        chain += 8 * STEP
-        kind, number = step[0], step[7]
-        first, second, third = _operand(state, step, 1), _operand(state, step, 3), _operand(state, step, 5)
-        if kind == END:
-            return
-        if kind == EXPECT:
-            _start(state, first, NOTHING)
-        elif kind == TAKE:
-            _take(state, first, agreed)
-        elif kind == SEND:
-            _start(state, first, agreed)
-            words(words(first)[COUNTED])[0] += 1
-        elif kind == SENT:
-            _complete(state, first, LEAVING)
-        elif kind == COPY:
-            copy(first, second, number)
-        elif kind == COLLECT:
-            _collect(first, second, third, number, nbytes)
-        elif kind == DISTRIBUTE:
-            _distribute(first, second, third, number, nbytes)
-        elif kind == COMBINE:
-            call_kernel(kernel, first, second, third, number)
-        elif kind == NODE_BARRIER:
-            node.barrier(on_node, agreed)
-        elif kind == NODE_BCAST:
-            node.bcast(on_node, first, number, third, agreed)
-        elif kind == NODE_SCATTER:
-            node.scatter(on_node, first, second, nbytes, third, agreed)
-        elif kind == NODE_GATHER:
-            node.gather(on_node, first, second, nbytes, third, agreed)
+        step_at, step = chain, words(chain)
+        chain += 8 * copies.WIDTH
+        operation = step[copies.OPERATION]
+        source = bases[step[copies.SOURCE]] + step[copies.SOURCE_OFFSET]
+        target = bases[step[copies.TARGET]] + step[copies.TARGET_OFFSET]
+        first, second, third = step[copies.ARGUMENTS], step[copies.ARGUMENTS + 1], step[copies.ARGUMENTS + 2]
+        if operation < OTHERS:
+            call_kernel(state[protocol.COPIED], step_at, source, target, 0)
+        elif operation == START:
+            _start(state, source, agreed)
+        elif operation == AWAIT:
+            _await(state, source, agreed)
+        elif operation == COMBINE:
+            call_kernel(kernel, target, source, bases[first] + second, third)
+        elif operation == ON_NODE:
+            node.collective(state[protocol.NODE], first, source, target, count, second, third, kernel, agreed)
         else:
-            node.reduce(on_node, first, second, count, nbytes, third, kernel, agreed)
+            return
 
 
 @njit
-def _start(state, letter, header):
-    content = words(letter)
-    words(letter + HEADER)[0] = header
-    code = call_mpi(state[MPI_START], (content[REQUEST],))
+def _start(state, buffer, agreed):
+    """Begin to send the message of a buffer, or to expect one."""
+    content = words(buffer)
+    words(buffer + HEADER)[0] = agreed if content[SENT] else NOTHING
+    code = call_mpi(state[protocol.MPI_START], (content[REQUEST],))
     if code != 0:
-        ask(state, FAULT, code)
+        ask(state, protocol.FAULT, code)
     content[ACTIVE] = 1
+    if content[SENT]:
+        words(content[COUNTED])[0] += 1
 
 
 @njit
-def _take(state, letter, agreed):
-    """Wait for an expected letter, and see that it is of the same collective."""
-    _complete(state, letter, COMING)
-    content = words(letter)
-    words(content[COUNTED])[0] += 1
-    received = words(letter + HEADER)[0]
-    if received != agreed:
-        state[EXPECTED] = agreed
-        state[RECEIVED] = received
-        ask(state, DIFFERENT, content[OTHER])
-
-
-@njit
-def _complete(state, letter, reason):
-    """Wait until a letter is sent or has come."""
-    content = words(letter)
+def _await(state, buffer, agreed):
+    """Wait until a message is sent or has come, and see that one that has come is of the same collective."""
+    content = words(buffer)
     if not _tested(state, content):
-        clock = state[SCRATCH] + 2 * LINE
-        asked = clock_ns(clock)
+        clock = state[protocol.SCRATCH] + 2 * LINE
+        begin_wait(clock)
         while not _tested(state, content):
-            sched_yield()
-            if clock_ns(clock) - asked > INTERVAL_NS:
-                ask(state, reason, content[OTHER])
-                asked = clock_ns(clock)
+            if waited(clock):
+                ask(state, protocol.LEAVING if content[SENT] else protocol.COMING, content[OTHER])
     content[ACTIVE] = 0
+    if content[SENT]:
+        return
+    words(content[COUNTED])[0] += 1
+    received = words(buffer + HEADER)[0]
+    if received != agreed:
+        state[protocol.EXPECTED] = agreed
+        state[protocol.RECEIVED] = received
+        ask(state, protocol.DIFFERENT, content[OTHER])
 
 
 @njit
 def _tested(state, content):
-    flag = state[SCRATCH] + 3 * LINE  # and MPI's status behind it
-    code = call_mpi(state[MPI_TEST], (content[REQUEST], flag, flag + 16))
+    flag = state[protocol.SCRATCH] + 3 * LINE  # and MPI's status behind it
+    code = call_mpi(state[protocol.MPI_TEST], (content[REQUEST], flag, flag + 16))
     if code != 0:
         content[ACTIVE] = 0
-        ask(state, FAULT, code)  # raises, unless it is a longer message than expected: the header tells of that
+        ask(state, protocol.FAULT, code)  # raises, unless the message is longer than expected: the header tells of that
         return True
     return load_int(flag) != 0
-
-
-@njit
-def _collect(target, pieces, ranks_at, count, nbytes):
-    """Copy the pieces of some ranks, whose numbers stand at an address, one beside the other."""
-    ranks = words(ranks_at)
-    for place in range(count):
-        copy(target + place * nbytes, pieces + ranks[place] * nbytes, nbytes)
-
-
-@njit
-def _distribute(pieces, source, ranks_at, count, nbytes):
-    """Copy the other way: what stands one beside the other to the pieces of some ranks."""
-    ranks = words(ranks_at)
-    for place in range(count):
-        copy(pieces + ranks[place] * nbytes, source + place * nbytes, nbytes)

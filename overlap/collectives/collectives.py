@@ -11,40 +11,23 @@ from mpi4py import MPI
 from numba.core.errors import NumbaError
 
 from ..errors import InputError, repr_of
-from ..failures import Patience
+from ..failures import polls_of
 from ..freed import Freed
 from ..interrupts import held_signals
+from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..masks import mask_problem
-from . import buffers, protocol
-from .attention import Attention
+from . import buffers
 from .combine import SUM, Op
 from .long_messages import LongMessages
 from .nodes import Nodes, SeveralNodes
-from .post import Post
-from .window import SPINS, SPINS_SHARED, Window, cores_are_shared
+from .slow_path import SlowPath
+from .window import Window
 
 _SMALLEST = 1024  # bytes of a slot; each rank has a cache line of it at least
-OPERATIONS = (
-    (MPI.SUM, Op.SUM),
-    (MPI.PROD, Op.PROD),
-    (MPI.MIN, Op.MIN),
-    (MPI.MAX, Op.MAX),
-    (MPI.LAND, Op.LAND),
-    (MPI.LOR, Op.LOR),
-    (MPI.LXOR, Op.LXOR),
-    (MPI.BAND, Op.BAND),
-    (MPI.BOR, Op.BOR),
-    (MPI.BXOR, Op.BXOR),
-    (MPI.MAXLOC, Op.MAXLOC),
-    (MPI.MINLOC, Op.MINLOC),
-)
+OPERATIONS = tuple((getattr(MPI, op.name), op) for op in Op)
 _SEND, _RECEIVE = range(2)  # the places of two arrays
 _IN_PLACE = {buffers.Scatter: _RECEIVE}  # which of them `MPI.IN_PLACE` may stand for; of other collectives the first
-_ROOTS_OWN = {
-    buffers.Scatter: _SEND,
-    buffers.Gather: _RECEIVE,
-    buffers.Reduce: _RECEIVE,
-}  # which the root alone looks at
+_ROOTS_OWN = {buffers.Scatter: _SEND, buffers.Gather: _RECEIVE, buffers.Reduce: _RECEIVE}  # the root alone looks at it
 _WHOLE = (buffers.Reduce, buffers.Allreduce)  # of whose arrays one is as long as the other
 _UNKNOWN = NumbaError, NotImplementedError, OverflowError  # of types that numba cannot compile, and too large numbers
 _ABSENT = object()  # an argument that a collective does not have
@@ -103,8 +86,8 @@ class Collectives(Freed):
             with held_signals():
                 self._make(comm, max_nbytes, deadline_s)
         except BaseException as error:
-            if hasattr(self, "_attention"):  # a signal handler's, when the other ranks have made theirs
-                self._attention.left_by(error)
+            if hasattr(self, "_slow_path"):  # a signal handler's, when the other ranks have made theirs
+                self._slow_path.left_by(error)
             raise
 
     def _make(self, comm: MPI.Intracomm, max_nbytes: int, deadline_s: float | None) -> None:
@@ -114,24 +97,23 @@ class Collectives(Freed):
         node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
         members = Nodes(comm, node)
         self.nodes = len(members.ranks)
-        line = protocol.LINE
         self._window = window = Window(
             node,
-            -(-max(max_nbytes, _SMALLEST, node.size * line) // line) * line,
+            whole_lines(max(max_nbytes, _SMALLEST, node.size * LINE)),
             members.ranks[members.mine],
-            SPINS_SHARED if cores_are_shared(comm) else SPINS,
+            polls_of(comm),
         )
-        state, patience = window.state, Patience(deadline_s)
+        state = window.state
         self._carrier: LongMessages | SeveralNodes
         if self.nodes == 1:
-            self._carrier = LongMessages(node, window, patience)
+            self._carrier = LongMessages(node, window, deadline_s)
         else:
             node.Free()
             state = window.state_of_all(self.rank, self.size)
-            self._carrier = SeveralNodes(members, Post(comm, state), state, window.state)
-            self._on_node = Attention(window, window.state, patience, self._carrier, members.ranks[members.mine])
-        self._attention = Attention(window, state, patience, self._carrier, range(self.size))
-        self._address = state.ctypes.data
+            self._carrier = SeveralNodes(comm, members, state, window.state)
+            self._on_node = SlowPath(window, window.state, deadline_s, self._carrier, members.ranks[members.mine])
+        self._slow_path = SlowPath(window, state, deadline_s, self._carrier, range(self.size))
+        self._address = address_of(state)
         if self.size > 1:
             self._begun()
 
@@ -145,7 +127,7 @@ class Collectives(Freed):
         try:
             buffers.Barrier(self._address)
         except BaseException as error:
-            self._attention.left_by(error)
+            self._slow_path.left_by(error)
             raise
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
@@ -158,15 +140,11 @@ class Collectives(Freed):
         root : int
         """
         try:
-            try:
-                if type(buf) is np.ndarray and type(root) is int:
-                    return buffers.Bcast(self._address, buf, root)
-            except _UNKNOWN:
-                pass
-            self._again(buffers.Bcast, buf, root=root)
+            if type(buf) is np.ndarray and type(root) is int:
+                return buffers.Bcast(self._address, buf, root)
         except BaseException as error:
-            self._attention.left_by(error)
-            raise
+            self._caught(error)
+        self._again(buffers.Bcast, buf, root=root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copy piece i of the root's array to rank i.
@@ -180,15 +158,11 @@ class Collectives(Freed):
         root : int
         """
         try:
-            try:
-                if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(root) is int:
-                    return buffers.Scatter(self._address, sendbuf, recvbuf, root)
-            except _UNKNOWN:
-                pass
-            self._again(buffers.Scatter, sendbuf, recvbuf, root=root)
+            if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(root) is int:
+                return buffers.Scatter(self._address, sendbuf, recvbuf, root)
         except BaseException as error:
-            self._attention.left_by(error)
-            raise
+            self._caught(error)
+        self._again(buffers.Scatter, sendbuf, recvbuf, root=root)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copy the arrays of all ranks into the root's, in the order of ranks.
@@ -202,15 +176,11 @@ class Collectives(Freed):
         root : int
         """
         try:
-            try:
-                if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(root) is int:
-                    return buffers.Gather(self._address, sendbuf, recvbuf, root)
-            except _UNKNOWN:
-                pass
-            self._again(buffers.Gather, sendbuf, recvbuf, root=root)
+            if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(root) is int:
+                return buffers.Gather(self._address, sendbuf, recvbuf, root)
         except BaseException as error:
-            self._attention.left_by(error)
-            raise
+            self._caught(error)
+        self._again(buffers.Gather, sendbuf, recvbuf, root=root)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Copy the arrays of all ranks into every rank's, in the order of ranks.
@@ -223,15 +193,11 @@ class Collectives(Freed):
             With `size` times as many items.
         """
         try:
-            try:
-                if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray:
-                    return buffers.Allgather(self._address, sendbuf, recvbuf)
-            except _UNKNOWN:
-                pass
-            self._again(buffers.Allgather, sendbuf, recvbuf)
+            if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray:
+                return buffers.Allgather(self._address, sendbuf, recvbuf)
         except BaseException as error:
-            self._attention.left_by(error)
-            raise
+            self._caught(error)
+        self._again(buffers.Allgather, sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = SUM, root: int = 0) -> None:
         """Combine the arrays of all ranks, item by item, on the root.
@@ -246,20 +212,11 @@ class Collectives(Freed):
         root : int
         """
         try:
-            try:
-                if (
-                    type(sendbuf) is np.ndarray
-                    and type(recvbuf) is np.ndarray
-                    and type(op) is int
-                    and type(root) is int
-                ):
-                    return buffers.Reduce(self._address, sendbuf, recvbuf, op, root)
-            except _UNKNOWN:
-                pass
-            self._again(buffers.Reduce, sendbuf, recvbuf, op=op, root=root)
+            if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(op) is int and type(root) is int:
+                return buffers.Reduce(self._address, sendbuf, recvbuf, op, root)
         except BaseException as error:
-            self._attention.left_by(error)
-            raise
+            self._caught(error)
+        self._again(buffers.Reduce, sendbuf, recvbuf, op=op, root=root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op | int | MPI.Op = SUM) -> None:
         """Combine the arrays of all ranks, item by item, on all ranks.
@@ -271,15 +228,11 @@ class Collectives(Freed):
         op : Op, int or mpi4py.MPI.Op
         """
         try:
-            try:
-                if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(op) is int:
-                    return buffers.Allreduce(self._address, sendbuf, recvbuf, op)
-            except _UNKNOWN:
-                pass
-            self._again(buffers.Allreduce, sendbuf, recvbuf, op=op)
+            if type(sendbuf) is np.ndarray and type(recvbuf) is np.ndarray and type(op) is int:
+                return buffers.Allreduce(self._address, sendbuf, recvbuf, op)
         except BaseException as error:
-            self._attention.left_by(error)
-            raise
+            self._caught(error)
+        self._again(buffers.Allreduce, sendbuf, recvbuf, op=op)
 
     def allreduce(self, value: Any, op: Op | int | MPI.Op = SUM) -> Any:
         """Combine the numbers of all ranks.
@@ -295,20 +248,17 @@ class Collectives(Freed):
         Like `value`.
         """
         try:
-            try:
-                return buffers.allreduce(self._address, value, op if type(op) is int else self._number_of(op))
-            except _UNKNOWN as error:
-                if problem := mask_problem(value=value):
-                    self._attention.refuse(f"{problem} (rank {self.rank})")
-                self._refuse("an array, for which there is Allreduce" if isinstance(value, np.ndarray) else error)
+            return buffers.allreduce(self._address, value, op if type(op) is int else self._number_of(op))
         except BaseException as error:
-            self._attention.left_by(error)
-            raise
+            self._caught(error)
+            if problem := mask_problem(value=value):
+                self._slow_path.refuse(f"{problem} (rank {self.rank})")
+            self._refuse("an array, for which there is Allreduce" if isinstance(value, np.ndarray) else error)
 
     @property
     def broken(self) -> bool:
         """Whether an exception has left a collective here: then no other one can be made."""
-        return self._attention.broken
+        return self._slow_path.broken
 
     def free(self) -> None:
         """Free the window (collective). Later calls raise `ClosedError`.
@@ -333,41 +283,51 @@ class Collectives(Freed):
                 self._carrier.free()
 
     def _fail(self, error: BaseException) -> None:
-        self._attention.left_by(error)
+        self._slow_path.left_by(error)
 
     def _closed_by_fork(self) -> None:
         super()._closed_by_fork()
         if hasattr(self, "_window"):  # unless it is being made
             self._window.close(forked=True)
 
+    def _caught(self, error: BaseException) -> None:
+        """Tell the other ranks of what has left a call; unless it is that compiled code cannot take an argument."""
+        if not isinstance(error, _UNKNOWN):
+            self._slow_path.left_by(error)
+            raise error
+
     def _again(self, function: Any, *arrays: Any, op: Any = _ABSENT, root: Any = _ABSENT) -> None:
         """Call compiled code with arguments that it cannot take as they are."""
-        numbers = [] if op is _ABSENT else [self._number_of(op)]
-        here = True
-        if root is not _ABSENT:
-            numbers.append(self._root(root))
-            here = numbers[-1] == self.rank
-        in_place = _IN_PLACE.get(function, _SEND) if here and len(arrays) > 1 else None
-        plain = [
-            None
-            if (place == _ROOTS_OWN.get(function) and not here) or (place == in_place and array is MPI.IN_PLACE)
-            else self._array(array, whole=function in _WHOLE)
-            for place, array in enumerate(arrays)
-        ]
-        if in_place is not None and arrays[in_place] is MPI.IN_PLACE:
-            other = plain[1 - in_place]
-            plain[in_place] = other if function in _WHOLE else self._own_piece(other)
         try:
-            function(self._address, *plain, *numbers)
-        except (*_UNKNOWN, TypeError) as error:
-            self._refuse(error)
+            numbers = [] if op is _ABSENT else [self._number_of(op)]
+            here = True
+            if root is not _ABSENT:
+                numbers.append(self._root(root))
+                here = numbers[-1] == self.rank
+            in_place = _IN_PLACE.get(function, _SEND) if here and len(arrays) > 1 else None
+            plain = [
+                None
+                if (place == _ROOTS_OWN.get(function) and not here) or (place == in_place and array is MPI.IN_PLACE)
+                else self._array(array, whole=function in _WHOLE)
+                for place, array in enumerate(arrays)
+            ]
+            if in_place is not None and arrays[in_place] is MPI.IN_PLACE:
+                other = plain[1 - in_place]
+                plain[in_place] = other if function in _WHOLE else self._own_piece(other)
+            try:
+                function(self._address, *plain, *numbers)
+            except (*_UNKNOWN, TypeError) as error:
+                self._refuse(error)
+        except BaseException as error:
+            self._slow_path.left_by(error)
+            raise
 
     def _array(self, array: Any, whole: bool) -> np.ndarray | None:
         """Return an argument as a plain array of the same memory; `whole` is one of numbers that are combined."""
         if array is None and not whole:
             return None
         if problem := mask_problem(array=array):
-            self._attention.refuse(f"{problem} (rank {self.rank})")
+            self._slow_path.refuse(f"{problem} (rank {self.rank})")
         try:
             found = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
             if array is MPI.IN_PLACE or array is MPI.BOTTOM:  # buffers of no bytes
@@ -394,7 +354,7 @@ class Collectives(Freed):
         except Exception:  # a user's object can raise anything
             number = None
         if number is None or not 0 <= number < self.size:
-            self._attention.refuse(
+            self._slow_path.refuse(
                 f"expected a root from 0 to {self.size - 1}, received {repr_of(root)} (rank {self.rank})"
             )
         return number
@@ -411,7 +371,7 @@ class Collectives(Freed):
         if isinstance(what, BaseException):
             lines = str(what).strip().splitlines() or [type(what).__name__]
             what = next((line for line in lines if line.startswith(("non-precise", "- argument"))), lines[-1])
-        self._attention.refuse(f"expected arrays or numbers of a numeric type, received {what} (rank {self.rank})")
+        self._slow_path.refuse(f"expected arrays or numbers of a numeric type, received {what} (rank {self.rank})")
 
 
 def operation_number(op: Op | int | MPI.Op) -> int:

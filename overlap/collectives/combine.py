@@ -113,8 +113,19 @@ def operations_of(code: int) -> tuple[Op, ...]:
 def _functions_of(code: int) -> dict[int, Function]:
     dtype = DTYPES[code]
     if dtype.names:
-        return {MAXLOC: _maxloc(*dtype.names), MINLOC: _minloc(*dtype.names)}
+        return {MAXLOC: _extreme(operator.gt, *dtype.names), MINLOC: _extreme(operator.lt, *dtype.names)}
     return _OF_KIND[dtype.kind]
+
+
+def _extreme(better: Function, value: str, index: str) -> Function:
+    """Of two pairs the better one; of equal values that with the lower index."""
+
+    def run(a: Any, b: Any) -> Any:
+        if better(b[value], a[value]) or (b[value] == a[value] and b[index] < a[index]):
+            return b
+        return a
+
+    return run
 
 
 @intrinsic(prefer_literal=True)
@@ -170,21 +181,3 @@ def prepare(code: int, op: int) -> None:
         _kernel.compile(kinds)
         result = _kernel.overloads[kinds]
         KERNELS[number] = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
-
-
-def _maxloc(value: str, index: str) -> Function:
-    def run(a: Any, b: Any) -> Any:
-        if b[value] > a[value] or (b[value] == a[value] and b[index] < a[index]):
-            return b
-        return a
-
-    return run
-
-
-def _minloc(value: str, index: str) -> Function:
-    def run(a: Any, b: Any) -> Any:
-        if b[value] < a[value] or (b[value] == a[value] and b[index] < a[index]):
-            return b
-        return a
-
-    return run

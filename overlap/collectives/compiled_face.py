@@ -6,7 +6,8 @@ object, which the caller of the compiled code holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import wraps
 from typing import Any
 
 from llvmlite import ir
@@ -73,68 +74,27 @@ def _address(typingctx: Context, instance: CollectivesType) -> Compilation:
     return types.int64(instance), codegen
 
 
-# numba compares the signature of each method with that of what it compiles.
+_METHODS: dict[str, Any] = {
+    "Barrier": lambda self: buffers.Barrier(_address(self)),
+    "Bcast": lambda self, buf, root=0: buffers.Bcast(_address(self), buf, root),
+    "Scatter": lambda self, sendbuf, recvbuf, root=0: buffers.Scatter(_address(self), sendbuf, recvbuf, root),
+    "Gather": lambda self, sendbuf, recvbuf, root=0: buffers.Gather(_address(self), sendbuf, recvbuf, root),
+    "Allgather": lambda self, sendbuf, recvbuf: buffers.Allgather(_address(self), sendbuf, recvbuf),
+    "Reduce": lambda self, sendbuf, recvbuf, op=SUM, root=0: buffers.Reduce(
+        _address(self), sendbuf, recvbuf, int(op), root
+    ),
+    "Allreduce": lambda self, sendbuf, recvbuf, op=SUM: buffers.Allreduce(_address(self), sendbuf, recvbuf, int(op)),
+    "allreduce": lambda self, value, op=SUM: buffers.allreduce(_address(self), value, int(op)),
+}
 
 
-@overload_method(CollectivesType, "Barrier")
-def _barrier(self: Any) -> Callable[..., None]:
-    def run(self: Any) -> None:
-        buffers.Barrier(_address(self))
-
-    return run
-
-
-@overload_method(CollectivesType, "Bcast")
-def _bcast(self: Any, buf: Any, root: Any = 0) -> Callable[..., None]:
-    def run(self: Any, buf: Any, root: Any = 0) -> None:
-        buffers.Bcast(_address(self), buf, root)
-
-    return run
+def _tell_numba(name: str, method: Any) -> None:
+    # Which compares the signature of the method with that of what it compiles.
+    @overload_method(CollectivesType, name)
+    @wraps(method)  # for its arguments
+    def for_types(*types: Any, **named_types: Any) -> Any:
+        return method
 
 
-@overload_method(CollectivesType, "Scatter")
-def _scatter(self: Any, sendbuf: Any, recvbuf: Any, root: Any = 0) -> Callable[..., None]:
-    def run(self: Any, sendbuf: Any, recvbuf: Any, root: Any = 0) -> None:
-        buffers.Scatter(_address(self), sendbuf, recvbuf, root)
-
-    return run
-
-
-@overload_method(CollectivesType, "Gather")
-def _gather(self: Any, sendbuf: Any, recvbuf: Any, root: Any = 0) -> Callable[..., None]:
-    def run(self: Any, sendbuf: Any, recvbuf: Any, root: Any = 0) -> None:
-        buffers.Gather(_address(self), sendbuf, recvbuf, root)
-
-    return run
-
-
-@overload_method(CollectivesType, "Allgather")
-def _allgather(self: Any, sendbuf: Any, recvbuf: Any) -> Callable[..., None]:
-    def run(self: Any, sendbuf: Any, recvbuf: Any) -> None:
-        buffers.Allgather(_address(self), sendbuf, recvbuf)
-
-    return run
-
-
-@overload_method(CollectivesType, "Reduce")
-def _reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Any = SUM, root: Any = 0) -> Callable[..., None]:
-    def run(self: Any, sendbuf: Any, recvbuf: Any, op: Any = SUM, root: Any = 0) -> None:
-        buffers.Reduce(_address(self), sendbuf, recvbuf, int(op), root)
-
-    return run
-
-
-@overload_method(CollectivesType, "Allreduce")
-def _allreduce_arrays(self: Any, sendbuf: Any, recvbuf: Any, op: Any = SUM) -> Callable[..., None]:
-    def run(self: Any, sendbuf: Any, recvbuf: Any, op: Any = SUM) -> None:
-        buffers.Allreduce(_address(self), sendbuf, recvbuf, int(op))
-
-    return run
-
-
-@overload_method(CollectivesType, "allreduce")
-def _allreduce(self: Any, value: Any, op: Any = SUM) -> Callable[..., Any]:
-    def run(self: Any, value: Any, op: Any = SUM) -> Any:
-        return buffers.allreduce(_address(self), value, int(op))
-
-    return run
+for _name, _method in _METHODS.items():
+    _tell_numba(_name, _method)

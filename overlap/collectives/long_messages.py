@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import platform
-import time
 from contextlib import suppress
 from time import perf_counter
 
@@ -24,9 +23,11 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import files
-from ..failures import Failure, Patience
-from . import node
-from .protocol import ALLGATHER, BCAST, CAPACITY, GATHER, LIMITS, NAMES, SCATTER, signature
+from ..failures import BoundedWait, wait_until
+from ..lowlevel.memory import address_of
+from . import node, protocol
+from .protocol import ALLGATHER, BARRIER, BCAST, CAPACITY, EVERYBODY, GATHER, LIMITS, NAMES, SCATTER, signature
+from .slow_path import Carrier
 from .window import NO_LIMIT, Window, memory
 
 FROM_NBYTES = 2**15
@@ -34,12 +35,11 @@ SIZES = tuple(2**power for power in range(16, 23))  # measured ones; a message c
 KINDS = (BCAST, SCATTER, GATHER, ALLGATHER)
 _ROUNDS, _ROUND_S = 5, 0.001
 _SLOW_S = 0.02  # where a call takes so long, one is enough
-_LOOK_S = 0.005  # between two looks for failures
 _CLEARLY = 0.95  # MPI's time over the window's, for MPI to be called
 
 
-class LongMessages:
-    """What takes messages above a limit: a `Carrier`.
+class LongMessages(Carrier):
+    """What takes messages above a limit.
 
     Parameters
     ----------
@@ -47,80 +47,66 @@ class LongMessages:
         The ranks of the node; freed with this.
     window : Window
         The limits of this rank's state are set here.
-    patience : Patience
+    deadline_s : float or None
     """
 
-    def __init__(self, comm: MPI.Intracomm, window: Window, patience: Patience) -> None:
-        self._comm, self._window, self._patience = comm, window, patience
+    def __init__(self, comm: MPI.Intracomm, window: Window, deadline_s: float | None) -> None:
+        self._comm, self._window, self._bounded = comm, window, BoundedWait(deadline_s)
         self._state = state = window.state
-        self._address = state.ctypes.data
+        self._address = address_of(state)
         self.by_mpi: dict[int, tuple[bool, ...]] = {}  # for each kind that is known and each size
         for kind in KINDS if comm.size > 1 else ():
             state[LIMITS + kind] = FROM_NBYTES
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Do a collective with the arguments that `chains.elsewhere` names."""
+        """Do a collective."""
         send, target, _, nbytes, root, _, agreed = arguments
         if kind not in self.by_mpi:
-            node.barrier(self._address, agreed)
+            self._barrier(agreed)
             self._learn(kind)
         place = min(int(np.searchsorted(SIZES, nbytes)), len(SIZES) - 1)
         (self._by_mpi if self.by_mpi[kind][place] else self._by_window)(kind, send, target, nbytes, root, agreed)
-
-    def look(self) -> None:
-        """Nobody is elsewhere."""
-
-    def never(self, rank: int, coming: bool) -> None:
-        """Nobody is elsewhere."""
-
-    def tell(self, failure: Failure) -> None:
-        """Nobody is elsewhere."""
 
     def free(self) -> None:
         """Free the communicator (collective)."""
         self._comm.Free()
 
+    def _barrier(self, agreed):
+        node.collective(self._address, BARRIER, 0, 0, 0, 0, EVERYBODY, 0, agreed)
+
     def _by_window(self, kind, send, target, nbytes, root, agreed):
-        if kind == BCAST:
-            node.bcast(self._address, send, nbytes, root, agreed)
-        elif kind == ALLGATHER:
-            node.allgather(self._address, send, target, nbytes, agreed)
-        else:
-            (node.scatter if kind == SCATTER else node.gather)(self._address, send, target, nbytes, root, agreed)
+        node.collective(
+            self._address, kind, send, target, 0, nbytes, EVERYBODY if kind == ALLGATHER else root, 0, agreed
+        )
 
     def _by_mpi(self, kind, send, target, nbytes, root, agreed):
-        node.barrier(self._address, agreed)
-        comm, everybodys = self._comm, nbytes * self._comm.size
-        first = memory(send, everybodys if kind == SCATTER else nbytes) if send else None
-        second = memory(target, nbytes if kind in (BCAST, SCATTER) else everybodys) if target else None
-        own = send == target + comm.rank * nbytes  # an own piece that is in its place already
+        self._barrier(agreed)
+        comm = self._comm
+        mine, whole = comm.rank * nbytes, comm.size * nbytes
         if kind == BCAST:
-            request = comm.Ibcast(first, root)
-        elif kind == ALLGATHER:
-            request = comm.Iallgather(MPI.IN_PLACE if own else first, second)
-        elif kind == GATHER:
-            request = comm.Igather(
-                MPI.IN_PLACE if own and comm.rank == root else first, second if comm.rank == root else None, root
-            )
+            request = comm.Ibcast(_memory(send, nbytes), root)
+        elif kind == SCATTER:
+            piece = MPI.IN_PLACE if target == send + mine else _memory(target, nbytes)
+            request = comm.Iscatter(_memory(send, whole), piece, root)
         else:
-            own = comm.rank == root and target == send + root * nbytes
-            request = comm.Iscatter(first if comm.rank == root else None, MPI.IN_PLACE if own else second, root)
+            piece = MPI.IN_PLACE if send == target + mine else _memory(send, nbytes)
+            everybodys = _memory(target, whole)
+            request = comm.Iallgather(piece, everybodys) if kind == ALLGATHER else comm.Igather(piece, everybodys, root)
         self._complete(request)
 
     def _complete(self, request: MPI.Request) -> None:
         """Wait for MPI. That is a round: so a rank that has failed in it is told from one that has failed after it."""
-        number = node.begin_by_mpi(self._address)
-        since = looked = time.monotonic()
-        while not request.Test():
-            os.sched_yield()
-            now = time.monotonic()
-            if now - looked > _LOOK_S:
-                looked = now
-                for rank in range(self._comm.size):
-                    if node.never_by_mpi(self._address, rank, number):
-                        self._window.follow(rank)
-                self._patience.limit(now - since, "a collective", lambda: "another rank of the node")
-        node.finish_by_mpi(self._address, number)
+        number = protocol.begin(self._state, protocol.NOTHING)
+
+        def look() -> None:
+            for rank in range(self._comm.size):
+                done = protocol.segment(self._state, rank) + protocol.DONE
+                if protocol.never(self._state, rank, done, number):
+                    self._window.follow(rank)
+            self._bounded.check(number, "a collective", lambda: "another rank of the node")
+
+        wait_until(request.Test, look)
+        protocol.finish(self._state, number, False)
 
     def _learn(self, kind):
         """Find out which way is faster for this kind (collective)."""
@@ -148,13 +134,13 @@ class LongMessages:
         comm = self._comm
         # No zeros, for which the system has one page until something is written there.
         arrays = np.ones((2, nbytes * (1 if kind == BCAST else comm.size)), np.uint8)
-        send, target = (array.ctypes.data for array in arrays)
+        send, target = map(address_of, arrays)
         if kind == BCAST:
             target = send
         agreed = signature(kind, 0, 0, 0, nbytes)
 
         def seconds(way, calls):
-            node.barrier(self._address, agreed)
+            self._barrier(agreed)
             started = perf_counter()
             for number in range(calls):
                 way(kind, send, target, nbytes, number % comm.size, agreed)
@@ -189,6 +175,11 @@ class LongMessages:
             _CLEARLY,
         )
         return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.collectives.json"
+
+
+def _memory(address, nbytes):
+    """Bytes at an address; None where there is none, as on ranks that are not the root."""
+    return memory(address, nbytes) if address else None
 
 
 def _read(path):

@@ -1,7 +1,7 @@
 """The seven collectives among ranks of one node, by rounds of `protocol`; compiled code.
 
-Every function takes the address of the rank's state, addresses of the caller's memory, and what ranks must
-agree on (`signature`). Messages longer than a slot take a round for each piece.
+`collective` takes the address of the rank's state, addresses of the caller's memory, and what ranks must agree on
+(`signature`). Messages longer than a slot take a round for each piece.
 
 Up to `FLAT` ranks everything goes in one step: who has something publishes it, and all who need it read it
 there. That is the least traffic, and with fewer cores than ranks the fewest waits. With more ranks scalars
@@ -16,208 +16,151 @@ lower ranks first, on all ranks alike.
 from __future__ import annotations
 
 from ..compiled import njit
-from ..lowlevel.memory import call_kernel, copy, words
+from ..lowlevel.memory import LINE, call_kernel, copy, copy_item, words
 from .protocol import (
+    ALLGATHER,
+    BARRIER,
+    BCAST,
     CAPACITY,
-    DONE,
     EVERYBODY,
     FLAT,
+    GATHER,
     INLINE,
-    LINE,
-    NOTHING,
     RANK,
+    SCATTER,
     SIZE,
     await_slot,
     begin,
     claim,
     finish,
-    finish_everywhere,
-    never,
     payload,
     publish,
     receive,
-    segment,
     step_slot,
 )
 
 
 @njit
-def barrier(address, agreed):
-    """All ranks have come here."""
+def collective(address, kind, send, target, count, nbytes, root, kernel, agreed):
+    """Do a collective, whose root is `EVERYBODY` where all ranks get the result.
+
+    A rank's piece, or what is combined, has `nbytes`, and `count` items of a reduction.
+    """
     state = words(address)
+    limit, itemsize = state[CAPACITY], 1
+    if kind == SCATTER:
+        limit = limit // state[SIZE] // LINE * LINE
+    elif count > 0 and nbytes > limit:
+        itemsize = max(nbytes // count, 1)
+        limit = limit // itemsize * itemsize
+    begun = 0
+    while True:
+        part = min(nbytes - begun, limit)
+        number = begin(state, agreed)
+        here, there = send + begun, target + begun
+        if kind == BARRIER:
+            _barrier(state, number, agreed)
+        elif kind == BCAST:
+            _bcast(state, number, here, part, root, agreed)
+        elif kind == SCATTER:
+            _scatter(state, number, here, there, part, nbytes, root, agreed)
+        elif kind in (GATHER, ALLGATHER):
+            _gather(state, number, here, there, part, nbytes, root, agreed)
+        else:
+            items = count if part == nbytes else part // itemsize
+            _reduce(state, number, here, there, items, part, root, kernel, agreed)
+        finish(state, number, root == EVERYBODY)
+        begun += part
+        if begun >= nbytes:
+            return
+
+
+@njit
+def _barrier(state, number, agreed):
+    """All ranks have come here."""
     rank, size = state[RANK], state[SIZE]
-    number = begin(state, agreed)
     mine = claim(state, number, EVERYBODY)
     if size <= state[FLAT]:
         publish(mine, number, agreed)
         for other in range(size):
             if other != rank:
                 receive(state, other, number, agreed)
-    else:
-        step, distance = 0, 1
-        while distance < size:
-            publish(step_slot(state, rank, number, step), number, agreed)
-            other = (rank + size - distance) % size
-            await_slot(state, other, step_slot(state, other, number, step), number, agreed)
-            step, distance = step + 1, 2 * distance
-    finish_everywhere(state, number)
+        return
+    step, distance = 0, 1
+    while distance < size:
+        publish(step_slot(state, rank, number, step), number, agreed)
+        other = (rank + size - distance) % size
+        await_slot(state, other, step_slot(state, other, number, step), number, agreed)
+        step, distance = step + 1, 2 * distance
 
 
 @njit
-def bcast(address, buffer, nbytes, root, agreed):
-    """Return the root's bytes, on all ranks."""
-    state = words(address)
-    rank, size = state[RANK], state[SIZE]
-    place = (rank + size - root) % size
-    begun = 0
-    while True:
-        part = min(nbytes - begun, state[CAPACITY])
-        number = begin(state, agreed)
-        here = buffer + begun
-        # In the tree a rank hears from the place without its lowest bit, and is heard by those with a bit below it.
-        lowest = place & -place if place else size
-        if place:
-            parent = root if size <= state[FLAT] else (place - lowest + root) % size
-            copy(here, payload(receive(state, parent, number, agreed), part), part)
-        if place == 0 or (size > state[FLAT] and lowest > 1 and place + 1 < size):
-            mine = claim(state, number, EVERYBODY)
-            copy(payload(mine, part), here, part)
-            publish(mine, number, agreed)
-        finish(state, number)
-        begun += part
-        if begun >= nbytes:
-            break
-
-
-@njit
-def scatter(address, send, receive_at, nbytes, root, agreed):
-    """Piece i, `nbytes` long, of the root's on rank i."""
-    state = words(address)
-    rank, size = state[RANK], state[SIZE]
-    limit = state[CAPACITY] // size // LINE * LINE
-    begun = 0
-    while True:
-        part = min(nbytes - begun, limit)
-        number = begin(state, agreed)
-        if rank == root:
-            mine = claim(state, number, EVERYBODY)
-            pieces = payload(mine, size * part)
-            for other in range(size):
-                if other != rank:
-                    copy(pieces + other * part, send + other * nbytes + begun, part)
-            publish(mine, number, agreed)
-            if receive_at != send + rank * nbytes:
-                copy(receive_at + begun, send + rank * nbytes + begun, part)
-        else:
-            pieces = payload(receive(state, root, number, agreed), size * part)
-            copy(receive_at + begun, pieces + rank * part, part)
-        finish(state, number)
-        begun += part
-        if begun >= nbytes:
-            break
-
-
-@njit
-def gather(address, send, receive_at, nbytes, root, agreed):
-    """Every rank's piece on the root, in the order of ranks."""
-    state = words(address)
-    rank, size = state[RANK], state[SIZE]
-    begun = 0
-    while True:
-        part = min(nbytes - begun, state[CAPACITY])
-        number = begin(state, agreed)
-        if rank == root:
-            if send != receive_at + rank * nbytes:
-                copy(receive_at + rank * nbytes + begun, send + begun, part)
-            for other in range(size):
-                if other != rank:
-                    piece = payload(receive(state, other, number, agreed), part)
-                    copy(receive_at + other * nbytes + begun, piece, part)
-        else:
-            mine = claim(state, number, root)
-            copy(payload(mine, part), send + begun, part)
-            publish(mine, number, agreed)
-        finish(state, number)
-        begun += part
-        if begun >= nbytes:
-            break
-
-
-@njit
-def allgather(address, send, receive_at, nbytes, agreed):
-    """Every rank's piece on all ranks, in the order of ranks."""
-    state = words(address)
-    rank, size = state[RANK], state[SIZE]
-    begun = 0
-    while True:
-        part = min(nbytes - begun, state[CAPACITY])
-        number = begin(state, agreed)
+def _bcast(state, number, buffer, part, root, agreed):
+    """Give all ranks the root's bytes."""
+    size = state[SIZE]
+    place = (state[RANK] + size - root) % size
+    # In the tree a rank hears from the place without its lowest bit, and is heard by those with a bit below it.
+    lowest = place & -place if place else size
+    if place:
+        parent = root if size <= state[FLAT] else (place - lowest + root) % size
+        copy(buffer, payload(receive(state, parent, number, agreed), part), part)
+    if place == 0 or (size > state[FLAT] and lowest > 1 and place + 1 < size):
         mine = claim(state, number, EVERYBODY)
-        copy(payload(mine, part), send + begun, part)
+        copy(payload(mine, part), buffer, part)
         publish(mine, number, agreed)
-        if send != receive_at + rank * nbytes:
-            copy(receive_at + rank * nbytes + begun, send + begun, part)
-        for other in range(size):
+
+
+@njit
+def _scatter(state, number, send, target, part, nbytes, root, agreed):
+    """Give rank i a part of piece i, `nbytes` long, of the root's."""
+    rank, size = state[RANK], state[SIZE]
+    if rank != root:
+        pieces = payload(receive(state, root, number, agreed), size * part)
+        copy(target, pieces + rank * part, part)
+        return
+    mine = claim(state, number, EVERYBODY)
+    pieces = payload(mine, size * part)
+    for other in range(size):
+        if other != rank:
+            copy(pieces + other * part, send + other * nbytes, part)
+    publish(mine, number, agreed)
+    if target != send + rank * nbytes:
+        copy(target, send + rank * nbytes, part)
+
+
+@njit
+def _gather(state, number, send, target, part, nbytes, root, agreed):
+    """Give the root, or everybody, a part of every rank's piece, in the order of ranks."""
+    rank = state[RANK]
+    if rank != root:
+        mine = claim(state, number, root)
+        copy(payload(mine, part), send, part)
+        publish(mine, number, agreed)
+    if rank == root or root == EVERYBODY:
+        if send != target + rank * nbytes:
+            copy(target + rank * nbytes, send, part)
+        for other in range(state[SIZE]):
             if other != rank:
-                piece = payload(receive(state, other, number, agreed), part)
-                copy(receive_at + other * nbytes + begun, piece, part)
-        finish_everywhere(state, number)
-        begun += part
-        if begun >= nbytes:
-            break
+                copy(target + other * nbytes, payload(receive(state, other, number, agreed), part), part)
 
 
 @njit
-def reduce(address, send, receive_at, count, nbytes, root, kernel, agreed):
-    """All ranks' items combined, on the root; `count` items are `nbytes` long."""
-    state = words(address)
-    rank, itemsize = state[RANK], nbytes // max(count, 1)
-    limit = state[CAPACITY] // max(itemsize, 1)
-    begun = 0
-    while True:
-        items = min(count - begun, limit)
-        part = items * itemsize
-        number = begin(state, agreed)
-        own = send + begun * itemsize
-        if rank != root or send == receive_at:
-            mine = claim(state, number, root)
-            copy(payload(mine, part), own, part)
+def _reduce(state, number, send, target, items, part, root, kernel, agreed):
+    """Give the root, or everybody, all ranks' items combined; they have `part` bytes."""
+    if root == EVERYBODY and state[SIZE] > state[FLAT] and part <= INLINE:
+        claim(state, number, EVERYBODY)
+        _double(state, number, send, target, items, part, kernel, agreed)
+        return
+    rank, own = state[RANK], send
+    if rank != root or send == target:
+        mine = claim(state, number, root)
+        copy_item(payload(mine, part), send, part)
+        if send == target:
             own = payload(mine, part)
-        if rank == root:
-            _combine(state, number, own, receive_at + begun * itemsize, items, part, kernel, agreed)
-        else:
+        if rank != root:
             publish(mine, number, agreed)
-        finish(state, number)
-        begun += items
-        if begun >= count:
-            break
-
-
-@njit
-def allreduce(address, send, receive_at, count, nbytes, kernel, agreed):
-    """All ranks' items combined, on all ranks; `count` items are `nbytes` long."""
-    state = words(address)
-    itemsize = nbytes // max(count, 1)
-    limit = state[CAPACITY] // max(itemsize, 1)
-    begun = 0
-    while True:
-        items = min(count - begun, limit)
-        part = items * itemsize
-        number = begin(state, agreed)
-        mine = claim(state, number, EVERYBODY)
-        if state[SIZE] > state[FLAT] and part <= INLINE:
-            _double(state, number, send + begun * itemsize, receive_at + begun * itemsize, items, part, kernel, agreed)
-        else:
-            own = send + begun * itemsize
-            copy(payload(mine, part), own, part)
-            publish(mine, number, agreed)
-            if send == receive_at:
-                own = payload(mine, part)
-            _combine(state, number, own, receive_at + begun * itemsize, items, part, kernel, agreed)
-        finish_everywhere(state, number)
-        begun += items
-        if begun >= count:
-            break
+    if rank == root or root == EVERYBODY:
+        _combine(state, number, own, target, items, part, kernel, agreed)
 
 
 @njit
@@ -282,22 +225,3 @@ def _got(state, number, step, rank, agreed):
     theirs = step_slot(state, rank, number, step)
     await_slot(state, rank, theirs, number, agreed)
     return payload(theirs, INLINE)
-
-
-@njit
-def begin_by_mpi(address):
-    """Begin a round in which MPI moves the data; returns its number."""
-    return begin(words(address), NOTHING)
-
-
-@njit
-def finish_by_mpi(address, number):
-    """End such a round on this rank."""
-    finish(words(address), number)
-
-
-@njit
-def never_by_mpi(address, rank, number):
-    """Whether a rank has failed before it came to the end of such a round."""
-    state = words(address)
-    return never(state, rank, segment(state, rank) + DONE, number)

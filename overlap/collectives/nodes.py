@@ -15,24 +15,24 @@ What follows from this for one rank is written down here as a chain of steps, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
 
-from ..failures import Failure
-from ..lowlevel.mpi import mpi_function
+from ..lowlevel import copies
+from ..lowlevel.copies import COPY_ITEMS, copy_run, instruction
+from ..lowlevel.memory import address_of, line_zeros
 from . import chains
-from .chains import ABSOLUTE, DATA, FROM_SEND, FROM_TARGET
-from .post import Letter, Post
-from .protocol import CHAINS, LINE, MPI_START, MPI_TEST, NAMES, NODE, NOTHING
+from .chains import DATA, NOWHERE, SEND, TARGET
+from .protocol import BARRIER, BCAST, CHAINS, COPIED, EVERYBODY, GATHER, NAMES, NODE, NOTHING, REDUCE, SCATTER
+from .transport import InterNodeTransport, MessageBuffer
 
 LONG_NBYTES = 2**15  # of an allreduce that is cut
 _KEPT, _KEPT_NBYTES = chains.PLACES // 2, 2**24  # more chains, and more memory of theirs, are not kept
 
-Operand = tuple[int, int]  # see `chains`
-NOWHERE, SEND, TARGET = (ABSOLUTE, 0), (FROM_SEND, 0), (FROM_TARGET, 0)
+Operand = tuple[int, int]  # a base and an offset, see `chains`
 
 
 class Nodes:
@@ -75,7 +75,7 @@ class Chain:
 
     Parameters
     ----------
-    post : Post
+    transport : InterNodeTransport
 
     Attributes
     ----------
@@ -83,74 +83,77 @@ class Chain:
         How much memory that is.
     """
 
-    def __init__(self, post: Post) -> None:
-        self._post = post
-        self._begin: list[tuple[int, ...]] = []  # what is expected is expected from the begin
-        self._steps: list[tuple[int, ...]] = []
-        self._end: list[tuple[int, ...]] = []
+    def __init__(self, transport: InterNodeTransport) -> None:
+        self._transport = transport
+        self._begin: list[list[int]] = []  # what is expected is expected from the begin
+        self._steps: list[list[int]] = []
+        self._end: list[list[int]] = []
         self._rooms: list[np.ndarray] = []
         self.nbytes = 0
 
-    def add(
-        self, kind: int, first: Operand = NOWHERE, second: Operand = NOWHERE, third: Operand = NOWHERE, number: int = 0
-    ) -> None:
-        """Add a step."""
-        self._steps.append((kind, *first, *second, *third, number))
+    def copy(self, target: Operand, source: Operand, nbytes: int) -> None:
+        """Copy a run of bytes."""
+        self._steps.append(copy_run(source, target, nbytes))
 
-    def room(self, nbytes: int) -> Operand:
-        """Memory for so many bytes."""
-        room = np.empty(nbytes + LINE, np.uint8)
-        self._rooms.append(room)
-        self.nbytes += nbytes
-        return at(room.ctypes.data + -room.ctypes.data % LINE)
+    def collect(self, target: Operand, pieces: Operand, ranks: np.ndarray, nbytes: int) -> None:
+        """Copy the pieces of some ranks one beside the other."""
+        self._steps.append(instruction(COPY_ITEMS, pieces, target, len(ranks), nbytes, address_of(ranks), 0))
 
-    def letter(self, rank: int, nbytes: int) -> Letter:
-        """Return a letter to a rank of another node; `send` it."""
-        letter = self._post.letter(rank, nbytes)
-        self.nbytes += letter.nbytes
-        return letter
-
-    def send(self, letter: Letter) -> None:
-        """Begin to send it; the chain ends when it is sent."""
-        self.add(chains.SEND, at(letter.address))
-        self._end.append((chains.SENT, *at(letter.address), *NOWHERE, *NOWHERE, 0))
-
-    def expect(self, rank: int, nbytes: int) -> Letter:
-        """Return a letter from a rank of another node, in the order in which that rank sends them; `take` it."""
-        letter = self._post.expected(rank, nbytes)
-        self.nbytes += letter.nbytes
-        self._begin.append((chains.EXPECT, *at(letter.address), *NOWHERE, *NOWHERE, 0))
-        return letter
-
-    def take(self, letter: Letter) -> Operand:
-        """Wait for it; its data."""
-        self.add(chains.TAKE, at(letter.address))
-        return data(letter)
+    def distribute(self, pieces: Operand, source: Operand, ranks: np.ndarray, nbytes: int) -> None:
+        """Copy the other way: what stands one beside the other to the pieces of some ranks."""
+        self._steps.append(instruction(COPY_ITEMS, source, pieces, len(ranks), nbytes, 0, address_of(ranks)))
 
     def combine(self, parts: list[Operand], target: Operand, count: int) -> None:
         """Combine arrays of so many items one after the other."""
         first = parts[0]
         for other in parts[1:]:
-            self.add(chains.COMBINE, target, first, other, count)
+            self._steps.append(instruction(chains.COMBINE, first, target, *other, count))
             first = target
+
+    def on_node(self, kind: int, source: Operand, target: Operand, nbytes: int, root: int) -> None:
+        """Do a collective of the node."""
+        self._steps.append(instruction(chains.ON_NODE, source, target, kind, nbytes, root))
+
+    def room(self, nbytes: int) -> Operand:
+        """Memory for so many bytes."""
+        self._rooms.append(line_zeros(nbytes))
+        self.nbytes += nbytes
+        return 0, address_of(self._rooms[-1])
+
+    def buffer(self, rank: int, nbytes: int) -> MessageBuffer:
+        """Make a buffer for a message to a rank of another node; `send` it."""
+        buffer = self._transport.buffer(rank, nbytes, sent=True)
+        self.nbytes += buffer.nbytes
+        return buffer
+
+    def send(self, buffer: MessageBuffer) -> None:
+        """Begin to send it; the chain ends when it is sent."""
+        self._steps.append(instruction(chains.START, (0, buffer.address), NOWHERE))
+        self._end.append(instruction(chains.AWAIT, (0, buffer.address), NOWHERE))
+
+    def expect(self, rank: int, nbytes: int) -> MessageBuffer:
+        """Expect a message from a rank of another node, in the order in which that rank sends them; `take` it."""
+        buffer = self._transport.buffer(rank, nbytes, sent=False)
+        self.nbytes += buffer.nbytes
+        self._begin.append(instruction(chains.START, (0, buffer.address), NOWHERE))
+        return buffer
+
+    def take(self, buffer: MessageBuffer) -> Operand:
+        """Wait for it; its data."""
+        self._steps.append(instruction(chains.AWAIT, (0, buffer.address), NOWHERE))
+        return data(buffer)
 
     def written(self) -> int:
         """Address of the steps, which are complete."""
-        self.add(chains.END)
-        end = self._steps.pop()
+        end = instruction(chains.END, NOWHERE, NOWHERE)
         steps = np.array([*self._begin, *self._steps, *self._end, end], np.int64)
         self._rooms.append(steps)
-        return steps.ctypes.data
+        return address_of(steps)
 
 
-def at(address: int) -> Operand:
-    """Take an address as an operand."""
-    return ABSOLUTE, address
-
-
-def data(letter: Letter) -> Operand:
-    """Take a letter's data as an operand."""
-    return at(letter.address + DATA)
+def data(buffer: MessageBuffer) -> Operand:
+    """Take a message's data as an operand."""
+    return 0, buffer.address + DATA
 
 
 def beyond(operand: Operand, nbytes: int) -> Operand:
@@ -158,167 +161,104 @@ def beyond(operand: Operand, nbytes: int) -> Operand:
     return operand[0], operand[1] + nbytes
 
 
-class SeveralNodes:
-    """Collectives between several nodes: a `Carrier`.
+class SeveralNodes(InterNodeTransport):
+    """Collectives between several nodes.
 
-    Data go from a window into a letter, and from a letter into a window or the caller's memory, without a copy between.
+    Data go from a window into a message buffer, and from one into a window or the caller's memory, without a copy
+    between.
 
     Parameters
     ----------
+    comm : mpi4py.MPI.Intracomm
     nodes : Nodes
-    post : Post
     state, on_node : ndarray of int64
         This rank's state among all ranks, and that of its node's window.
     """
 
-    def __init__(self, nodes: Nodes, post: Post, state: np.ndarray, on_node: np.ndarray) -> None:
-        self.post = post
+    def __init__(self, comm: MPI.Intracomm, nodes: Nodes, state: np.ndarray, on_node: np.ndarray) -> None:
+        self._nodes, self._heads = nodes, nodes.heads
         self._count, self._mine, self._place = len(nodes.ranks), nodes.mine, nodes.place
-        self._size = sum(map(len, nodes.ranks))
+        super().__init__(comm, state, [rank for number in self._others() for rank in nodes.ranks[number]])
         self._sizes = [len(ranks) for ranks in nodes.ranks]
-        self._heads = list(nodes.heads)
-        self._head = nodes.ranks[nodes.mine].index(nodes.heads[nodes.mine])
-        self._where = [nodes.where(rank) for rank in range(self._size)]
-        self._far = [rank for number, ranks in enumerate(nodes.ranks) if number != self._mine for rank in ranks]
+        self._head = nodes.where(nodes.heads[nodes.mine])[1]
         self._ranks = [np.array(ranks, np.int64) for ranks in nodes.ranks]
-        self._ranks_at = [at(ranks.ctypes.data) for ranks in self._ranks]
         self._ways: list[Callable[..., None]] = [getattr(self, f"_{name.lower()}") for name in NAMES]
         self._chains: list[Chain] = []
         self._table = np.full((chains.PLACES, 2), NOTHING)
-        self._told = False
-        for place, value in (
-            (NODE, on_node.ctypes.data),
-            (CHAINS, self._table.ctypes.data),
-            (MPI_START, mpi_function("Start")),
-            (MPI_TEST, mpi_function("Test")),
-        ):
-            state[place] = value
+        state[[NODE, CHAINS, COPIED]] = address_of(on_node), address_of(self._table), copies.COPIED.address
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Write down the chain of a collective, with the arguments that `chains.elsewhere` names."""
+        """Write down the chain of a collective."""
         _, _, count, nbytes, root, _, agreed = arguments
         if len(self._chains) == _KEPT or sum(chain.nbytes for chain in self._chains) > _KEPT_NBYTES:
             self._table[:] = NOTHING
             self._chains.clear()
-            self.post.discard()
-        chain = Chain(self.post)
+            self.discard()
+        chain = Chain(self)
         self._ways[kind](chain, count, nbytes, root)
         self._chains.append(chain)
-        chains.enter(self._table.ctypes.data, agreed, chain.written())
-
-    def look(self) -> None:
-        """Answer what other nodes ask."""
-        self.post.look()
-
-    def never(self, rank: int, coming: bool) -> Failure | int | None:
-        """Tell why a letter from a rank never comes, or one to it is never taken; None while it may be."""
-        return self.post.never(rank, coming)
-
-    def tell(self, failure: Failure) -> None:
-        """Tell the ranks of other nodes that this one has failed, and why; once."""
-        if not self._told:
-            self._told = True
-            self.post.tell(self._far, failure)
-
-    def free(self) -> None:
-        """Free what there is between nodes (collective)."""
-        self.post.free()
+        chains.enter(address_of(self._table), agreed, chain.written())
 
     def _barrier(self, chain, count, nbytes, root):
-        chain.add(chains.NODE_BARRIER)
+        chain.on_node(BARRIER, NOWHERE, NOWHERE, 0, EVERYBODY)
         if self._place == self._head:
             self._all_know(chain, NOWHERE, [0] * self._count)
-        chain.add(chains.NODE_BARRIER)
+        chain.on_node(BARRIER, NOWHERE, NOWHERE, 0, EVERYBODY)
 
     def _bcast(self, chain, count, nbytes, root):
         speakers, there, place = self._speakers(root)
         if self._place == place:
             distance = (self._mine - there) % self._count
             reach = 1
-            while reach < self._count:  # a binomial tree, as in `node.bcast`
+            while reach < self._count:  # a binomial tree, as in `node`
                 reach *= 2
             lowest = distance & -distance if distance else reach
             if distance:
                 come = chain.expect(speakers[(self._mine - lowest) % self._count], nbytes)
-                chain.add(chains.COPY, SEND, chain.take(come), NOWHERE, nbytes)
+                chain.copy(SEND, chain.take(come), nbytes)
             while lowest > 1:
                 lowest //= 2
                 if distance + lowest < self._count:
-                    letter = chain.letter(speakers[(self._mine + lowest) % self._count], nbytes)
-                    chain.add(chains.COPY, data(letter), SEND, NOWHERE, nbytes)
-                    chain.send(letter)
-        chain.add(chains.NODE_BCAST, SEND, NOWHERE, at(place), nbytes)
+                    buffer = chain.buffer(speakers[(self._mine + lowest) % self._count], nbytes)
+                    chain.copy(data(buffer), SEND, nbytes)
+                    chain.send(buffer)
+        chain.on_node(BCAST, SEND, NOWHERE, nbytes, place)
 
     def _scatter(self, chain, count, nbytes, root):
         speakers, there, place = self._speakers(root)
         pieces = NOWHERE
         if self._mine == there and self._place == place:
             for number in self._others():
-                letter = chain.letter(speakers[number], self._sizes[number] * nbytes)
-                chain.add(chains.COLLECT, data(letter), SEND, self._ranks_at[number], self._sizes[number])
-                chain.send(letter)
+                buffer = chain.buffer(speakers[number], self._sizes[number] * nbytes)
+                chain.collect(data(buffer), SEND, self._ranks[number], nbytes)
+                chain.send(buffer)
             pieces = chain.room(self._sizes[there] * nbytes)
-            chain.add(chains.COLLECT, pieces, SEND, self._ranks_at[there], self._sizes[there])
+            chain.collect(pieces, SEND, self._ranks[there], nbytes)
         elif self._place == place:
             pieces = chain.take(chain.expect(speakers[there], self._sizes[self._mine] * nbytes))
-        chain.add(chains.NODE_SCATTER, pieces, TARGET, at(place))
+        chain.on_node(SCATTER, pieces, TARGET, nbytes, place)
 
     def _gather(self, chain, count, nbytes, root):
-        speakers, there, place = self._speakers(root)
-        if self._place != place:
-            chain.add(chains.NODE_GATHER, SEND, NOWHERE, at(place))
-        elif self._mine != there:
-            letter = chain.letter(speakers[there], self._sizes[self._mine] * nbytes)
-            chain.add(chains.NODE_GATHER, SEND, data(letter), at(place))
-            chain.send(letter)
-        else:
-            coming = [
-                (number, chain.expect(speakers[number], self._sizes[number] * nbytes)) for number in self._others()
-            ]
-            pieces = chain.room(self._sizes[there] * nbytes)
-            chain.add(chains.NODE_GATHER, SEND, pieces, at(place))
-            chain.add(chains.DISTRIBUTE, TARGET, pieces, self._ranks_at[there], self._sizes[there])
-            for number, letter in coming:
-                chain.add(chains.DISTRIBUTE, TARGET, chain.take(letter), self._ranks_at[number], self._sizes[number])
-
-    def _allgather(self, chain, count, nbytes, root):
-        head = at(self._head)
-        if self._place == self._head:
-            room = chain.room(self._size * nbytes)
-            chain.add(chains.NODE_GATHER, SEND, room, head)
-            blocks = self._all_know(chain, room, [size * nbytes for size in self._sizes])
-            for ranks_at, size, block in zip(self._ranks_at, self._sizes, blocks):
-                chain.add(chains.DISTRIBUTE, TARGET, block, ranks_at, size)
-        else:
-            chain.add(chains.NODE_GATHER, SEND, NOWHERE, head)
-        chain.add(chains.NODE_BCAST, TARGET, NOWHERE, head, self._size * nbytes)
+        for number, part in self._to_root(chain, GATHER, nbytes, [size * nbytes for size in self._sizes], root):
+            chain.distribute(TARGET, part, self._ranks[number], nbytes)
 
     def _reduce(self, chain, count, nbytes, root):
-        speakers, there, place = self._speakers(root)
-        if self._place != place:
-            chain.add(chains.NODE_REDUCE, SEND, NOWHERE, at(place))
-        elif self._mine != there:
-            letter = chain.letter(speakers[there], nbytes)
-            chain.add(chains.NODE_REDUCE, SEND, data(letter), at(place))
-            chain.send(letter)
-        else:
-            coming = {number: chain.expect(speakers[number], nbytes) for number in self._others()}
-            room = chain.room(nbytes)
-            chain.add(chains.NODE_REDUCE, SEND, room, at(place))
-            parts = [room if number == there else chain.take(coming[number]) for number in range(self._count)]
-            chain.combine(parts, TARGET, count)
+        if parts := dict(self._to_root(chain, REDUCE, nbytes, [nbytes] * self._count, root)):
+            chain.combine([parts[number] for number in range(self._count)], TARGET, count)
+
+    def _allgather(self, chain, count, nbytes, root):
+        for ranks, part in zip(
+            self._ranks, self._to_heads(chain, GATHER, nbytes, [size * nbytes for size in self._sizes])
+        ):
+            chain.distribute(TARGET, part, ranks, nbytes)
+        chain.on_node(BCAST, TARGET, NOWHERE, sum(self._sizes) * nbytes, self._head)
 
     def _allreduce(self, chain, count, nbytes, root):
-        head = at(self._head)
-        if self._place != self._head:
-            chain.add(chains.NODE_REDUCE, SEND, NOWHERE, head)
-        elif nbytes <= LONG_NBYTES:
-            room = chain.room(self._count * nbytes)
-            chain.add(chains.NODE_REDUCE, SEND, room, head)
-            chain.combine(self._all_know(chain, room, [nbytes] * self._count), TARGET, count)
-        else:
+        if nbytes > LONG_NBYTES and self._place == self._head:
             self._in_parts(chain, count, nbytes)
-        chain.add(chains.NODE_BCAST, TARGET, NOWHERE, head, nbytes)
+        elif parts := self._to_heads(chain, REDUCE, nbytes, [nbytes] * self._count):
+            chain.combine(parts, TARGET, count)
+        chain.on_node(BCAST, TARGET, NOWHERE, nbytes, self._head)
 
     def _in_parts(self, chain, count, nbytes):
         """Combine the nodes' partial results, each node one part of the items."""
@@ -327,18 +267,18 @@ class SeveralNodes:
         sizes = [end - begin for begin, end in pairwise(begins)]
         coming = {number: chain.expect(self._heads[number], sizes[self._mine]) for number in self._others()}
         partial, room = chain.room(nbytes), chain.room(nbytes)
-        chain.add(chains.NODE_REDUCE, SEND, partial, at(self._head))
+        chain.on_node(REDUCE, SEND, partial, nbytes, self._head)
         for number in self._others():
-            letter = chain.letter(self._heads[number], sizes[number])
-            chain.add(chains.COPY, data(letter), beyond(partial, begins[number]), NOWHERE, sizes[number])
-            chain.send(letter)
+            buffer = chain.buffer(self._heads[number], sizes[number])
+            chain.copy(data(buffer), beyond(partial, begins[number]), sizes[number])
+            chain.send(buffer)
         parts = [
             beyond(partial, begins[number]) if number == self._mine else chain.take(coming[number])
             for number in range(self._count)
         ]
         chain.combine(parts, room, sizes[self._mine] // itemsize)
         for begin, size, part in zip(begins, sizes, self._all_know(chain, room, sizes)):
-            chain.add(chains.COPY, beyond(TARGET, begin), part, NOWHERE, size)
+            chain.copy(beyond(TARGET, begin), part, size)
 
     def _others(self):
         """Return the other nodes."""
@@ -346,14 +286,53 @@ class SeveralNodes:
 
     def _speakers(self, root):
         """Return the rank that speaks for each node, the root's node, and the place of this node's speaker."""
-        there, place = self._where[root]
-        speakers = self._heads.copy()
+        there, place = self._nodes.where(root)
+        speakers = list(self._heads)
         speakers[there] = root
         return speakers, there, place if self._mine == there else self._head
 
-    def _all_know(self, chain, room, sizes):
-        """Gather what the heads of all nodes have at the begin of `room`, of these sizes; operands in the order of
-        nodes.
+    def _to_root(self, chain, kind, nbytes, sizes, root) -> Iterator[tuple[int, Operand]]:
+        """Gather or combine within each node, and bring what that gives, of these sizes, to the root.
+
+        Yields
+        ------
+        number : int
+            On the root, each node, its own first.
+        part : operand
+            What that one has.
+        """
+        speakers, there, place = self._speakers(root)
+        if self._place != place:
+            chain.on_node(kind, SEND, NOWHERE, nbytes, place)
+        elif self._mine != there:
+            buffer = chain.buffer(speakers[there], sizes[self._mine])
+            chain.on_node(kind, SEND, data(buffer), nbytes, place)
+            chain.send(buffer)
+        else:
+            coming = [(number, chain.expect(speakers[number], sizes[number])) for number in self._others()]
+            room = chain.room(sizes[there])
+            chain.on_node(kind, SEND, room, nbytes, place)
+            yield there, room
+            for number, buffer in coming:
+                yield number, chain.take(buffer)
+
+    def _to_heads(self, chain, kind, nbytes, sizes) -> list[Operand]:
+        """Gather or combine within each node, and bring what that gives, of these sizes, to all heads.
+
+        Returns
+        -------
+        list of operands
+            On a head, what each node has.
+        """
+        if self._place != self._head:
+            chain.on_node(kind, SEND, NOWHERE, nbytes, self._head)
+            return []
+        room = chain.room(sum(sizes))
+        chain.on_node(kind, SEND, room, nbytes, self._head)
+        return self._all_know(chain, room, sizes)
+
+    def _all_know(self, chain, room, sizes) -> list[Operand]:
+        """Gather what the heads of all nodes have at the begin of `room`, of these sizes; in the order of nodes.
 
         There is room for all: this node's, the next one's, ...
         """
@@ -364,16 +343,11 @@ class SeveralNodes:
         known = 1
         while known < count:
             asked = min(known, count - known)
-            come = chain.expect(self._heads[(mine + known) % count], begins[known + asked] - begins[known])
-            letter = chain.letter(self._heads[(mine - known) % count], begins[asked])
-            chain.add(chains.COPY, data(letter), room, NOWHERE, begins[asked])
-            chain.send(letter)
-            chain.add(
-                chains.COPY,
-                beyond(room, begins[known]),
-                chain.take(come),
-                NOWHERE,
-                begins[known + asked] - begins[known],
-            )
+            here, nbytes = beyond(room, begins[known]), begins[known + asked] - begins[known]
+            come = chain.expect(self._heads[(mine + known) % count], nbytes)
+            buffer = chain.buffer(self._heads[(mine - known) % count], begins[asked])
+            chain.copy(data(buffer), room, begins[asked])
+            chain.send(buffer)
+            chain.copy(here, chain.take(come), nbytes)
             known += asked
         return [beyond(room, begins[(number - mine) % count]) for number in range(count)]

@@ -36,47 +36,30 @@ from __future__ import annotations
 
 from ..compiled import njit
 from ..lowlevel.memory import (
+    LINE,
+    begin_wait,
     call_python,
-    clock_ns,
     load,
     load_acquire,
     pause,
-    sched_yield,
     store,
     store_release,
+    waited,
 )
 
 # Words of a rank's state.
-(
-    RANK,
-    SIZE,
-    ROUND,
-    COMPLETE,
-    CAPACITY,
-    POLLS,
-    FLAT,
-    ATTEND,
-    KERNELS,
-    EXPECTED,
-    RECEIVED,
-    SCRATCH,
-    BROKEN,
-    SELF,
-    NODE,
-    CHAINS,
-    MPI_START,
-    MPI_TEST,
-) = range(18)  # the last four: see `chains`
-LIMITS = 18  # for each collective, the longest message in bytes that passes through the window
-ARGUMENTS = 25  # of a collective that does not, see `chains.elsewhere`
-LAST = 32  # for each slot, the round in which this rank has written to it
-READER = 34  # and who has read it: a rank, or EVERYBODY
-PAST = 36  # for odd and even collectives between nodes, what the last one is
-SEEN = 38  # for each rank, a round that it is known to have completed; then the segments' addresses
+RANK, SIZE, ROUND, COMPLETE, CAPACITY, POLLS, FLAT, ATTEND, KERNELS, EXPECTED, RECEIVED = range(11)
+SCRATCH, BROKEN, SELF, NODE, CHAINS, COPIED, MPI_START, MPI_TEST = range(11, 19)  # the last five: see `chains`
+LIMITS = 19  # for each collective, the longest message in bytes that passes through the window
+BASES = 26  # of the steps of a collective that does not: zero, and where its arguments begin
+ARGUMENTS = 27  # see `chains.collective`
+LAST = 34  # for each slot, the round in which this rank has written to it
+READER = 36  # and who has read it: a rank, or EVERYBODY
+PAST = 38  # for odd and even collectives between nodes, what the last one is
+SEEN = 40  # for each rank, a round that it is known to have completed; then the segments' addresses
 EVERYBODY = -1
 
 # A rank's segment, in bytes.
-LINE = 64
 DONE, BEGUN, FAILED, SLOTS = 0, LINE, 2 * LINE, 32 * LINE  # at FAILED the mark, and what `window` has about it
 STEPS = 15  # small slots
 HEADER = (STEPS + 1) * LINE  # the last one is the slot's own flag
@@ -84,7 +67,6 @@ INLINE = LINE - 16
 
 # Why compiled code calls Python.
 WAITING, GONE, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, COMING, LEAVING, FAULT, FAILURE = range(11)
-INTERVAL_NS = 5_000_000  # between two such calls of a rank that waits: yielding may take any time
 
 
 def segment_nbytes(capacity):
@@ -161,14 +143,13 @@ def wait(state, address, number, rank, agreed):
         if load_acquire(address) >= number:
             return
         pause()
-    asked = clock_ns(state[SCRATCH] + 2 * LINE)
+    clock = state[SCRATCH] + 2 * LINE
+    begin_wait(clock)
     while load_acquire(address) < number:
-        sched_yield()
-        if clock_ns(state[SCRATCH] + 2 * LINE) - asked > INTERVAL_NS:
+        if waited(clock):
             if agreed != NOTHING:
                 _compare(state, address, number, rank, agreed)
             ask(state, GONE if never(state, rank, address, number) else WAITING, rank)
-            asked = clock_ns(state[SCRATCH] + 2 * LINE)
 
 
 @njit
@@ -251,13 +232,8 @@ def receive(state, rank, number, agreed):
 
 
 @njit
-def finish(state, number):
-    """End a round on this rank."""
+def finish(state, number, everybody):
+    """End a round on this rank; of `everybody` it has heard in it, so all have begun it."""
+    if everybody:
+        state[COMPLETE] = number - 1
     store_release(segment(state, state[RANK]) + DONE, number)
-
-
-@njit
-def finish_everywhere(state, number):
-    """End a round in which this rank has heard of every other one: all have begun it."""
-    state[COMPLETE] = number - 1
-    finish(state, number)

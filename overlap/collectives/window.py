@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import zlib
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
 from ..failures import Failure
+from ..lowlevel.memory import LINE, address_of, line_zeros, whole_lines
 from . import protocol
 from .combine import KERNELS
 
-SPINS = 1000  # polls of a flag before a rank lets others have its core
-SPINS_SHARED = 20  # the same where ranks share cores
 FLAT_RANKS = 8  # up to so many ranks of a node, every collective takes one step
 NO_LIMIT = 2**62
-_SCRATCH_NBYTES = 4 * protocol.LINE  # a number and a result, times, what MPI writes
+_SCRATCH_NBYTES = 4 * LINE  # a number and a result, times, what MPI writes
 # What a segment has about its owner's failure: the mark, and how many bytes of a `Failure` follow.
 _MARK, _LENGTH = range(2)
 _WORDS_NBYTES = 2 * 8
@@ -39,8 +34,7 @@ class Window:
     ranks : sequence of int
         What the node's ranks are called in messages.
     polls : int
-        How often a flag is read before a rank lets others have its core: `SPINS`, or `SPINS_SHARED` where cores are
-        shared.
+        How often a flag is read before a rank lets others have its core.
 
     Attributes
     ----------
@@ -54,8 +48,8 @@ class Window:
         self._place, self._ranks = comm.rank, ranks
         self.closed = self.forked = False
         nbytes = protocol.segment_nbytes(capacity)
-        self._window = MPI.Win.Allocate_shared(nbytes + protocol.LINE, 1, comm=comm)
-        self._bases = [_aligned(self._window.Shared_query(other)[0].address) for other in range(comm.size)]
+        self._window = MPI.Win.Allocate_shared(nbytes + LINE, 1, comm=comm)
+        self._bases = [whole_lines(self._window.Shared_query(other)[0].address) for other in range(comm.size)]
         self._failures = [memory(base + protocol.FAILED, _FAILURE_NBYTES) for base in self._bases]
         self._polls = polls
         self._capacity = capacity
@@ -70,21 +64,17 @@ class Window:
         bytes.
         """
         size = len(bases)
-        room = np.zeros((protocol.SEEN + 2 * size) * 8 + _SCRATCH_NBYTES + protocol.LINE, np.uint8)
-        shift = -room.ctypes.data % protocol.LINE
-        state = room[shift : shift + (room.nbytes - protocol.LINE) // 8 * 8].view(np.int64)
-        address = state.ctypes.data
-        for place, value in (
-            (protocol.RANK, rank),
-            (protocol.SIZE, size),
-            (protocol.CAPACITY, self._capacity),
-            (protocol.POLLS, self._polls),
-            (protocol.FLAT, FLAT_RANKS),
-            (protocol.KERNELS, KERNELS.ctypes.data),
-            (protocol.SELF, address),
-            (protocol.SCRATCH, address + state.nbytes - _SCRATCH_NBYTES),
-        ):
-            state[place] = value
+        state = line_zeros((protocol.SEEN + 2 * size) * 8 + _SCRATCH_NBYTES).view(np.int64)
+        address = address_of(state)
+        scratch = address + state.nbytes - _SCRATCH_NBYTES
+        state[[protocol.RANK, protocol.SIZE, protocol.CAPACITY, protocol.POLLS]] = (
+            rank,
+            size,
+            self._capacity,
+            self._polls,
+        )
+        state[[protocol.FLAT, protocol.KERNELS, protocol.SELF]] = FLAT_RANKS, address_of(KERNELS), address
+        state[protocol.SCRATCH] = scratch
         state[protocol.LIMITS : protocol.LIMITS + len(protocol.NAMES)] = limit
         state[protocol.SEEN + size : protocol.SEEN + 2 * size] = bases
         self._states.append(state)
@@ -149,28 +139,3 @@ def memory(address: int, nbytes: int) -> np.ndarray:
 
 def _words(failure: np.ndarray) -> np.ndarray:
     return failure[:_WORDS_NBYTES].view(np.int64)
-
-
-def _aligned(address: int) -> int:
-    return -(-address // protocol.LINE) * protocol.LINE
-
-
-def cores_are_shared(comm: MPI.Comm) -> bool:
-    """Whether ranks of a communicator on this machine, whatever MPI takes for its nodes, may run on fewer cores than
-    they are.
-    """
-    machine = comm.Split(_machine_number(), comm.rank)
-    cores: Any = machine.allgather(os.sched_getaffinity(0))
-    machine.Free()
-    return len(set().union(*cores)) < len(cores) or any(
-        len(set().union(*cores[:place]) | mine) < place + 1 for place, mine in enumerate(cores)
-    )
-
-
-def _machine_number() -> int:
-    """Return the same for all processes that one kernel runs, in containers and network namespaces too."""
-    try:
-        identity = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    except OSError:
-        identity = platform.node().encode()
-    return zlib.crc32(identity) & 0x7FFFFFFF

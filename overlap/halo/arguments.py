@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,18 @@ from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
 from ..errors import InputError, repr_of, text_of
+from ..lowlevel.memory import address_of
 from ..masks import mask_problem
-from .plan import Entries
+from .plan import Entries, LocalArrays
+
+Types = list[tuple[np.dtype, tuple[int, ...]]]
 
 TRANSPORTS = ("auto", "window", "messages")
 
 
-def types_of(given: Any) -> tuple[list[tuple[np.dtype, tuple[int, ...]]], str | None]:
+def types_of(given: Any) -> tuple[Types, str | None]:
     """Find each array's type and components, and say what is wrong with what was given."""
-    found: list[tuple[np.dtype, tuple[int, ...]]] = []
+    found: Types = []
     for one in given if isinstance(given, list) else [given]:
         try:
             base, components = np.dtype(one).base, np.dtype(one).shape
@@ -65,14 +68,23 @@ class RoundArrays:
 
     Parameters
     ----------
-    shapes : sequence of tuple of int
-    dtypes : sequence of numpy.dtype
+    shape : tuple of int
+        Shape of each array, without the components of an item.
+    types : sequence of (numpy.dtype, tuple of int)
+        Type and components of each.
+
+    Attributes
+    ----------
+    kinds : list of (tuple of int, numpy.dtype)
+        Shape and type of each.
+    local : LocalArrays
     """
 
     _KNOWN = 2  # rounds: two arrays often take turns
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype]) -> None:
-        self._kinds = list(zip(shapes, dtypes))
+    def __init__(self, shape: tuple[int, ...], types: Types) -> None:
+        self.kinds = [(shape + components, dtype) for dtype, components in types]
+        self.local = LocalArrays(shape, [dtype.itemsize * prod(components) for dtype, components in types])
         self._known: dict[tuple[int, ...], tuple[tuple[np.ndarray, ...], tuple[int, ...]]] = {}
 
     def addresses(self, arrays: tuple[np.ndarray, ...]) -> tuple[int, ...]:
@@ -86,9 +98,9 @@ class RoundArrays:
         return self._known[number][1]
 
     def _check(self, arrays: tuple[Any, ...]) -> None:
-        if len(arrays) != len(self._kinds):
-            raise InputError(f"expected {len(self._kinds)} arrays (one per data type), received {len(arrays)}")
-        for array, (shape, dtype) in zip(arrays, self._kinds):
+        if len(arrays) != len(self.kinds):
+            raise InputError(f"expected {len(self.kinds)} arrays (one per data type), received {len(arrays)}")
+        for array, (shape, dtype) in zip(arrays, self.kinds):
             if not isinstance(array, np.ndarray) or mask_problem(array=array):
                 raise InputError(f"expected an array, received {type(array).__name__}")
             if array.shape != shape or array.dtype != dtype:
@@ -99,8 +111,3 @@ class RoundArrays:
                 raise InputError(
                     "expected an array that is contiguous in C order and can be written to, received another one"
                 )
-
-
-def address_of(array: np.ndarray) -> int:
-    """Tell where the first item of an array is in memory."""
-    return array.__array_interface__["data"][0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
@@ -15,20 +13,19 @@ from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
 from ..errors import InputError, OverlapError
+from ..failures import BoundedWait, Failure, FailureChannel, wait_until
 from ..freed import Freed
+from ..lowlevel.memory import address_of
 from ..lowlevel.segments import unusable
 from ..runtime.control.own_control import OwnControl
-from ..runtime.requests.operations import start as started
 from ..runtime.requests.requests import AsyncComm
 from . import links, plan
-from .arguments import RoundArrays, address_of, numbers_of, problem_of, types_of
-from .awaited import Awaited, Begun
-from .messages import Messages, Requests
-from .news import News
-from .plan import Entries, Traffic
+from .arguments import RoundArrays, numbers_of, problem_of, types_of
+from .messages import Awaited, Begun, Messages, Requests
+from .plan import Entries, LocalArrays, Traffic
 from .window import LinkWindow
 
-_ATTEND_S = 0.005  # between two looks of a rank that waits, at what has failed and how late it is
+FAILURES_TAG = 8
 _POLLS = 200  # of messages, before the core is offered to others
 
 
@@ -111,11 +108,11 @@ class Halo(Freed):
         self._active = self._messages_left = False
         self._pending = Pending(self)
         with self.control.together("making a halo", self._undo):
-            self._dtypes, problem = types_of(dtypes)
+            types, problem = types_of(dtypes)
             self.control.check(
                 "making a halo",
                 problem or problem_of(self.comm, parts, transport),
-                dtypes=[(dtype.str, components) for dtype, components in self._dtypes],
+                dtypes=[(dtype.str, components) for dtype, components in types],
                 transport=transport,
                 blocks=vars(parts) if isinstance(parts, Blocks) else None,
             )
@@ -123,20 +120,20 @@ class Halo(Freed):
                 self.local_shape, traffic = parts.local_shape(self.comm.rank), plan.of_blocks(parts, self.comm.rank)
             else:
                 self.local_shape, traffic = parts.local_shape, list(parts.traffic)
-            self._shapes = [self.local_shape + components for _, components in self._dtypes]
-            self._items = [dtype.itemsize * int(np.prod(components)) for dtype, components in self._dtypes]
-            self._arrays = RoundArrays(self._shapes, [dtype for dtype, _ in self._dtypes])
+            self._arrays = RoundArrays(self.local_shape, types)
+            local = self._arrays.local
             self._chosen: tuple[int, ...] = ()
-            self._news = News(self.control, self._waiting_for)
-            far = self._make_window(traffic, transport)
+            self._failures = FailureChannel(self.comm, FAILURES_TAG)
+            self._failure: BaseException | None = None  # of the last round, here or on another rank
+            self._bounded = BoundedWait(self.control.deadline_s)
+            self._rounds = 0
+            far = self._make_window(traffic, local, transport)
             self.transports = {one.rank: "messages" if one in far else "window" for one in traffic}
-            self._messages = Messages(far, self.local_shape, self._items)
+            self._messages = Messages(far, local)
             self._requests = Requests(self.control, self._messages)
             self._far = bool(far)
             self._awaited = (
-                None
-                if asynchronous is None
-                else Awaited(asynchronous, self.control, Messages(traffic, self.local_shape, self._items))
+                Awaited(asynchronous, self.control, Messages(traffic, local)) if asynchronous is not None else None
             )
         if self.comm.size > 1:
             self._begun()
@@ -181,7 +178,7 @@ class Halo(Freed):
             return cls(comm, entries, dtypes, transport=transport, deadline_s=deadline_s)
         return cls(control, entries, dtypes, transport=transport, deadline_s=deadline_s)
 
-    def _make_window(self, traffic: list[Traffic], transport: str) -> list[Traffic]:
+    def _make_window(self, traffic: list[Traffic], local: LocalArrays, transport: str) -> list[Traffic]:
         """Make the links to ranks of this node, if there are any; the traffic that they do not carry."""
         self.reason = "transport='messages'" if transport == "messages" else None
         if transport == "auto" and self.comm.size == 1 and not traffic:
@@ -207,7 +204,7 @@ class Halo(Freed):
             with self.control.watching("freeing the ranks of a node"):
                 node.Free()
             return far
-        self._window = LinkWindow(self.control, node, peers, near, self.local_shape, self._items, self._news)
+        self._window = LinkWindow(self.control, node, peers, near, local, self._look)
         return far
 
     def _undo(self) -> None:
@@ -232,13 +229,12 @@ class Halo(Freed):
             One for each data type.
         """
         self.check_open()
-        kinds = [(shape, dtype) for shape, (dtype, _) in zip(self._shapes, self._dtypes)]
         self._recover()
         with self.control.together("making the arrays of a halo"):
             if self._window is None:
-                return tuple(np.zeros(shape, dtype) for shape, dtype in kinds)
+                return tuple(np.zeros(shape, dtype) for shape, dtype in self._arrays.kinds)
             number = self._window.count
-            arrays = tuple(self._window.new_set(kinds))
+            arrays = tuple(self._window.new_set(self._arrays.kinds))
             self._sets[tuple(map(address_of, arrays))] = number
         return arrays
 
@@ -268,6 +264,7 @@ class Halo(Freed):
             if self._active:
                 raise InputError("expected the round before to have ended (wait), received the start of another one")
             addresses = self._arrays.addresses(arrays)
+            self._rounds += 1
             if addresses is not self._chosen:
                 self._choose(addresses)
             if self._far:
@@ -301,70 +298,80 @@ class Halo(Freed):
             self.check_open()
             return True
         try:
-            if self._messages_left and self._requests.test():
-                self._messages_left = False
-            left = self._window is not None and links.progress(self._window.address)
+            self._active = not self._advance()
         except BaseException as error:
             self.fail(error)
-        if left or self._messages_left:
-            return False
-        self._active = False
-        return True
+        return not self._active
+
+    def _advance(self) -> bool:
+        if self._messages_left and self._requests.test():
+            self._messages_left = False
+        left = self._window is not None and links.progress(self._window.address)
+        return not (left or self._messages_left)
 
     def _wait(self) -> None:
         if not self._active:
             self.check_open()
-            if self._news.failure is not None:
-                raise self._news.failure
+            if self._failure is not None:
+                raise self._failure
             return
-        self._news.end()
         try:
             if self._messages_left:
-                self._wait_for_messages()
-            if self._window is not None:
+                wait_until(self._advance, self._look, _POLLS)
+            elif self._window is not None:
                 links.complete(self._window.address)
         except BaseException as error:
             self.fail(error)
         self._active = False
 
-    def _wait_for_messages(self) -> None:
-        polls, looked = 0, time.monotonic()
-        while not self._requests.test():
-            if self._window is not None:
-                links.progress(self._window.address)
-            polls += 1
-            if polls < _POLLS:
-                continue
-            os.sched_yield()
-            now = time.monotonic()
-            if now - looked > _ATTEND_S:
-                looked = now
-                self._news()
-        self._messages_left = False
-
-    def _waiting_for(self) -> list[int]:
+    def _waiting_for(self) -> str:
         far = self._requests.waiting_for if self._messages_left else []
-        return sorted(far + (self._window.waiting_for if self._window is not None else []))
+        near = self._window.waiting_for if self._window is not None else []
+        return f"rank {', '.join(map(str, sorted(far + near)))}"
+
+    def _look(self, raised: int = 0, *_: int) -> None:
+        """Raise another rank's failure, keep the deadline: a rank that waits calls this now and then.
+
+        Compiled code calls it once more when it has `raised`: there is nothing left to do then.
+        """
+        if raised:
+            return
+        for _rank, content in self._failures.heard():
+            self._failure = Failure.unpacked(content).error()
+            raise self._failure
+        self._bounded.check(self._rounds, "a halo exchange", self._waiting_for)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Raise an error here and, as soon as they wait, on all other ranks; the next round begins anew."""
         self.check_open()
         self._active = False
-        self._news.tell(error)
+        self._tell(error)
         raise error
+
+    def _tell(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            content = Failure.of(self.comm.rank, error).packed()
+            for other in range(self.comm.size):
+                if other != self.comm.rank:
+                    self._failures.tell(other, content)
+
+    def _take_failures(self) -> None:
+        """Take what other ranks have told that is still under way. Collective."""
+        with self.control.watching("taking the failures that are under way"):
+            self._failures.end()
 
     def _recover(self) -> None:
         """Begin anew where the last round has failed, which every rank that comes here has raised. Collective."""
-        if self._news.failure is None:
+        if self._failure is None:
             return
         self.control.check("the first round of a halo after a failure", None)
-        self._news.free()
+        self._take_failures()
         self._requests.end()
         if self._window is not None:
             self._window.begin_anew()
         self._requests = Requests(self.control, self._messages)
-        self._messages_left, self._chosen = False, ()
-        self._news.forget()
+        self._messages_left, self._chosen, self._failure = False, (), None
 
     # ---- in slice programs -------------------------------------------------------------------
 
@@ -380,9 +387,7 @@ class Halo(Freed):
                 "expected a halo of a runtime's communicator (Halo(rt.comm, ...)), received an await on one "
                 "without a runtime"
             )
-        self._awaited.messages.sources[:] = self._arrays.addresses(arrays)
-        self._awaited.messages.pack()
-        return Begun([await started(one) for one in self._awaited.operations], self._awaited.messages.unpack)
+        return await self._awaited.begin(self._arrays.addresses(arrays))
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -394,9 +399,9 @@ class Halo(Freed):
             self.let_go()
             return
         try:
-            if self._active and self._news.failure is None:
+            if self._active and self._failure is None:
                 self._wait()
-            self._news.free()
+            self._take_failures()
             self._requests.end()
         except OverlapError:
             if self.control.left is not None:
@@ -413,7 +418,7 @@ class Halo(Freed):
     def _fail(self, error: BaseException) -> Thread | None:
         if self.freed:
             return None
-        if error is self._news.failure:  # of a call: the others raise it too, and come to free
+        if error is self._failure:  # of a call: the others raise it too, and come to free
             with suppress(OverlapError):  # what ends the block is to be seen
                 self.free()
             return None
@@ -424,7 +429,7 @@ class Halo(Freed):
             self.let_go()
             return None
         self.freed, self._active = True, False
-        self._news.tell(error)  # for ranks that wait in a round; the header is for those in any other call
+        self._tell(error)  # for ranks that wait in a round; the header is for those in any other call
         return self.control.leave(error, self._over)
 
     def _closed_by_fork(self) -> None:

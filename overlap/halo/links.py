@@ -27,38 +27,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..collectives.protocol import INTERVAL_NS, LINE
 from ..compiled import njit
-from ..lowlevel.memory import call_python, clock_ns, load, load_acquire, pause, sched_yield, store, store_release, words
-from .moves import move
+from ..lowlevel.copies import execute
+from ..lowlevel.memory import (
+    LINE,
+    begin_wait,
+    call_python,
+    load,
+    load_acquire,
+    pause,
+    store,
+    store_release,
+    waited,
+    words,
+)
 
 # Words of a rank's state; then the links.
 ROUND, LINKS, POLLS, ATTEND, SCRATCH, SOURCES, BROKEN, STATE = 0, 1, 2, 3, 4, 5, 6, 8
-# Words of a link's end at the sender: is something left to do in this round, where the receiver's request and slots
-# stand, tables of moves into a slot and into shared arrays, and for each set of these where their addresses stand.
-(
-    SENDING,
-    REQUEST,
-    DELIVERY,
-    SLOT,
-    SLOT_NBYTES,
-    SLOT_TABLE,
-    SLOT_ROWS,
-    SLOT_WIDTH,
-    DIRECT_TABLE,
-    DIRECT_ROWS,
-    DIRECT_WIDTH,
-    SETS,
-    PEER,
-) = range(13)
-# And at the receiver: likewise; the table moves data from a slot to the ghost cells.
-(RECEIVING, MY_REQUEST, MY_DELIVERY, MY_SLOT, MY_SLOT_NBYTES, TABLE, ROWS, WIDTH) = range(13, 21)
-LINK = 24
+# Words of a link: whether something is left to do in this round, and whether there is something at all; the part of the
+# own segment that is for the other rank, the other way round, and the bytes of their slots; tables of copies into a
+# slot, into shared arrays, and from a slot to the ghost cells; for each set of shared arrays where their addresses are.
+(SENDING, RECEIVING, SENDS, RECEIVES, MINE, THEIRS, MY_SLOT_NBYTES, THEIR_SLOT_NBYTES) = range(8)
+(INTO_SLOT, INTO_SLOT_ROWS, DIRECT, DIRECT_ROWS, FROM_SLOT, FROM_SLOT_ROWS, SETS, PEER) = range(8, 16)
+LINK = 16
 
-# A request is a cache line: the round, the set of arrays, and in a line of its own the last round completed.
-SET, COMPLETED, REQUEST_NBYTES = 8, LINE, 2 * LINE
-# A delivery: the round, where the data are (1: in the ghost cells); for odd and even rounds.
-DIRECT, DELIVERY_NBYTES = 8, LINE
+# A part of a segment: the other rank's request, in cache lines of its own the last round that it has completed and its
+# deliveries of odd and even rounds, and the slots for what it sends. A request is the round and the set of arrays, a
+# delivery the round and whether the data are in the ghost cells.
+SET, COMPLETED, DELIVERIES, IN_PLACE, SLOTS = 8, LINE, 2 * LINE, 8, 4 * LINE
 NO_SET = -1
 
 
@@ -70,14 +66,14 @@ def start(state_at: Any, set_number: Any) -> Any:
     number = state[ROUND]
     for place in range(state[LINKS]):
         link = words(state_at + 8 * (STATE + LINK * place))
-        if link[MY_REQUEST]:
+        if link[RECEIVES]:
             link[RECEIVING] = 1
-            store(link[MY_REQUEST] + SET, set_number)
-            store_release(link[MY_REQUEST], number)
+            store(link[THEIRS] + SET, set_number)
+            store_release(link[THEIRS], number)
     left = 0
     for place in range(state[LINKS]):
         link = words(state_at + 8 * (STATE + LINK * place))
-        if link[REQUEST]:
+        if link[SENDS]:
             link[SENDING] = 1
             left += send(state, link, number)
         left += link[RECEIVING]
@@ -87,20 +83,20 @@ def start(state_at: Any, set_number: Any) -> Any:
 @njit
 def send(state: Any, link: Any, number: Any) -> Any:
     """Send the payload of a round, if the receiver lets us; returns whether that is still to be done."""
-    target = link[DELIVERY] + (number & 1) * DELIVERY_NBYTES
-    asked = load_acquire(link[REQUEST])
-    wanted = load(link[REQUEST] + SET, number) if asked == number else NO_SET
+    request, place = link[MINE], number & 1
+    delivery = link[THEIRS] + DELIVERIES + place * LINE
+    asked = load_acquire(request)
+    wanted = load(request + SET, number) if asked == number else NO_SET
     if wanted != NO_SET:
-        move(link[DIRECT_TABLE], link[DIRECT_ROWS], link[DIRECT_WIDTH], state[SOURCES], words(link[SETS])[wanted])
-        store(target + DIRECT, 1)
-    elif load_acquire(link[REQUEST] + COMPLETED) >= number - 2:
-        slot = link[SLOT] + (number & 1) * link[SLOT_NBYTES]
-        store(state[SCRATCH], slot)
-        move(link[SLOT_TABLE], link[SLOT_ROWS], link[SLOT_WIDTH], state[SOURCES], state[SCRATCH])
-        store(target + DIRECT, 0)
+        execute(link[DIRECT], link[DIRECT_ROWS], state[SOURCES], words(link[SETS])[wanted])
+        store(delivery + IN_PLACE, 1)
+    elif load_acquire(request + COMPLETED) >= number - 2:
+        store(state[SCRATCH], link[THEIRS] + SLOTS + place * link[THEIR_SLOT_NBYTES])
+        execute(link[INTO_SLOT], link[INTO_SLOT_ROWS], state[SOURCES], state[SCRATCH])
+        store(delivery + IN_PLACE, 0)
     else:
         return 1
-    store_release(target, number)
+    store_release(delivery, number)
     link[SENDING] = 0
     return 0
 
@@ -108,13 +104,14 @@ def send(state: Any, link: Any, number: Any) -> Any:
 @njit
 def receive(state: Any, link: Any, number: Any) -> Any:
     """Take the payload of a round, if it is there; returns whether that is still to be done."""
-    delivery = link[MY_DELIVERY] + (number & 1) * DELIVERY_NBYTES
+    place = number & 1
+    delivery = link[MINE] + DELIVERIES + place * LINE
     if load_acquire(delivery) != number:
         return 1
-    if load(delivery + DIRECT, number) == 0:
-        store(state[SCRATCH], link[MY_SLOT] + (number & 1) * link[MY_SLOT_NBYTES])
-        move(link[TABLE], link[ROWS], link[WIDTH], state[SCRATCH], state[SOURCES])
-    store_release(link[MY_REQUEST] + COMPLETED, number)
+    if load(delivery + IN_PLACE, number) == 0:
+        store(state[SCRATCH], link[MINE] + SLOTS + place * link[MY_SLOT_NBYTES])
+        execute(link[FROM_SLOT], link[FROM_SLOT_ROWS], state[SCRATCH], state[SOURCES])
+    store_release(link[THEIRS] + COMPLETED, number)
     link[RECEIVING] = 0
     return 0
 
@@ -141,10 +138,8 @@ def complete(state_at: Any) -> None:
         if progress(state_at) == 0:
             return
         pause()
-    asked = clock_ns(state[SCRATCH])
+    begin_wait(state[SCRATCH])
     while progress(state_at):
-        sched_yield()
-        if clock_ns(state[SCRATCH]) - asked > INTERVAL_NS:
+        if waited(state[SCRATCH]):
             mark = state_at + 8 * BROKEN
             call_python(state[ATTEND], 0, 0, 1, mark, mark)
-            asked = clock_ns(state[SCRATCH])

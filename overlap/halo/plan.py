@@ -1,16 +1,78 @@
-"""Who sends what to whom: messages between pairs of ranks, from blocks with ghost cells or from lists of entries."""
+"""Who sends what to whom, and where it stands in messages: from blocks with ghost cells or from lists of entries.
+
+A *region* of a local array is a box (a tuple of slices) or an array of positions along the first axis.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays.blocks import Blocks
+from ..arrays.partition import length_of
+from ..lowlevel.copies import ArrayRegion
 from ..runtime.control.own_control import OwnControl
-from .moves import Region
+
+Region = tuple[slice, ...] | np.ndarray
+Pairs = list[tuple[ArrayRegion, ArrayRegion]]
+
+
+class LocalArrays(NamedTuple):
+    """The arrays of a round on a rank.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Every array's, without the components of an item.
+    items : sequence of int
+        Bytes of an item, for each array.
+    """
+
+    shape: tuple[int, ...]
+    items: Sequence[int]
+
+    def region(self, number: int, region: Region) -> ArrayRegion:
+        """Describe a region of the array of a number."""
+        nbytes = self.items[number]
+        if isinstance(region, np.ndarray):
+            return ArrayRegion(number, 0, (len(region),), (nbytes,), nbytes, region)
+        strides = _strides(self.shape, nbytes)
+        offset = sum(side.start * stride for side, stride in zip(region, strides))
+        return ArrayRegion(number, offset, tuple(map(length_of, region)), strides, nbytes)
+
+    def packing(self, regions: Sequence[Region], message: int = 0) -> tuple[Pairs, int]:
+        """Tell where regions of all arrays stand in the message of a number.
+
+        Returns
+        -------
+        list of (ArrayRegion, ArrayRegion)
+            In the array, in the message.
+        int
+            Bytes of the message; every array's part begins at a multiple of 64.
+        """
+        pairs, first = [], 0
+        for number, nbytes in enumerate(self.items):
+            first = -(-first // 64) * 64
+            for region in regions:
+                place = self.region(number, region)
+                packed = ArrayRegion(message, first, place.shape, _strides(place.shape, nbytes), nbytes)
+                pairs.append((place, packed))
+                first += place.size * nbytes
+        return pairs, first
+
+
+def swapped(pairs: Pairs) -> Pairs:
+    """Copy the other way."""
+    return [(target, source) for source, target in pairs]
+
+
+def _strides(shape: tuple[int, ...], nbytes: int) -> tuple[int, ...]:
+    """Bytes from one index to the next, along each axis of an array in C order."""
+    return tuple(accumulate(shape[:0:-1], int.__mul__, initial=nbytes))[::-1]
 
 
 @dataclass(frozen=True)
@@ -97,10 +159,9 @@ def of_indices(
         places = np.arange(len(owned)), np.arange(len(owned), length), length
     owned_at, needed_at, length = places
     # Rank g mod size keeps the directory of entry g: its owner and its place there.
-    kept = _sent(control, owned, owned % size, owned_at)
-    numbers = np.concatenate([part[0] for part in kept])
+    kept = _sent(control, owned % size, owned, owned_at)
+    numbers, owners_places = (np.concatenate(one) for one in zip(*kept))
     owners = np.repeat(np.arange(size), [len(part[0]) for part in kept])
-    owners_places = np.concatenate([part[1] for part in kept])
     order = np.argsort(numbers, kind="stable")
     numbers, owners, owners_places = numbers[order], owners[order], owners_places[order]
     twice = numbers[:-1][numbers[1:] == numbers[:-1]]
@@ -108,42 +169,30 @@ def of_indices(
         "the owners of entries",
         f"expected every entry to have one owner, received {twice[0]} twice" if len(twice) else None,
     )
-    asked = _sent(control, needed, needed % size, needed_at)
-    lost, out = None, [list[tuple[int, np.ndarray, np.ndarray]]() for _ in range(size)]
-    for source, (wanted, where) in enumerate(asked):
+    lost, answers = None, []
+    for source, (wanted,) in enumerate(_sent(control, needed % size, needed)):
         at = np.searchsorted(numbers, wanted)
         good = at < len(numbers)
         good[good] = numbers[at[good]] == wanted[good]
         if not good.all():
             lost = f"expected every entry that is needed to have an owner, received {wanted[~good][0]} (rank {source})"
-            continue
-        for owner in np.unique(owners[at]):
-            one = owners[at] == owner
-            out[owner].append((source, owners_places[at[one]], where[one]))
+        answers.append((owners[at[good]], owners_places[at[good]]))
     control.check("the owners of entries", lost)
-    orders: list[list[tuple[int, np.ndarray, np.ndarray]]] = control.alltoall(
-        out
-    )  # to each owner: who gets what, where
-    sends: dict[int, list[np.ndarray]] = {}
-    for source, mine, theirs in (one for part in orders for one in part):
-        before = sends.get(source)
-        sends[source] = (
-            [mine, theirs]
-            if before is None
-            else [np.concatenate([before[0], mine]), np.concatenate([before[1], theirs])]
-        )
-    for source, (mine, theirs) in sends.items():
-        ascending = np.argsort(theirs)
-        sends[source] = [mine[ascending], theirs[ascending]]
-    # Told by the owners, so both ends have them in the same order.
-    told = control.alltoall([sends[peer][1] if peer in sends else None for peer in range(size)])
+    found = control.alltoall(answers)
+    # As they were asked for, by directory; then in the order of the local array, which both ends have.
+    places_here = np.concatenate([needed_at[needed % size == rank] for rank in range(size)])
+    order = np.argsort(places_here)
+    owners, owners_places = (np.concatenate(one)[order] for one in zip(*found))
+    places_here = places_here[order]
+    received = [_shortest(places_here[owners == rank]) for rank in range(size)]
+    sent = _sent(control, owners, owners_places, places_here)
     shapes = control.allgather(length)
     traffic = []
-    for peer in range(size):
-        out_and_in: list[Region] = [_shortest(positions) for positions in sends.get(peer, ())]
-        received: list[Region] = [] if told[peer] is None else [_shortest(told[peer])]
-        if out_and_in or received:
-            traffic.append(Traffic(peer, out_and_in[:1], out_and_in[1:], received, (shapes[peer],)))
+    for peer, (mine, theirs) in enumerate(sent):
+        sends, fills = ([_shortest(part)] if len(mine) else [] for part in (mine, theirs))
+        receives = [received[peer]] if (owners == peer).any() else []
+        if sends or receives:
+            traffic.append(Traffic(peer, sends, fills, receives, (shapes[peer],)))
     return Entries((shapes[control.rank],), traffic)
 
 
@@ -154,6 +203,6 @@ def _shortest(positions: np.ndarray) -> Region:
     return positions
 
 
-def _sent(control: OwnControl, numbers: np.ndarray, ranks: np.ndarray, values: np.ndarray) -> Any:
-    """Send numbers, and a value for each, to the ranks given; returns what each rank has sent here."""
-    return control.alltoall([(numbers[ranks == rank], values[ranks == rank]) for rank in range(control.size)])
+def _sent(control: OwnControl, ranks: np.ndarray, *values: np.ndarray) -> Any:
+    """Send values, some for each of them, to the ranks given; returns what each rank has sent here."""
+    return control.alltoall([tuple(one[ranks == rank] for one in values) for rank in range(control.size)])

@@ -9,18 +9,22 @@ the kind: a flag stands between its writer and every reader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+import numpy as np
 from llvmlite import ir
 from numba import carray as carray  # for those that import memory from here
 from numba import types
 from numba.core import cgutils
 from numba.core.base import BaseContext
 from numba.core.typing import Context, Signature
+from numba.extending import overload
 
 from ..compiled import Compilation, intrinsic, njit
 
+LINE = 64  # bytes of a cache line
+INTERVAL_NS = 5_000_000  # between two calls of Python by a rank that waits: yielding may take any time
 _MONOTONIC = 1  # of clock_gettime
 _WORD = ir.IntType(64)
 
@@ -165,7 +169,7 @@ def store(typingctx: Context, address: types.Type, value: types.Type) -> Compila
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
     ) -> ir.Value:
         data = context.data_model_manager[signature.args[1]].as_data(builder, arguments[1])
-        builder.store(data, _pointer(builder, arguments[0], data.type), align=8)
+        builder.store(data, _pointer(builder, arguments[0], data.type))
         return context.get_dummy_value()
 
     return types.void(types.int64, value), codegen
@@ -179,7 +183,7 @@ def load(typingctx: Context, address: types.Type, like: types.Type) -> Compilati
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
     ) -> ir.Value:
         model = context.data_model_manager[signature.args[1]]
-        data = builder.load(_pointer(builder, arguments[0], model.get_data_type()), align=8)
+        data = builder.load(_pointer(builder, arguments[0], model.get_data_type()))
         return model.from_data(builder, data)
 
     return like(types.int64, like), codegen
@@ -198,11 +202,58 @@ def words(typingctx: Context, address: types.Type) -> Compilation:
 
 
 @intrinsic
-def address_of(typingctx: Context, array: types.Type) -> Compilation:
-    """Address of an array's first item.
+def pointer(typingctx: Context, address: types.Type) -> Compilation:
+    """Take an address as numba's `carray` takes it."""
 
-    Nothing counts a reference to the array meanwhile, which costs as much as a flag.
-    """
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
+        return _pointer(builder, arguments[0], ir.IntType(8))
+
+    return types.voidptr(types.int64), codegen
+
+
+@intrinsic
+def bits_to_float(typingctx: Context, bits: types.Type) -> Compilation:
+    """Take the bits of a float64 as that number."""
+
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen
+
+
+def address_of(array: np.ndarray) -> int:
+    """Tell where an array's first item is, in Python and in compiled code."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def line_zeros(nbytes: int) -> np.ndarray:
+    """Make an array of zeros, of type uint8, that begins with a cache line."""
+    room = np.zeros(nbytes + LINE, np.uint8)
+    begin = -address_of(room) % LINE
+    return room[begin : begin + nbytes]
+
+
+def whole_lines(nbytes: int) -> int:
+    """Round up to whole cache lines."""
+    return -(-nbytes // LINE) * LINE
+
+
+@overload(address_of)
+def _address_compiled(array: Any) -> Callable[..., int]:
+    def run(array: Any) -> int:
+        return _address_of(array)
+
+    return run
+
+
+@intrinsic
+def _address_of(typingctx: Context, array: types.Type) -> Compilation:
+    """Nothing counts a reference to the array meanwhile, which costs as much as a flag."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -222,7 +273,7 @@ def call_kernel(
     second: types.Type,
     count: types.Type,
 ) -> Compilation:
-    """Call a kernel of `combine` at an address."""
+    """Call a kernel at an address with four words: one of `combine`, or one that takes fewer."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
@@ -271,8 +322,34 @@ def load_int(typingctx: Context, address: types.Type) -> Compilation:
 
 
 @njit
+def copy_item(target: int, source: int, nbytes: int) -> None:
+    """Copy bytes that are often eight."""
+    if nbytes == 8:
+        store(target, load(source, nbytes))
+    else:
+        copy(target, source, nbytes)
+
+
+@njit
 def clock_ns(place: int) -> int:
     """Read the time of a clock that only goes forward; `place` is memory for two words."""
     clock_gettime(_MONOTONIC, place)
     time: Words = words(place)
     return time[0] * 1_000_000_000 + time[1]
+
+
+@njit
+def begin_wait(clock: int) -> None:
+    """Begin to wait; `clock` is memory for three words."""
+    words(clock)[2] = clock_ns(clock)
+
+
+@njit
+def waited(clock: int) -> bool:
+    """Offer the core to others; whether it is time to call Python again."""
+    sched_yield()
+    now = clock_ns(clock)
+    if now - words(clock)[2] <= INTERVAL_NS:
+        return False
+    words(clock)[2] = now
+    return True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,23 +47,13 @@ def segments(node: MPI.Intracomm, nbytes: int, peers: Iterable[int]) -> dict[int
         files of its own.
     """
     path, nbytes = _FOLDER / f"{PREFIX}{os.getpid()}_{uuid.uuid4().hex}", max(nbytes, 1)  # nothing cannot be mapped
-    found: dict[int, np.ndarray] = {}
-    error = None
     try:
-        try:
-            found[node.rank] = _mapped(path, nbytes, os.O_CREAT | os.O_EXCL)
-        except Exception as problem:
-            error = problem
-        others = _agreed(node, error, (path.name, nbytes))
-        try:
-            for rank in set(peers) - {node.rank}:
-                found[rank] = _mapped(_FOLDER / others[rank][0], others[rank][1])
-        except Exception as problem:
-            error = problem
-        _agreed(node, error)
+        mine, names = _together(node, lambda: _mapped(path, nbytes, os.O_CREAT | os.O_EXCL), (path.name, nbytes))
+        paths = {rank: (_FOLDER / names[rank][0], names[rank][1]) for rank in set(peers) - {node.rank}}
+        others, _ = _together(node, lambda: {rank: _mapped(*place) for rank, place in paths.items()})
     finally:
         path.unlink(missing_ok=True)
-    return found
+    return {node.rank: mine, **others}
 
 
 def unusable(node: MPI.Intracomm) -> str | None:
@@ -87,10 +77,15 @@ def _mapped(path: Path, nbytes: int, flags: int = 0) -> np.ndarray:
         os.close(file)
 
 
-def _agreed(node: MPI.Intracomm, error: Exception | None, value: Any = None) -> list[Any]:
-    """Gather a value of each rank, or raise on all of them where one has failed."""
+def _together(node: MPI.Intracomm, make: Callable[[], Any], value: Any = None) -> tuple[Any, list[Any]]:
+    """Make something, and gather a value of each rank; or raise on all of them where one has failed."""
+    made, error = None, None
+    try:
+        made = make()
+    except Exception as problem:
+        error = problem
     reports: Any = node.allgather((error and formatted(error), value))
     for rank, (report, _) in enumerate(reports):
         if report is not None:
             raise RankError(rank, *report) from error
-    return [value for _, value in reports]
+    return made, [value for _, value in reports]

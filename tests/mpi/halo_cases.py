@@ -297,8 +297,8 @@ def interrupted(comm, transport):
     halo = Halo(comm, Blocks((4 * comm.size,), (comm.size,)), transport=transport)
     try:
         if comm.rank == 0:
-            halo._news._waiting_for = None
-            halo._news._deadline_s = "none"  # to compare with it raises a TypeError
+            halo._waiting_for = None
+            halo._bounded._deadline_s = "none"  # to compare with it raises a TypeError
         if comm.rank != 1:
             halo.exchange(np.zeros(6))
             halo.exchange(np.zeros(6))

@@ -8,7 +8,8 @@ from collectives_cases import all_seven as on_node
 from collectives_cases import compiled_loop, many_rounds
 from mpi4py import MPI
 
-from overlap.collectives import Collectives, Op, post
+from overlap.collectives import Collectives, Op, transport
+from overlap.collectives.chains import SENT
 from overlap.errors import InputError, RankError
 
 
@@ -77,19 +78,20 @@ def bad_input(comm):
 
 
 def failed_start(comm):
-    """MPI refuses to send a letter: its error here, on the other ranks one that tells who has failed."""
+    """MPI refuses to send a message: its error here, on the other ranks one that tells who has failed."""
     fast = Collectives(comm)
     fast.Barrier()
-    mine = fast._carrier.post
+    mine = fast._carrier
     if comm.rank == 0:
-        letter = mine._sent.pop()
-        letter.request.Free()
+        buffer = next(one for one in reversed(mine._buffers) if one.words[SENT])
+        mine._buffers.remove(buffer)
+        buffer.request.Free()
     with pytest.raises(MPI.Exception if comm.rank == 0 else RankError, match=None if comm.rank == 0 else "rank 0"):
         for _ in range(3):
             fast.Barrier()
-    assert mine in post._abandoned
+    assert mine in transport._abandoned
     fast.free()
-    assert mine not in post._abandoned
+    assert mine not in transport._abandoned
 
 
 def without_the_communicator(comm):
@@ -111,7 +113,7 @@ class TwoNodes(MPI.Intracomm):
 
 
 def two_nodes(comm):
-    """Letters of any library."""
+    """Messages of any library."""
     apart = TwoNodes(comm)
     with Collectives(apart) as fast:
         assert fast.nodes == 2
@@ -136,9 +138,9 @@ def fewest_messages(comm):
             (fast.Barrier, nodes * steps),
             (lambda: fast.Allgather(block, pieces), nodes * steps),
         ):
-            before = fast._carrier.post.messages
+            before = fast._carrier.messages
             call()
-            assert comm.allreduce(fast._carrier.post.messages - before) == expected
+            assert comm.allreduce(fast._carrier.messages - before) == expected
 
 
 def sent_on_links(comm):
@@ -177,10 +179,10 @@ def on_links(comm):
 
     with Collectives(comm) as fast:
         for name in one_way | both_ways:
-            before = fast._carrier.post.messages
+            before = fast._carrier.messages
             for number in range(calls):
                 call(fast, name, number)
-            ours = comm.allreduce(fast._carrier.post.messages - before)
+            ours = comm.allreduce(fast._carrier.messages - before)
             assert ours == calls * (1 if name in one_way else 2)
             if name in ("Scatter", "Gather", "Allgather", "Allreduce"):
                 sent_by_mpi(name)  # connections are made

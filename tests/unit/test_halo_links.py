@@ -53,7 +53,7 @@ class OneProcess(LinkWindow):
 @pytest.fixture(scope="module", autouse=True)
 def polls():
     patch = pytest.MonkeyPatch()
-    patch.setattr("overlap.halo.window.cores_are_shared", lambda comm: True)
+    patch.setattr("overlap.halo.window.polls_of", lambda comm: 20)
     yield
     patch.undo()
 
@@ -89,8 +89,7 @@ def made(arrows, size):
             node.seen_by(rank),
             {other: other for other in range(size)},
             traffic_of(arrows, rank, size),
-            (CELLS * (size + 1),),
-            [8],
+            plan.LocalArrays((CELLS * (size + 1),), [8]),
             print,
         )
         windows[rank].shared = windows[rank].new_set([((CELLS * (size + 1),), np.dtype(np.int64))])[0]

@@ -23,6 +23,7 @@ IMPORTERS = {
     "mpi4py": {
         "__main__.py",
         "abort.py",
+        "failures.py",
         "collectives",
         "lowlevel/mpi.py",
         "lowlevel/segments.py",

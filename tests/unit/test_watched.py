@@ -68,10 +68,13 @@ USERS_OWN = {
 }
 # Watched where the function is called; operations of an `AsyncComm`, to be awaited; a message that a probe has found.
 ELSEWISE_SAFE = {
-    ("halo/awaited.py", "Recv"),
-    ("halo/awaited.py", "Send"),
+    ("failures.py", "Isend"),
+    ("failures.py", "Recv"),
+    ("failures.py", "allgather"),
+    ("failures.py", "alltoall"),
     ("halo/halo.py", "Split_type"),
-    ("halo/news.py", "recv"),
+    ("halo/messages.py", "Recv"),
+    ("halo/messages.py", "Send"),
 }
 CONTROL = {"control", "_control", "_collectives"}  # the last ones are `Collectives`, with a deadline of their own
 

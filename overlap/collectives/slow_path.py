@@ -1,4 +1,4 @@
-"""What compiled code asks Python for: attention while a rank waits, kernels, and words for what is wrong.
+"""What compiled code calls Python for: long waits, kernels that are not compiled yet, and words for what is wrong.
 
 A rank that waits for long comes here every few milliseconds: here signal handlers run, here it is noticed that
 what it waits for never comes, as a rank has failed, and here the deadline is kept. Whatever is raised leaves the
@@ -8,60 +8,63 @@ this one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import InputError
-from ..failures import Failure, Patience
+from ..failures import BoundedWait, Failure
 from ..freed import closed_error
 from . import buffers, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
 from .window import Window
 
 
-class Carrier(Protocol):
+class Carrier:
     """Who takes collectives that do not pass through the node's window alone."""
 
     def carry(self, kind: int, arguments: list[int]) -> None:
-        """Do one, or prepare it (`chains.elsewhere`)."""
+        """Do one, or prepare it, with the arguments that `chains.collective` names."""
+        raise NotImplementedError
 
     def look(self) -> None:
         """Answer what ranks ask that do not see the window."""
 
     def never(self, rank: int, coming: bool) -> Failure | int | None:
-        """Tell why a message from a rank never comes, or one to it is never taken; see `Post.never`."""
+        """Tell why a message from a rank never comes, or one to it is never taken."""
+        return None
 
     def tell(self, failure: Failure) -> None:
         """Tell ranks that do not see the window that this one has failed, and why; once."""
 
+    def free(self) -> None:
+        """Free its communicator (collective)."""
+        raise NotImplementedError
 
-class Attention:
+
+class SlowPath:
     """The Python side of compiled code that works on one state; called with a reason and a number.
 
     Parameters
     ----------
     window : Window
     state : ndarray of int64
-    patience : Patience
+    deadline_s : float or None
     carrier : Carrier
     ranks : sequence of int
         What the state's ranks are called in messages.
     """
 
     def __init__(
-        self, window: Window, state: np.ndarray, patience: Patience, carrier: Carrier, ranks: Sequence[int]
+        self, window: Window, state: np.ndarray, deadline_s: float | None, carrier: Carrier, ranks: Sequence[int]
     ) -> None:
         self._window, self._ranks = window, ranks
         self._rank = ranks[int(state[protocol.RANK])]
         self._state = state
-        self._patience = patience
+        self._bounded = BoundedWait(deadline_s)
         self._carrier = carrier
-        self._round = 0
-        self._since = 0.0
         state[protocol.ATTEND] = id(self)
 
     def __call__(self, reason: int, detail: int) -> None:
@@ -86,7 +89,7 @@ class Attention:
             if (error := MPI.Exception(detail)).Get_error_class() != MPI.ERR_TRUNCATE:
                 raise error
         else:
-            self.refuse(self._problem(detail))
+            self.refuse(f"{self._problem(detail)} (rank {self._rank})")
 
     @property
     def broken(self) -> bool:
@@ -132,11 +135,8 @@ class Attention:
 
     def _wait(self, who: str) -> None:
         self._carrier.look()
-        now = time.monotonic()
-        number = self._state[protocol.ROUND]
-        if number != self._round:
-            self._round, self._since = number, now
-        self._patience.limit(now - self._since, f"collective {number}", lambda: who)
+        number = int(self._state[protocol.ROUND])
+        self._bounded.check(number, f"collective {number}", lambda: who)
 
     def _prepare(self, code: int, op: int) -> None:
         possible = operations_of(code)
@@ -154,24 +154,18 @@ class Attention:
 
     def _problem(self, number: int) -> str:
         expected, received = (int(self._state[place]) for place in (protocol.EXPECTED, protocol.RECEIVED))
-        return f"{self._text(number, expected, received)} (rank {self._rank})"
-
-    def _text(self, number: int, expected: int, received: int) -> str:
-        if number == buffers.OTHER_SIZE:
-            return f"expected an array of {expected} bytes, received one of {received} bytes"
-        if number == buffers.OTHER_DTYPE:
-            return f"expected arrays of one type, received {_type_name(expected)} and {_type_name(received)}"
-        if number == buffers.NO_ROOT:
-            return f"expected a root from 0 to {expected - 1}, received {received}"
         if number == buffers.NO_OPERATION:
             return _no_operation(expected, received)
-        if number == buffers.READ_ONLY:
-            return "expected an array to receive in, received a read-only one"
-        if number == buffers.OVERLAPPING:
-            return (
-                "expected arrays that do not overlap, or a piece at its own place in the other array, received others"
-            )
-        return "expected an array that is contiguous in memory, received another one"
+        if number == buffers.OTHER_DTYPE:
+            return f"expected arrays of one type, received {_type_name(expected)} and {_type_name(received)}"
+        return {
+            buffers.OTHER_SIZE: f"expected an array of {expected} bytes, received one of {received} bytes",
+            buffers.NO_ROOT: f"expected a root from 0 to {expected - 1}, received {received}",
+            buffers.READ_ONLY: "expected an array to receive in, received a read-only one",
+            buffers.OVERLAPPING: "expected arrays that do not overlap, or a piece at its own place in the other array, "
+            "received others",
+            buffers.NOT_CONTIGUOUS: "expected an array that is contiguous in memory, received another one",
+        }[number]
 
 
 def _no_operation(code: int, op: int) -> str:
@@ -188,7 +182,7 @@ def _type_name(code: int) -> str:
 
 def described(signature: int) -> str:
     """Show a signature as text."""
-    if signature == protocol.NOTHING:  # of a letter that is longer than its room MPI copies nothing
+    if signature == protocol.NOTHING:  # of a message that is longer than its room MPI copies nothing
         return "another one"
     kind, op, code = signature & 15, signature >> 4 & 15, signature >> 8 & 255
     root, nbytes = signature >> 16 & 0xFFFF, signature >> 32 & 0xFFFFFFFF

@@ -1,0 +1,195 @@
+"""Messages between ranks of several nodes, each with the collective that it belongs to, and notes of what goes wrong.
+
+Compiled code sends and awaits messages (`chains`); this prepares their buffers, and clears up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..failures import Failure, FailureChannel
+from ..lowlevel.memory import LINE, address_of, line_zeros
+from ..lowlevel.mpi import mpi_function
+from .chains import ACTIVE, COUNTED, DATA, HEADER, OTHER, REQUEST, SENT
+from .protocol import MPI_START, MPI_TEST, NOTHING, PAST, ROUND
+from .slow_path import Carrier
+
+_COLLECTIVE, _NOTE = 1, 2  # tags
+_FAILED, _ASKED, _ANSWERED = range(3)  # what a note is for
+_ROOM_NBYTES = 1024  # of an expected message at least: one of another collective is longer now and then
+# Where something has failed: MPI may still write to buffers until `free`, though nobody holds them.
+_abandoned: list[InterNodeTransport] = []
+
+
+class _Note(NamedTuple):
+    """What ranks tell each other beside their messages: that one has failed, and what it does, where the other waits.
+
+    Attributes
+    ----------
+    kind, round : int
+    agreed : int
+        What the collective is on the rank that writes.
+    sent, taken : int
+        How many messages it has sent to the reader, and taken from it, so far.
+    """
+
+    kind: int
+    round: int
+    agreed: int
+    sent: int
+    taken: int
+
+
+class MessageBuffer:
+    """Memory for messages to or from a rank, and a persistent request.
+
+    Attributes
+    ----------
+    address, nbytes : int
+        Where it begins, and how long its data are.
+    words : ndarray of int64
+        See `chains`.
+    request : mpi4py.MPI.Prequest
+    """
+
+    __slots__ = ("address", "nbytes", "request", "words")
+
+    def __init__(self, comm: MPI.Intracomm, rank: int, nbytes: int, sent: bool, counted: int) -> None:
+        room = line_zeros(DATA + nbytes)
+        packed = room[HEADER:]
+        self.address, self.nbytes = address_of(room), nbytes
+        self.request = (comm.Send_init if sent else comm.Recv_init)(packed, rank, _COLLECTIVE)
+        self.words = room[:LINE].view(np.int64)
+        self.words[[REQUEST, OTHER, COUNTED, SENT]] = MPI._addressof(self.request), rank, counted, sent
+
+
+class InterNodeTransport(Carrier):
+    """Messages of this rank, and notes, which ranks read while they wait for long.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Duplicated (collective).
+    state : ndarray of int64
+        This rank's among all ranks.
+    far : sequence of int
+        The ranks of other nodes.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, state: np.ndarray, far: Sequence[int]) -> None:
+        self._comm, self._state, self._far = comm.Dup(), state, far
+        self._notes = FailureChannel(self._comm, _NOTE)
+        self._failed: dict[int, tuple[_Note, Failure]] = {}  # by rank
+        self._questions: dict[int, int] = {}  # by rank, the round that it asks for
+        self._asked: dict[int, int] = {}  # the same that this rank has asked for
+        self._answers: dict[int, _Note] = {}
+        self._buffers: list[MessageBuffer] = []
+        self._sent_to, self._received_from = np.zeros((2, comm.size), np.int64)
+        self._told = False
+        state[[MPI_START, MPI_TEST]] = mpi_function("Start"), mpi_function("Test")
+
+    @property
+    def messages(self) -> int:
+        """How many this rank has sent."""
+        return int(self._sent_to.sum())
+
+    def buffer(self, rank: int, nbytes: int, sent: bool) -> MessageBuffer:
+        """Make one for messages of so many bytes to, or from, a rank of another node."""
+        counts = self._sent_to if sent else self._received_from
+        nbytes = nbytes if sent else max(nbytes, _ROOM_NBYTES)
+        self._buffers.append(MessageBuffer(self._comm, rank, nbytes, sent, address_of(counts[rank:])))
+        return self._buffers[-1]
+
+    def discard(self) -> None:
+        """Forget all buffers, none of whose messages is under way."""
+        for buffer in self._buffers:
+            buffer.request.Free()
+        self._buffers.clear()
+
+    def tell(self, failure: Failure) -> None:
+        """Tell the ranks of other nodes that this one has failed, and why, once: it leaves messages under way."""
+        if not self._told:
+            self._told = True
+            _abandoned.append(self)
+            for rank in self._far:
+                self._note(rank, _FAILED, 0, NOTHING, failure.packed())
+
+    def look(self) -> None:
+        """Read the notes that have come, and answer questions."""
+        for rank, packed in self._notes.heard():
+            note = _Note(*np.frombuffer(packed, np.int64, len(_Note._fields)).tolist())
+            if note.kind == _FAILED:
+                self._failed[rank] = note, Failure.unpacked(packed[8 * len(note) :])
+            elif note.kind == _ASKED:
+                self._questions[rank] = note.round
+            else:
+                self._answers[rank] = note
+        here = int(self._state[ROUND])
+        for rank, asked in list(self._questions.items()):
+            if asked <= here:
+                del self._questions[rank]
+                known = int(self._state[PAST + (asked & 1)]) if asked > here - 2 else NOTHING
+                self._note(rank, _ANSWERED, asked, known)
+
+    def never(self, rank: int, coming: bool) -> Failure | int | None:
+        """Tell why the next message from a rank never comes, or the last one to it is never taken.
+
+        Returns
+        -------
+        Failure
+            Of the rank. Of what it has sent before nothing is lost, and how much that was it has told.
+        int
+            What it does instead (`protocol.signature`), or `NOTHING` where that is not known any more. It is asked
+            once in a round.
+        None
+            The message may still come, or be taken.
+        """
+        self.look()
+        if rank in self._failed:
+            note, failure = self._failed[rank]
+            return None if self._possible(rank, coming, note) else failure
+        here = int(self._state[ROUND])
+        answer = self._answers.get(rank)
+        if answer is not None and answer.round == here:
+            if answer.agreed != NOTHING:
+                return answer.agreed if answer.agreed != self._state[PAST + (here & 1)] else None
+            return None if self._possible(rank, coming, answer) else NOTHING
+        if self._asked.get(rank) != here:
+            self._asked[rank] = here
+            self._note(rank, _ASKED, here, NOTHING)
+        return None
+
+    def _possible(self, rank: int, coming: bool, note: _Note) -> bool:
+        """Whether a message is on its way from a rank, or has been taken there, as a note of it tells."""
+        return bool(self._received_from[rank] < note.sent if coming else self._sent_to[rank] <= note.taken)
+
+    def _note(self, rank: int, kind: int, number: int, agreed: int, more: bytes = b"") -> None:
+        """Send a note to a rank."""
+        note = _Note(kind, number, agreed, int(self._sent_to[rank]), int(self._received_from[rank]))
+        self._notes.tell(rank, np.array(note, np.int64).tobytes() + more)
+
+    def free(self) -> None:
+        """Free the communicator (collective).
+
+        After a failure there are messages that nobody waits for: MPI wants them received.
+        """
+        status = MPI.Status()
+        for buffer in self._buffers:
+            if buffer.words[ACTIVE] and not buffer.words[SENT]:
+                buffer.request.Cancel()
+                buffer.request.Wait(status)
+                self._received_from[buffer.words[OTHER]] += not status.Is_cancelled()
+        self._notes.end()
+        for rank, sent in enumerate(self._comm.alltoall(self._sent_to.tolist())):
+            for _ in range(sent - self._received_from[rank]):
+                message = self._comm.Mprobe(rank, _COLLECTIVE, status)
+                message.Recv(np.empty(status.Get_count(MPI.BYTE), np.uint8))
+        MPI.Request.Waitall([buffer.request for buffer in self._buffers])
+        self.discard()
+        self._comm.Free()
+        if self in _abandoned:
+            _abandoned.remove(self)

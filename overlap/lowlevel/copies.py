@@ -1,0 +1,317 @@
+"""Copies of memory as tables of integers, and the compiled code that makes them without Python: one copy a row.
+
+Where a copy reads and writes is an offset from a *base*: the address that stands, when the table is executed, at that
+number among the sources or among the targets. So a table serves all arrays of one shape. The compiled code knows
+nothing of arrays' bounds: what a table reads and writes is checked where it is written.
+
+Whoever has more to do than to copy numbers its operations from `OTHERS` on, and lets `copied` do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from ..compiled import CFunction, njit
+from .memory import address_of, bits_to_float, carray, copy_item, load, pointer, store, words
+
+COPY, COPY_ITEMS, OTHERS = range(3)
+# Columns of a row. Lengths count elements; of the innermost axis of a copy of runs, bytes.
+OPERATION = 0
+SOURCE, SOURCE_OFFSET, SOURCE_STEP = 1, 2, 3  # a base's number, and bytes; the step is for those who repeat rows
+TARGET, TARGET_OFFSET, TARGET_STEP = 4, 5, 6
+LENGTHS, SOURCE_STRIDES, TARGET_STRIDES = 7, 11, 15  # of four axes each
+ELEMENT = 19  # bytes of an element, or 0 where the innermost axis is a contiguous run
+SCALE = 20  # bits of a float64, in a copy of runs of real numbers of `PRECISION` bytes
+PRECISION = 21  # 0: not scaled
+ARGUMENTS = 7  # of other operations
+COUNT, ITEM, SOURCE_POSITIONS, TARGET_POSITIONS = 7, 8, 9, 10  # items, bytes of one, and where their positions stand
+WIDTH = 22
+AXES = 4
+TILE = 16  # elements along both innermost axes of a copy that transposes
+_ELEMENTS = (4, 8, 16)  # others are runs of bytes
+
+Base = tuple[int, int]  # its number, and an offset
+Loops = tuple[list[int], tuple[int, list[int]], tuple[int, list[int]]]
+
+
+@dataclass(frozen=True)
+class ArrayRegion:
+    """Items of an array that is not there yet: a box, or some along the first axis.
+
+    Attributes
+    ----------
+    base : int
+        The array's number.
+    offset : int
+        Bytes from the array's begin to the first item, or to where positions count from.
+    shape, strides : tuple of int
+        Of a box; strides in bytes.
+    nbytes : int
+        Size of an item.
+    positions : ndarray of int64 or None
+        Which items; None for a box.
+    """
+
+    base: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    nbytes: int
+    positions: np.ndarray | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of items."""
+        return int(np.prod(self.shape, dtype=int))
+
+
+class CopyTable:
+    """A table of copies between regions, and what it has addresses of.
+
+    Parameters
+    ----------
+    pairs : iterable of (ArrayRegion, ArrayRegion)
+        Source and target, of as many items.
+
+    Attributes
+    ----------
+    address, rows : int
+        Where the table stands, and its rows.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[ArrayRegion, ArrayRegion]]) -> None:
+        self._kept: list[np.ndarray] = []
+        lines = [line for source, target in pairs if source.size for line in self._lines(source, target)]
+        self._code = np.array(lines, np.int64).reshape(-1, WIDTH)
+        self.address, self.rows = address_of(self._code), len(lines)
+
+    def run(self) -> tuple[Base, Base, int] | None:
+        """Source, target and bytes, where one run of bytes is all there is to copy."""
+        if self.rows != 1:
+            return None
+        line = self._code[0].tolist()
+        *outer, nbytes = line[LENGTHS:SOURCE_STRIDES]
+        if line[OPERATION] != COPY or line[ELEMENT] or outer != [1] * (AXES - 1):
+            return None
+        return (line[SOURCE], line[SOURCE_OFFSET]), (line[TARGET], line[TARGET_OFFSET]), nbytes
+
+    def execute(self, sources: int, targets: int) -> None:
+        """Make the copies between bases whose addresses stand at these two."""
+        if self.rows:
+            execute(self.address, self.rows, sources, targets)
+
+    def _lines(self, source: ArrayRegion, target: ArrayRegion) -> Iterator[list[int]]:
+        bases = (source.base, source.offset), (target.base, target.offset)
+        if source.positions is None and target.positions is None:
+            yield from copy_lines(*bases, source.shape, source.strides, target.strides, source.nbytes)
+        else:
+            positions = self._positions(source), self._positions(target)
+            yield instruction(COPY_ITEMS, *bases, source.size, source.nbytes, *positions)
+
+    def _positions(self, region: ArrayRegion) -> int:
+        """Address of the positions; 0 where the items are one after the other."""
+        if region.positions is None:
+            return 0
+        self._kept.append(np.ascontiguousarray(region.positions, np.int64))
+        return address_of(self._kept[-1])
+
+
+def instruction(operation: int, source: Base, target: Base, *arguments: int) -> list[int]:
+    """Make a row."""
+    line = [operation, *source, 0, *target, 0, *arguments]
+    return line + [0] * (WIDTH - len(line))
+
+
+def copy_run(source: Base, target: Base, nbytes: int) -> list[int]:
+    """Make the row that copies a run of bytes."""
+    return instruction(COPY, source, target, *(1,) * (AXES - 1), nbytes)
+
+
+def copy_lines(
+    source: Base,
+    target: Base,
+    shape: Sequence[int],
+    source_strides: Sequence[int],
+    target_strides: Sequence[int],
+    nbytes: int,
+) -> Iterator[list[int]]:
+    """Make the rows that copy a box of items of so many bytes."""
+    for lengths, (here, sources), (there, targets) in loops(shape, source_strides, target_strides, nbytes):
+        run = sources[-1] == targets[-1] == nbytes or lengths[-1] == 1
+        if not run and nbytes not in _ELEMENTS:
+            axes = [*lengths, nbytes], [*sources, 1], [*targets, 1]
+            yield from copy_lines((source[0], source[1] + here), (target[0], target[1] + there), *axes, 1)
+            continue
+        lengths[-1] *= nbytes if run else 1
+        element = 0 if run else nbytes
+        bases = (source[0], source[1] + here), (target[0], target[1] + there)
+        yield instruction(COPY, *bases, *lengths, *sources, *targets, element)
+
+
+def loops(shape: Sequence[int], here: Sequence[int], there: Sequence[int], nbytes: int) -> Iterator[Loops]:
+    """Tell what rows have to visit of a box of items, with strides in two arrays: of four axes each.
+
+    Yields
+    ------
+    lengths : list of int
+    source, target : (int, list of int)
+        Offset, and strides.
+    """
+    axes = sorted((axis for axis in zip(shape, here, there) if axis[0] > 1), key=lambda axis: (axis[2], axis[1]))
+    merged: list[tuple[int, int, int]] = []
+    for length, step, other in reversed(axes):
+        if merged and merged[-1][1:] == (length * step, length * other):
+            merged[-1] = merged[-1][0] * length, step, other
+        else:
+            merged.append((length, step, other))
+    if len(merged) > 2 and merged[-1][1] > nbytes:
+        # The innermost axis of the source comes next to that of the target: the two are copied by tiles.
+        nearest = min(range(len(merged) - 1), key=lambda place: merged[place][1])
+        merged.insert(len(merged) - 1, merged.pop(nearest))
+    merged = [(1, 0, 0)] * (AXES - len(merged)) + merged
+    lengths, sources, targets = (list(column) for column in zip(*merged[-AXES:]))
+    outer = merged[:-AXES]
+    for index in product(*(range(length) for length, _, _ in outer)):
+        offsets = (sum(i * axis[side] for i, axis in zip(index, outer)) for side in (1, 2))
+        yield list(lengths), (next(offsets), sources), (next(offsets), targets)
+
+
+# ---- compiled code ---------------------------------------------------------------------------------
+
+
+@njit
+def execute(code: Any, rows: Any, sources: Any, targets: Any) -> None:
+    """Make the copies of a table at an address, between bases whose addresses stand at two others."""
+    here, there = words(sources), words(targets)
+    for number in range(rows):
+        line = words(code + 8 * WIDTH * number)
+        copied(line, here[line[SOURCE]] + line[SOURCE_OFFSET], there[line[TARGET]] + line[TARGET_OFFSET])
+
+
+@njit
+def copied(line: Any, source: Any, target: Any) -> None:
+    """Make the copy of a row, between two addresses."""
+    if line[OPERATION] == COPY_ITEMS:
+        _copy_items(line, source, target)
+        return
+    nbytes, precision = line[LENGTHS + 3], line[PRECISION]
+    scale = bits_to_float(line[SCALE])
+    for i in range(line[LENGTHS]):
+        for j in range(line[LENGTHS + 1]):
+            here = source + i * line[SOURCE_STRIDES] + j * line[SOURCE_STRIDES + 1]
+            there = target + i * line[TARGET_STRIDES] + j * line[TARGET_STRIDES + 1]
+            if line[ELEMENT]:
+                _copy_plane(line, here, there)
+                continue
+            for _ in range(line[LENGTHS + 2]):
+                if precision:
+                    _scale_run(here, there, nbytes, scale, precision)
+                else:
+                    copy_item(there, here, nbytes)
+                here += line[SOURCE_STRIDES + 2]
+                there += line[TARGET_STRIDES + 2]
+
+
+def _copied_at(line: Any, source: Any, target: Any) -> None:
+    copied(words(line), source, target)
+
+
+# `copied` as a C function of three addresses, for compiled code that is too often compiled to have it linked in.
+COPIED = CFunction(_copied_at, types.void(types.int64, types.int64, types.int64))
+
+
+@njit
+def _copy_items(line: Any, source: Any, target: Any) -> None:
+    count, nbytes = line[COUNT], line[ITEM]
+    if line[TARGET_POSITIONS] == 0:
+        positions = words(line[SOURCE_POSITIONS])
+        for item in range(count):
+            copy_item(target + item * nbytes, source + positions[item] * nbytes, nbytes)
+    elif line[SOURCE_POSITIONS] == 0:
+        positions = words(line[TARGET_POSITIONS])
+        for item in range(count):
+            copy_item(target + positions[item] * nbytes, source + item * nbytes, nbytes)
+    else:
+        positions, others = words(line[SOURCE_POSITIONS]), words(line[TARGET_POSITIONS])
+        for item in range(count):
+            copy_item(target + others[item] * nbytes, source + positions[item] * nbytes, nbytes)
+
+
+@njit
+def _copy_plane(line: Any, source: Any, target: Any) -> None:
+    """Copy the two innermost axes, tile by tile: one may be contiguous here and the other there."""
+    rows, columns = line[LENGTHS + 2], line[LENGTHS + 3]
+    by_row, by_column = line[SOURCE_STRIDES + 2], line[SOURCE_STRIDES + 3]
+    to_row, to_column = line[TARGET_STRIDES + 2], line[TARGET_STRIDES + 3]
+    nbytes, precision = line[ELEMENT], line[PRECISION]
+    scale = bits_to_float(line[SCALE])
+    width = TILE if rows > 1 else columns
+    for top in range(0, rows, TILE):
+        bottom = min(top + TILE, rows)
+        for left in range(0, columns, width):
+            count = min(width, columns - left)
+            for row in range(top, bottom):
+                here = source + row * by_row + left * by_column
+                there = target + row * to_row + left * to_column
+                if precision:
+                    for place in range(count):
+                        _scale_element(here + place * by_column, there + place * to_column, nbytes, scale, precision)
+                elif nbytes == 16:
+                    for place in range(count):
+                        _copy_element(here + place * by_column, there + place * to_column, 16)
+                elif nbytes == 8:
+                    for place in range(count):
+                        _copy_element(here + place * by_column, there + place * to_column, 8)
+                else:
+                    for place in range(count):
+                        _copy_element(here + place * by_column, there + place * to_column, 4)
+
+
+@njit(inline="always")
+def _copy_element(source: Any, target: Any, nbytes: Any) -> None:
+    if nbytes == 16:
+        store(target, load(source, nbytes))
+        store(target + 8, load(source + 8, nbytes))
+    elif nbytes == 8:
+        store(target, load(source, nbytes))
+    else:
+        store(target, load(source, types.int32(0)))
+
+
+@njit(inline="always")
+def _scale_element(source: Any, target: Any, nbytes: Any, scale: Any, precision: Any) -> None:
+    """Copy an element, times a number; complex ones have two of `precision` bytes."""
+    if precision == 8:
+        store(target, scale * load(source, scale))
+        if nbytes == 16:
+            store(target + 8, scale * load(source + 8, scale))
+    else:
+        factor = types.float32(scale)
+        store(target, factor * load(source, factor))
+        if nbytes == 8:
+            store(target + 4, factor * load(source + 4, factor))
+
+
+@njit
+def _scale_run(source: Any, target: Any, nbytes: Any, scale: Any, precision: Any) -> None:
+    if precision == 8:
+        there, here = (
+            carray(pointer(target), nbytes // 8, types.float64),
+            carray(pointer(source), nbytes // 8, types.float64),
+        )
+        for i in range(nbytes // 8):
+            there[i] = scale * here[i]
+    else:
+        factor = types.float32(scale)
+        single, other = (
+            carray(pointer(target), nbytes // 4, types.float32),
+            carray(pointer(source), nbytes // 4, types.float32),
+        )
+        for i in range(nbytes // 4):
+            single[i] = factor * other[i]
