@@ -10,10 +10,10 @@ An indented line is a part of the folder above it: it comes below the folder's m
     uncopied        what can be neither copied nor pickled
     freed           how `with` blocks end: on all ranks, by an exception on one, in a forked child
     compiled        functions compiled by numba, without the GIL, and the cache of their code
-    lowlevel        what compiled code does with addresses: loads and stores, calls of the MPI library
+    lowlevel        what compiled code does with addresses: loads, stores, tables of copies, calls of the MPI library
     interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks
-    failures        what failed on one rank, as the others raise it; waits that end
+    failures        what failed on one rank, as the others hear of it and raise it; waits that end
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines of them, and what was traced
       trace         what every thread did, and when

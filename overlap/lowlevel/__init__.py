@@ -1,1 +1,1 @@
-"""What compiled code does with addresses: loads and stores, and calls of the MPI library."""
+"""What compiled code does with addresses: loads and stores, tables of copies, and calls of the MPI library."""
