@@ -88,7 +88,7 @@ class Rank:
             "words": lambda address: self._words,
             "copy": self._copy,
             "copy_item": self._copy,
-            "call_kernel": self._kernel,
+            "call_function": self._kernel,
             "store": self._write,
             "load": lambda address, like: self._read(address),
             "store_release": lambda address, value: self._act("release", address, value),

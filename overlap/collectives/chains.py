@@ -7,7 +7,7 @@ code finds a chain by its signature, and asks Python for one that is not there y
 which MPI takes addresses alone: so its functions are called from compiled code, whatever the library.
 
 A *message buffer* is memory for messages to or from one rank: a line of words for us, then the data, with a header in
-the word before them: what the collective is. The steps are instructions of `lowlevel.copies`, and some more.
+the word before them: what the collective is. The steps are instructions of `lowlevel.copy_table`, and some more.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from numba import int64
 
 from ..compiled import njit
-from ..lowlevel import copies
-from ..lowlevel.copies import OTHERS
-from ..lowlevel.memory import LINE, begin_wait, call_kernel, call_mpi, load_int, waited, words
+from ..lowlevel import copy_table
+from ..lowlevel.copy_table import OTHERS
+from ..lowlevel.memory import LINE, begin_wait, call_function, call_mpi, load_int, waited, words
 from . import node, protocol
 from .protocol import NOTHING, ask
 
@@ -96,19 +96,23 @@ def _run(state, chain):
     state[protocol.PAST + (state[protocol.ROUND] & 1)] = agreed
     while True:
         step_at, step = chain, words(chain)
-        chain += 8 * copies.WIDTH
-        operation = step[copies.OPERATION]
-        source = bases[step[copies.SOURCE]] + step[copies.SOURCE_OFFSET]
-        target = bases[step[copies.TARGET]] + step[copies.TARGET_OFFSET]
-        first, second, third = step[copies.ARGUMENTS], step[copies.ARGUMENTS + 1], step[copies.ARGUMENTS + 2]
+        chain += 8 * copy_table.WIDTH
+        operation = step[copy_table.OPERATION]
+        source = bases[step[copy_table.SOURCE]] + step[copy_table.SOURCE_OFFSET]
+        target = bases[step[copy_table.TARGET]] + step[copy_table.TARGET_OFFSET]
+        first, second, third = (
+            step[copy_table.ARGUMENTS],
+            step[copy_table.ARGUMENTS + 1],
+            step[copy_table.ARGUMENTS + 2],
+        )
         if operation < OTHERS:
-            call_kernel(state[protocol.COPIED], step_at, source, target, 0)
+            call_function(state[protocol.COPIED], step_at, source, target, 0)
         elif operation == START:
             _start(state, source, agreed)
         elif operation == AWAIT:
             _await(state, source, agreed)
         elif operation == COMBINE:
-            call_kernel(kernel, target, source, bases[first] + second, third)
+            call_function(kernel, target, source, bases[first] + second, third)
         elif operation == ON_NODE:
             node.collective(state[protocol.NODE], first, source, target, count, second, third, kernel, agreed)
         else:

@@ -16,7 +16,7 @@ lower ranks first, on all ranks alike.
 from __future__ import annotations
 
 from ..compiled import njit
-from ..lowlevel.memory import LINE, call_kernel, copy, copy_item, words
+from ..lowlevel.memory import LINE, call_function, copy, copy_item, words
 from .protocol import (
     ALLGATHER,
     BARRIER,
@@ -172,7 +172,7 @@ def _combine(state, number, own, target, items, part, kernel, agreed):
         return
     for other in range(1, state[SIZE]):
         second = _present(state, other, number, own, part, agreed)
-        call_kernel(kernel, target, first, second, items)
+        call_function(kernel, target, first, second, items)
         first = target
 
 
@@ -196,15 +196,15 @@ def _double(state, number, send, target, items, part, kernel, agreed):
     if target != send:
         copy(target, send, part)
     if rank + members < size:
-        call_kernel(kernel, target, target, _got(state, number, 0, rank + members, agreed), items)
+        call_function(kernel, target, target, _got(state, number, 0, rank + members, agreed), items)
     step, distance = 2, 1
     while distance < members:
         mine = _put(state, number, step, target, part, agreed)
         other = _got(state, number, step, rank ^ distance, agreed)
         if rank & distance:
-            call_kernel(kernel, target, other, mine, items)
+            call_function(kernel, target, other, mine, items)
         else:
-            call_kernel(kernel, target, target, other, items)
+            call_function(kernel, target, target, other, items)
         step, distance = step + 1, 2 * distance
     if rank + members < size:
         _put(state, number, 1, target, part, agreed)

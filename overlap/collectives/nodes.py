@@ -21,8 +21,8 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
-from ..lowlevel import copies
-from ..lowlevel.copies import COPY_ITEMS, copy_run, instruction
+from ..lowlevel import copy_table
+from ..lowlevel.copy_table import COPY_ITEMS, copy_run, instruction
 from ..lowlevel.memory import address_of, line_zeros
 from . import chains
 from .chains import DATA, NOWHERE, SEND, TARGET
@@ -185,7 +185,7 @@ class SeveralNodes(InterNodeTransport):
         self._ways: list[Callable[..., None]] = [getattr(self, f"_{name.lower()}") for name in NAMES]
         self._chains: list[Chain] = []
         self._table = np.full((chains.PLACES, 2), NOTHING)
-        state[[NODE, CHAINS, COPIED]] = address_of(on_node), address_of(self._table), copies.COPIED.address
+        state[[NODE, CHAINS, COPIED]] = address_of(on_node), address_of(self._table), copy_table.COPIED.address
 
     def carry(self, kind: int, arguments: list[int]) -> None:
         """Write down the chain of a collective."""

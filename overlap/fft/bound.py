@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .engine.fftw import address_of
+from ..lowlevel.memory import address_of
 
 CALLS = 32  # whose arrays are remembered
 PLACES = 64  # of results that a transform has made, at most

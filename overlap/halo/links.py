@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..compiled import njit
-from ..lowlevel.copies import execute
+from ..lowlevel.copy_table import execute
 from ..lowlevel.memory import (
     LINE,
     begin_wait,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..lowlevel.copies import CopyTable
+from ..lowlevel.copy_table import CopyTable
 from ..lowlevel.memory import address_of
 from ..runtime.control.own_control import OwnControl
 from ..runtime.requests.operations import start as started

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays.blocks import Blocks
 from ..arrays.partition import length_of
-from ..lowlevel.copies import ArrayRegion
+from ..lowlevel.copy_table import ArrayRegion, strides_of
 from ..runtime.control.own_control import OwnControl
 
 Region = tuple[slice, ...] | np.ndarray
@@ -40,7 +39,7 @@ class LocalArrays(NamedTuple):
         nbytes = self.items[number]
         if isinstance(region, np.ndarray):
             return ArrayRegion(number, 0, (len(region),), (nbytes,), nbytes, region)
-        strides = _strides(self.shape, nbytes)
+        strides = strides_of(self.shape, nbytes)
         offset = sum(side.start * stride for side, stride in zip(region, strides))
         return ArrayRegion(number, offset, tuple(map(length_of, region)), strides, nbytes)
 
@@ -59,7 +58,7 @@ class LocalArrays(NamedTuple):
             first = -(-first // 64) * 64
             for region in regions:
                 place = self.region(number, region)
-                packed = ArrayRegion(message, first, place.shape, _strides(place.shape, nbytes), nbytes)
+                packed = ArrayRegion(message, first, place.shape, strides_of(place.shape, nbytes), nbytes)
                 pairs.append((place, packed))
                 first += place.size * nbytes
         return pairs, first
@@ -68,11 +67,6 @@ class LocalArrays(NamedTuple):
 def swapped(pairs: Pairs) -> Pairs:
     """Copy the other way."""
     return [(target, source) for source, target in pairs]
-
-
-def _strides(shape: tuple[int, ...], nbytes: int) -> tuple[int, ...]:
-    """Bytes from one index to the next, along each axis of an array in C order."""
-    return tuple(accumulate(shape[:0:-1], int.__mul__, initial=nbytes))[::-1]
 
 
 @dataclass(frozen=True)

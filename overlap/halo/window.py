@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from ..errors import InputError
 from ..failures import polls_of
-from ..lowlevel.copies import CopyTable
+from ..lowlevel.copy_table import CopyTable
 from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..lowlevel.segments import segments
 from ..runtime.control.own_control import OwnControl

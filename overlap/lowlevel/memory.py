@@ -162,6 +162,31 @@ def copy(typingctx: Context, target: types.Type, source: types.Type, nbytes: typ
 
 
 @intrinsic
+def clear(typingctx: Context, target: types.Type, nbytes: types.Type) -> Compilation:
+    """Set bytes to zero."""
+
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
+        cgutils.memset(builder, _pointer(builder, arguments[0], ir.IntType(8)), arguments[1], 0)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def exchange_word(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
+    """Store a word; the one that was there."""
+
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
+        return builder.atomic_rmw("xchg", _pointer(builder, arguments[0], _WORD), arguments[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
 def store(typingctx: Context, address: types.Type, value: types.Type) -> Compilation:
     """Store a scalar."""
 
@@ -265,7 +290,7 @@ def _address_of(typingctx: Context, array: types.Type) -> Compilation:
 
 
 @intrinsic
-def call_kernel(
+def call_function(
     typingctx: Context,
     function: types.Type,
     target: types.Type,
@@ -273,7 +298,7 @@ def call_kernel(
     second: types.Type,
     count: types.Type,
 ) -> Compilation:
-    """Call a kernel at an address with four words: one of `combine`, or one that takes fewer."""
+    """Call a C function at an address with four words, or as many of them as the function takes."""
 
     def codegen(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]

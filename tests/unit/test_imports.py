@@ -46,7 +46,6 @@ IMPORTERS = {
         "collectives",
         "fft/engine/compiled_function.py",
         "fft/engine/plane_brackets.py",
-        "fft/engine/execute.py",
         "sparse/block_diagonals.py",
         "sparse/prefetch.py",
         "sparse/row_sum.py",

@@ -8,9 +8,10 @@ from itertools import product
 import numpy as np
 
 from ...arrays import complement
+from ...lowlevel.copy_table import strides_of
 from .fftw import ALIGNMENT, barely_aligned, complex_of, empty
 from .lines import LineTransform
-from .program import SCRATCH, View, strides_of
+from .program import SCRATCH, View
 
 SHORT = 128  # points of a line
 LONG = 256

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from .fftw import REQUIRED_ALIGNMENT, address_of
+from ...lowlevel.memory import address_of
+from .fftw import REQUIRED_ALIGNMENT
 from .program import BASES, RECEIVE, SEND, View
 
 

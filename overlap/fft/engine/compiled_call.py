@@ -16,11 +16,13 @@ from __future__ import annotations
 import numpy as np
 
 from ...compiled import njit
+from ...lowlevel.copy_table import WIDTH
 from ...lowlevel.memory import (
     address_of,
     call_mpi,
     carray,
     clock_ns,
+    exchange_word,
     load_acquire,
     load_int,
     pause,
@@ -77,7 +79,7 @@ from ...runtime.scheduling.whole_call import (
     WAITED,
     WAITING,
 )
-from .execute import WIDTH, exchange_word, execute
+from .execute import execute
 from .program import BASES, RECEIVE, SCRATCH, SEND
 
 PROGRAM, STOP, EXCHANGE, BASE = range(4)  # words of a row: where its program begins and ends, or its exchange's number

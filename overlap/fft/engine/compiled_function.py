@@ -14,8 +14,7 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from ...errors import InputError
-from .execute import pointer
-from .fftw import address_of
+from ...lowlevel.memory import address_of, pointer
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ rank goes straight to the target. The stage's last FFTs, where it has any, are m
 from dataclasses import replace
 
 from ...arrays import DeferredBlocks, chunks, length_of, moved
-from .fftw import address_of, zeros
+from ...lowlevel.memory import address_of
+from .fftw import zeros
 from .program import ASIDE, RECEIVE
 from .stage import Message, replaced, starts_of, write_unpacking
 

@@ -9,6 +9,7 @@ from mmap import mmap
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ...lowlevel.memory import address_of
 from .library import Precision, precision
 from .wisdom import without
 
@@ -46,12 +47,6 @@ def zeros(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     array = empty(shape, dtype)
     array[...] = 0
     return array
-
-
-def address_of(array: np.ndarray) -> int:
-    """Where the array's first element is."""
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def barely_aligned(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:

@@ -19,7 +19,8 @@ from time import perf_counter
 
 import numpy as np
 
-from .fftw import address_of, fftw_of, learned, relearn
+from ...lowlevel.memory import address_of
+from .fftw import fftw_of, learned, relearn
 
 EFFORTS = {"measure": 0, "exhaustive": 1 << 3, "patient": 1 << 5, "estimate": 1 << 6}
 DESTROY_INPUT, PRESERVE_INPUT = 1 << 0, 1 << 4

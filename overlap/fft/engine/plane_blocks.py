@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...arrays import chunks, length_of
+from ...lowlevel.memory import address_of
 from ...runtime import worker_index
 from .compiled_function import BlockPlaces
-from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, address_of, complex_of, zeros
+from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
 from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, Program, View
 from .stage import Direction
 from .steps import Run

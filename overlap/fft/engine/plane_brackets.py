@@ -14,9 +14,10 @@ from numba import carray, types
 
 from ...arrays import chunks, length_of
 from ...compiled import CFunction
+from ...lowlevel.memory import address_of, pointer
 from ...runtime import worker_index
-from .execute import execute, pointer
-from .fftw import ALIGNMENT, address_of, zeros
+from .execute import execute
+from .fftw import ALIGNMENT, zeros
 from .lines import LineTransform
 from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, Program, View, written
 from .steps import Run

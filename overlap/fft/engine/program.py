@@ -7,17 +7,18 @@ executed (`execute.execute`). So a program serves every field, slot and worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from . import execute as codes
+from ...lowlevel import copy_table
+from ...lowlevel.copy_table import box_lines, instruction, strides_of
+from .execute import ADD, CALL, REPEAT, ZERO
 from .fftw import REQUIRED_ALIGNMENT
 from .lines import LineTransform
 
-AXES = 4  # of an instruction
 GAP_NBYTES = 96  # between lines in scratch memory
 BASES = 6
 SOURCE, TARGET, SEND, RECEIVE, SCRATCH, ASIDE = range(BASES)  # their numbers
@@ -145,35 +146,28 @@ class Program:
 
     @property
     def code(self) -> np.ndarray:
-        """The instructions, ``(instructions, WIDTH)``."""
-        return np.array(self._lines, np.int64).reshape(-1, codes.WIDTH)
+        """The instructions, ``(instructions, copy_table.WIDTH)``."""
+        return np.array(self._lines, np.int64).reshape(-1, copy_table.WIDTH)
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def copy(self, target: View, source: View, scale: float = 1.0) -> None:
         """Copy an array, times a number."""
-        for shape, sources, targets in _instructions(target, source):
-            line = self._line(codes.COPY, source, target, sources[0], targets[0])
-            run = sources[1][-1] == targets[1][-1] == source.dtype.itemsize or shape[-1] == 1
-            self._lay(line, shape, sources[1], targets[1], source.dtype, run)
+        for line in self._box(copy_table.COPY, target, source):
             if scale != 1.0:
-                line[codes.SCALE] = int(np.float64(scale).view(np.int64))
-                line[codes.PRECISION] = _precision(source.dtype)
+                line[copy_table.SCALE] = int(np.float64(scale).view(np.int64))
+                line[copy_table.PRECISION] = _precision(source.dtype)
 
     def zero(self, target: View) -> None:
         """Set an array to zero."""
-        for shape, _, targets in _instructions(target, target):
-            line = self._line(codes.ZERO, target, target, 0, targets[0])
-            run = targets[1][-1] == target.dtype.itemsize or shape[-1] == 1
-            self._lay(line, shape, targets[1], targets[1], target.dtype, run)
+        for _ in self._box(ZERO, target, target):
+            pass
 
     def add(self, target: View, source: View) -> None:
         """Add an array to another."""
-        for shape, sources, targets in _instructions(target, source):
-            line = self._line(codes.ADD, source, target, sources[0], targets[0])
-            self._lay(line, shape, sources[1], targets[1], source.dtype, False)
-            line[codes.PRECISION] = _precision(source.dtype)
+        for line in self._box(ADD, target, source, runs=False):
+            line[copy_table.PRECISION] = _precision(source.dtype)
 
     def transform(self, transform: LineTransform, target: View, source: View) -> None:
         """Execute an FFT plan from one array to another, or in place."""
@@ -182,49 +176,34 @@ class Program:
 
     def call(self, function: int, argument: int, target: View, source: View) -> None:
         """Call a C function of an argument and two addresses; who writes it keeps it alive."""
-        line = self._line(codes.CALL, source, target, 0, 0)
-        line[codes.FUNCTION], line[codes.ARGUMENT] = function, argument
+        line = instruction(CALL, (source.base, source.offset), (target.base, target.offset), function, argument)
+        line[copy_table.SOURCE_STEP], line[copy_table.TARGET_STEP] = source.step, target.step
+        self._lines.append(line)
 
     def repeat(self, body: Program, count: int, still: int | None = None) -> None:
         """Repeat a program; its views move on by their steps, but for those of the base `still`."""
         for line in body._lines if still is not None else ():
-            if line[codes.SOURCE] == still:
-                line[codes.SOURCE_STEP] = 0
-            if line[codes.TARGET] == still:
-                line[codes.TARGET_STEP] = 0
+            if line[copy_table.SOURCE] == still:
+                line[copy_table.SOURCE_STEP] = 0
+            if line[copy_table.TARGET] == still:
+                line[copy_table.TARGET_STEP] = 0
         if not len(body) or not count:
             return
         if count > 1:
-            line = [0] * codes.WIDTH
-            line[codes.OPERATION], line[codes.COUNT], line[codes.BODY] = (codes.REPEAT, count, len(body))
-            self._lines.append(line)
+            self._lines.append(instruction(REPEAT, (0, 0), (0, 0), count, len(body)))
         self._lines += body._lines
         self._transforms |= body._transforms
 
-    def _line(self, operation, source, target, further, away):
-        line = [0] * codes.WIDTH
-        line[codes.OPERATION] = operation
-        line[codes.SOURCE : codes.TARGET_STEP + 1] = (
-            source.base,
-            source.offset + further,
-            source.step,
-            target.base,
-            target.offset + away,
-            target.step,
-        )
-        self._lines.append(line)
-        return line
-
-    @staticmethod
-    def _lay(line, shape, sources, targets, dtype, run):
-        """Fill in lengths and strides."""
-        line[codes.LENGTHS : codes.LENGTHS + AXES] = shape
-        line[codes.SOURCE_STRIDES : codes.SOURCE_STRIDES + AXES] = sources
-        line[codes.TARGET_STRIDES : codes.TARGET_STRIDES + AXES] = targets
-        if run:
-            line[codes.LENGTHS + AXES - 1] *= dtype.itemsize
-        else:
-            line[codes.ELEMENT] = dtype.itemsize
+    def _box(self, operation: int, target: View, source: View, runs: bool = True) -> Iterator[list[int]]:
+        """Add the instructions for two arrays of one shape, and give each."""
+        if target.shape != source.shape or target.dtype != source.dtype:
+            raise ValueError(f"expected views of one shape and type, received {target} and {source}")
+        places = (source.base, source.offset), (target.base, target.offset)
+        axes = source.shape, source.strides, target.strides
+        for line in box_lines(operation, *places, *axes, source.dtype.itemsize, runs):
+            line[copy_table.SOURCE_STEP], line[copy_table.TARGET_STEP] = source.step, target.step
+            self._lines.append(line)
+            yield line
 
 
 class Codes:
@@ -264,46 +243,5 @@ def written(write: Callable[..., None], *args: Any) -> np.ndarray:
     return program.code
 
 
-def strides_of(shape, itemsize):
-    """Strides of a C-contiguous array, in bytes."""
-    strides = [itemsize]
-    for length in reversed(shape[1:]):
-        strides.append(strides[-1] * length)
-    return tuple(reversed(strides[: len(shape)]))
-
-
 def _precision(dtype):
     return dtype.itemsize if dtype.kind == "f" else dtype.itemsize // 2
-
-
-def _instructions(target, source):
-    """Tell what the instructions for two arrays of one shape have to visit, of four axes each.
-
-    Yields
-    ------
-    shape : list of int
-    sources, targets : (int, list of int)
-        Offset in the array, and strides.
-    """
-    if target.shape != source.shape or target.dtype != source.dtype:
-        raise ValueError(f"expected views of one shape and type, received {target} and {source}")
-    if 0 in target.shape:
-        return
-    axes = [axis for axis in zip(target.shape, source.strides, target.strides) if axis[0] > 1]
-    axes.sort(key=lambda axis: (axis[2], axis[1]), reverse=True)
-    merged: list[tuple[int, int, int]] = []
-    for length, here, there in axes:
-        if merged and merged[-1][1:] == (length * here, length * there):
-            merged[-1] = merged[-1][0] * length, here, there
-        else:
-            merged.append((length, here, there))
-    if len(merged) > 2 and merged[-1][1] > target.dtype.itemsize:
-        # The innermost axis of the source comes next to that of the target: the two are copied by tiles.
-        nearest = min(range(len(merged) - 1), key=lambda place: merged[place][1])
-        merged.insert(len(merged) - 1, merged.pop(nearest))
-    merged = [(1, 0, 0)] * (AXES - len(merged)) + merged
-    outer, inner = merged[:-AXES], merged[-AXES:]
-    for index in np.ndindex(*(axis[0] for axis in outer)):
-        here = sum(i * axis[1] for i, axis in zip(index, outer))
-        there = sum(i * axis[2] for i, axis in zip(index, outer))
-        yield ([axis[0] for axis in inner], (here, [axis[1] for axis in inner]), (there, [axis[2] for axis in inner]))

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...lowlevel.copy_table import WIDTH
+from ...lowlevel.memory import address_of
 from ...lowlevel.mpi import handle_of, memory_at
 from ...runtime import parallel, worker_index
 from ...runtime.requests.operations import label_of
@@ -38,8 +40,7 @@ from .compiled_call import (
     execute_call,
     execute_rows,
 )
-from .execute import WIDTH
-from .fftw import REQUIRED_ALIGNMENT, address_of
+from .fftw import REQUIRED_ALIGNMENT
 from .program import BASES, RECEIVE, SEND
 from .steps import Call, Exchange, Run, Split
 

@@ -33,8 +33,8 @@ ARGUMENTS = 7  # of other operations
 COUNT, ITEM, SOURCE_POSITIONS, TARGET_POSITIONS = 7, 8, 9, 10  # items, bytes of one, and where their positions stand
 WIDTH = 22
 AXES = 4
+_ELEMENTS = (4, 8, 16)  # bytes; others are copied as runs of bytes
 TILE = 16  # elements along both innermost axes of a copy that transposes
-_ELEMENTS = (4, 8, 16)  # others are runs of bytes
 
 Base = tuple[int, int]  # its number, and an offset
 Loops = tuple[list[int], tuple[int, list[int]], tuple[int, list[int]]]
@@ -109,7 +109,7 @@ class CopyTable:
     def _lines(self, source: ArrayRegion, target: ArrayRegion) -> Iterator[list[int]]:
         bases = (source.base, source.offset), (target.base, target.offset)
         if source.positions is None and target.positions is None:
-            yield from copy_lines(*bases, source.shape, source.strides, target.strides, source.nbytes)
+            yield from box_lines(COPY, *bases, source.shape, source.strides, target.strides, source.nbytes)
         else:
             positions = self._positions(source), self._positions(target)
             yield instruction(COPY_ITEMS, *bases, source.size, source.nbytes, *positions)
@@ -133,25 +133,36 @@ def copy_run(source: Base, target: Base, nbytes: int) -> list[int]:
     return instruction(COPY, source, target, *(1,) * (AXES - 1), nbytes)
 
 
-def copy_lines(
+def box_lines(
+    operation: int,
     source: Base,
     target: Base,
     shape: Sequence[int],
     source_strides: Sequence[int],
     target_strides: Sequence[int],
     nbytes: int,
+    runs: bool = True,
 ) -> Iterator[list[int]]:
-    """Make the rows that copy a box of items of so many bytes."""
+    """Make the rows that visit a box of items of so many bytes; with `runs`, contiguous items are one run of bytes."""
     for lengths, (here, sources), (there, targets) in loops(shape, source_strides, target_strides, nbytes):
-        run = sources[-1] == targets[-1] == nbytes or lengths[-1] == 1
-        if not run and nbytes not in _ELEMENTS:
-            axes = [*lengths, nbytes], [*sources, 1], [*targets, 1]
-            yield from copy_lines((source[0], source[1] + here), (target[0], target[1] + there), *axes, 1)
-            continue
-        lengths[-1] *= nbytes if run else 1
-        element = 0 if run else nbytes
-        bases = (source[0], source[1] + here), (target[0], target[1] + there)
-        yield instruction(COPY, *bases, *lengths, *sources, *targets, element)
+        run = runs and (sources[-1] == targets[-1] == nbytes or lengths[-1] == 1)
+        if runs and not run and nbytes not in _ELEMENTS:  # the bytes of an item are the innermost axis
+            each = [(index * sources[0], index * targets[0]) for index in range(lengths[0])]
+            axes = [*lengths[1:], nbytes, *sources[1:], 1, *targets[1:], 1, 0]
+        else:
+            each = [(0, 0)]
+            axes = [*lengths[:-1], lengths[-1] * (nbytes if run else 1), *sources, *targets, 0 if run else nbytes]
+        for source_step, target_step in each:
+            places = (source[0], source[1] + here + source_step), (target[0], target[1] + there + target_step)
+            yield instruction(operation, *places, *axes)
+
+
+def strides_of(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Strides of a C-contiguous array, in bytes."""
+    strides = [itemsize]
+    for length in reversed(shape[1:]):
+        strides.append(strides[-1] * length)
+    return tuple(reversed(strides[: len(shape)]))
 
 
 def loops(shape: Sequence[int], here: Sequence[int], there: Sequence[int], nbytes: int) -> Iterator[Loops]:
@@ -163,6 +174,8 @@ def loops(shape: Sequence[int], here: Sequence[int], there: Sequence[int], nbyte
     source, target : (int, list of int)
         Offset, and strides.
     """
+    if 0 in shape:
+        return
     axes = sorted((axis for axis in zip(shape, here, there) if axis[0] > 1), key=lambda axis: (axis[2], axis[1]))
     merged: list[tuple[int, int, int]] = []
     for length, step, other in reversed(axes):
@@ -251,26 +264,28 @@ def _copy_plane(line: Any, source: Any, target: Any) -> None:
     to_row, to_column = line[TARGET_STRIDES + 2], line[TARGET_STRIDES + 3]
     nbytes, precision = line[ELEMENT], line[PRECISION]
     scale = bits_to_float(line[SCALE])
-    width = TILE if rows > 1 else columns
     for top in range(0, rows, TILE):
         bottom = min(top + TILE, rows)
-        for left in range(0, columns, width):
-            count = min(width, columns - left)
+        for left in range(0, columns, TILE):
+            right = min(left + TILE, columns)
             for row in range(top, bottom):
                 here = source + row * by_row + left * by_column
                 there = target + row * to_row + left * to_column
                 if precision:
-                    for place in range(count):
-                        _scale_element(here + place * by_column, there + place * to_column, nbytes, scale, precision)
+                    for _ in range(left, right):
+                        _scale_element(here, there, nbytes, scale, precision)
+                        here += by_column
+                        there += to_column
                 elif nbytes == 16:
-                    for place in range(count):
-                        _copy_element(here + place * by_column, there + place * to_column, 16)
-                elif nbytes == 8:
-                    for place in range(count):
-                        _copy_element(here + place * by_column, there + place * to_column, 8)
+                    for _ in range(left, right):
+                        _copy_element(here, there, 16)
+                        here += by_column
+                        there += to_column
                 else:
-                    for place in range(count):
-                        _copy_element(here + place * by_column, there + place * to_column, 4)
+                    for _ in range(left, right):
+                        _copy_element(here, there, nbytes)
+                        here += by_column
+                        there += to_column
 
 
 @njit(inline="always")
