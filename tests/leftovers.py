@@ -53,8 +53,8 @@ class Snapshot:
         if shared := sys.modules.get("overlap.compat.mpi4py_fft.shared"):
             from mpi4py import MPI
 
-            shared.Shared.of(MPI.COMM_WORLD).close()
-            MPI.COMM_WORLD.Delete_attr(shared.Shared._key)
+            shared.SHARED.of(MPI.COMM_WORLD).close()
+            MPI.COMM_WORLD.Delete_attr(shared.SHARED._key)
         if self.errors:
             sys.modules["numpy"].seterr(**self.errors)
 

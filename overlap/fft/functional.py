@@ -29,14 +29,13 @@ from mpi4py import MPI
 from ..arrays import DistArray, Distribution, block, mask_problem, same_ranks
 from ..errors import InputError
 from ..runtime import Runtime
+from ..runtime.kept_with import KeptWith
 from .arguments import NORMS, choice_problem, integers, shown
 from .engine.fftw import complex_of
 from .fft2 import FFT2
 from .fft3 import FFT3
 
 KEPT = 8  # plans per communicator
-_keyval: int | None = None
-_all: list[_Plans] = []
 
 
 class _Plans:
@@ -75,36 +74,16 @@ class _Plans:
             self._runtimes.popitem()[1].close()
 
 
+_plans = KeptWith(_Plans)
+
+
 def close_plans() -> None:
     """Close the plans that the functions have kept (collective over every communicator that they were called on)."""
-    for plans in _all:
+    for plans in _plans.every:
         plans.close()
 
 
 atexit.register(close_plans)
-
-
-def _deleted(comm: MPI.Comm, key: int, plans: _Plans) -> None:
-    """Close the plans of a communicator that is freed, by all its ranks.
-
-    The predefined ones go at MPI's end, where nothing can be freed any more.
-    """
-    if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
-        plans.close()
-        _all.remove(plans)
-
-
-def _plans_of(comm: MPI.Intracomm) -> _Plans:
-    """Return the plans of a communicator, which are an attribute of it."""
-    global _keyval
-    if _keyval is None:
-        _keyval = MPI.Comm.Create_keyval(delete_fn=_deleted)
-    found: Any = comm.Get_attr(_keyval)
-    if found is None:
-        found = _Plans(comm)
-        comm.Set_attr(_keyval, found)
-        _all.append(found)
-    return found
 
 
 @dataclass(frozen=True)
@@ -176,7 +155,7 @@ def _transform(
     meeting = comm if own is None else own
     if not isinstance(meeting, MPI.Intracomm) or meeting == MPI.COMM_NULL:
         raise InputError(f"expected a DistArray, or comm to be an mpi4py.MPI.Intracomm, received comm={shown(comm)}")
-    plans = _plans_of(meeting)
+    plans = _plans.of(meeting)
     base = plans.runtime(1)  # whatever is asked for: ranks that ask for different things must meet somewhere
     with base.together(f"transforming an array, {kind.name}"):  # what is wrong on one rank is refused on all
         if comm is not None and not same_ranks(comm, meeting):

@@ -179,7 +179,7 @@ def plans_are_kept_and_bounded(comm):
     """The same plan serves the same call; of many, the last ones are kept."""
     for length in range(2, 2 * functional.KEPT + 2):
         fft.fft2(np.ones((1, 2, length)), comm)
-    held = functional._plans_of(comm)
+    held = functional._plans.of(comm)
     assert len(held._plans) == functional.KEPT
     last = next(reversed(held._plans.values()))
     fft.fft2(np.ones((1, 2, length)), comm)
@@ -188,10 +188,10 @@ def plans_are_kept_and_bounded(comm):
     assert last.closed
     mine = comm.Dup()
     fft.fft2(np.ones((1, 2, 3)), mine)
-    held = functional._plans_of(mine)
+    held = functional._plans.of(mine)
     (last,) = held._plans.values()
     mine.Free()
-    assert last.closed and last.runtime.closed and held not in functional._all
+    assert last.closed and last.runtime.closed and held not in functional._plans.every
 
 
 def numpy_counts(comm):

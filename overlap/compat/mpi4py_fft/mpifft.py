@@ -36,7 +36,7 @@ from .pencil import Comms, Pencil, Subcomm, Transfer, ranks_of
 from .pipelined import OwnArrays, PipelinedTransform
 from .request import EFFORTS, Axes, Request, check_supported, has_pipeline, understood
 from .route import dimensions_of, for_stages, route_of
-from .shared import Shared
+from .shared import SHARED, Shared
 from .transform import Transform
 
 DEADLINE_S = 600.0
@@ -164,7 +164,7 @@ class PFFT:
             uneven = "expected no weights with darray, whose distribution counts, received both"
         late = number_problem("deadline_s", deadline_s, positive=True, none=True)
         problem = problem or uneven or late
-        shared = self._shared = Shared.of(parent)
+        shared = self._shared = SHARED.of(parent)
         self._workers = workers
         self.collapse = collapse
         self.runtime = shared.runtime(workers, DEADLINE_S if late else deadline_s, problem)

@@ -10,29 +10,17 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from ...runtime import Runtime
+from ...runtime.kept_with import KeptWith
 
 
 class Shared:
     """The runtimes of a communicator, one per number of workers."""
-
-    _key: int | None = None
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._runtimes: dict[int, Runtime] = {}  # by number of workers
         self._plans: dict[int, int] = {}  # how many use each
         self._freed = False
-
-    @classmethod
-    def of(cls, comm: MPI.Intracomm) -> Shared:
-        """Return the one of `comm`, kept as its attribute, so that none outlives it for another."""
-        if cls._key is None:
-            cls._key = MPI.Comm.Create_keyval(delete_fn=_deleted)
-        found = comm.Get_attr(cls._key)
-        if not isinstance(found, Shared):
-            found = cls(comm)
-            comm.Set_attr(cls._key, found)
-        return found
 
     def runtime(self, workers: int, deadline_s: float | None, problem: str | None) -> Runtime:
         """Return the runtime for one plan more (collective).
@@ -78,9 +66,4 @@ class Shared:
                 self._runtimes.pop(workers).close()
 
 
-def _deleted(comm: MPI.Comm, key: int, shared: Shared) -> None:
-    """Note that the communicator is freed, by all its ranks; at MPI's end the predefined ones are, when nothing can be
-    made or freed any more.
-    """
-    if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):
-        shared.close()
+SHARED = KeptWith(Shared)
