@@ -26,8 +26,8 @@ from ..lowlevel.copy_table import COPY_ITEMS, copy_run, instruction
 from ..lowlevel.memory import address_of, line_zeros
 from . import chains
 from .chains import DATA, NOWHERE, SEND, TARGET
+from .inter_node_transport import InterNodeTransport, MessageBuffer
 from .protocol import BARRIER, BCAST, CHAINS, COPIED, EVERYBODY, GATHER, NAMES, NODE, NOTHING, REDUCE, SCATTER
-from .transport import InterNodeTransport, MessageBuffer
 
 LONG_NBYTES = 2**15  # of an allreduce that is cut
 _KEPT, _KEPT_NBYTES = chains.PLACES // 2, 2**24  # more chains, and more memory of theirs, are not kept

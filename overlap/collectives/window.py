@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
 from ..failures import Failure
 from ..lowlevel.memory import LINE, address_of, line_zeros, whole_lines
+from ..lowlevel.mpi import memory_at
 from . import protocol
 from .combine import KERNELS
 
@@ -92,9 +93,8 @@ class Window:
             content = np.frombuffer(failure.packed(_FAILURE_NBYTES - _WORDS_NBYTES), np.uint8)
             mine[_WORDS_NBYTES : _WORDS_NBYTES + len(content)] = content
             _words(mine)[_LENGTH] = len(content)
-            protocol.set_mark(
-                self._bases[self._place], 1
-            )  # compiled code does the same where it is left by an exception
+            # Compiled code does the same where it is left by an exception.
+            protocol.set_mark(self._bases[self._place], 1)
 
     def spoil(self) -> None:
         """Take no part in collectives any more."""
@@ -133,8 +133,7 @@ class Window:
 
 def memory(address: int, nbytes: int) -> np.ndarray:
     """Bytes at an address as an array."""
-    content: Any = MPI.buffer.fromaddress(address, nbytes)
-    return np.frombuffer(content, np.uint8)
+    return np.frombuffer(memory_at(address, nbytes), np.uint8)
 
 
 def _words(failure: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..lowlevel.memory import address_of
 from .engine.buffers import Buffers
 from .engine.fftw import REQUIRED_ALIGNMENT, zeros
 from .engine.schedule import addresses_of
@@ -250,4 +251,4 @@ def contiguous_targets(outputs, specs):
 
 def fits(array):
     """Whether plans for contiguous, aligned arrays can work on this one."""
-    return array.flags.c_contiguous and array.ctypes.data % REQUIRED_ALIGNMENT == 0
+    return array.flags.c_contiguous and address_of(array) % REQUIRED_ALIGNMENT == 0

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from ..lowlevel.copy_table import CopyTable
 from ..lowlevel.memory import address_of
+from ..lowlevel.mpi import memory_at
 from ..runtime.control.own_control import OwnControl
 from ..runtime.requests.operations import start as started
 from ..runtime.requests.requests import AsyncComm
@@ -44,7 +45,7 @@ class Message(NamedTuple):
         if self.run is None or not addresses:
             return self.buffer
         number, offset = self.run
-        return MPI.buffer.fromaddress(addresses[number] + offset, self.buffer.nbytes)
+        return memory_at(addresses[number] + offset, self.buffer.nbytes)
 
 
 class Messages:

@@ -8,7 +8,7 @@ from collectives_cases import all_seven as on_node
 from collectives_cases import compiled_loop, many_rounds
 from mpi4py import MPI
 
-from overlap.collectives import Collectives, Op, transport
+from overlap.collectives import Collectives, Op, inter_node_transport
 from overlap.collectives.chains import SENT
 from overlap.errors import InputError, RankError
 
@@ -89,9 +89,9 @@ def failed_start(comm):
     with pytest.raises(MPI.Exception if comm.rank == 0 else RankError, match=None if comm.rank == 0 else "rank 0"):
         for _ in range(3):
             fast.Barrier()
-    assert mine in transport._abandoned
+    assert mine in inter_node_transport._abandoned
     fast.free()
-    assert mine not in transport._abandoned
+    assert mine not in inter_node_transport._abandoned
 
 
 def without_the_communicator(comm):

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from ...lowlevel.memory import address_of
+
 PREFIXES = {"F": "fftwf_", "D": "fftw_", "G": "fftwl_"}  # by the character of the complex dtype
 
 
@@ -73,7 +75,7 @@ class Precision:
 
     def alignment_of(self, array: np.ndarray) -> int:
         """Tell what FFTW makes of an array's address: 0 is the best alignment."""
-        return self.function("alignment_of", ctypes.c_int)(ctypes.c_void_p(array.__array_interface__["data"][0]))
+        return self.function("alignment_of", ctypes.c_int)(ctypes.c_void_p(address_of(array)))
 
     def version(self) -> str:
         """Version of FFTW, such as ``"3.3.10"``."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ....fft.engine import fftw as memory
+from ....lowlevel.memory import address_of
 
 FFTW_FORWARD, FFTW_BACKWARD = -1, 1
 FFTW_R2HC, FFTW_HC2R, FFTW_DHT = 0, 1, 2
@@ -75,7 +76,7 @@ __all__ = [
 
 def get_alignment(array: np.ndarray) -> int:
     """Find the largest power of two, 32 at most, by which an array's address can be divided."""
-    return next(n for n in (32, 16, 8, 4, 2, 1) if array.ctypes.data % n == 0)
+    return next(n for n in (32, 16, 8, 4, 2, 1) if address_of(array) % n == 0)
 
 
 def aligned(
