@@ -77,6 +77,11 @@ class _Held:
             if held is not None and held is not error:
                 raise held from error
 
+    def keep(self, error: BaseException | None) -> None:
+        """Keep what a handler has raised just before: as if it had been held."""
+        if self.error is None:
+            self.error = error
+
     def fail(self, job: Failing | None) -> Failing | None:
         """Have an exception of a handler fail `job` from now on, or one that has come already.
 
@@ -117,6 +122,9 @@ class _Nothing:
 
     def __exit__(self, *exc_info: object) -> None:
         pass
+
+    def keep(self, error: BaseException | None) -> None:
+        """Keep nothing."""
 
     def fail(self, job: Failing | None) -> Failing | None:
         """Fail nothing."""

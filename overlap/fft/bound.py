@@ -112,4 +112,4 @@ def _name(array):
 
 def _state(array):
     """All that may change of an array: its address, whether it may be written to, its layout and type."""
-    return array.__array_interface__["data"], array.shape, array.strides, array.dtype
+    return address_of(array), array.flags.writeable, array.shape, array.strides, array.dtype

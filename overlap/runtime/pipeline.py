@@ -19,7 +19,7 @@ from .load import Load
 from .requests.operations import Operation, Persistent
 from .requests.requests import AsyncComm
 from .runner import Runner
-from .scheduling.whole_call import BUSY_ELSEWHERE, OVER, WholeCall
+from .scheduling.whole_call import BUSY_ELSEWHERE, CONCLUDED, NOT_MADE, OVER, UNFINISHED, WholeCall
 from .threads.crew import ALONE, Crews
 
 SHORT_S = 500e-6  # a call that takes less is noise to a trial
@@ -237,21 +237,37 @@ class Pipeline(Uncopied):
                     "expected threads to call a transform one at a time, received a call while another thread is in one"
                 )
         else:
-            with held_signals() as signals, self._used:
+            with self._used:
                 control.check_idle()
-                if signals.error is not None:
+                if held_signals().error is not None:  # this call is part of another one
                     control.meet_here(header, None, not control.nested)
-                ended = call.make(execute, arguments)
-                control.has_met(header, None, call.numbers)
-                if ended != OVER:
-                    job, waiting = self._job([], call.wait, ALONE, (), {})
-                    runner.run(job, waiting, ALONE, partial(call.conclude, job, waiting))
+                call.outcome = NOT_MADE
+                try:
+                    if execute(*arguments) == OVER:
+                        control.have_met()
+                    else:
+                        self._conclude(call, header, None)
+                except BaseException as error:
+                    # Of a signal's handler, which runs after compiled code: others may wait for this rank then.
+                    if call.outcome not in UNFINISHED:
+                        raise
+                    self._conclude(call, header, error)
+                    raise
         if runner.trace is not None:
             for span in call.spans():
                 runner.trace.add(current_thread().name, *span)
         took_s, computing_s = call.took_s
         for load in (self.load, runner.load):
             load.add(took_s, computing_s, 1)
+
+    def _conclude(self, call: WholeCall, header: Header, error: BaseException | None) -> None:
+        """Conclude a call that has not ended well on all ranks: raises their error, or what a handler has raised."""
+        with held_signals() as signals:
+            call.outcome = CONCLUDED
+            signals.keep(error)
+            self._runner.control.has_met(header, None, call.numbers)
+            job, waiting = self._job([], call.wait, ALONE, (), {})
+            self._runner.run(job, waiting, ALONE, partial(call.conclude, job, waiting))
 
     def _job(
         self, keys: list[Any], wait: str, crew: str, args: tuple[Any, ...], kwargs: dict[str, Any]

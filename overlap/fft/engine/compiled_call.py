@@ -60,6 +60,7 @@ from ...runtime.scheduling.whole_call import (
     MEETING,
     MIN,
     NUMBERS,
+    OUTCOME,
     OVER,
     PHASE,
     POLLS,
@@ -74,6 +75,7 @@ from ...runtime.scheduling.whole_call import (
     SUM,
     SUMS,
     TEST,
+    TOLD,
     UNLIKE,
     UNSIGNED,
     WAITED,
@@ -150,6 +152,7 @@ def execute_call(tables, arrays, scratch):
         return BUSY_ELSEWHERE
     found = OVER
     if state[AGREES]:
+        state[NUMBERS : SUMS + 3] = mpi[TOLD : TOLD + 6]
         found = _met(mpi, state)
     if found == OVER:
         state[BEGAN] = clock_ns(address_of(state) + 8 * CLOCK)
@@ -158,6 +161,7 @@ def execute_call(tables, arrays, scratch):
         if found == OVER and state[AGREES]:
             found = _agreed(mpi, state, len(rows))
         state[ENDED] = clock_ns(address_of(state) + 8 * CLOCK)
+    state[OUTCOME] = found
     exchange_word(address_of(state) + 8 * BUSY, 0)
     return found
 

@@ -1,7 +1,7 @@
 """`Control`: all that the library does in MPI for itself, in one place.
 
 The awaited traffic of slice programs travels on `AsyncComm`; every other collective of the library is
-made here, on one communicator of its own. Each begins with the same small meeting of all ranks (`meeting`), the *header*:
+made here, on one communicator of its own. Each begins with the same small meeting of all ranks, the *header*:
 the minimum over all ranks of three integers, ``(well, signature, -signature)``, where the signature
 is a checksum of what the rank is about to do. So whatever two ranks do, their headers match each
 other, and nobody is left alone:
@@ -190,6 +190,10 @@ class Control:
             self.mark(broken)
             raise
         self.has_met(header, error, numbers, leaving)
+
+    def have_met(self) -> None:
+        """Note that all ranks have come to a header, are well and do the same."""
+        self._meetings += 1
 
     def has_met(
         self, header: Header, error: BaseException | None, numbers: Sequence[int], leaving: bool = False

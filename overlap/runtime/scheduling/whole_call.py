@@ -10,7 +10,7 @@ issues what the other ranks still wait for, and agrees with them on an error.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 # Words of a state.
 BUSY, AGREES, PHASE, SINCE, STEP, STARTED, CODE, BEGAN, WAITED, ENDED, REQUEST = range(11)
 NUMBERS, SUMS, CLOCK, FLAG = 11, 14, 17, 19  # three of a header; three of an agreement; two; MPI's status
-STAMPS, WORDS = 32, 33  # where the times stand at which the rows have ended; 0: nobody wants to know
+STAMPS = 32  # where the times stand at which the rows have ended; 0: nobody wants to know
+OUTCOME, WORDS = 33, 34  # how it has ended
 IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, or for what was issued
 # Words of a table of MPI: functions, handles, and whether exchanges are started and polled for; where the state of the
 # ranks' meeting is, 0 if they have no board, and what is written there at the beginning and at the end.
@@ -56,10 +57,13 @@ IDLE, ENTERING, WAITING = range(3)  # phases: MPI is waited for at the header, o
     MEETING,
     HEADER_WORD,
     AGREEMENT_WORD,
-) = range(18)
+    TOLD,  # six words: three of the header, three of the agreement
+) = range(19)
 # How a call has ended: well; another thread is in it; the header tells that some rank is not well, or wants something
-# else; MPI has refused something; the agreement tells that some rank has failed, or has issued something else.
-OVER, BUSY_ELSEWHERE, UNLIKE, REFUSED, FAILED = range(5)
+# else; MPI has refused something; the agreement tells that some rank has failed, or has issued something else. Or it
+# has not come to compiled code yet; or the other ranks know what has failed.
+OVER, BUSY_ELSEWHERE, UNLIKE, REFUSED, FAILED, NOT_MADE, CONCLUDED = range(7)
+UNFINISHED = UNLIKE, REFUSED, FAILED
 HOT_NS = int(HOT_S * 1e9)
 SHORTEST_SLEEP_US, LONGEST_SLEEP_US = int(SHORTEST_SLEEP_S * 1e6), int(LONGEST_SLEEP_S * 1e6)
 
@@ -113,7 +117,6 @@ class WholeCall:
             sums = self._noted(None).summands(False)
             numbers = array("q", (True, header.signature, -header.signature))
             self.mpi = _table(control.meeting, wait == "poll", numbers, sums)
-            self._told = np.concatenate([np.array(numbers), np.array(sums).view(np.int64)])
             control.watchdog.watch(self)
 
     @property
@@ -183,13 +186,14 @@ class WholeCall:
             agreements.note(operation)
         return agreements
 
-    def make(self, execute: Callable[..., int], arguments: tuple[Any, ...]) -> int:
-        """Have compiled code make the call on several ranks; how it has ended.
+    @property
+    def outcome(self) -> int:
+        """How the last call has ended: OVER, ..."""
+        return self._words[OUTCOME]
 
-        The caller holds signals, and knows that nobody else is in MPI.
-        """
-        self.state[NUMBERS : SUMS + 3] = self._told
-        return execute(*arguments)
+    @outcome.setter
+    def outcome(self, outcome: int) -> None:
+        self._words[OUTCOME] = outcome
 
     def spans(self) -> Iterator[tuple[str, str, float, float]]:
         """Yield what the last call has done: kind, label, start and end in seconds."""
@@ -232,5 +236,7 @@ def _table(meeting: Meeting, polls: bool, numbers: Sequence[int], sums: Sequence
         meeting.state.buffer_info()[0] if meeting.has_board else 0,
         header_word(numbers),
         agreement_word(sums),
+        *numbers,
+        *sums,
     ]
     return np.array([word % 2**64 for word in words], np.uint64).view(np.int64)
