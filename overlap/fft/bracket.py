@@ -40,10 +40,9 @@ from .engine.fftw import fast_length
 from .engine.plane_brackets import KY, PLANES
 from .engine.stage import SourceArray
 from .engine.steps import Exchange
-from .plan import Plan, PlanComm, given_weights, records
+from .plan import Plan, PlanComm
 from .planning.memory import Memory
 from .planning.settings import Settings, settings_problem
-from .planning.tuning import Tuning, path_of
 
 DEPTH = 8
 
@@ -101,6 +100,8 @@ class Bracket(Plan):
         off, is of another version or is none.
     """
 
+    _kind = "Bracket"
+
     def __init__(
         self,
         comm: PlanComm,
@@ -114,8 +115,7 @@ class Bracket(Plan):
     ) -> None:
         super().__init__(comm)
         with self._making():
-            arrays, requested, problem = records(layout, settings, self.comm.size)
-            path: Any = path_of(tuning)
+            arrays, requested, path, problem = self._options(layout, settings, tuning)
             sizes: Any = integers(shape)
             control = self.runtime.control
             members = control.ranks_of(self.comm)
@@ -123,7 +123,8 @@ class Bracket(Plan):
             everyone = control.allgather((members, sizes, arrays))
             same = [others for theirs, *others in everyone if theirs == members]
             kinds = [(len(theirs or ()), *others) for theirs, *others in everyone]
-            if tuning is None and kinds != kinds[:1] * len(kinds):
+            alike = kinds == kinds[:1] * len(kinds)
+            if tuning is None and not alike:
                 path = None
             problem = (
                 _problem(sizes, shape, spacing, points)
@@ -145,26 +146,17 @@ class Bracket(Plan):
             self._spacing = spacing
             self.points: Any = integers(points or (fast_length(3 * (nky - 1) + 1), fast_length(3 * (nkx // 2) + 1)))
             self.speed = 0.0
-            self._weights, measures = given_weights(arrays)
-            kind = {
-                "kind": "Bracket",
-                "shape": list(sizes),
-                "points": list(self.points or ()),
-                "spacing": [float(step) for step in spacing],
-                "ranks": self.comm.size,
-                "workers": self.runtime.workers,
-                "effort": requested.effort,
-            }
-            if arrays.weights is not None:
-                kind["weights"] = str(arrays.weights)
-            self._tuning = Tuning(self.runtime, path or None, kind, complex)
-            if measures:
-                self._weights = self._tuning.weights
-                measures = self._weights is None
+            kind = self._look_up(
+                path,
+                arrays,
+                complex,
+                shape=list(sizes),
+                points=list(self.points or ()),
+                spacing=[float(step) for step in spacing],
+                effort=requested.effort,
+            )
             self._memory = (
-                None
-                if kinds != kinds[:1] * len(kinds)
-                else Memory(self.runtime, kind | {"requested": str(requested.given())}, complex)
+                Memory(self.runtime, kind | {"requested": str(requested.given())}, complex) if alike else None
             )
             requested = replace(requested, chunk=1, effort=requested.effort or "estimate")
             if requested.wait != "auto":
@@ -174,7 +166,7 @@ class Bracket(Plan):
             self.transform = _transform(self)
             self._keep("bracket", self.transform, _transform)
             # A runtime may have several of them, on a part of its ranks each: all measure if one does.
-            if control.maximum(int(measures)):
+            if control.maximum(int(self._measures)):
                 self._balanced()
 
     def _place(self) -> None:

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from ..arrays import Layout, Transpose
-from .arguments import (
-    NORMS,
-    arrays_nbytes,
-    choice_problem,
-    dtype_problem,
-    fields_nbytes,
-    integers,
-    memory_problem,
-    path_problem,
-    shape_problem,
-    shown,
-)
+from ..arrays import Transpose
+from .arguments import choice_problem
 from .array_layout import ArrayLayout, slab_problem
-from .array_spec import ArraySpec
 from .engine.axis import axes_of
 from .engine.compiled_function import can_be_compiled
 from .engine.fftw import complex_of
 from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, PlaneBlocks
-from .engine.stage import Direction
-from .engine.staged import StagedTransform
-from .function import Function, fine_points
-from .plan import FourierPlan, PlanComm, given_weights, records
-from .planning.memory import Memory
+from .fourier import FourierPlan
+from .function import Function
 from .planning.search import adopt
-from .planning.settings import Settings, settings_problem
-from .planning.tuning import Tuning, path_of
 from .pointwise import Pointwise
 from .transform import Transform
-from .volume import Planes, Volume
-from .volume_pointwise import VolumePointwise
+from .volume import Planes
 
 Y, X = 1, 2  # axes of a batch of planes
 BLOCKS = ("rows", "planes")
@@ -100,111 +78,21 @@ class FFT2(FourierPlan):
     ...     spectrum = plan.forward(u)
     """
 
-    def __init__(
-        self,
-        comm: PlanComm,
-        shape: Sequence[int],
-        dtype: DTypeLike = complex,
-        *,
-        norm: str | None = None,
-        layout: ArrayLayout | dict[str, Any] | None = None,
-        settings: Settings | dict[str, Any] | None = None,
-        tuning: str | os.PathLike[str] | None = None,
-    ) -> None:
-        super().__init__(comm)
-        with self._making():
-            arrays, requested, problem = records(layout, settings, self.comm.size)
-            path: Any = path_of(tuning)
-            lengths: Any = integers(shape)
-            problem = (
-                self._check_ranks()
-                or shape_problem(shape, ("ny", "nx"))
-                or dtype_problem(dtype)
-                or problem
-                or choice_problem(norm=(norm, NORMS))
-                or slab_problem(arrays)
-                or settings_problem(requested)
-                or path_problem(path)
-                or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size))
-            )
-            self.runtime.preflight(
-                problem,
-                plan="FFT2",
-                shape=lengths,
-                dtype=shown(dtype),
-                norm=norm,
-                tuning=path,
-                **asdict(arrays),
-                **asdict(requested),
-            )
-            self._shape: tuple[int, ...] = lengths
-            self._dtype = np.dtype(dtype)
-            self._transposed = arrays.order == "transposed"
-            self._weights, measures = given_weights(arrays)
-            self._requested = requested
-            kind = {
-                "kind": "FFT2",
-                "shape": list(lengths),
-                "dtype": str(self._dtype),
-                "order": arrays.order,
-                "ranks": self.comm.size,
-                "workers": self.runtime.workers,
-            }
-            kind |= {
-                name: value
-                for name, value in (
-                    ("weights", arrays.weights and str(arrays.weights)),
-                    ("restore", arrays.restore),
-                    ("dealias", arrays.dealias),
-                )
-                if value
-            }
-            self._layout = arrays
-            self._tuning = Tuning(self.runtime, path or None, kind, self._dtype)
-            if measures:
-                self._weights = self._tuning.weights
-                measures = self._weights is None
-            self._memory = Memory(self.runtime, kind | {"requested": str(requested.given())}, self._dtype)
-            self._make(NORMS[norm])
-            if measures:
-                self._balanced()
+    _kind, _names = "FFT2", ("ny", "nx")
 
-    def _make(self, power: float) -> None:
-        self._power = power
-        self._fine = fine_points(self._shape[-2:], self._layout.dealias)
-        self._comms = (self.runtime.comm,)
-        self._coordinates = (self.comm.rank,)
-        self._place()
-        self.forward, self.backward = _forward(self), _backward(self)
-        self._add("forward", self.forward, _forward)
-        self._add("backward", self.backward, _backward)
-        self._memory.keep_wisdom()
+    def _layout_problem(self, layout: ArrayLayout) -> str | None:
+        return slab_problem(layout)
 
-    def _place(self) -> None:
-        size = self.comm.size
-        self._here = Layout((None, 0 if size > 1 else None, None), (size,), self._weights)
-        self._there = (
-            self._here
-            if self._layout.restore
-            else Layout((None, None, 0 if size > 1 else None), (size,), self._weights)
-        )
-        self.real, self.spectrum = self._specs(self._shape[:-2])
-        # All that are in use.
-        self._staged: weakref.WeakValueDictionary[tuple[Any, ...], StagedTransform] = weakref.WeakValueDictionary()
-        self._blocks: weakref.WeakValueDictionary[tuple[Any, ...], PlaneBlocks] = weakref.WeakValueDictionary()
+    def _choose_grid(self) -> tuple[int, ...]:
+        return (self.comm.size,)
 
-    def _transform(self, forward: bool, source: ArraySpec, target: ArraySpec) -> Volume:
-        by_plane = self._by_plane(source.slices)
-        make = self._staged_of(forward, self._fine, source.slices, by_plane=by_plane)
-        return (Planes if by_plane else Volume)(
-            self.runtime,
-            self._comms,
-            make(self._requested.effort),
-            source,
-            target,
-            self._scale(forward, self._fine),
-            make,
-        )
+    def _route(self, forward: bool) -> list[Any]:
+        if self.comm.size == 1:
+            return [(X,), None, (Y,)] if forward else [(Y,), None, (X,)]
+        there, again = Transpose(Y, X), Transpose(X, Y)
+        if self._layout.restore:
+            return [(X,), there, (Y,), again, ()] if forward else [(), there, (Y,), again, (X,)]
+        return [(X,), there, (Y,)] if forward else [(Y,), again, (X,)]
 
     def _by_plane(self, planes: int) -> bool:
         """Whether messages are of whole planes: there are enough of them to hide one behind others, or they are
@@ -215,80 +103,14 @@ class FFT2(FourierPlan):
         few = planes < FEW * self.runtime.workers and nbytes >= LARGE_NBYTES
         return not (self._layout.restore and self.comm.size > 1) and (alone or not few)
 
-    def _scale(self, forward: bool, fine: tuple[int, ...]) -> float:
-        points = float(np.prod(self._shape[-2:], dtype=object))
-        if not forward:
-            return points ** (self._power - 1.0)
-        return points**-self._power * points / float(np.prod(fine, dtype=object))
-
-    def _staged_of(
-        self,
-        forward: bool,
-        fine: tuple[int, ...],
-        planes: int,
-        reused: bool = False,
-        by_plane: bool = True,
-        joined: bool = True,
-    ) -> Callable[[str | None], StagedTransform]:
-        """Return a function of FFTW's effort: the staged transform of so many planes of a grid.
-
-        Small planes are transformed together where they are `joined`; else one by one, as whoever takes each by itself
-        needs them.
-        """
-        axes = axes_of((Y, X), self._shape[-2:], fine, self._dtype)
-        route = _route(self.comm.size, forward, self._layout.restore)
-
-        def make(effort: str | None) -> StagedTransform:
-            key = forward, fine, planes, reused, by_plane, joined, effort
-            found = self._staged.get(key)
-            if found is None:
-                with self._tuning.planning():
-                    found = self._staged[key] = StagedTransform(
-                        route,
-                        axes,
-                        self._source(forward, axes, planes),
-                        Direction(forward, effort, Y if self._transposed else None, by_index=by_plane),
-                        self.runtime.workers,
-                        joined=None if by_plane else joined,
-                        reused=reused,
-                    )
-            return found
-
-        return make
-
-    def wavenumbers(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mode numbers of this rank's part of the spectrum.
-
-        Returns
-        -------
-        ky, kx : ndarray of float
-            Shapes that broadcast to a local plane of the spectrum, in its order.
-        """
-        self._check_in_use()
-        ny, nx = self._shape[-2:]
-        ky = np.fft.fftfreq(ny, 1 / ny)
-        kx = np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx)
-        _, rows, columns = self._there.local_slice((1, ny, len(kx)), (self.comm.rank,))
-        ky, kx = ky[rows], kx[columns]
-        return (ky[None, :], kx[:, None]) if self._transposed else (ky[:, None], kx[None, :])
-
-    def _title(self) -> str:
-        return f"FFT2 {self._shape} {self._dtype} {self._sharers()}"
-
-    def _forget_kernels(self) -> None:
-        self._staged.clear()
-        self._blocks.clear()
-
-    def _shapes(self) -> tuple[Any, ...]:
-        return self.real.shape[-2:], self.spectrum.shape[-2:]
-
-    def _add(self, name: str, transform: Transform, make: Callable[[FFT2], Transform]) -> None:
-        """Plan a new transform."""
-        self._keep(name, transform, make)
+    def _choose(self, name: str, transform: Transform) -> None:
         if name == "backward" and self.forward.trials:
             adopt(transform, self._requested, self.forward.settings)
         else:
-            self._choose(name, transform)
+            super()._choose(name, transform)
+
+    def _title(self) -> str:
+        return f"FFT2 {self._shape} {self._dtype} {self._sharers()}"
 
     def pointwise(
         self,
@@ -338,139 +160,48 @@ class FFT2(FourierPlan):
         Pointwise
             A `Transform` of the spectral inputs.
         """
-        self._check_in_use()
-        if function is None:
-            return lambda function: self.pointwise(
-                function, inputs=inputs, outputs=outputs, shared=shared, dealias=dealias, blocks=blocks
-            )
-        with self._adding("making a function of real-space fields"):
-            ny, nx = self._shape[-2:]
-            function = Function(function, inputs, outputs, shared, dealias, (ny, nx))
-            self.runtime.preflight(
-                function.problem
-                or choice_problem(blocks=(blocks, BLOCKS))
-                or memory_problem(fields_nbytes(fine_points((ny, nx), dealias), self._dtype, self.comm.size)),
-                **function.agreed,
-                blocks=blocks,
-            )
-            fine = self._fine if dealias is None else fine_points((ny, nx), dealias)
-
-            def make(plan: FFT2) -> Transform:
-                if plan._layout.restore and plan.comm.size > 1:
-                    return plan._pointwise_restored(function, fine)
-                return plan._pointwise(function, fine, blocks == "planes")
-
-            transform = make(self)
-            self._add(
-                f"pointwise: {function.inputs - function.shared} input(s), "
-                f"{function.shared} shared, {function.outputs} output(s), dealias {dealias}",
-                transform,
-                make,
-            )
-            return transform
-
-    def _pointwise(self, function: Function, fine: tuple[int, ...], whole: bool) -> Pointwise:
-        """Return the transform of a function on a grid of so many points."""
-        ny, nx = self._shape[-2:]
-        scales = self._scale(False, fine), self._scale(True, fine)
-        slices, effort = max(1, self.real.slices), self._requested.effort
-        back, forth = (
-            self._staged_of(forward, fine, slices * count, reused=True)
-            for forward, count in ((False, function.inputs), (True, function.outputs))
+        return self._act(
+            function,
+            (inputs, outputs, shared),
+            dealias,
+            blocks,
+            problem=choice_problem(blocks=(blocks, BLOCKS)),
+            blocks=blocks,
         )
-        counts = function.inputs, function.outputs
-        axes = axes_of((Y, X), (ny, nx), fine, self._dtype)
+
+    def _pointwise(self, function: Function, fine: tuple[int, ...], blocks: str = "rows") -> Transform:
+        if self._layout.restore and self.comm.size > 1:
+            return super()._pointwise(function, fine)
+        whole, effort = blocks == "planes", self._requested.effort
+        scales, counts = (self._scale(False, fine), self._scale(True, fine)), (function.inputs, function.outputs)
+        slices = max(1, self.real.slices)
+        back, forth = (
+            self._staged_of(forward, fine, slices * count, None, True) for forward, count in zip((False, True), counts)
+        )
+        axes = axes_of(self._axes, self._points, fine, self._dtype)
         size = BlockSize(
             COMPILED_NBYTES if can_be_compiled(function) else CALLED_NBYTES,
             whole,
             function.simple and not (function.shared or whole),
         )
 
-        def blocks(effort: str | None) -> PlaneBlocks:
-            key = function, effort
-            found = self._blocks.get(key)
-            if found is None:
-                with self._tuning.planning():
-                    found = self._blocks[key] = PlaneBlocks(
-                        (back(effort).stages[0], forth(effort).stages[0]),
-                        axes,
-                        counts,
-                        scales,
-                        effort,
-                        self.runtime.workers,
-                        size,
-                    )
-            return found
-
-        shared, share = self._specs(())[1], None
-        if function.shared:
-            rows = self._here.local_slice((1, *fine), (self.comm.rank,))[Y]
-            real = ArraySpec(self.comm, (function.shared,), fine, {-2: rows}, self._dtype)
-            spectra = ArraySpec(
-                self.comm,
-                (function.shared,),
-                shared.global_shape,
-                {-2 if self._transposed else -1: shared.local_slice[-2 if self._transposed else -1]},
-                shared.dtype,
-                natural=shared.natural,
+        def made(effort: str | None) -> PlaneBlocks:
+            return self._kernel(
+                (function, effort),
+                lambda: PlaneBlocks(
+                    (back(effort).stages[0], forth(effort).stages[0]),
+                    axes,
+                    counts,
+                    scales,
+                    effort,
+                    self.runtime.workers,
+                    size,
+                ),
             )
-            make = self._staged_of(False, fine, function.shared)
+
+        share = None
+        if function.shared:
+            real, spectra = self._specs((function.shared,), fine)
+            make = self._staged_of(False, fine, function.shared, None)
             share = Planes(self.runtime, self._comms, make(effort), spectra, real, scales[0], make)
-        return Pointwise(self.runtime.comm, function, blocks, effort, (self.spectrum, shared), share)
-
-    def _pointwise_restored(self, function: Function, fine: tuple[int, ...]) -> VolumePointwise:
-        """Return the same where the spectrum is split as real space is: whole planes, one after the other."""
-        makes = (
-            self._staged_of(False, fine, max(function.inputs, function.shared), True, False, False),
-            self._staged_of(True, fine, function.outputs, False, False, False),
-        )
-        return VolumePointwise(
-            self.runtime,
-            self._comms,
-            function,
-            lambda effort: tuple(make(effort) for make in makes),
-            self._requested.effort,
-            (self.spectrum, self._specs(())[1]),
-            (self._here.local_shape((1, *fine), self._coordinates), self._dtype),
-            (self._scale(False, fine), self._scale(True, fine)),
-        )
-
-    def _specs(self, batch: Sequence[int]) -> tuple[ArraySpec, ArraySpec]:
-        """Return the array specs of real space and of the spectrum, for some batch axes."""
-        ny, nx = self._shape[-2:]
-        columns = nx // 2 + 1 if self._dtype.kind == "f" else nx
-        rank = (self.comm.rank,)
-        rows = self._here.local_slice((1, *self._fine), rank)[Y]
-        axis, mine = (
-            (Y, self._there.local_slice((1, ny, columns), rank)[Y])
-            if self._layout.restore
-            else (X, self._there.local_slice((1, ny, columns), rank)[X])
-        )
-        order = (X, Y) if self._transposed else (Y, X)
-        spectrum = ArraySpec(
-            self.comm,
-            batch,
-            [(ny, columns)[one - 1] for one in order],
-            {order.index(axis) - 2: mine},
-            complex_of(self._dtype),
-            natural=not self._transposed,
-        )
-        return ArraySpec(self.comm, batch, self._fine, {-2: rows}, self._dtype), spectrum
-
-
-def _forward(plan: FFT2) -> Volume:
-    return plan._transform(True, plan.real, plan.spectrum)
-
-
-def _backward(plan: FFT2) -> Volume:
-    return plan._transform(False, plan.spectrum, plan.real)
-
-
-def _route(ranks: int, forward: bool, restore: bool) -> list[Any]:
-    """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
-    if ranks == 1:
-        return [(X,), None, (Y,)] if forward else [(Y,), None, (X,)]
-    there, again = Transpose(Y, X), Transpose(X, Y)
-    if restore:
-        return [(X,), there, (Y,), again, ()] if forward else [(), there, (Y,), again, (X,)]
-    return [(X,), there, (Y,)] if forward else [(Y,), again, (X,)]
+        return Pointwise(self._comms[0], function, made, effort, (self.spectrum, self._specs(())[1]), share)

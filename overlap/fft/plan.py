@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -10,24 +11,22 @@ from threading import Thread
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from ..arrays import DistArray, Layout, Weights, checked
+from ..arrays import DistArray, Weights, checked
 from ..arrays.speeds import MEASURE, speeds_of, weights_of
-from ..errors import ClosedError
 from ..freed import Resource, closed_error
 from ..interrupts import held_signals
 from ..runtime import AsyncComm, Runtime
 from .arguments import record
 from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
-from .engine.fftw import complex_of
-from .engine.stage import SourceArray
 from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
 from .planning.memory import Memory
 from .planning.search import adopt, choose
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
-from .planning.tuning import Tuning
+from .planning.tuning import Tuning, path_of
 from .transform import Progress, Transform
 
 PlanComm = Any
@@ -62,6 +61,8 @@ class Plan(Resource):
     _tuning: Tuning
     _memory: Memory | None
     _requested: Settings
+    _weights: Weights
+    _kind: str  # how users name it
 
     def __init__(self, comm: PlanComm) -> None:
         self.closed = False
@@ -74,7 +75,6 @@ class Plan(Resource):
             self.runtime.check_open()
         self.comm = self._comm.source
         self._made = 0
-        self._weights: Weights = None
         self._makers: weakref.WeakKeyDictionary[Transform, Callable[[Any], Transform]] = weakref.WeakKeyDictionary()
         self._transforms: weakref.WeakValueDictionary[int, Transform] = (
             weakref.WeakValueDictionary()
@@ -269,9 +269,43 @@ class Plan(Resource):
         everywhere = np.logical_and.reduce(self.runtime.control.allgather(here))
         return [held[number] for number, all_hold in enumerate(everywhere) if all_hold]
 
+    def _options(
+        self,
+        layout: ArrayLayout | dict[str, Any] | None,
+        settings: Settings | dict[str, Any] | None,
+        tuning: str | os.PathLike[str] | None,
+    ) -> tuple[ArrayLayout, Settings, Any, str | None]:
+        """Return what was asked for: layout, with checked weights, settings, the tuning file's name, and a problem."""
+        arrays, problem = record(ArrayLayout, layout, "layout")
+        requested, other = record(Settings, settings, "settings")
+        uneven = None
+        if not _measured(arrays):
+            weights, uneven = checked(arrays.weights, self.comm.size)
+            arrays = replace(arrays, weights=weights)
+        return arrays, requested, path_of(tuning), problem or uneven or other
+
+    def _look_up(self, path: str | None, arrays: ArrayLayout, dtype: DTypeLike, /, **what: Any) -> dict[str, Any]:
+        """Take what the tuning file has, and weights; returns what the plan is, in values that files hold (collective).
+
+        Weights that are to be measured and are not known yet are None, and `_measures` is true.
+        """
+        measured = _measured(arrays)
+        plan = {
+            "kind": self._kind,
+            "ranks": self.comm.size,
+            "workers": self.runtime.workers,
+            "weights": arrays.weights and str(arrays.weights),
+            **what,
+        }
+        self._tuning = Tuning(self.runtime, path or None, plan, dtype)
+        given: Any = arrays.weights
+        self._weights = self._tuning.weights if measured else given
+        self._measures = measured and self._weights is None
+        return plan
+
     def _making(self) -> AbstractContextManager[None]:
         """While the constructor runs: what fails on one rank fails on all, and frees what was made."""
-        return self.runtime.together(f"making a plan, {type(self).__name__}", self.close)
+        return self.runtime.together(f"making a plan, {self._kind}", self.close)
 
     @contextmanager
     def _adding(self, what: str) -> Iterator[None]:
@@ -290,7 +324,7 @@ class Plan(Resource):
 
     def _check_in_use(self) -> None:
         if self.closed:
-            raise closed_error(type(self).__name__, "closed", self._forked)
+            raise closed_error(self._kind, "closed", self._forked)
 
     def _keep(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
         """Keep a new transform until it is dropped or the plan is closed; `make` makes another like it, of this
@@ -342,73 +376,10 @@ class Plan(Resource):
         """Let go of what is left when the transforms have been released."""
 
 
-class FourierPlan(Plan):
-    """Base of `FFT2` and `FFT3`: a forward and a backward transform of all points of a grid."""
-
-    real: ArraySpec
-    _memory: Memory
-    forward: Transform
-    backward: Transform
-    _here: Layout  # of real space
-    _there: Layout
-    _coordinates: tuple[int, ...]
-    _dtype: np.dtype
-
-    def _source(self, forward: bool, axes: dict[int, Any], batch: int) -> SourceArray:
-        """Tell what a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
-        shape = batch, *(axis.length(not forward) for axis in axes.values())
-        return SourceArray(
-            self._here if forward else self._there,
-            shape,
-            self._coordinates,
-            self._dtype if forward else complex_of(self._dtype),
-        )
-
-    def _forget(self) -> None:
-        closed: Any = Closed(type(self).__name__)
-        self.forward = self.backward = closed
-
-    def _check_ranks(self) -> str | None:
-        """Say what is wrong with the communicator, or None."""
-        if self.runtime.comm.same_ranks(self.comm):
-            return None
-        return (
-            f"expected a communicator of all {self.runtime.comm.size} ranks of the runtime, in "
-            f"their order, received another one, of {self.comm.size} rank(s)"
-        )
-
-
 def _part_of(progress: Progress, name: str, before_s: float, total_s: float) -> Progress:
     """Return the progress of one transform, as part of that of all."""
     return lambda what, done, _: progress(f"{name}: {what}", before_s + done, total_s)
 
 
-def records(layout: Any, settings: Any, ranks: int) -> tuple[ArrayLayout, Settings, str | None]:
-    """Return a plan's two option records, with checked weights, and what is wrong with what was given for them."""
-    layout, problem = record(ArrayLayout, layout, "layout")
-    settings, other = record(Settings, settings, "settings")
-    if isinstance(layout.weights, str) and layout.weights == MEASURE:
-        return layout, settings, problem or other
-    weights, uneven = checked(layout.weights, ranks)
-    return replace(layout, weights=weights), settings, problem or uneven or other
-
-
-def given_weights(layout: ArrayLayout) -> tuple[Weights, bool]:
-    """Return a plan's weights as given, None where they are to be measured, and whether they are."""
-    return (None, True) if isinstance(layout.weights, str) else (layout.weights, False)
-
-
-class Closed:
-    """Stands for the transforms of a closed plan."""
-
-    def __init__(self, plan: str) -> None:
-        self.__plan = plan
-
-    def __repr__(self) -> str:
-        return f"<transform of {self.__plan}, closed>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        raise ClosedError(f"expected a plan in use, received one that was closed: {self.__plan}")
-
-    def __getattr__(self, name: str) -> None:
-        self()
+def _measured(layout: ArrayLayout) -> bool:
+    return isinstance(layout.weights, str) and layout.weights == MEASURE

@@ -13,7 +13,8 @@ Each entry tells what was found for one plan on one machine:
 
 and, where there are such, the plan's weights that were measured, and the process grid that was chosen.
 
-An entry serves a plan whose `plan` and `machine` are equal to the entry's in every item. The digest is
+An entry serves a plan whose `plan` and `machine` are equal to the entry's in every item, but for those of `plan` that
+are None or False: they may be missing. The digest is
 the SHA-256 of the whole text as it is with an empty digest: a file in which any byte has changed is
 refused. Whoever edits a file by hand can give it the right digest, so every value is checked as well.
 
@@ -123,7 +124,7 @@ def unwritable(path: str) -> str | None:
 
 def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, str | None]:
     """Return the entry for a plan on a machine, and why there is none: (entry, None) or (None, reason)."""
-    alike = [entry for entry in entries if entry["plan"] == plan]
+    alike = [entry for entry in entries if _stated(entry["plan"]) == _stated(plan)]
     for entry in alike:
         if entry["machine"] == machine:
             return entry, None
@@ -151,7 +152,11 @@ def settings_of(values: dict) -> tuple[Settings, Tuned]:
 
 
 def _key(entry: dict) -> tuple[dict, dict]:
-    return entry["plan"], entry["machine"]
+    return _stated(entry["plan"]), entry["machine"]
+
+
+def _stated(plan: dict) -> dict:
+    return {name: value for name, value in plan.items() if value is not None and value is not False}
 
 
 def _refuse(constant: str) -> None:

@@ -1,0 +1,355 @@
+"""`FourierPlan`: what `FFT2` and `FFT3` have in common, which differ in how many axes they transform."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..arrays import Layout, coordinates, subcomms
+from ..errors import ClosedError
+from .arguments import (
+    NORMS,
+    arrays_nbytes,
+    choice_problem,
+    dtype_problem,
+    fields_nbytes,
+    integers,
+    memory_problem,
+    path_problem,
+    shape_problem,
+    shown,
+)
+from .array_layout import ArrayLayout
+from .array_spec import ArraySpec
+from .engine.axis import Axis, axes_of
+from .engine.fftw import complex_of
+from .engine.plane_blocks import PlaneBlocks
+from .engine.stage import Direction, SourceArray
+from .engine.staged import StagedTransform
+from .function import Dealias, Function, fine_points
+from .plan import Plan, PlanComm
+from .planning.memory import Memory
+from .planning.settings import Settings, settings_problem
+from .transform import Transform
+from .volume import Planes, Volume
+from .volume_pointwise import VolumePointwise
+
+Kernels = StagedTransform | PlaneBlocks
+
+
+class FourierPlan(Plan):
+    """Base of `FFT2` and `FFT3`: a forward and a backward transform of all points of a grid.
+
+    A subclass says which axes these are, checks the layout, chooses the process grid and knows the routes between real
+    space and the spectrum.
+    """
+
+    real: ArraySpec
+    forward: Transform
+    backward: Transform
+    _names: tuple[str, ...]  # of the lengths of the axes
+    _memory: Memory
+
+    def __init__(
+        self,
+        comm: PlanComm,
+        shape: Sequence[int],
+        dtype: DTypeLike = complex,
+        *,
+        norm: str | None = None,
+        layout: ArrayLayout | dict[str, Any] | None = None,
+        settings: Settings | dict[str, Any] | None = None,
+        tuning: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(comm)
+        with self._making():
+            arrays, requested, path, problem = self._options(layout, settings, tuning)
+            lengths: Any = integers(shape)
+            problem = (
+                self._check_ranks()
+                or shape_problem(shape, self._names)
+                or dtype_problem(dtype)
+                or problem
+                or choice_problem(norm=(norm, NORMS))
+                or self._layout_problem(arrays)
+                or settings_problem(requested)
+                or path_problem(path)
+                or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size))
+            )
+            self.runtime.preflight(
+                problem,
+                plan=self._kind,
+                shape=lengths,
+                dtype=shown(dtype),
+                norm=norm,
+                tuning=path,
+                **asdict(arrays),
+                **asdict(requested),
+            )
+            count = len(self._names)
+            self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
+            self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
+            self._batch, self._points = self._shape[:-count], self._shape[-count:]
+            self._fine = fine_points(self._points, arrays.dealias)
+            self._transposed, self._requested = arrays.order == "transposed", requested
+            plan = self._look_up(
+                path,
+                arrays,
+                self._dtype,
+                shape=list(lengths),
+                dtype=str(self._dtype),
+                order=arrays.order,
+                grid=arrays.grid and list(arrays.grid),
+                restore=arrays.restore,
+                dealias=arrays.dealias,
+            )
+            self._layout = replace(arrays, weights=self._weights)
+            self._grid = self._choose_grid()
+            self._coordinates = coordinates(self.comm.rank, self._grid)
+            self._comms = subcomms(self.runtime, self._grid)
+            self._place()
+            chosen = {"grid": list(self._grid), "requested": str(requested.given())}
+            self._memory = Memory(self.runtime, plan | chosen, self._dtype)
+            makers: dict[str, Callable[[Any], Transform]] = {
+                "forward": lambda plan: plan._transform(True),
+                "backward": lambda plan: plan._transform(False),
+            }
+            self.forward, self.backward = (make(self) for make in makers.values())
+            for name, make in makers.items():
+                self._add(name, getattr(self, name), make)
+            self._memory.keep_wisdom()
+            if self._measures:
+                self._balanced()
+
+    def _place(self) -> None:
+        # A grid of one dimension splits an axis of one rank, too.
+        dimensions = [
+            None if size == 1 and len(self._grid) > 1 else dimension for dimension, size in enumerate(self._grid)
+        ][::-1]
+        self._here = Layout((None, *dimensions, None), self._grid, self._weights)  # of real space
+        self._there = (
+            self._here if self._layout.restore else Layout((None, None, *dimensions), self._grid, self._weights)
+        )
+        self.real, self.spectrum = self._specs(self._batch)
+        self._kernels: weakref.WeakValueDictionary[tuple[Any, ...], Kernels] = weakref.WeakValueDictionary()  # in use
+
+    def _specs(self, batch: Sequence[int], fine: tuple[int, ...] | None = None) -> tuple[ArraySpec, ArraySpec]:
+        """Return the array specs of real space and of the spectrum, for some batch axes, by default on its grid."""
+        lines = axes_of(self._axes, self._points, fine or self._fine, self._dtype)
+        return self._spec(batch, self._here, lines, False), self._spec(batch, self._there, lines, True)
+
+    def _spec(self, batch: Sequence[int], layout: Layout, lines: dict[int, Axis], spectral: bool) -> ArraySpec:
+        lengths = {axis: line.length(spectral) for axis, line in lines.items()}
+        where = layout.local_slice((1, *lengths.values()), self._coordinates)
+        natural = not (spectral and self._transposed)
+        order = self._axes if natural else self._axes[1:] + self._axes[:1]
+        return ArraySpec(
+            self.comm,
+            batch,
+            [lengths[axis] for axis in order],
+            {place - len(order): where[axis] for place, axis in enumerate(order) if layout.splits[axis] is not None},
+            complex_of(self._dtype) if spectral else self._dtype,
+            natural=natural,
+        )
+
+    def _transform(self, forward: bool) -> Volume:
+        source, target = (self.real, self.spectrum) if forward else (self.spectrum, self.real)
+        by_plane = self._by_plane(source.slices)
+        make = self._staged_of(forward, self._fine, source.slices, None if by_plane else True)
+        return (Planes if by_plane else Volume)(
+            self.runtime,
+            self._comms,
+            make(self._requested.effort),
+            source,
+            target,
+            self._scale(forward, self._fine),
+            make,
+        )
+
+    def _scale(self, forward: bool, fine: Sequence[int]) -> float:
+        points = float(np.prod(self._points, dtype=object))
+        if not forward:
+            return points ** (self._power - 1.0)
+        return points**-self._power * points / float(np.prod(fine, dtype=object))
+
+    def _staged_of(
+        self, forward: bool, fine: tuple[int, ...], batch: int, joined: bool | None, reused: bool = False
+    ) -> Callable[[str | None], StagedTransform]:
+        """Return a function of FFTW's effort: the staged transform of so many planes or fields of a grid.
+
+        Messages are of whole planes where `joined` is None. Else it tells whether small fields are transformed
+        together, or one by one, as whoever takes each by itself needs them.
+        """
+        axes = axes_of(self._axes, self._points, fine, self._dtype)
+
+        def make(effort: str | None) -> StagedTransform:
+            return self._kernel(
+                (forward, fine, batch, joined, reused, effort),
+                lambda: StagedTransform(
+                    self._route(forward),
+                    axes,
+                    self._source(forward, axes, batch),
+                    Direction(forward, effort, self._axes[0] if self._transposed else None, by_index=joined is None),
+                    self.runtime.workers,
+                    joined,
+                    reused,
+                ),
+            )
+
+        return make
+
+    def _kernel(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """Return what computes, made now if no transform has it."""
+        found = self._kernels.get(key)
+        if found is None:
+            with self._tuning.planning():
+                found = self._kernels[key] = make()
+        return found
+
+    def _source(self, forward: bool, axes: dict[int, Axis], batch: int) -> SourceArray:
+        """Tell what a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
+        shape = batch, *(axis.length(not forward) for axis in axes.values())
+        return SourceArray(
+            self._here if forward else self._there,
+            shape,
+            self._coordinates,
+            self._dtype if forward else complex_of(self._dtype),
+        )
+
+    def _add(self, name: str, transform: Transform, make: Callable[[Any], Transform]) -> None:
+        """Plan a new transform."""
+        self._keep(name, transform, make)
+        self._choose(name, transform)
+
+    def _act(
+        self,
+        function: Callable[..., Any] | None,
+        counts: tuple[int | None, int, int],
+        dealias: Dealias,
+        *options: Any,
+        problem: str | None = None,
+        **agreed: Any,
+    ) -> Any:
+        """Return the transform of a function of so many inputs, outputs and shared inputs, or a decorator."""
+        self._check_in_use()
+        if function is None:
+            return lambda function: self._act(function, counts, dealias, *options, problem=problem, **agreed)
+        with self._adding("making a function of real-space fields"):
+            acting = Function(function, *counts, dealias, self._points)
+            self.runtime.preflight(
+                acting.problem
+                or problem
+                or memory_problem(fields_nbytes(fine_points(self._points, dealias), self._dtype, self.comm.size)),
+                **acting.agreed,
+                **agreed,
+            )
+            fine = self._fine if dealias is None else fine_points(self._points, dealias)
+
+            def make(plan: FourierPlan) -> Transform:
+                return plan._pointwise(acting, fine, *options)
+
+            transform = make(self)
+            self._add(
+                f"pointwise: {acting.inputs - acting.shared} input(s), {acting.shared} shared, "
+                f"{acting.outputs} output(s), dealias {dealias}",
+                transform,
+                make,
+            )
+            return transform
+
+    def _pointwise(self, function: Function, fine: tuple[int, ...]) -> Transform:
+        """Return the transform of a function on a grid of so many points: whole fields, one after the other."""
+        makes = (
+            self._staged_of(False, fine, max(function.inputs, function.shared), False, True),
+            self._staged_of(True, fine, function.outputs, False),
+        )
+        return VolumePointwise(
+            self.runtime,
+            self._comms,
+            function,
+            lambda effort: tuple(make(effort) for make in makes),
+            self._requested.effort,
+            (self.spectrum, self._specs(())[1]),
+            (self._here.local_shape((1, *fine), self._coordinates), self._dtype),
+            (self._scale(False, fine), self._scale(True, fine)),
+        )
+
+    def wavenumbers(self) -> tuple[np.ndarray, ...]:
+        """Mode numbers of this rank's part of the spectrum.
+
+        Returns
+        -------
+        ky, kx or kz, ky, kx : ndarray of float
+            Shapes that broadcast to a local plane or field of the spectrum, in its order.
+        """
+        self._check_in_use()
+        *others, nx = self._points
+        modes = [np.fft.fftfreq(n, 1 / n) for n in others]
+        modes.append(np.fft.rfftfreq(nx, 1 / nx) if self._dtype.kind == "f" else np.fft.fftfreq(nx, 1 / nx))
+        found = []
+        for number, mode in enumerate(modes):
+            place = (number - self._transposed) % len(modes) - len(modes)
+            shape = [1] * len(modes)
+            shape[place] = -1
+            found.append(mode[self.spectrum.local_slice[place]].reshape(shape))
+        return tuple(found)
+
+    def _forget_kernels(self) -> None:
+        self._kernels.clear()
+
+    def _shapes(self) -> tuple[Any, ...]:
+        count = len(self._names)
+        return self.real.shape[-count:], self.spectrum.shape[-count:]
+
+    def _forget(self) -> None:
+        closed: Any = _Closed(self._kind)
+        self.forward = self.backward = closed
+
+    def _check_ranks(self) -> str | None:
+        """Say what is wrong with the communicator, or None."""
+        if self.runtime.comm.same_ranks(self.comm):
+            return None
+        return (
+            f"expected a communicator of all {self.runtime.comm.size} ranks of the runtime, in "
+            f"their order, received another one, of {self.comm.size} rank(s)"
+        )
+
+    # ---- what a plan supplies, besides what any `Plan` does --------------------------------------
+
+    def _layout_problem(self, layout: ArrayLayout) -> str | None:
+        """Say what is wrong with a layout, or None."""
+        raise NotImplementedError
+
+    def _choose_grid(self) -> tuple[int, ...]:
+        """Return the process grid (collective)."""
+        raise NotImplementedError
+
+    def _route(self, forward: bool) -> list[Any]:
+        """Return the route from real space to the spectrum, or back, as `arrays.stages` wants it."""
+        raise NotImplementedError
+
+    def _by_plane(self, planes: int) -> bool:
+        """Whether messages are of whole planes."""
+        return False
+
+
+class _Closed:
+    """Stands for the transforms of a closed plan."""
+
+    def __init__(self, plan: str) -> None:
+        self.__plan = plan
+
+    def __repr__(self) -> str:
+        return f"<transform of {self.__plan}, closed>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        raise ClosedError(f"expected a plan in use, received one that was closed: {self.__plan}")
+
+    def __getattr__(self, name: str) -> None:
+        self()
