@@ -22,11 +22,10 @@ from .arguments import record
 from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
 from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
-from .planning.memory import Memory
+from .planning.memory import Memory, Tuning, path_of
 from .planning.search import adopt, choose
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
-from .planning.tuning import Tuning, path_of
 from .transform import Progress, Transform
 
 PlanComm = Any
@@ -297,7 +296,7 @@ class Plan(Resource):
             "weights": arrays.weights and str(arrays.weights),
             **what,
         }
-        self._tuning = Tuning(self.runtime, path or None, plan, dtype)
+        self._tuning = Tuning(self.runtime, plan, dtype, path or None)
         given: Any = arrays.weights
         self._weights = self._tuning.weights if measured else given
         self._measures = measured and self._weights is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..fft.planning import memory
+from ..fft.planning import tuning_file
 from ..files import CACHE_VARIABLE, user_folder
 from .options import adder
 
@@ -22,7 +22,7 @@ def _show(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         print(f"nothing is kept: {CACHE_VARIABLE} is empty, or there is no home")
         return
     print(place)
-    for path, entry in memory.entries():
+    for path, entry in tuning_file.cached():
         if entry is None:
             print(f"{path.name}: damaged, counts as missing")
             continue
@@ -30,9 +30,9 @@ def _show(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         what = " ".join(str(plan[name]) for name in ("kind", "shape", "dtype", "axes") if name in plan)
         print(f"{what}: {machine['hosts']} host(s), {machine['ranks_per_host']} rank(s) each, {machine['mpi']}")
         for name, values in entry["transforms"].items():
-            print(f"  {name}: {memory.settings_of(values)}")
+            print(f"  {name}: {tuning_file.settings_of(values)[0]}")
         print(f"  wisdom: {len(entry['wisdom'].splitlines())} lines")
 
 
 def _clear(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    print(f"{memory.clear()} file(s) removed")
+    print(f"{tuning_file.clear()} file(s) removed")

@@ -14,7 +14,7 @@ from fft2_cases import raised, random, same_bits, same_everywhere
 import overlap
 from overlap.fft import Settings, fourier
 from overlap.fft.engine import fftw as local
-from overlap.fft.planning import grids, memory, tuning_file
+from overlap.fft.planning import grids, tuning_file
 from overlap.fft.planning.search import choose
 from overlap.files import CACHE_VARIABLE
 
@@ -407,4 +407,4 @@ def remembered(comm, path):
                 found.append((plan.forward.settings, truth))
         assert comm.size == 1 or found[1][0] == found[0][0]
         if comm.rank == 0:
-            assert make.__name__ in {entry["plan"]["kind"] for _, entry in memory.entries() if entry}
+            assert make.__name__ in {entry["plan"]["kind"] for _, entry in tuning_file.cached() if entry}

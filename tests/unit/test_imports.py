@@ -33,7 +33,7 @@ IMPORTERS = {
         "sparse",
         "fft/functional.py",
         "fft/scipy_backend.py",
-        "fft/planning/tuning.py",
+        "fft/planning/memory.py",
         "tools",
         "compat",
     },

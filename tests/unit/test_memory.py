@@ -6,21 +6,20 @@ import os
 import pytest
 from test_tuning import entry
 
-from overlap.fft.planning import memory
 from overlap.fft.planning import tuning_file as store
 from overlap.files import CACHE_VARIABLE, user_folder
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "KEPT", 5)
+    monkeypatch.setattr(store, "KEPT", 5)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
 
 
 def kept(number):
     """A file of the cache, as a plan with this number would write it."""
     path = user_folder() / f"{number:032}.plan.json"
-    memory._write(path, entry(plan={"kind": "FFT2", "shape": [number, 8, 8]}))
+    store.write_cached(path, entry(plan={"kind": "FFT2", "shape": [number, 8, 8]}))
     return path
 
 
@@ -37,9 +36,9 @@ def test_the_choices_used_last_are_kept(tmp_path):
     os.utime(paths[3], ns=(10, 10))  # as if a plan had found it
     os.utime(new, ns=(9, 9))
     kept(3)  # written again: nothing makes room
-    assert new.exists() and len(memory.entries()) == 5
+    assert new.exists() and len(store.cached()) == 5
     stale.touch()
-    assert memory.clear() == 5
+    assert store.clear() == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.partial", "mine.txt"]
 
 
@@ -57,6 +56,6 @@ def test_jobs_that_write_at_once_leave_whole_files(tmp_path):
     """What another job has dropped meanwhile is missing, never damaged."""
     with multiprocessing.get_context("fork").Pool(4) as pool:
         assert pool.map(_fill, [0, 7, 14, 21], chunksize=1) == [None] * 4
-    found = memory.entries()
+    found = store.cached()
     assert len(found) == 5 and all(content is not None for _, content in found)
     assert len(list(tmp_path.iterdir())) == 5

@@ -1,11 +1,13 @@
-"""Memory: what this user's earlier plans have found, kept in small files by machine, library and plan.
+"""What is known of plans like one: from a tuning file that `tune` has written, and from the user's cache.
 
-A plan that was made before, on this machine and with these libraries, gets its settings and FFTW's wisdom at once. The
-files lie in the folder OVERLAP_CACHE (empty: nothing is kept), by default in ``overlap`` in the user's cache folder.
-Each is a tuning file (`tuning_file`) with one entry, under a name that is a digest of plan and machine: written whole
-or not at all, and checked when it is read. One that was damaged counts as missing. Rank 0 alone touches files; what
-cannot be read or written is done without. Of more than `KEPT` files those that were not used for the longest time go:
-a file's time is that of its last use. They are counted and removed under the lock under which files are written.
+It is the same on all ranks: rank 0 alone touches files and hands what it read to the others. A plan made from an entry
+of a tuning file uses its settings and makes its FFTW plans with the entry's wisdom and no other, so that they are those
+of the run that tuned it, whatever else this process has planned.
+
+A plan that was made before, on this machine and with these libraries, gets its settings and FFTW's wisdom at once, from
+a file in the folder OVERLAP_CACHE (empty: nothing is kept), by default in ``overlap`` in the user's cache folder, under
+a name that is a digest of plan and machine. One that was damaged counts as missing; what cannot be read or written is
+done without.
 """
 
 from __future__ import annotations
@@ -13,88 +15,32 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+import sys
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from mpi4py import MPI
 from numpy.typing import DTypeLike
 
+from ...arrays import Weights, checked
 from ...errors import InputError
 from ...files import user_folder
 from ...runtime import Runtime
+from ...runtime.control.control import Control
+from ...timing.processor import cpu_model
 from ..engine import fftw as local
 from ..engine.wisdom import joined, without
 from . import tuning_file as store
+from .candidates import Tunable
 from .settings import Settings, Tuned
-from .tuning import machine
 
-KEPT = 1000  # files, of some 10 KiB
-HELD = 200  # entries, by a runtime
-
-
-def entries() -> list[tuple[Path, dict | None]]:
-    """All files of the cache with their entries; None of one that was damaged."""
-    found: list[tuple[Path, dict | None]] = []
-    place = user_folder()
-    for path in sorted(place.glob("*.plan.json")) if place else ():
-        try:
-            found.append((path, store.read(str(path))[0]))
-        except (InputError, IndexError):
-            found.append((path, None))
-    return found
+VARIABLE = "OVERLAP_TUNING"
+HELD = 200  # entries of the cache, by a runtime
 
 
-def settings_of(values: dict[str, Any]) -> Settings:
-    """Return the settings of one transform's part of an entry."""
-    return store.settings_of(values)[0]
-
-
-def clear() -> int:
-    """Remove all files of the cache, those of `overlap.collectives` as well; returns how many."""
-    place = user_folder()
-    paths = [
-        path for pattern in ("*.plan.json", "*.collectives.json") for path in (place.glob(pattern) if place else ())
-    ]
-    for path in [*paths, *(_unfinished(place) if place else ())]:
-        path.unlink(missing_ok=True)
-    return len(paths)
-
-
-def _unfinished(place: Path) -> Iterator[Path]:
-    """Files that are being written, or that a writer left which was killed."""
-    return place.glob(".*.plan.js*.partial")
-
-
-def _write(path: Path, entry: dict[str, Any]) -> None:
-    """Write a file of the cache; an `OSError` or `InputError` if that fails."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = not path.exists()
-    try:
-        store.write(str(path), entry)
-    except InputError:  # damaged: it makes room
-        path.unlink(missing_ok=True)
-        store.write(str(path), entry)
-    if new:
-        _drop_oldest(path.parent)
-
-
-def _drop_oldest(place: Path) -> None:
-    """Remove what has not been used for the longest time, and what killed writers have left."""
-    with store.locked(str(place)):  # nobody writes meanwhile
-        ages = []
-        for path in place.glob("*.plan.json"):
-            with suppress(OSError):  # `clear` takes no lock
-                ages.append((path.stat().st_mtime_ns, path))
-        for path in [*(path for _, path in sorted(ages)[:-KEPT]), *_unfinished(place)]:
-            path.unlink(missing_ok=True)
-
-
-class Memory:
-    """What is remembered of plans like this one. Making one is collective.
-
-    Its wisdom is known to FFTW from then on; what this process has learned before goes before it, so that no two plans
-    of one process differ.
+class Known:
+    """What is known of plans like one: an entry of a tuning file, alike on all ranks. Making one is collective.
 
     Parameters
     ----------
@@ -103,34 +49,187 @@ class Memory:
         What is planned, in values that a file can hold; the same on all ranks.
     dtype : dtype
         The wisdom has its precision.
+    filed : bool
+        There is a file.
     """
 
+    _entry: dict[str, Any] | None = None
+
+    def __init__(self, runtime: Runtime, plan: dict[str, Any], dtype: DTypeLike, filed: bool) -> None:
+        self._runtime, self._plan, self._dtype = runtime, store.stated(plan), dtype
+        if filed and "machine" not in runtime.cache:
+            runtime.cache["machine"] = machine(runtime.control)
+        self._machine: Any = runtime.cache.get("machine")
+
+    def settings(self, name: str) -> tuple[Settings, Tuned] | None:
+        """Return the settings of a transform and what tuning gained, or None."""
+        values = None if self._entry is None else self._entry["transforms"].get(name)
+        return None if values is None else store.settings_of(values)
+
+    def _find(self, path: str) -> tuple[dict[str, Any] | None, str | None]:
+        """Return the entry in a file, and why there is none."""
+        return store.find(store.read(path), self._plan, self._machine)
+
+    def _made(self, wisdom: str = "", **transforms: dict[str, Any]) -> dict[str, Any]:
+        """Make an entry of some transforms' records."""
+        return {"plan": self._plan, "machine": self._machine, "transforms": transforms, "wisdom": wisdom}
+
+
+class Tuning(Known):
+    """A plan's tuning file. Making one is collective.
+
+    Parameters
+    ----------
+    runtime, plan, dtype
+        As of `Known`.
+    path : str or None
+        None: no file.
+
+    Attributes
+    ----------
+    weights : tuple of numbers or None
+        What `keep_weights` has kept for this plan.
+    grid : tuple of int or None
+        The process grid of the entry, or of the plan for one that `keep` is to make.
+
+    Raises
+    ------
+    InputError
+        On all ranks, when the file cannot be used.
+    """
+
+    def __init__(self, runtime: Runtime, plan: dict[str, Any], dtype: DTypeLike, path: str | None) -> None:
+        super().__init__(runtime, plan, dtype, path is not None)
+        self.path = path
+        self._reason: str | None = None
+        self.weights: Weights = None
+        self.grid: tuple[int, int] | None = None
+        self._known: list[str] = []  # wisdom of an earlier entry, for transforms that are not tuned anew
+        if path is None:
+            return
+        control = runtime.control
+        with runtime.together("reading a tuning file"):
+            self._entry, self._reason = control.bcast(None if control.rank > 0 else self._find(path))
+            if control.rank == 0 and not os.path.exists(path):
+                print(
+                    f"overlap: no tuning file {path!r} yet, so the plan is not tuned: its method tune() makes one",
+                    file=sys.stderr,
+                )
+            self.weights = checked((self._entry or {}).get("weights"), control.size)[0]
+            if self._entry is not None and not self._entry["transforms"]:
+                self._entry, self._reason = None, "its entry for this plan has weights alone"
+            if self._entry is not None:
+                with self.planning() as accepted:
+                    if not accepted:
+                        raise InputError(
+                            f"expected wisdom that FFTW {local.fftw_version()} accepts, received other in {path!r}"
+                        )
+                self.grid = self._grid_of(self._entry)
+
+    def _grid_of(self, entry: dict[str, Any]) -> tuple[int, int] | None:
+        """Return the grid of an entry, whose ranks are this plan's."""
+        grid = entry.get("grid")
+        if grid is not None and grid[0] * grid[1] != self._plan["ranks"]:
+            raise InputError(f"expected a grid of {self._plan['ranks']} ranks, received {grid} in {self.path!r}")
+        return grid and tuple(grid)
+
+    def __str__(self) -> str:
+        if self._entry is not None:
+            return f"tuning: from {self.path}"
+        return f"tuning: {self.path} is not used: {self._reason}"
+
+    def planning(self) -> AbstractContextManager[bool | None]:
+        """While kernels are made: FFTW plans as the tuning run did, if an entry is used."""
+        if self._entry is None:
+            return nullcontext()
+        return local.only_wisdom(self._dtype, self._entry["wisdom"])
+
+    def forget(self) -> None:
+        """Plan as if there were no entry, until `keep` makes one."""
+        if self._entry is not None:
+            self._known = [self._entry["wisdom"]]
+        self._entry, self._reason = None, "it has no entry for this plan"
+
+    def problem(self) -> str | None:
+        """Why the file cannot be written, or None; only rank 0 looks."""
+        if self.path is None or self._runtime.control.rank > 0:
+            return None
+        return store.unwritable(self.path)
+
+    def keep_weights(self, weights: Weights) -> None:
+        """Keep weights that were measured in the file, if there is one, for plans that ask for such (collective)."""
+        with self._runtime.together("keeping weights"):
+            self.weights, self._plan = weights, self._plan | {"weights": "measure"}
+            if self._runtime.control.rank > 0:
+                return
+            known = self._entry is not None and self._entry["plan"] == self._plan
+            found: Any = self._entry if known else self._made()
+            self._write(found | {"weights": list(weights or (1,) * self._runtime.control.size)})
+
+    def keep(self, transforms: dict[str, Tunable], shapes: tuple) -> None:
+        """Keep what was found as the entry, and in the file if there is one (collective).
+
+        Parameters
+        ----------
+        transforms : dict
+            Name to tuned `Transform`.
+        shapes : tuple
+            What this rank's FFTW plans depend on: ranks with the same make the same plans.
+        """
+        control = self._runtime.control
+        everybodys = control.allgather(shapes)
+        first = everybodys.index(everybodys[control.rank]) == control.rank
+        texts = control.gather(local.wisdom(self._dtype) if first else None)
+        with self._runtime.together("keeping what tuning found"):
+            if control.rank == 0:
+                self._entry = self._made(
+                    joined([*filter(None, texts or ()), *self._known]),
+                    **{
+                        name: store.record(transform.settings, transform.tuned)
+                        for name, transform in transforms.items()
+                        if transform.tuned is not None
+                    },
+                )
+                if self.weights is not None:
+                    self._entry["weights"] = list(self.weights)
+                if self.grid is not None:
+                    self._entry["grid"] = list(self.grid)
+            self._entry = control.bcast(self._entry)
+            if control.rank == 0:
+                self._write(self._entry)
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        """Add an entry to the file, if there is one."""
+        try:
+            if self.path is not None:
+                store.write(self.path, entry)
+        except (InputError, OSError) as error:
+            raise InputError(f"expected to write a tuning file, received {self.path!r}: {error}") from None
+
+
+class Memory(Known):
+    """What is remembered of plans like this one. Making one is collective; its parameters are those of `Known`.
+
+    Its wisdom is known to FFTW from then on; what this process has learned before goes before it, so that no two plans
+    of one process differ.
+    """
+
+    _entry: dict[str, Any]
+
     def __init__(self, runtime: Runtime, plan: dict[str, Any], dtype: DTypeLike) -> None:
-        self._runtime, self._plan, self._dtype = runtime, plan, dtype
-        self._key = json.dumps(plan, sort_keys=True)
+        super().__init__(runtime, plan, dtype, True)
+        self._key = json.dumps(self._plan, sort_keys=True)
         known = runtime.cache.setdefault("memory", {})
         if self._key not in known:
-            if "machine" not in runtime.cache:
-                runtime.cache["machine"] = machine(runtime.control)
             control = runtime.control
             entry = control.bcast(self._read() if control.rank == 0 else None)
             if len(known) == HELD:
                 del known[next(iter(known))]  # the same on all ranks, as the order is
-            known[self._key] = entry or {
-                "plan": plan,
-                "machine": runtime.cache["machine"],
-                "transforms": {},
-                "wisdom": "",
-            }
+            known[self._key] = entry or self._made()
             if entry:
                 local.absorb(dtype, entry["wisdom"])
-        self._entry: dict[str, Any] = known[self._key]
+        self._entry = known[self._key]
         self._before = local.wisdom(dtype)
-
-    def settings(self, name: str) -> Settings | None:
-        """Find the fastest settings of a transform, where they are known."""
-        values = self._entry["transforms"].get(name)
-        return None if values is None else settings_of(values)
 
     def keep(self, name: str, settings: Settings, tried: int) -> None:
         """Remember the fastest settings of a transform (collective)."""
@@ -154,7 +253,7 @@ class Memory:
 
     def _path(self) -> Path | None:
         place = user_folder()
-        text = self._key + json.dumps(self._runtime.cache["machine"], sort_keys=True)
+        text = self._key + json.dumps(self._machine, sort_keys=True)
         return place and place / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.plan.json"
 
     def _read(self) -> dict[str, Any] | None:
@@ -162,7 +261,7 @@ class Memory:
         if path is None:
             return None
         try:
-            entry = store.find(store.read(str(path)), self._plan, self._runtime.cache["machine"])[0]
+            entry = self._find(str(path))[0]
         except InputError:
             return None
         if entry is not None:
@@ -175,4 +274,34 @@ class Memory:
         if path is None:
             return
         with suppress(OSError, InputError):
-            _write(path, self._entry)
+            store.write_cached(path, self._entry)
+
+
+def path_of(tuning: object) -> object:
+    """Return the tuning file requested, by name or through the environment; None or "" for none."""
+    path = os.environ.get(VARIABLE) or None if tuning is None else tuning
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
+def machine(control: Control) -> dict:
+    """Tell what else a tuned plan depends on (collective; the same on all ranks).
+
+    ``link`` is the environment's OVERLAP_LINK: what joins the hosts, where their names do not tell.
+    `overlap links` and the commands set it to the rate.
+    """
+    hosts = control.allgather(MPI.Get_processor_name())
+    names = list(dict.fromkeys(hosts))
+    library = MPI.Get_library_version().split("\n")[0].strip("\0")
+    return control.bcast(
+        {
+            "cpu": cpu_model(),
+            "cores": os.cpu_count(),
+            "cores_of_rank": control.minimum(len(os.sched_getaffinity(0))),
+            "hosts": len(names),
+            "ranks_per_host": max(map(hosts.count, names)),
+            "neighbours_share_host": hosts == sorted(hosts, key=names.index),
+            "link": os.environ.get("OVERLAP_LINK", ""),
+            "mpi": " ".join(library.split()),
+            "fftw": local.fftw_version(),
+        }
+    )

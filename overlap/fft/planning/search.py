@@ -51,7 +51,7 @@ def choose(transform: Tunable, requested: Settings, memory: Memory | None = None
         if requested.wait != "auto" or not candidates.hides:
             chosen = candidates.default()
         elif known:
-            chosen = known
+            chosen = known[0]
         elif requested.effort in MEASURED:
             with progress_line(transform):
                 chosen, transform.trials = planned(Trials(candidates))

@@ -1,4 +1,4 @@
-"""Tuning files: the settings that tuning found, kept for later runs. Pure file work, no MPI.
+"""Tuning files: the settings that tuning or planning found, kept for later runs. Pure file work, no MPI.
 
 A tuning file is JSON text::
 
@@ -13,14 +13,17 @@ Each entry tells what was found for one plan on one machine:
 
 and, where there are such, the plan's weights that were measured, and the process grid that was chosen.
 
-An entry serves a plan whose `plan` and `machine` are equal to the entry's in every item, but for those of `plan` that
-are None or False: they may be missing. The digest is
+An entry serves a plan whose `plan` and `machine` are equal to the entry's in every item; items of `plan` that are None
+or False count as missing. The digest is
 the SHA-256 of the whole text as it is with an empty digest: a file in which any byte has changed is
 refused. Whoever edits a file by hand can give it the right digest, so every value is checked as well.
 
 A file appears whole or not at all: a new one is written beside it and takes its place. This happens
 under a lock of the folder, after reading the entries that the file holds by then; two jobs that write at
 once lose nothing.
+
+A user's cache is a folder of such files with one entry each. Of more than `KEPT` those go that were not used for the
+longest time: a file's time is that of its last use. They are counted and removed under the folder's lock.
 """
 
 from __future__ import annotations
@@ -32,13 +35,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
+from pathlib import Path
 
 from ... import files
 from ...arrays import checked
 from ...errors import InputError
+from ...files import user_folder
 from .settings import Settings, Tuned, settings_problem
 
 FORMAT, VERSION = "overlap-tuning", 2
+KEPT = 1000  # files of a cache, of some 10 KiB
 LIMIT_NBYTES = 2**26  # an entry has some 10 KiB
 _PARTS = {"plan": dict, "machine": dict, "transforms": dict, "wisdom": str}
 _SCALARS = (str, int, float, bool, type(None))
@@ -82,6 +88,7 @@ def read(path: str) -> list[dict]:
     for entry in entries:
         if problem := _problem(entry):
             raise InputError(f"expected a valid tuning file, received {path!r} with {problem}")
+        entry["plan"] = stated(entry["plan"])
     return entries
 
 
@@ -124,7 +131,7 @@ def unwritable(path: str) -> str | None:
 
 def find(entries: list[dict], plan: dict, machine: dict) -> tuple[dict | None, str | None]:
     """Return the entry for a plan on a machine, and why there is none: (entry, None) or (None, reason)."""
-    alike = [entry for entry in entries if _stated(entry["plan"]) == _stated(plan)]
+    alike = [entry for entry in entries if entry["plan"] == plan]
     for entry in alike:
         if entry["machine"] == machine:
             return entry, None
@@ -152,10 +159,11 @@ def settings_of(values: dict) -> tuple[Settings, Tuned]:
 
 
 def _key(entry: dict) -> tuple[dict, dict]:
-    return _stated(entry["plan"]), entry["machine"]
+    return entry["plan"], entry["machine"]
 
 
-def _stated(plan: dict) -> dict:
+def stated(plan: dict) -> dict:
+    """Return a plan without the items that count as missing."""
     return {name: value for name, value in plan.items() if value is not None and value is not False}
 
 
@@ -220,3 +228,58 @@ def locked(folder: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+# ---- a user's cache ----------------------------------------------------------------------------
+
+
+def cached() -> list[tuple[Path, dict | None]]:
+    """All files of the cache with their entries; None of one that was damaged."""
+    found: list[tuple[Path, dict | None]] = []
+    place = user_folder()
+    for path in sorted(place.glob("*.plan.json")) if place else ():
+        try:
+            found.append((path, read(str(path))[0]))
+        except (InputError, IndexError):
+            found.append((path, None))
+    return found
+
+
+def clear() -> int:
+    """Remove all files of the cache, those of `overlap.collectives` as well; returns how many."""
+    place = user_folder()
+    paths = [
+        path for pattern in ("*.plan.json", "*.collectives.json") for path in (place.glob(pattern) if place else ())
+    ]
+    for path in [*paths, *(_unfinished(place) if place else ())]:
+        path.unlink(missing_ok=True)
+    return len(paths)
+
+
+def _unfinished(place: Path) -> Iterator[Path]:
+    """Files that are being written, or that a writer left which was killed."""
+    return place.glob(".*.plan.js*.partial")
+
+
+def write_cached(path: Path, entry: dict) -> None:
+    """Write a file of the cache; an `OSError` or `InputError` if that fails."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = not path.exists()
+    try:
+        write(str(path), entry)
+    except InputError:  # damaged: it makes room
+        path.unlink(missing_ok=True)
+        write(str(path), entry)
+    if new:
+        _drop_oldest(path.parent)
+
+
+def _drop_oldest(place: Path) -> None:
+    """Remove what has not been used for the longest time, and what killed writers have left."""
+    with locked(str(place)):  # nobody writes meanwhile
+        ages = []
+        for path in place.glob("*.plan.json"):
+            with suppress(OSError):  # `clear` takes no lock
+                ages.append((path.stat().st_mtime_ns, path))
+        for path in [*(path for _, path in sorted(ages)[:-KEPT]), *_unfinished(place)]:
+            path.unlink(missing_ok=True)
