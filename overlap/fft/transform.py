@@ -90,7 +90,7 @@ class Transform(Uncopied):
 
     def __init__(self, runtime, slices):
         self.runtime = runtime
-        self.slices = slices
+        self.slices = self._entries = slices
         self.name = type(self).__name__.lower()
         self.trials: tuple[Trial, ...] = ()
         self.tuned: Tuned | None = None
@@ -336,11 +336,11 @@ class Transform(Uncopied):
         """Return what the pipelines take besides their slices: a schedule, and the addresses of its arrays."""
         return self._recorded(inputs, outputs), addresses_of((*inputs, *outputs))
 
-    def trial_arrays(self, slices):
-        """Make inputs (zero) and outputs of `slices` slices, as for `run_planes`."""
+    def trial_arrays(self, entries):
+        """Make inputs (zero) and outputs of so many planes or fields, as for `run_planes`."""
 
         def trial(spec):
-            count = slices if spec.slices == self.slices else spec.slices
+            count = entries if spec.slices == self._entries else spec.slices
             return zeros((count, *spec.shape[-spec.dimensions :]), spec.dtype)
 
         return [trial(spec) for spec in self.inputs], [trial(spec) for spec in self.outputs]

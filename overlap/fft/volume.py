@@ -50,21 +50,12 @@ class Fields(Transform):
     def __init__(self, runtime, comms, units, fields):
         super().__init__(runtime, units * fields)
         self.units = units
-        self._fields = fields
+        self._entries = fields
         self._comms = comms
 
     def trial_fields(self):
         """Fields of a measured planning run: enough to see how they follow each other."""
-        return min(self._fields, TRIAL_FIELDS)
-
-    def trial_arrays(self, fields):
-        """Make inputs (zero) and outputs of some fields, as for `run_planes`."""
-
-        def batch(side):
-            count = fields if side.slices == self._fields else side.slices
-            return zeros((count, *side.shape[-side.dimensions :]), side.dtype)
-
-        return [batch(side) for side in self.inputs], [batch(side) for side in self.outputs]
+        return min(self._entries, TRIAL_FIELDS)
 
     def staged_transforms(self):
         """Return the staged transforms that its tasks are of."""
@@ -215,7 +206,10 @@ class Planes(Volume):
     """A transform of a batch of planes: its units are planes."""
 
     candidates = PlaneCandidates
-    trial_arrays = Transform.trial_arrays
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._entries = self.slices
 
     def nbytes_per_slice(self):
         """Bytes this rank sends per plane."""

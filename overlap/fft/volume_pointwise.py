@@ -97,7 +97,7 @@ class VolumePointwise(Fields):
         """Allocate slots and make the pipelines for `settings`; by default for the whole batch."""
         self.settings = settings
         self._back, self._forth = self.kernels_of(settings)
-        entries = self._fields if entries is None else entries
+        entries = self._entries if entries is None else entries
         function, chunk = self._function, settings.chunk
         steps: list[Any] = []
 

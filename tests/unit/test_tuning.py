@@ -18,8 +18,8 @@ from overlap.errors import InputError
 from overlap.fft import Settings, Tuned
 from overlap.fft.planning import tuning_file as store
 from overlap.fft.planning.settings import settings_problem
-from overlap.fft.planning.trials import winner
 from overlap.fft.planning.tune import budget_problem
+from overlap.timing.turns import fastest
 
 SETTINGS = Settings("poll", 8, 4, 2, polls=16, effort="patient", late=0.0)
 TUNED = Tuned("off, depth 1, 1 slice(s) per message", 1.25, 40)
@@ -320,9 +320,8 @@ def test_where_nothing_can_be_written(tmp_path):
 
 
 def test_a_simpler_candidate_wins_a_near_tie():
-    assert winner([1.0, 0.99, 0.985], 0.98) == 0
-    assert winner([1.0, 0.97, 0.96], 0.98) == 1
-    assert winner([1.0, 0.97, 0.9], 0.98) == 2
+    for times_s, best in (((1.0, 0.99, 0.985), 0), ((1.0, 0.97, 0.96), 1), ((1.0, 0.97, 0.9), 2)):
+        assert fastest(range(3), [[time_s] for time_s in times_s], 0.98) == best
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """The bare speed of FFTW's transforms, called one by one from Python, to measure ours by."""
 
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 
+from ...timing.turns import in_turns, seconds_of
 from .fftw import COLUMNS, complex_of, empty
 
 
@@ -30,7 +30,7 @@ def bare_fft_seconds(lines, length, dtype, rounds=5):
     target = source if dtype.kind == "c" else empty((lines, length // 2 + 1), complex_of(dtype))
     plan = _plan(source, target, (1,), "measure")
     source[...] = 0
-    return _median_seconds(plan.execute, rounds)
+    return _fastest_seconds([plan.execute], rounds)
 
 
 def sweep_seconds(shape, axes, dtype, rounds=5):
@@ -71,13 +71,10 @@ def sweep_seconds(shape, axes, dtype, rounds=5):
         for plan in plans:
             plan.execute()
 
-    return min(_median_seconds(partial(run, plans), rounds) for plans in ways)
+    return _fastest_seconds([partial(run, plans) for plans in ways], rounds)
 
 
-def _median_seconds(function, rounds):
-    seconds = []
-    for _ in range(rounds + 1):
-        started = perf_counter()
-        function()
-        seconds.append(perf_counter() - started)
-    return sorted(seconds[1:])[rounds // 2]
+def _fastest_seconds(ways, rounds):
+    """Median time of the fastest way, after a first round that touches new memory."""
+    times_s = in_turns([partial(seconds_of, way) for way in ways], range(rounds + 1))
+    return float(np.median(times_s[:, 1:], axis=1).min())

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from time import perf_counter
+from functools import partial
 
 import numpy as np
 
 from ...lowlevel.memory import address_of
 from .fftw import fftw_of, learned, relearn
+from ...timing.turns import in_turns, seconds_of
 
 EFFORTS = {"measure": 0, "exhaustive": 1 << 3, "patient": 1 << 5, "estimate": 1 << 6}
 DESTROY_INPUT, PRESERVE_INPUT = 1 << 0, 1 << 4
@@ -147,14 +148,10 @@ class LineTransform:
         plans = challenger, planned(NARROW)
         source[...] = 0
         target[...] = 0
-        times_s = np.empty((2, ROUNDS))
         arrays, runs = (address_of(source), address_of(target)), 1 + ROUND_POINTS // source.size
-        for number in range(ROUNDS):
-            for which, plan in enumerate(plans):
-                started = perf_counter()
-                for _ in range(runs):
-                    self._execute(plan, *arrays)
-                times_s[which, number] = perf_counter() - started
+        times_s = in_turns(
+            [partial(seconds_of, partial(self._execute, plan, *arrays), runs) for plan in plans], range(ROUNDS)
+        )
         self._destroy(ctypes.c_void_p(challenger))
         if times_s[0].min() >= times_s[1].min():
             return plans[1]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...arrays import Weights
 from ...arrays.speeds import ROUND_S, ROUNDS
+from ...timing.turns import seconds_of
 from .candidates import Tunable
 from .trials import median_seconds, on_trial, seconds
 
@@ -61,7 +62,8 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
         with on_trial(transform, "measuring the speeds of all ranks"):
             transform.configure(settings, count)
             arrays, control = transform.trial_arrays(count), transform.runtime.control
-            once_s = control.maximum(min(_with_meeting_s(transform, arrays) for _ in range(2)))
+            # With the meeting of all ranks before it, which takes longer than a small run.
+            once_s = control.maximum(min(seconds_of(partial(seconds, transform, arrays, "compute")) for _ in range(2)))
             runs = max(1, math.ceil(ROUND_S / len(transforms) / max(once_s, 1e-6)))
             load = transform.runtime.load
             for number in range(ROUNDS):
@@ -71,13 +73,6 @@ def computing_s(transforms: Sequence[Tunable]) -> list[float]:
                 found[number] += (load.computing_s - before_s) / runs
             transform.configure(settings)
     return [float(each) for each in found]
-
-
-def _with_meeting_s(transform: Tunable, arrays: tuple) -> float:
-    """Return the seconds of one run with the meeting of all ranks before it, which takes longer than a small run."""
-    started = perf_counter()
-    seconds(transform, arrays, "compute")
-    return perf_counter() - started
 
 
 def whole_s(transforms: Sequence[Tunable]) -> float:

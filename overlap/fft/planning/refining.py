@@ -15,9 +15,9 @@ from time import perf_counter
 
 import numpy as np
 
+from ...timing.turns import fastest
 from .candidates import Tunable
 from .settings import Settings, Trial
-from .trials import winner
 
 ENTRANTS, CALLS = 6, 2
 SUCCESSOR_CALLS = 3
@@ -70,7 +70,9 @@ class Refinement:
             self._turn = turn
             return True
         medians = [float(np.median(times_s[1:])) for times_s in self._times_s]
-        chosen = self._entrants[self._finalists[winner([medians[number] for number in self._finalists], NEAR_TIE)]]
+        chosen = self._entrants[
+            fastest(self._finalists, [self._times_s[number][1:] for number in self._finalists], NEAR_TIE)
+        ]
         self._configure(chosen)
         transform.trials = tuple(
             sorted(

@@ -18,13 +18,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...timing.turns import fastest
 from .candidates import DEPTH, Tunable
 from .expected import Expected
 from .memory import Memory
 from .progress import progress_line
 from .refining import Refinement
 from .settings import Settings, Trial
-from .trials import Trials, on_trial, winner
+from .trials import Trials, on_trial
 
 TRIAL_SECONDS = 0.08
 TRIAL_NBYTES = 2**27
@@ -91,4 +92,4 @@ def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
     finalists = [entrants[place] for place in places]
     times_s = np.hstack((first[places], trials.race(finalists, count, range(ROUNDS))))
     measured |= zip(finalists, times_s)
-    return finalists[winner(np.median(times_s, axis=1), candidates.near_tie)], trials.records(measured, count)
+    return fastest(finalists, times_s, candidates.near_tie), trials.records(measured, count)

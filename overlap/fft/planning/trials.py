@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from ...timing.messages import fit_message_time
 from ...timing.model import pipeline_s
+from ...timing.turns import in_turns
 from .candidates import Candidates, Tunable
 from .settings import Settings, Trial
 
@@ -122,16 +124,13 @@ class Trials:
         arrays = self._trial_arrays(count)
         # Held here, or those of an effort would be planned anew in every round.
         kernels = [self.transform.kernels_of(entrant) for entrant in entrants]
-        rows = []
-        for number, _ in enumerate(rounds):
-            row = np.empty(len(entrants))
-            for turn in range(len(entrants)):
-                at = (turn + number) % len(entrants)
-                self.transform.configure(entrants[at], count)
-                row[at] = seconds(self.transform, arrays)
-            rows.append(row)
+        times_s = in_turns([partial(self._run, entrant, count, arrays) for entrant in entrants], rounds)
         del kernels
-        return self.control.maximum(np.array(rows).T.copy())
+        return self.control.maximum(times_s)
+
+    def _run(self, settings: Settings, count: int, arrays: tuple) -> float:
+        self.transform.configure(settings, count)
+        return seconds(self.transform, arrays)
 
     def records(self, measured: Mapping[Settings, NDArray[np.float64]], count: int) -> tuple[Trial, ...]:
         """Make a record of every settings' times in trials of that size, fastest first."""
@@ -164,15 +163,6 @@ def median_seconds(transform: Tunable, count: int, runs: int = 5) -> float:
     """Median time of a transform as it is configured, on trial arrays (collective)."""
     arrays = transform.trial_arrays(count)
     return median(transform.runtime.control.maximum(seconds(transform, arrays)) for _ in range(runs))
-
-
-def winner(times_s: Sequence[float] | NDArray[np.float64], near_tie: float) -> int:
-    """Position of the best: an earlier one stays unless a later one is clearly faster."""
-    best = 0
-    for position, time_s in enumerate(times_s):
-        if time_s < near_tie * times_s[best]:
-            best = position
-    return best
 
 
 @contextmanager

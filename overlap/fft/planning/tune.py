@@ -17,11 +17,12 @@ import numpy as np
 
 from ...errors import repr_of
 from ...runtime.control.control import Control
+from ...timing.turns import fastest
 from ..engine.fftw import learned, relearn
 from .candidates import Tunable
 from .search import FINALISTS, ROUNDS, planned
 from .settings import Settings, Trial, Tuned
-from .trials import Trials, on_trial, winner
+from .trials import Trials, on_trial
 
 POLLS = (2, 4, 16, 32)
 TRIAL_SECONDS = 0.25
@@ -109,7 +110,7 @@ class _Search:
         kernels = [trials.transform.kernels_of(settings) for settings in patient]
         finalists = list(dict.fromkeys((default, *challengers, *patient)))
         times_s = self._race(finalists, "final", 1.0, *FINAL_ROUNDS)
-        best = finalists[winner(np.median(times_s, axis=1), NEAR_TIE)]
+        best = fastest(finalists, times_s, NEAR_TIE)
         del kernels
         if patient and best not in patient:
             relearn(before)  # or later plans would be made of a loser's
