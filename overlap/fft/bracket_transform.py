@@ -7,20 +7,26 @@ piece does not travel, and is read and written where it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..arrays import Transpose, mpi_type, stages
-from ..runtime import parallel
+from ..runtime import AsyncComm, parallel
+from .array_spec import ArraySpec
 from .engine.buffers import Buffers, Located
 from .engine.fftw import zeros
 from .engine.plane_brackets import KY, ONE, PLANES, PlaneBrackets
-from .engine.stage import Direction, Place, Stage
+from .engine.stage import Direction, Place, SourceArray, Stage
 from .engine.steps import Exchange, staggered
-from .transform import Transform
+from .planning.settings import Settings, Tuned
+from .transform import Progress, Transform
 
 
-def exchanging_stages(source):
+def exchanging_stages(source: SourceArray) -> tuple[Stage, ...]:
     """Return the stages from a slice's modes as they lie outside of the exchanges to whole planes, and back.
 
     Parameters
@@ -40,13 +46,13 @@ def exchanging_stages(source):
     return tuple(made)
 
 
-def buffers(stages):
+def buffers(stages: Sequence[Stage]) -> Buffers:
     """Return the buffers of one slice: modes that other ranks hold, to be sent back, and received."""
     there, back = (stage.message(ONE) for stage in stages)
     return Buffers(*(zeros(size, complex) for size in (back.send_size, there.receive_size)))
 
 
-def nbytes_of_buffers(stages):
+def nbytes_of_buffers(stages: Sequence[Stage]) -> int:
     """How many bytes these have."""
     there, back = (stage.message(ONE) for stage in stages)
     return 16 * (back.send_size + there.receive_size)
@@ -76,7 +82,18 @@ class BracketTransform(Transform):
         a_x + i a_y on this rank's planes.
     """
 
-    def __init__(self, comm, stages, spectrum, grid, requested, planning, choose):
+    _held = (*Transform._held, "gradient")
+
+    def __init__(
+        self,
+        comm: AsyncComm,
+        stages: Sequence[Stage],
+        spectrum: ArraySpec,
+        grid: tuple[Any, Any],
+        requested: Settings,
+        planning: Callable[[], AbstractContextManager[Any]],
+        choose: Callable[[BracketTransform], None],
+    ) -> None:
         super().__init__(comm.runtime, spectrum.slices)
         self.inputs = self.outputs = (spectrum,)
         self.exchange_dtype = spectrum.dtype
@@ -88,54 +105,51 @@ class BracketTransform(Transform):
         self.replan()
         self.gradient = zeros((self._kernels.planes, *grid[1]), complex)
 
-    def replan(self):
+    def replan(self) -> None:
         """Make what computes, anew."""
         spacing, points = self._grid
         with self._planning():
             self._kernels = PlaneBrackets(self._stages, spacing, points, self._effort, self.runtime.workers)
 
-    def release(self):
-        super().release()
-        self.gradient: Any = None
-
-    def kernels_of(self, settings):
+    def kernels_of(self, settings: Settings) -> PlaneBrackets:
         return self._kernels
 
-    def nbytes_per_slice(self):
+    def nbytes_per_slice(self) -> int:
         return nbytes_of_buffers(self._stages)
 
-    def make_slots(self, depth, sizes):
+    def make_slots(self, depth: int, sizes: set[int]) -> list[Buffers]:
         self.nbytes_in_flight = depth * self.nbytes_per_slice()
         return [buffers(self._stages) for _ in range(depth)]
 
-    def tune(self, budget_s=30.0, progress=None):
+    def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> Tuned:
         self.plan()
         return super().tune(budget_s, progress)
 
-    def _call(self, what, arrays, out):
+    def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
         self.plan()
         return super()._call(what, arrays, out)
 
-    def plan(self):
+    def plan(self) -> None:
         """Choose what was left open, the first time."""
         self.check_in_use()
         if self._pipelines is None:
             self._choose(self)
 
-    def scratch(self):
+    def scratch(self) -> list[int]:
         return self._kernels.scratch
 
-    def steps(self, inputs, outputs):
+    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterator[Iterable[Any]]:
         (f,), (out,) = inputs, outputs
-        for number, part in enumerate(self._parts):
-            yield self._steps(number, f.part(f.array[part.start]), out.part(out.array[part.start]))
+        for number, task in enumerate(self._parts):
+            first = task.part.start
+            yield self._steps(number, f.part(f.array[first]), out.part(out.array[first]))
 
-    def _steps(self, number, f, out):
+    def _steps(self, number: int, f: Located, out: Located) -> Iterator[Any]:
         if self._comm.size > 1:
             yield from staggered(number, len(self._slots))
         yield from self.steps_of_slice(f, out, self._slot_of(number))
 
-    def steps_of_slice(self, f, out, slot):
+    def steps_of_slice(self, f: Located, out: Located, slot: Buffers) -> Iterator[Any]:
         """Tell what one slice's bracket takes, of located modes."""
         there, back = self._kernels.messages
         kind = mpi_type(f.array.dtype)
@@ -145,7 +159,7 @@ class BracketTransform(Transform):
         if self._comm.size > 1:
             yield Exchange(self._comm, back, Located(slot.send), out, kind)
 
-    async def take(self, a, slot):
+    async def take(self, a: np.ndarray, slot: Buffers) -> float:
         """Take a slice of modes as the advecting field; returns the largest gradient here."""
         kernels, comm = self._kernels, self._comm
         if comm.size > 1:

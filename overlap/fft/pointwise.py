@@ -6,25 +6,32 @@ cache from the last FFTs on the way to real space to the first ones on the way b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..arrays import length_of, mpi_type
+from ..runtime import AsyncComm
+from .array_spec import ArraySpec
 from .engine.buffers import Buffers, Located
-from .engine.compiled_function import compiled
+from .engine.compiled_function import compiled as compiled_function
 from .engine.fftw import zeros
+from .engine.plane_blocks import PlaneBlocks
 from .engine.program import ASIDE, SOURCE, View
+from .engine.stage import Message
 from .engine.steps import Call, Exchange, staggered
+from .function import Function
+from .planning.settings import Settings
 from .transform import Transform
-from .volume import contiguous_targets, natural_parts, targets_fit
+from .volume import Planes, contiguous_targets, natural_parts, targets_fit
 
 
 class SlotBuffers:
     """One slot: what is sent of the inputs is free again when the results are received."""
 
-    def __init__(self, rows, fields, results, shared):
+    def __init__(self, shared: np.ndarray, rows: np.ndarray, fields: np.ndarray, results: np.ndarray) -> None:
         self.back, self.forth = Buffers(rows, fields), Buffers(results, rows)
         self.middle = Buffers(results, fields)
         self.middle.bases[ASIDE] = Located(rows).address
@@ -48,7 +55,17 @@ class Pointwise(Transform):
         The transform of the shared fields to real space.
     """
 
-    def __init__(self, comm, function, make, effort, spectra, share):
+    _held = (*Transform._held, "_shared", "_seen", "_make")
+
+    def __init__(
+        self,
+        comm: AsyncComm,
+        function: Function,
+        make: Callable[[str | None], PlaneBlocks],
+        effort: str | None,
+        spectra: tuple[ArraySpec, ArraySpec],
+        share: Planes | None,
+    ) -> None:
         spectrum, shared = spectra
         super().__init__(comm.runtime, spectrum.slices)
         self.inputs = (spectrum,) * function.inputs + (shared,) * function.shared
@@ -63,54 +80,51 @@ class Pointwise(Transform):
         self._seen = self._shared.view()  # by the function
         self._seen.flags.writeable = False
         self._shared_view = View.of(SOURCE, self._shared)
-        self._compiled = compiled(function, self._kernels.places(function.shared, self._shared.strides[0]))
+        self._compiled = compiled_function(function, self._kernels.places(function.shared, self._shared.strides[0]))
 
-    def release(self):
+    def release(self) -> None:
         super().release()
-        self._shared: Any = None
-        self._seen: Any = None
-        self._make: Any = None
         if self._share is not None:
             self._share.release()
 
-    def kernels_of(self, settings):
+    def kernels_of(self, settings: Settings) -> PlaneBlocks:
         return self._make(settings.effort)
 
-    def configure(self, settings, slices=None):
-        super().configure(settings, slices)
+    def configure(self, settings: Settings, count: int | None = None) -> None:
+        super().configure(settings, count)
         if self._share is not None:
             self._share.configure(settings)
             self.nbytes_in_flight += self._share.nbytes_in_flight
 
-    def nbytes_per_slice(self):
+    def nbytes_per_slice(self) -> int:
         return sum(sum(message.counts_sent) for message in self._kernels.messages(1)) * self.exchange_dtype.itemsize
 
-    def make_slots(self, depth, sizes):
+    def make_slots(self, depth: int, sizes: set[int]) -> list[SlotBuffers]:
         back, forth = self._kernels.messages(max(sizes))
         lengths = (max(back.send_size, forth.receive_size), back.receive_size, forth.send_size)
-        return [SlotBuffers(*buffers, self._shared) for buffers in self._allocate(depth, lengths)]
+        return [SlotBuffers(self._shared, *buffers) for buffers in self._allocate(depth, lengths)]
 
-    def run_planes(self, inputs, outputs, what="whole"):
+    def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:
         with contiguous_targets(outputs, self.outputs) as targets:
             super().run_planes(inputs, targets, what)
 
-    def before(self, inputs):
+    def before(self, inputs: list[np.ndarray]) -> None:
         if self._share is not None:
             shared = inputs[self._function.inputs :]
             self._share.run_planes([np.stack([planes[0] for planes in shared])], [self._shared])
 
-    def can_bind(self, outputs):
+    def can_bind(self, outputs: list[np.ndarray]) -> bool:
         return self._share is None and targets_fit(outputs, self.outputs)
 
-    def scratch(self):
+    def scratch(self) -> list[int]:
         return self._kernels.scratch
 
-    def steps(self, inputs, outputs):
+    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterator[Iterable[Any]]:
         fields, results = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
-        for number, part in enumerate(self._parts):
-            yield self._steps(number, part, fields[: self._function.inputs], results)
+        for number, task in enumerate(self._parts):
+            yield self._steps(number, task.part, fields[: self._function.inputs], results)
 
-    def _steps(self, number, part, inputs, outputs):
+    def _steps(self, number: int, part: slice, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterator[Any]:
         kernels, slot = self._kernels, self._slot_of(number)
         back, forth = kernels.messages(length_of(part))
         if kernels.back.dimension is not None:
@@ -125,17 +139,18 @@ class Pointwise(Transform):
         for which, result in enumerate(outputs):
             yield kernels.unpack(slot, part, which, result)
 
-    def _exchange(self, message, buffers):
+    def _exchange(self, message: Message, buffers: Buffers) -> Exchange:
         return Exchange(
             self._comm, message, Located(buffers.send), Located(buffers.receive), mpi_type(self.exchange_dtype)
         )
 
-    def _apply(self, slot, part):
+    def _apply(self, slot: SlotBuffers, part: slice) -> Iterator[Any]:
         """Apply the user's function to all blocks of some slices."""
         kernels, count = self._kernels, length_of(part)
-        if self._compiled is not None and not self.planning:
-            yield kernels.apply(slot, count, self._compiled.address, self._shared_view)
-            yield Call(lambda addresses: self._compiled.check())
+        compiled = self._compiled
+        if compiled is not None and not self.planning:
+            yield kernels.apply(slot, count, compiled.address, self._shared_view)
+            yield Call(lambda addresses: compiled.check())
             return
         for first in range(0, count, kernels.together):
             planes = slice(first, min(first + kernels.together, count))
@@ -144,7 +159,7 @@ class Pointwise(Transform):
                 yield Call(partial(self._call_function, planes, rows, part.start + first))
                 yield kernels.to_modes(slot, count, planes, block)
 
-    def _call_function(self, planes, rows, first, addresses):
+    def _call_function(self, planes: slice, rows: slice, first: int, addresses: Any) -> None:
         """Call the user's function for a block of some slices."""
         fields, results = self._kernels.arrays(rows, length_of(planes))
         if self.planning:  # the function may not bear zeros, or may count its calls

@@ -10,20 +10,23 @@ pipeline runs, what it drains with if a step fails, and what C and T are measure
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..arrays import chunks, length_of
+from ..arrays import DistArray, chunks, length_of
 from ..errors import ClosedError
 from ..interrupts import held_signals
-from ..runtime import Load
+from ..runtime import Load, Pipeline, Runtime
 from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
+from .engine.buffers import Located
 from .engine.fftw import ALIGNMENT, zeros
 from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
+from .engine.tasks import Task
 from .planning.candidates import Candidates, Comparison, PlaneCandidates
 from .planning.settings import Settings, Trial, Tuned
 from .planning.tune import budget_problem, tune
@@ -33,26 +36,15 @@ Progress = Callable[[str, float, float], None]
 """``progress(what, done, total)``: told how far tuning is, on rank 0, in seconds."""
 
 
-class Chunk:
-    """Slices that travel in one message: ``range(start, stop)``."""
-
-    def __init__(self, start, stop):
-        self.start, self.stop = start, stop
-
-    def __str__(self):
-        last = self.stop - 1
-        return f"{self.start}" if self.start == last else f"{self.start}-{last}"
-
-
 class Key:
     """A slice of a pipeline: its number, and what it is called."""
 
     __slots__ = ("number", "part")
 
-    def __init__(self, number, part):
+    def __init__(self, number: int, part: Any) -> None:
         self.number, self.part = number, part
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.part)
 
 
@@ -87,8 +79,9 @@ class Transform(Uncopied):
     requested: Settings
     settings: Settings
     nbytes_in_flight: int
+    _held: tuple[str, ...] = ("_pipelines", "_kernels", "_memory", "_result_memory")  # what `release` lets go of
 
-    def __init__(self, runtime, slices):
+    def __init__(self, runtime: Runtime, slices: int) -> None:
         self.runtime = runtime
         self.slices = self._entries = slices
         self.name = type(self).__name__.lower()
@@ -112,11 +105,11 @@ class Transform(Uncopied):
 
     # ---- what a transform supplies, besides its attributes -------------------------------------
 
-    def make_slots(self, depth, sizes):
+    def make_slots(self, depth: int, sizes: set[int]) -> list[Any]:
         """Return the buffers of `depth` slots, for chunks of `sizes` slices."""
         raise NotImplementedError
 
-    def steps(self, inputs, outputs):
+    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterable[Iterable[Any]]:
         """Tell what every slice of the pipeline does, step by step (see `engine.steps`), to located arrays.
 
         Yields
@@ -125,35 +118,33 @@ class Transform(Uncopied):
         """
         raise NotImplementedError
 
-    def scratch(self):
+    def scratch(self) -> list[int]:
         """Return the addresses of every worker's scratch memory."""
         raise NotImplementedError
 
-    def kernels_of(self, settings):
+    def kernels_of(self, settings: Settings) -> Any:
         """Give what computes with `settings`, for all workers."""
         raise NotImplementedError
 
-    def nbytes_per_slice(self):
+    def nbytes_per_slice(self) -> int:
         """Bytes this rank sends per slice."""
         raise NotImplementedError
 
-    def before(self, inputs):
+    def before(self, inputs: list[np.ndarray]) -> None:
         """Do what comes before the pipeline of a call (collective)."""
 
     # ---- settings and pipelines ----------------------------------------------------------------
 
-    def configure(self, settings, slices=None):
+    def configure(self, settings: Settings, count: int | None = None) -> None:
         """Allocate slots and make the pipelines for `settings`."""
         self.settings = settings
         self._kernels = self.kernels_of(settings)
-        parts = [
-            Chunk(part.start, part.stop) for part in chunks(self.slices if slices is None else slices, settings.chunk)
-        ]
-        sizes = {length_of(part) for part in parts} or {1}
-        depth = max(1, min(settings.depth, len(parts)))
-        self._make_pipelines(parts, self.make_slots(depth, sizes))
+        parts = chunks(self.slices if count is None else count, settings.chunk or 1)
+        depth = max(1, min(settings.depth or 1, len(parts)))
+        slots = self.make_slots(depth, set(map(length_of, parts)) or {1})
+        self._make_pipelines([Task(0, 0, part, kind="indices") for part in parts], slots)
 
-    def _make_pipelines(self, parts, slots):
+    def _make_pipelines(self, parts: Sequence[Any], slots: list[Any]) -> None:
         """Make the pipelines of the slices `parts`, on some slots."""
         self._bound.forget()
         self._schedules.clear()
@@ -161,11 +152,11 @@ class Transform(Uncopied):
         self._keys = [Key(number, part) for number, part in enumerate(parts)]
         settings, depth = self.settings, len(slots)
 
-        def pipeline(compute, exchange, wait):
-            def program(key, schedule, addresses):
+        def pipeline(compute: bool, exchange: bool, wait: str) -> Pipeline:
+            def program(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
                 return schedule.slice(key.number, addresses, compute, exchange)
 
-            def skeleton(key, schedule, addresses):
+            def skeleton(key: Key, schedule: Schedule, addresses: array[int]) -> Any:
                 return schedule.slice(key.number, addresses, False, exchange)
 
             program.__qualname__ = type(self).__name__
@@ -174,7 +165,7 @@ class Transform(Uncopied):
                 skeleton=skeleton,
                 depth=depth,
                 wait=wait,
-                in_flight=min(settings.in_flight, depth),
+                in_flight=min(settings.in_flight or depth, depth),
                 polls=settings.polls,
                 independent=True,
             )
@@ -186,7 +177,7 @@ class Transform(Uncopied):
             "exchange": pipeline(False, True, "off"),
         }
 
-    def _slot_of(self, number):
+    def _slot_of(self, number: int) -> Any:
         """Return the slot in which a slice of the pipeline runs."""
         return self._slots[number % len(self._slots)]
 
@@ -196,11 +187,18 @@ class Transform(Uncopied):
         self.check_in_use()
         return self._recorded(*([spec.planes(spec.empty()) for spec in side] for side in (self.inputs, self.outputs)))
 
-    def _recorded(self, inputs, outputs):
+    def _recorded(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
         """Return what a call does with arrays like these, recorded when they are the first of their kind."""
         return self._kept(self._schedules, self.steps, self.scratch, inputs, outputs)
 
-    def _kept(self, schedules, steps, scratch, inputs, outputs):
+    def _kept(
+        self,
+        schedules: dict[Any, Schedule],
+        steps: Callable[..., Iterable[Iterable[Any]]],
+        scratch: Callable[[], list[int]],
+        inputs: list[np.ndarray],
+        outputs: list[np.ndarray],
+    ) -> Schedule:
         """Return the schedule for arrays like these that is kept in `schedules`, of some steps and scratch memory."""
         arrays = *inputs, *outputs
         kind = self.planning, kind_of(arrays)
@@ -213,7 +211,7 @@ class Transform(Uncopied):
             schedule = schedules[kind] = Schedule(self._parts, slices, scratch())
         return schedule
 
-    def _allocate(self, depth, lengths):
+    def _allocate(self, depth: int, lengths: Sequence[int]) -> list[list[np.ndarray]]:
         """Buffers of some lengths for every slot, all in one block of memory."""
         dtype = self.exchange_dtype
         # Each buffer starts on a cache line of its own, also an empty one: Open MPI takes a nonblocking
@@ -225,7 +223,7 @@ class Transform(Uncopied):
         held = -1 if self._memory is None else self._memory.size
         if held < depth * each or (held > depth * each and not self.planning):
             self._memory = None  # free before there is more
-            self._memory = zeros(depth * each, dtype)
+            self._memory = zeros((depth * each,), dtype)
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
         return [
             [self._memory[slot * each + start : slot * each + start + length] for start, length in zip(starts, lengths)]
@@ -320,32 +318,32 @@ class Transform(Uncopied):
         """
         return self._call("whole", arrays, out)
 
-    def run_planes(self, inputs, outputs, what="whole"):
+    def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:
         """Run on lists of planes that are known to fit (collective)."""
         self.before(inputs)
         self._pipelines[what](self._keys, *self._prepared(inputs, outputs, what))
 
-    def _prepared(self, inputs, outputs, what):
+    def _prepared(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str) -> tuple[Any, ...]:
         """As `prepare`; what fails here is raised on all ranks (collective then)."""
         try:
             return self.prepare(inputs, outputs)
         except Exception as error:
-            self.refuse(error, what)
+            return self.refuse(error, what)
 
-    def prepare(self, inputs, outputs):
+    def prepare(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> tuple[Schedule, array[int]]:
         """Return what the pipelines take besides their slices: a schedule, and the addresses of its arrays."""
         return self._recorded(inputs, outputs), addresses_of((*inputs, *outputs))
 
-    def trial_arrays(self, entries):
+    def trial_arrays(self, entries: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Make inputs (zero) and outputs of so many planes or fields, as for `run_planes`."""
 
-        def trial(spec):
+        def trial(spec: ArraySpec) -> np.ndarray:
             count = entries if spec.slices == self._entries else spec.slices
             return zeros((count, *spec.shape[-spec.dimensions :]), spec.dtype)
 
         return [trial(spec) for spec in self.inputs], [trial(spec) for spec in self.outputs]
 
-    def nbytes_of_arrays(self):
+    def nbytes_of_arrays(self) -> int:
         """Bytes of one slice's inputs and outputs on this rank."""
         return (
             sum(
@@ -370,14 +368,15 @@ class Transform(Uncopied):
         if configured:
             self.configure(settings)
 
-    def release(self):
+    def release(self) -> None:
         """Let go of buffers and plans: they are in a cycle, which Python would find late."""
         self._released, self.refinement = True, None
-        self._pipelines = self._kernels = self._memory = self._result_memory = None
+        for name in self._held:
+            setattr(self, name, None)
         self._bound.forget()
         self._schedules.clear()
 
-    def _call(self, what, arrays, out):
+    def _call(self, what: str, arrays: tuple[Any, ...], out: Any) -> Any:
         self.check_in_use()
         made = self._made_results() if out is None else ()
         results = made or (out if isinstance(out, tuple) else (out,) * len(self.outputs))
@@ -392,7 +391,9 @@ class Transform(Uncopied):
             self._call_anew(what, arrays, out, made, results)
         return returned
 
-    def _call_anew(self, what, arrays, out, made, results):
+    def _call_anew(
+        self, what: str, arrays: tuple[Any, ...], out: Any, made: tuple[Any, ...], results: tuple[Any, ...]
+    ) -> None:
         """Check the arrays of a call and make it; keep what is prepared for arrays that may come again."""
         problem = self._problem(arrays, out, results)
         if problem is not None:
@@ -405,8 +406,8 @@ class Transform(Uncopied):
             and all(map(np.may_share_memory, (*arrays, *results), (*inputs, *outputs)))
             and (out is not None or self._bound.comes_again(arrays, made))
         ):
-            planes = [[unowned(array) for array in some] for some in (inputs, outputs)]
-            bound = BoundCall(planes, self.whole_call(*planes))
+            unbound = [[unowned(array) for array in some] for some in (inputs, outputs)]
+            bound = BoundCall(unbound, self.whole_call(*unbound))
             self._bound.keep(arrays, out, bound, made)
             self._run(what, bound)
             return
@@ -421,39 +422,40 @@ class Transform(Uncopied):
             if not np.may_share_memory(result, planes):
                 result[...] = planes.reshape(result.shape)
 
-    def _made_results(self):
+    def _made_results(self) -> tuple[DistArray, ...]:
         """Arrays for a result."""
         if self._result_memory is None:
             self._result_memory = [ResultMemory(spec.shape, spec.dtype) for spec in self.outputs]
         return tuple(spec.wrap(memory.empty()) for spec, memory in zip(self.outputs, self._result_memory))
 
-    def _run(self, what, bound):
+    def _run(self, what: str, bound: BoundCall) -> None:
         """Make a call with arrays that fit: in compiled code as a whole, or by a pipeline."""
         if bound.call is not None and what == "whole":
             bound.call()
             return
         if bound.prepared is None:
-            bound.prepared = self._prepared(*bound.planes, what)
+            inputs, outputs = bound.planes
+            bound.prepared = self._prepared(inputs, outputs, what)
         self._pipelines[what](self._keys, *bound.prepared)
 
-    def whole_call(self, inputs, outputs):
+    def whole_call(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Callable[[], None] | None:
         """Make a function that makes a whole call without a pipeline, or None."""
         return None
 
-    def can_bind(self, outputs):
+    def can_bind(self, outputs: list[np.ndarray]) -> bool:
         """Whether what is prepared of inputs and these outputs is all that their data is needed for."""
         return False
 
-    def refuse(self, problem, what="whole"):
+    def refuse(self, problem: str | Exception, what: str = "whole") -> Any:
         """Raise an error on all ranks, in place of a call: `InputError` for a text (collective)."""
         self._pipelines[what]((), problem=problem)
 
-    def _problem(self, arrays, out, results):
+    def _problem(self, arrays: tuple[Any, ...], out: Any, results: tuple[Any, ...]) -> str | None:
         """Say what is wrong with the arguments, or None."""
         if len(arrays) != len(self.inputs):
             return f"expected {len(self.inputs)} input array(s), received {len(arrays)}"
-        for spec, array in zip(self.inputs, arrays):
-            if problem := spec.problem(array, "an input"):
+        for spec, given in zip(self.inputs, arrays):
+            if problem := spec.problem(given, "an input"):
                 return problem
         if out is None:
             return None
@@ -462,9 +464,9 @@ class Transform(Uncopied):
                 f"expected out to be {len(self.outputs)} array(s), a tuple if more than one, "
                 f"received {type(out).__name__} of {len(results)}"
             )
-        for position, (spec, array) in enumerate(zip(self.outputs, results)):
-            if problem := spec.target_problem(array, "out"):
+        for position, (spec, given) in enumerate(zip(self.outputs, results)):
+            if problem := spec.target_problem(given, "out"):
                 return problem
-            if any(np.may_share_memory(array, other) for other in (*arrays, *results[:position])):
+            if any(np.may_share_memory(given, other) for other in (*arrays, *results[:position])):
                 return "expected out to share no memory with an input or another output, received arrays that do"
         return None

@@ -3,6 +3,9 @@
 The slices of the pipeline are the tasks of a staged transform, see there.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -10,10 +13,14 @@ from typing import Any
 import numpy as np
 
 from ..lowlevel.memory import address_of
-from .engine.buffers import Buffers
+from ..runtime import AsyncComm, Runtime
+from .array_spec import ArraySpec
+from .engine.buffers import Buffers, Located
 from .engine.fftw import REQUIRED_ALIGNMENT, zeros
-from .engine.schedule import addresses_of
+from .engine.schedule import Schedule, addresses_of
+from .engine.staged import StagedTransform
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
+from .planning.settings import Settings
 from .transform import Transform
 
 TRIAL_FIELDS = 3
@@ -47,50 +54,51 @@ class Fields(Transform):
     replans = True
     candidates: type[Candidates] = FieldCandidates
 
-    def __init__(self, runtime, comms, units, fields):
+    def __init__(self, runtime: Runtime, comms: Sequence[AsyncComm], units: int, fields: int) -> None:
         super().__init__(runtime, units * fields)
         self.units = units
         self._entries = fields
         self._comms = comms
 
-    def trial_fields(self):
+    def trial_fields(self) -> int:
         """Fields of a measured planning run: enough to see how they follow each other."""
         return min(self._entries, TRIAL_FIELDS)
 
-    def staged_transforms(self):
+    def staged_transforms(self) -> tuple[StagedTransform, ...]:
         """Return the staged transforms that its tasks are of."""
         raise NotImplementedError
 
-    def nbytes_per_slice(self):
+    def nbytes_per_slice(self) -> int:
         """Bytes this rank sends per unit, on average."""
         counts = sum(sum(message.counts_sent) for staged in self.staged_transforms() for message in staged.messages(1))
         units = sum(staged.units for staged in self.staged_transforms())
         return -(-counts * self.exchange_dtype.itemsize // max(1, units))
 
-    def message_nbytes(self, chunk):
+    def message_nbytes(self, chunk: int) -> int:
         """Bytes of the largest piece that leaves this rank."""
         return (
             max(max(message.counts_sent) for staged in self.staged_transforms() for message in staged.messages(chunk))
             * self.exchange_dtype.itemsize
         )
 
-    def slot_nbytes(self, chunk):
+    def slot_nbytes(self, chunk: int) -> int:
         """Bytes of one slot's buffers, at least 1."""
         return max(1, sum(self._buffer_lengths(chunk)) * self.exchange_dtype.itemsize)
 
-    def _buffer_lengths(self, chunk):
+    def _buffer_lengths(self, chunk: int) -> list[int]:
         return [max(lengths) for lengths in zip(*(staged.buffer_lengths(chunk) for staged in self.staged_transforms()))]
 
-    def run_planes(self, inputs, outputs, what="whole"):
+    def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:
         """Run on lists of batches of fields that are known to fit (collective)."""
         with contiguous_targets(outputs, self.outputs) as targets:
             super().run_planes(inputs, targets, what)
 
-    def make_pipelines(self, tasks):
+    def make_pipelines(self, tasks: Sequence[Any]) -> None:
         """Return the pipelines of some tasks, and slots for any of their messages."""
-        depth = max(1, min(self.settings.depth, len(tasks)))
+        depth = max(1, min(self.settings.depth or 1, len(tasks)))
         self._make_pipelines(
-            tasks, [Buffers(*buffers) for buffers in self._allocate(depth, self._buffer_lengths(self.settings.chunk))]
+            tasks,
+            [Buffers(*buffers) for buffers in self._allocate(depth, self._buffer_lengths(self.settings.chunk or 1))],
         )
 
 
@@ -109,7 +117,18 @@ class Volume(Fields):
         ``make(effort)`` gives the staged transform of another effort of FFTW's planning.
     """
 
-    def __init__(self, runtime, comms, staged, source, target, scale, make=None):
+    _held = (*Transform._held, "_staged", "_make", "_apart")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        comms: Sequence[AsyncComm],
+        staged: StagedTransform,
+        source: ArraySpec,
+        target: ArraySpec,
+        scale: float,
+        make: Callable[[str | None], StagedTransform] | None = None,
+    ) -> None:
         super().__init__(runtime, comms, staged.units, staged.fields)
         self.inputs, self.outputs = (source,), (target,)
         self.exchange_dtype = staged.dtype
@@ -119,57 +138,60 @@ class Volume(Fields):
         self._scale = scale
 
     @property
-    def scale(self):
+    def scale(self) -> float:
         """What the source is multiplied with."""
         return self._scale
 
     @scale.setter
-    def scale(self, scale):
+    def scale(self, scale: float) -> None:
         if scale != self._scale:
             self._scale = scale
             self._bound.forget()  # what was recorded with the other one
             self._schedules.clear()
             self._apart = None
 
-    def release(self):
-        super().release()
-        self._staged = self._make = self._apart = None
-
-    def kernels_of(self, settings):
+    def kernels_of(self, settings: Settings) -> StagedTransform:
         return self._staged if self._make is None else self._make(settings.effort)
 
-    def configure(self, settings, count=None):
+    def configure(self, settings: Settings, count: int | None = None) -> None:
         """Allocate slots and make the pipelines for `settings`; by default for the whole batch."""
         self.settings = settings
         self._staged = self.kernels_of(settings)
         self.make_pipelines(self._staged.tasks(settings.chunk, count, settings.late))
         self._apart = None
 
-    def staged_transforms(self):
+    def staged_transforms(self) -> tuple[StagedTransform, ...]:
         return (self._staged,)
 
-    def describe(self):
+    def describe(self) -> str:
         """Say what was chosen and what it costs, as text."""
         return f"{super().describe()}, {self._staged.nbytes / 2**20:.1f} MiB of work memory; {self._staged.describe()}"
 
-    def scratch(self):
+    def scratch(self) -> list[int]:
         return self._staged.scratch
 
-    def steps(self, inputs, outputs):
+    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterable[Iterable[Any]]:
         comms = None if self._staged.in_any_order else self._comms
         return self._steps(self._staged, self._slot_of, comms, inputs, outputs)
 
-    def _steps(self, staged, slot_of, comms, inputs, outputs):
+    def _steps(
+        self,
+        staged: StagedTransform,
+        slot_of: Callable[[int], Buffers],
+        comms: Sequence[AsyncComm] | None,
+        inputs: Sequence[Located],
+        outputs: Sequence[Located],
+    ) -> Iterator[Iterable[Any]]:
         """Yield the steps of every task, of a staged transform on slots of its own."""
         (source,), (target,) = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
         arrays = staged.arrays(*([side.part(field) for field in staged.split(side.array)] for side in (source, target)))
         for number, task in enumerate(self._parts):
             yield staged.steps(task, slot_of(number), arrays, comms, self.scale)
 
-    def can_bind(self, outputs):
+    def can_bind(self, outputs: list[np.ndarray]) -> bool:
         return targets_fit(outputs, self.outputs)
 
-    def whole_call(self, inputs, outputs):
+    def whole_call(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Callable[[], None] | None:
         alone = self.runtime.control.size == 1
         if not self._is_short(inputs, outputs):
             return None
@@ -183,7 +205,7 @@ class Volume(Fields):
                 raise
             return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
 
-    def _schedule_apart(self, inputs, outputs):
+    def _schedule_apart(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
         """As `_recorded`, with work memory that no pipeline uses: one of another thread may be running."""
         if self._apart is None:
             staged = self._staged.apart()
@@ -193,7 +215,7 @@ class Volume(Fields):
         steps = partial(self._steps, staged, lambda number: slot, None)
         return self._kept(schedules, steps, lambda: staged.scratch, inputs, outputs)
 
-    def _is_short(self, inputs, outputs):
+    def _is_short(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> bool:
         """Whether what a pipeline costs is felt in a call."""
         return (
             0 not in (inputs[0].size, outputs[0].size)
@@ -207,32 +229,32 @@ class Planes(Volume):
 
     candidates = PlaneCandidates
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._entries = self.slices
 
-    def nbytes_per_slice(self):
+    def nbytes_per_slice(self) -> int:
         """Bytes this rank sends per plane."""
         return self._staged.message_nbytes()
 
 
-def natural_view(array, side):
+def natural_view(array: np.ndarray, side: ArraySpec) -> np.ndarray:
     """Make a batch of fields with its axes in natural order, (batch, z, y, x), or (batch, y, x)."""
     return array if side.natural else np.moveaxis(array, -1, 1)
 
 
-def natural_parts(located, sides):
+def natural_parts(located: Sequence[Located], sides: Sequence[ArraySpec]) -> list[Located]:
     """Return located arrays with their axes in natural order."""
     return [one.part(natural_view(one.array, side)) for one, side in zip(located, sides)]
 
 
-def targets_fit(outputs, specs):
+def targets_fit(outputs: Sequence[np.ndarray], specs: Sequence[ArraySpec]) -> bool:
     """Whether FFTW can work in some outputs where they lie."""
     return all(not spec.natural or fits(out) for out, spec in zip(outputs, specs))
 
 
 @contextmanager
-def contiguous_targets(outputs, specs):
+def contiguous_targets(outputs: list[np.ndarray], specs: Sequence[ArraySpec]) -> Iterator[list[np.ndarray]]:
     """Arrays in which FFTW can work, in place of some outputs; what is there in the end is copied to these."""
     targets = [
         out if targets_fit((out,), (spec,)) else zeros(out.shape, out.dtype) for out, spec in zip(outputs, specs)
@@ -243,6 +265,6 @@ def contiguous_targets(outputs, specs):
             out[...] = target
 
 
-def fits(array):
+def fits(array: np.ndarray) -> bool:
     """Whether plans for contiguous, aligned arrays can work on this one."""
     return array.flags.c_contiguous and address_of(array) % REQUIRED_ALIGNMENT == 0

@@ -6,18 +6,26 @@ back for the function; the next entry's inputs wait for neither until they store
 a slice does after its operation comes after all that earlier slices do before theirs).
 """
 
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..runtime import take_turn, wait_for_slices
-from .engine.buffers import Located
+from ..runtime import AsyncComm, Runtime, take_turn, wait_for_slices
+from .array_spec import ArraySpec
+from .engine.buffers import Buffers, Located
 from .engine.fftw import empty, zeros
-from .engine.schedule import addresses_of, stand_in
+from .engine.schedule import Schedule, addresses_of, stand_in
+from .engine.staged import StagedTransform
 from .engine.steps import Call
 from .engine.tasks import Task
+from .function import Function
+from .planning.settings import Settings
 from .volume import Fields, fits, natural_parts
 
 
@@ -40,7 +48,7 @@ class Step:
     first: int
     task: Task | None
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.stage}, entry {self.entry}" + (f", {self.task}" if self.task else "")
 
 
@@ -64,7 +72,19 @@ class VolumePointwise(Fields):
         To real space, and back.
     """
 
-    def __init__(self, runtime, comms, function, make, effort, spectra, real, scales):
+    _held = (*Fields._held, "_given", "_shared", "_results", "_made", "_make", "_back", "_forth")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        comms: Sequence[AsyncComm],
+        function: Function,
+        make: Callable[[str | None], tuple[StagedTransform, ...]],
+        effort: str | None,
+        spectra: tuple[ArraySpec, ArraySpec],
+        real: tuple[tuple[int, ...], np.dtype],
+        scales: tuple[float, float],
+    ) -> None:
         (back, forth), (spectrum, shared_spectrum), (local, dtype) = make(effort), spectra, real
         units = back.units * (function.inputs + function.shared) + forth.units * function.outputs
         super().__init__(runtime, comms, units, spectrum.slices)
@@ -80,28 +100,18 @@ class VolumePointwise(Fields):
         self._results = [zeros(local, dtype) for _ in range(function.outputs if function.takes_out else 0)]
         self._made: list[np.ndarray] = []  # what the function has returned, for the entry under way
 
-    def release(self):
-        super().release()
-        self._given: Any = None
-        self._shared: Any = None
-        self._results: Any = None
-        self._made = []
-        self._make: Any = None
-        self._back: Any = None
-        self._forth: Any = None
-
-    def kernels_of(self, settings):
+    def kernels_of(self, settings: Settings) -> tuple[StagedTransform, ...]:
         return self._make(settings.effort)
 
-    def configure(self, settings, entries=None):
+    def configure(self, settings: Settings, count: int | None = None) -> None:
         """Allocate slots and make the pipelines for `settings`; by default for the whole batch."""
         self.settings = settings
         self._back, self._forth = self.kernels_of(settings)
-        entries = self._entries if entries is None else entries
+        entries = self._entries if count is None else count
         function, chunk = self._function, settings.chunk
         steps: list[Any] = []
 
-        def add(stage, entry, tasks):
+        def add(stage: str, entry: int, tasks: Sequence[Task | None]) -> None:
             first = len(steps)
             steps.extend(Step(stage, entry, first, task) for task in tasks)
 
@@ -112,10 +122,10 @@ class VolumePointwise(Fields):
             add("forth", entry, self._forth.tasks(chunk, function.outputs))
         self.make_pipelines(steps)
 
-    def staged_transforms(self):
+    def staged_transforms(self) -> tuple[StagedTransform, ...]:
         return self._back, self._forth
 
-    def describe(self):
+    def describe(self) -> str:
         """Return what was chosen and what it costs, as text."""
         self.check_in_use()
         own = sum(field.nbytes for fields in (self._given, self._shared, self._results) for field in fields)
@@ -125,15 +135,15 @@ class VolumePointwise(Fields):
             f"{work / 2**20:.1f} MiB of work memory"
         )
 
-    def scratch(self):
+    def scratch(self) -> list[int]:
         return max(self._back, self._forth, key=lambda staged: staged.scratch_nbytes).scratch
 
-    def prepare(self, inputs, outputs):
+    def prepare(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> tuple[Schedule, array[int]]:
         schedule, addresses = super().prepare(inputs, outputs)
         addresses.extend([0] * len(outputs))  # of what the function returns
         return schedule, addresses
 
-    def steps(self, inputs, outputs):
+    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterator[Iterable[Any]]:
         own, batch = self._function.inputs, len(outputs[0].array)
         sides, results = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
         given, shared = (list(map(Located, arrays)) for arrays in (self._given, self._shared))
@@ -141,7 +151,7 @@ class VolumePointwise(Fields):
         made = [Located(self._given[0], stand_in(first_made + number)) for number in range(len(outputs))]
         entries = [slice(number, number + 1) for number in range(batch)]
 
-        def of_entry(fields, entry):
+        def of_entry(fields: Sequence[Located], entry: slice) -> list[Located]:
             return [field.part(field.array[entry]) for field in fields]
 
         on_the_way = {
@@ -152,7 +162,7 @@ class VolumePointwise(Fields):
         for number, step in enumerate(self._parts):
             yield self._steps(step, self._slot_of(number), on_the_way)
 
-    def _steps(self, step, slot, arrays):
+    def _steps(self, step: Step, slot: Buffers, arrays: dict[str, Any]) -> Iterator[Any]:
         stage, entry, first, task = step.stage, step.entry, step.first, step.task
         if stage == "apply":
             yield wait_for_slices(first)
@@ -168,11 +178,11 @@ class VolumePointwise(Fields):
                 task, slot, arrays[stage][entry], self._comms, self._scale_backward, first, start=start
             )
 
-    def _apply(self, entry, addresses):
+    def _apply(self, entry: int, addresses: array[int]) -> None:
         """Call the user's function for one entry; what it returns goes the way back from where it lies."""
         fields, shared = [field[0] for field in self._given], [field[0] for field in self._shared]
         if self.planning:  # the function may not bear zeros, or may count its calls
-            results = [fields[0] * fields[-1]] * len(self.outputs)
+            results: Sequence[np.ndarray] = [fields[0] * fields[-1]] * len(self.outputs)
         else:
             results = self._function(fields, shared, [result[0] for result in self._results], self._batch, entry)
         # Of the type that the compiled code reads; complex numbers for real ones are refused.

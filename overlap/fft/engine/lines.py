@@ -20,8 +20,8 @@ from functools import partial
 import numpy as np
 
 from ...lowlevel.memory import address_of
-from .fftw import fftw_of, learned, relearn
 from ...timing.turns import in_turns, seconds_of
+from .fftw import fftw_of, learned, relearn
 
 EFFORTS = {"measure": 0, "exhaustive": 1 << 3, "patient": 1 << 5, "estimate": 1 << 6}
 DESTROY_INPUT, PRESERVE_INPUT = 1 << 0, 1 << 4
