@@ -51,8 +51,8 @@ class ArrayLayout:
         object.__setattr__(self, "grid", integers(self.grid) or self.grid)
 
 
-def volume_problem(layout: ArrayLayout, ranks: int) -> str | None:
-    """Say what is wrong with a layout of an `FFT3` over some ranks, or None."""
+def grid_problem(layout: ArrayLayout, ranks: int) -> str | None:
+    """Say what is wrong with the process grid of a layout of an `FFT3` over some ranks, or None."""
     grid = layout.grid
     if grid is not None:
         sizes = integers(grid)
@@ -61,22 +61,14 @@ def volume_problem(layout: ArrayLayout, ranks: int) -> str | None:
                 f"expected grid to be two integers whose product is {ranks}, the number of "
                 f"ranks, or None, received {shown(grid)}"
             )
-    return _restore_problem(layout) or choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
-
-
-def _restore_problem(layout: ArrayLayout) -> str | None:
-    if not isinstance(layout.restore, bool):
-        return f"expected restore to be True or False, received {shown(layout.restore)}"
     return None
 
 
-def slab_problem(layout: ArrayLayout) -> str | None:
-    """Say what is wrong with a layout of an `FFT2`, or None."""
-    return (
-        default_problem(layout, "an FFT2", ("grid",))
-        or _restore_problem(layout)
-        or choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
-    )
+def lying_problem(layout: ArrayLayout) -> str | None:
+    """Say what is wrong with how the arrays of an `FFT2` or `FFT3` shall lie, or None."""
+    if not isinstance(layout.restore, bool):
+        return f"expected restore to be True or False, received {shown(layout.restore)}"
+    return choice_problem(order=(layout.order, ORDERS), dealias=(layout.dealias, DEALIAS))
 
 
 def default_problem(layout: ArrayLayout, plan: str, names: tuple[str, ...]) -> str | None:

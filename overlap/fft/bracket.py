@@ -37,7 +37,7 @@ from .array_spec import ArraySpec
 from .bracket_transform import BracketTransform, buffers, exchanging_stages, nbytes_of_buffers
 from .engine.buffers import Buffers, Located
 from .engine.fftw import fast_length
-from .engine.plane_brackets import KY, PLANES
+from .engine.plane_brackets import KY, PLANES, PlaneBrackets
 from .engine.stage import SourceArray
 from .engine.steps import Exchange
 from .plan import Plan, PlanComm
@@ -249,9 +249,6 @@ class Bracket(Plan):
     def _before_tuning_or_balancing(self) -> None:
         self.transform.plan()
 
-    def _forget_kernels(self) -> None:
-        self.transform.replan()
-
     def _shapes(self) -> tuple[Any, ...]:
         return ()
 
@@ -295,9 +292,12 @@ def _transform(plan: Bracket) -> BracketTransform:
         plan._comm,
         plan._stages,
         plan.spectrum,
-        (plan._spacing, plan.points),
+        plan.points,
         plan._requested,
-        plan._tuning.planning,
+        lambda effort: plan._kernel(
+            (effort,),
+            lambda: PlaneBrackets(plan._stages, plan._spacing, plan.points, effort or "estimate", plan.runtime.workers),
+        ),
         lambda one: plan._choose("bracket", one),
     )
 

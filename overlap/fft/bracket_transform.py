@@ -8,7 +8,6 @@ piece does not travel, and is read and written where it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -67,12 +66,11 @@ class BracketTransform(Transform):
     stages : tuple of Stage
         As `exchanging_stages` makes them.
     spectrum : ArraySpec
-    grid : tuple
-        ``(spacing, points)``, as of `Bracket`.
+    points : (int, int)
     requested : Settings
         Planned when the transform is called first: until then these are its `settings`.
-    planning : callable
-        Makes a context in which FFTW plans are made.
+    make : callable
+        ``make(effort)`` gives the `PlaneBrackets` with an effort of FFTW's planning.
     choose : callable
         ``choose(transform)`` configures it with settings for what was left open.
 
@@ -82,16 +80,16 @@ class BracketTransform(Transform):
         a_x + i a_y on this rank's planes.
     """
 
-    _held = (*Transform._held, "gradient")
+    _held = (*Transform._held, "gradient", "_make", "_choose")
 
     def __init__(
         self,
         comm: AsyncComm,
         stages: Sequence[Stage],
         spectrum: ArraySpec,
-        grid: tuple[Any, Any],
+        points: tuple[int, ...],
         requested: Settings,
-        planning: Callable[[], AbstractContextManager[Any]],
+        make: Callable[[str | None], PlaneBrackets],
         choose: Callable[[BracketTransform], None],
     ) -> None:
         super().__init__(comm.runtime, spectrum.slices)
@@ -100,19 +98,12 @@ class BracketTransform(Transform):
         self.settings = requested
         self.nbytes_in_flight = 0
         self._comm, self._stages = comm, stages
-        self._planning, self._choose = planning, choose
-        self._grid, self._effort = grid, requested.effort
-        self.replan()
-        self.gradient = zeros((self._kernels.planes, *grid[1]), complex)
-
-    def replan(self) -> None:
-        """Make what computes, anew."""
-        spacing, points = self._grid
-        with self._planning():
-            self._kernels = PlaneBrackets(self._stages, spacing, points, self._effort, self.runtime.workers)
+        self._make, self._choose = make, choose
+        self._kernels = make(requested.effort)
+        self.gradient = zeros((self._kernels.planes, *points), complex)
 
     def kernels_of(self, settings: Settings) -> PlaneBrackets:
-        return self._kernels
+        return self._make(settings.effort)
 
     def nbytes_per_slice(self) -> int:
         return nbytes_of_buffers(self._stages)

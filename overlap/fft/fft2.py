@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays import Transpose
 from .arguments import choice_problem
-from .array_layout import ArrayLayout, slab_problem
+from .array_layout import ArrayLayout, default_problem
 from .engine.axis import axes_of
 from .engine.compiled_function import can_be_compiled
 from .engine.fftw import complex_of
@@ -80,8 +80,8 @@ class FFT2(FourierPlan):
 
     _kind, _names = "FFT2", ("ny", "nx")
 
-    def _layout_problem(self, layout: ArrayLayout) -> str | None:
-        return slab_problem(layout)
+    def _grid_problem(self, layout: ArrayLayout) -> str | None:
+        return default_problem(layout, "an FFT2", ("grid",))
 
     def _choose_grid(self) -> tuple[int, ...]:
         return (self.comm.size,)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..arrays import Transpose
-from .array_layout import ArrayLayout, volume_problem
+from .array_layout import ArrayLayout, grid_problem
 from .engine.fftw import complex_of
 from .fourier import FourierPlan
 from .planning.grids import near_grids
@@ -69,8 +69,8 @@ class FFT3(FourierPlan):
 
     _kind, _names = "FFT3", ("nz", "ny", "nx")
 
-    def _layout_problem(self, layout: ArrayLayout) -> str | None:
-        return volume_problem(layout, self.comm.size)
+    def _grid_problem(self, layout: ArrayLayout) -> str | None:
+        return grid_problem(layout, self.comm.size)
 
     def _choose_grid(self) -> tuple[int, ...]:
         self.grid: tuple[int, int] = self._layout.grid or self._tuning.grid or self._fastest_grid()

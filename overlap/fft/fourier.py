@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -25,11 +24,10 @@ from .arguments import (
     shape_problem,
     shown,
 )
-from .array_layout import ArrayLayout
+from .array_layout import ArrayLayout, lying_problem
 from .array_spec import ArraySpec
 from .engine.axis import Axis, axes_of
 from .engine.fftw import complex_of
-from .engine.plane_blocks import PlaneBlocks
 from .engine.stage import Direction, SourceArray
 from .engine.staged import StagedTransform
 from .function import Dealias, Function, fine_points
@@ -39,8 +37,6 @@ from .planning.settings import Settings, settings_problem
 from .transform import Transform
 from .volume import Planes, Volume
 from .volume_pointwise import VolumePointwise
-
-Kernels = StagedTransform | PlaneBlocks
 
 
 class FourierPlan(Plan):
@@ -77,7 +73,8 @@ class FourierPlan(Plan):
                 or dtype_problem(dtype)
                 or problem
                 or choice_problem(norm=(norm, NORMS))
-                or self._layout_problem(arrays)
+                or self._grid_problem(arrays)
+                or lying_problem(arrays)
                 or settings_problem(requested)
                 or path_problem(path)
                 or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size))
@@ -137,7 +134,6 @@ class FourierPlan(Plan):
             self._here if self._layout.restore else Layout((None, None, *dimensions), self._grid, self._weights)
         )
         self.real, self.spectrum = self._specs(self._batch)
-        self._kernels: weakref.WeakValueDictionary[tuple[Any, ...], Kernels] = weakref.WeakValueDictionary()  # in use
 
     def _specs(self, batch: Sequence[int], fine: tuple[int, ...] | None = None) -> tuple[ArraySpec, ArraySpec]:
         """Return the array specs of real space and of the spectrum, for some batch axes, by default on its grid."""
@@ -203,14 +199,6 @@ class FourierPlan(Plan):
             )
 
         return make
-
-    def _kernel(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return what computes, made now if no transform has it."""
-        found = self._kernels.get(key)
-        if found is None:
-            with self._tuning.planning():
-                found = self._kernels[key] = make()
-        return found
 
     def _source(self, forward: bool, axes: dict[int, Axis], batch: int) -> SourceArray:
         """Tell what a transform begins from: so many entries of the batch, on the grid of these `Axis`."""
@@ -300,9 +288,6 @@ class FourierPlan(Plan):
             found.append(mode[self.spectrum.local_slice[place]].reshape(shape))
         return tuple(found)
 
-    def _forget_kernels(self) -> None:
-        self._kernels.clear()
-
     def _shapes(self) -> tuple[Any, ...]:
         count = len(self._names)
         return self.real.shape[-count:], self.spectrum.shape[-count:]
@@ -322,8 +307,8 @@ class FourierPlan(Plan):
 
     # ---- what a plan supplies, besides what any `Plan` does --------------------------------------
 
-    def _layout_problem(self, layout: ArrayLayout) -> str | None:
-        """Say what is wrong with a layout, or None."""
+    def _grid_problem(self, layout: ArrayLayout) -> str | None:
+        """Say what is wrong with a layout's process grid, or None."""
         raise NotImplementedError
 
     def _choose_grid(self) -> tuple[int, ...]:

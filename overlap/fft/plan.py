@@ -78,6 +78,7 @@ class Plan(Resource):
         self._transforms: weakref.WeakValueDictionary[int, Transform] = (
             weakref.WeakValueDictionary()
         )  # by a number, alike on all ranks
+        self._kernels: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
     def __enter__(self) -> Self:
         self._check_in_use()
@@ -154,7 +155,7 @@ class Plan(Resource):
             self.runtime.preflight(budget_problem(budget_s, progress) or self._tuning.problem(), budget_s=budget_s)
             self._before_tuning_or_balancing()
             self._tuning.forget()
-            self._forget_kernels()
+            self._kernels.clear()  # what is measured must be what FFTW knows, and keeps
             alive = self._alive()
             tuned: dict[str, Any] = {}  # transforms of one name are planned alike
             for transform in alive:
@@ -163,7 +164,7 @@ class Plan(Resource):
             for position, (name, transform) in enumerate(tuned.items()):
                 tune(transform, share_s, progress and _part_of(progress, name, position * share_s, budget_s))
             self._tuning.keep(tuned, self._shapes())
-            self._forget_kernels()
+            self._kernels.clear()
             for transform in alive:
                 transform.tuned, transform.refinement = tuned[transform.name].tuned, None
                 transform.trials = tuned[transform.name].trials
@@ -249,12 +250,21 @@ class Plan(Resource):
     def _reshare(self, weights: Weights, alive: list[Transform]) -> None:
         """Make the plan anew with other weights (collective)."""
         self._weights = weights
+        self._kernels.clear()
         self._place()
         for transform in list(self._transforms.values()):
             if transform in alive:
                 transform.become(self._makers[transform](self))
             else:  # dropped elsewhere
                 transform.release()
+
+    def _kernel(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """Return what computes, made now if no transform has it."""
+        found = self._kernels.get(key)
+        if found is None:
+            with self._tuning.planning():
+                found = self._kernels[key] = make()
+        return found
 
     def _share(self) -> float:
         """Return this rank's part of the computing."""
@@ -362,10 +372,6 @@ class Plan(Resource):
 
     def _before_tuning_or_balancing(self) -> None:
         """Give what makes the transforms ready (collective)."""
-
-    def _forget_kernels(self) -> None:
-        """Make what computes anew when it is needed next: what is measured must be what FFTW knows, and keeps."""
-        raise NotImplementedError
 
     def _shapes(self) -> tuple[Any, ...]:
         """Tell what this rank's FFTW plans depend on, apart from the plan."""

@@ -24,8 +24,8 @@ from .engine.stage import Message
 from .engine.steps import Call, Exchange, staggered
 from .function import Function
 from .planning.settings import Settings
-from .transform import Transform
-from .volume import Planes, contiguous_targets, natural_parts, targets_fit
+from .transform import Transform, natural_parts, targets_fit
+from .volume import Planes
 
 
 class SlotBuffers:
@@ -103,10 +103,6 @@ class Pointwise(Transform):
         back, forth = self._kernels.messages(max(sizes))
         lengths = (max(back.send_size, forth.receive_size), back.receive_size, forth.send_size)
         return [SlotBuffers(self._shared, *buffers) for buffers in self._allocate(depth, lengths)]
-
-    def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:
-        with contiguous_targets(outputs, self.outputs) as targets:
-            super().run_planes(inputs, targets, what)
 
     def before(self, inputs: list[np.ndarray]) -> None:
         if self._share is not None:

@@ -11,7 +11,8 @@ pipeline runs, what it drains with if a step fails, and what C and T are measure
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
 from .engine.buffers import Located
-from .engine.fftw import ALIGNMENT, zeros
+from .engine.fftw import ALIGNMENT, REQUIRED_ALIGNMENT, address_of, zeros
 from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
 from .engine.tasks import Task
 from .planning.candidates import Candidates, Comparison, PlaneCandidates
@@ -320,8 +321,9 @@ class Transform(Uncopied):
 
     def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:
         """Run on lists of planes that are known to fit (collective)."""
-        self.before(inputs)
-        self._pipelines[what](self._keys, *self._prepared(inputs, outputs, what))
+        with contiguous_targets(outputs, self.outputs) as targets:
+            self.before(inputs)
+            self._pipelines[what](self._keys, *self._prepared(inputs, targets, what))
 
     def _prepared(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str) -> tuple[Any, ...]:
         """As `prepare`; what fails here is raised on all ranks (collective then)."""
@@ -470,3 +472,30 @@ class Transform(Uncopied):
             if any(np.may_share_memory(given, other) for other in (*arrays, *results[:position])):
                 return "expected out to share no memory with an input or another output, received arrays that do"
         return None
+
+
+def natural_parts(located: Sequence[Located], specs: Sequence[ArraySpec]) -> list[Located]:
+    """Return located arrays with their axes in natural order, (batch, z, y, x), or (batch, y, x)."""
+    return [one if spec.natural else one.part(np.moveaxis(one.array, -1, 1)) for one, spec in zip(located, specs)]
+
+
+def targets_fit(outputs: Sequence[np.ndarray], specs: Sequence[ArraySpec]) -> bool:
+    """Whether FFTW can work in some outputs where they lie."""
+    return all(not spec.natural or fits(out) for out, spec in zip(outputs, specs))
+
+
+@contextmanager
+def contiguous_targets(outputs: list[np.ndarray], specs: Sequence[ArraySpec]) -> Iterator[list[np.ndarray]]:
+    """Arrays in which FFTW can work, in place of some outputs; what is there in the end is copied to these."""
+    targets = [
+        out if targets_fit((out,), (spec,)) else zeros(out.shape, out.dtype) for out, spec in zip(outputs, specs)
+    ]
+    yield targets
+    for out, target in zip(outputs, targets):
+        if target is not out:
+            out[...] = target
+
+
+def fits(array: np.ndarray) -> bool:
+    """Whether plans for contiguous, aligned arrays can work on this one."""
+    return array.flags.c_contiguous and address_of(array) % REQUIRED_ALIGNMENT == 0

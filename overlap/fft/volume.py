@@ -6,7 +6,6 @@ The slices of the pipeline are the tasks of a staged transform, see there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,12 +15,12 @@ from ..lowlevel.memory import address_of
 from ..runtime import AsyncComm, Runtime
 from .array_spec import ArraySpec
 from .engine.buffers import Buffers, Located
-from .engine.fftw import REQUIRED_ALIGNMENT, zeros
+from .engine.fftw import zeros
 from .engine.schedule import Schedule, addresses_of
 from .engine.staged import StagedTransform
 from .planning.candidates import Candidates, FieldCandidates, PlaneCandidates
 from .planning.settings import Settings
-from .transform import Transform
+from .transform import Transform, natural_parts, targets_fit
 
 TRIAL_FIELDS = 3
 LOCAL_NBYTES = 2**24  # of a rank's arrays: longer calls do not feel what a pipeline costs
@@ -87,11 +86,6 @@ class Fields(Transform):
 
     def _buffer_lengths(self, chunk: int) -> list[int]:
         return [max(lengths) for lengths in zip(*(staged.buffer_lengths(chunk) for staged in self.staged_transforms()))]
-
-    def run_planes(self, inputs: list[np.ndarray], outputs: list[np.ndarray], what: str = "whole") -> None:
-        """Run on lists of batches of fields that are known to fit (collective)."""
-        with contiguous_targets(outputs, self.outputs) as targets:
-            super().run_planes(inputs, targets, what)
 
     def make_pipelines(self, tasks: Sequence[Any]) -> None:
         """Return the pipelines of some tasks, and slots for any of their messages."""
@@ -236,35 +230,3 @@ class Planes(Volume):
     def nbytes_per_slice(self) -> int:
         """Bytes this rank sends per plane."""
         return self._staged.message_nbytes()
-
-
-def natural_view(array: np.ndarray, side: ArraySpec) -> np.ndarray:
-    """Make a batch of fields with its axes in natural order, (batch, z, y, x), or (batch, y, x)."""
-    return array if side.natural else np.moveaxis(array, -1, 1)
-
-
-def natural_parts(located: Sequence[Located], sides: Sequence[ArraySpec]) -> list[Located]:
-    """Return located arrays with their axes in natural order."""
-    return [one.part(natural_view(one.array, side)) for one, side in zip(located, sides)]
-
-
-def targets_fit(outputs: Sequence[np.ndarray], specs: Sequence[ArraySpec]) -> bool:
-    """Whether FFTW can work in some outputs where they lie."""
-    return all(not spec.natural or fits(out) for out, spec in zip(outputs, specs))
-
-
-@contextmanager
-def contiguous_targets(outputs: list[np.ndarray], specs: Sequence[ArraySpec]) -> Iterator[list[np.ndarray]]:
-    """Arrays in which FFTW can work, in place of some outputs; what is there in the end is copied to these."""
-    targets = [
-        out if targets_fit((out,), (spec,)) else zeros(out.shape, out.dtype) for out, spec in zip(outputs, specs)
-    ]
-    yield targets
-    for out, target in zip(outputs, targets):
-        if target is not out:
-            out[...] = target
-
-
-def fits(array: np.ndarray) -> bool:
-    """Whether plans for contiguous, aligned arrays can work on this one."""
-    return array.flags.c_contiguous and address_of(array) % REQUIRED_ALIGNMENT == 0

@@ -26,7 +26,8 @@ from .engine.steps import Call
 from .engine.tasks import Task
 from .function import Function
 from .planning.settings import Settings
-from .volume import Fields, fits, natural_parts
+from .transform import fits, natural_parts
+from .volume import Fields
 
 
 @dataclass(frozen=True)

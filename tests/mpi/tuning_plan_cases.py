@@ -9,7 +9,7 @@ from fft2_cases import raised, random, same_bits
 from tuning_cases import DTYPE, FIELDS, disturb, kernels_need_no_planning, product_of
 
 import overlap
-from overlap.fft import bracket_transform
+from overlap.fft import bracket
 from overlap.fft.planning import tuning_file
 
 
@@ -71,7 +71,7 @@ def brackets_are_found_again(comm, path):
         disturb()
         comm.Barrier()
         with (
-            kernels_need_no_planning(bracket_transform, "PlaneBrackets"),
+            kernels_need_no_planning(bracket, "PlaneBrackets"),
             overlap.Bracket(comm, shape, settings={"effort": "measure", "wait": wait}, tuning=path) as plan,
         ):
             plan.advect(a)

@@ -14,6 +14,9 @@ fill in what is missing.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +25,6 @@ from ...timing.turns import fastest
 from .candidates import DEPTH, Tunable
 from .expected import Expected
 from .memory import Memory
-from .progress import progress_line
 from .refining import Refinement
 from .settings import Settings, Trial
 from .trials import Trials, on_trial
@@ -54,7 +56,7 @@ def choose(transform: Tunable, requested: Settings, memory: Memory | None = None
         elif known:
             chosen = known[0]
         elif requested.effort in MEASURED:
-            with progress_line(transform):
+            with _progress_line(transform):
                 chosen, transform.trials = planned(Trials(candidates))
         else:
             entrants = Expected(candidates).entrants()
@@ -93,3 +95,17 @@ def planned(trials: Trials) -> tuple[Settings, tuple[Trial, ...]]:
     times_s = np.hstack((first[places], trials.race(finalists, count, range(ROUNDS))))
     measured |= zip(finalists, times_s)
     return fastest(finalists, times_s, candidates.near_tie), trials.records(measured, count)
+
+
+@contextmanager
+def _progress_line(transform: Tunable) -> Iterator[None]:
+    """Meanwhile rank 0 shows what is measured, if it writes to a terminal: who waits for seconds is told for what."""
+    shown = transform.runtime.control.rank == 0 and sys.stderr.isatty()
+    text = f"overlap: measuring {transform.name} ..."
+    if shown:
+        print(text, end="\r", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print(" " * len(text), end="\r", file=sys.stderr, flush=True)
