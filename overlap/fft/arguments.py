@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from operator import index
 from pathlib import Path
@@ -64,17 +64,12 @@ def memory_problem(nbytes: int) -> str | None:
     )
 
 
-def arrays_nbytes(shape: tuple[int, ...], dtype: Any, ranks: int) -> int:
-    """Return the bytes of one array in real space and one of its spectrum, on each of some ranks, about.
+def local_nbytes(shape: Sequence[int], dtype: Any, ranks: int) -> int:
+    """Return the bytes of an array on each of some ranks, about.
 
     A batch of no planes counts as one of one plane: that much is planned for.
     """
-    return 2 * math.prod(max(1, length) for length in shape) * np.dtype(dtype).itemsize // ranks
-
-
-def fields_nbytes(points: tuple[int, ...], dtype: Any, ranks: int) -> int:
-    """Return the bytes of one plane or field of so many points on each of some ranks, about."""
-    return math.prod(points) * np.dtype(dtype).itemsize // ranks
+    return math.prod(max(1, length) for length in shape) * np.dtype(dtype).itemsize // ranks
 
 
 def memory_nbytes() -> int:

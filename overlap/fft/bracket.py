@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from math import isfinite, prod
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ import numpy as np
 from ..arrays import Layout
 from ..errors import InputError
 from ..runtime import worker_index
-from .arguments import fields_nbytes, integers, memory_problem, path_problem, shown
+from .arguments import integers, local_nbytes, memory_problem, path_problem, shown
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
 from .bracket_transform import BracketTransform, buffers, exchanging_stages, nbytes_of_buffers
@@ -135,8 +135,8 @@ class Bracket(Plan):
                 or _disagreement("weights", [arrays.weights for _, arrays in same])
                 or path_problem(path)
                 or (path and _disagreement("ranks, shape and layout of a plan with a tuning file", kinds))
-                or memory_problem(2 * 16 * prod(sizes) // self.comm.size)
-                or memory_problem(fields_nbytes(integers(points or ()) or (), complex, 1))  # a plane, at least
+                or memory_problem(2 * local_nbytes(sizes, complex, self.comm.size))
+                or memory_problem(local_nbytes(integers(points or ()) or (), complex, 1))  # a plane, at least
             )
             self.runtime.preflight(
                 problem, plan="Bracket", spacing=spacing, points=points, tuning=path, **asdict(requested)

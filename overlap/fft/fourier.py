@@ -14,11 +14,10 @@ from ..arrays import Layout, coordinates, subcomms
 from ..errors import ClosedError
 from .arguments import (
     NORMS,
-    arrays_nbytes,
     choice_problem,
     dtype_problem,
-    fields_nbytes,
     integers,
+    local_nbytes,
     memory_problem,
     path_problem,
     shape_problem,
@@ -77,7 +76,7 @@ class FourierPlan(Plan):
                 or lying_problem(arrays)
                 or settings_problem(requested)
                 or path_problem(path)
-                or memory_problem(arrays_nbytes(lengths, dtype, self.comm.size))
+                or memory_problem(2 * local_nbytes(lengths, dtype, self.comm.size))
             )
             self.runtime.preflight(
                 problem,
@@ -233,7 +232,7 @@ class FourierPlan(Plan):
             self.runtime.preflight(
                 acting.problem
                 or problem
-                or memory_problem(fields_nbytes(fine_points(self._points, dealias), self._dtype, self.comm.size)),
+                or memory_problem(local_nbytes(fine_points(self._points, dealias), self._dtype, self.comm.size)),
                 **acting.agreed,
                 **agreed,
             )

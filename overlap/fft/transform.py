@@ -28,7 +28,8 @@ from .engine.buffers import Located
 from .engine.fftw import ALIGNMENT, REQUIRED_ALIGNMENT, address_of, zeros
 from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
 from .engine.tasks import Task
-from .planning.candidates import Candidates, Comparison, PlaneCandidates
+from .planning.candidates import Candidates, PlaneCandidates
+from .planning.refining import Refinement
 from .planning.settings import Settings, Trial, Tuned
 from .planning.tune import budget_problem, tune
 from .result_memory import ResultMemory
@@ -89,7 +90,7 @@ class Transform(Uncopied):
         self.trials: tuple[Trial, ...] = ()
         self.tuned: Tuned | None = None
         self.planning = False  # arrays hold no data of the user's
-        self.refinement: Comparison | None = None  # of settings that a model chose, in the next calls
+        self.refinement: Refinement | None = None  # of settings that a model chose, in the next calls
         self._released = False
         self._pipelines: Any = None  # of `settings`
         self._kernels: Any = None  # of `settings`

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..lowlevel.memory import address_of
 from ..runtime import AsyncComm, Runtime
 from .array_spec import ArraySpec
 from .engine.buffers import Buffers, Located

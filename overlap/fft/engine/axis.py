@@ -1,10 +1,15 @@
 """`Axis`: what is known of a transformed axis, on grids that may be finer than the resolved one."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...arrays import mode_segments
+from .program import Program, View
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,14 @@ class Axis:
     real: bool = False
     nyquist: str = "drop"
 
-    def length(self, spectral):
+    def length(self, spectral: bool) -> int:
         """Length of the axis in an array."""
         if not spectral:
             return self.fine
         return self.points // 2 + 1 if self.real else self.points
 
     @property
-    def segments(self):
+    def segments(self) -> list[tuple[slice, slice]]:
         """Pairs of ranges with the same modes: in an array, and after the FFT of the fine grid."""
         found = mode_segments(self.points, self.fine, half=self.real)
         if self.nyquist != "drop":
@@ -44,7 +49,7 @@ class Axis:
             found[0] = kept, kept
         return found
 
-    def fold(self, program, modes):
+    def fold(self, program: Program, modes: View) -> None:
         """Add the twin of mode ``points // 2`` to it, in modes of the fine grid along axis 0."""
         nyquist = _one(modes, self.points // 2)
         if self.real:
@@ -53,7 +58,7 @@ class Axis:
         else:
             program.add(nyquist, _one(modes, self.fine - self.points // 2))
 
-    def unfold(self, program, modes):
+    def unfold(self, program: Program, modes: View) -> None:
         """Compute the transpose of `fold`, halved."""
         nyquist = _one(modes, self.points // 2)
         program.copy(nyquist, nyquist, 0.5)
@@ -63,15 +68,15 @@ class Axis:
             program.copy(_one(modes, self.fine - self.points // 2), nyquist)
 
     @property
-    def fine_modes(self):
+    def fine_modes(self) -> int:
         return self.fine // 2 + 1 if self.real else self.fine
 
 
-def _one(modes, index):
+def _one(modes: View, index: int) -> View:
     return modes[index : index + 1]
 
 
-def axes_of(axes, points, fine, dtype):
+def axes_of(axes: Sequence[int], points: Sequence[int], fine: Sequence[int], dtype: DTypeLike) -> dict[int, Axis]:
     """Return the `Axis` of every transformed axis, the last of which is real if the data are.
 
     Parameters

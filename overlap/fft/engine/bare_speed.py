@@ -1,20 +1,25 @@
 """The bare speed of FFTW's transforms, called one by one from Python, to measure ours by."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...timing.turns import in_turns, seconds_of
 from .fftw import COLUMNS, complex_of, empty
 
 
-def _plan(source, target, axes, effort):
+def _plan(source: np.ndarray, target: np.ndarray, axes: tuple[int, ...], effort: str) -> Any:
     import pyfftw  # takes a third of a second, which every command would pay
 
     return pyfftw.FFTW(source, target, axes=axes, flags=(f"FFTW_{effort.upper()}", "FFTW_DESTROY_INPUT"))
 
 
-def bare_fft_seconds(lines, length, dtype, rounds=5):
+def bare_fft_seconds(lines: int, length: int, dtype: DTypeLike, rounds: int = 5) -> float:
     """Median time of nothing but contiguous, in-place (r2c: out-of-place) 1-D FFTs.
 
     Parameters
@@ -33,7 +38,7 @@ def bare_fft_seconds(lines, length, dtype, rounds=5):
     return _fastest_seconds([plan.execute], rounds)
 
 
-def sweep_seconds(shape, axes, dtype, rounds=5):
+def sweep_seconds(shape: tuple[int, ...], axes: tuple[int, ...], dtype: DTypeLike, rounds: int = 5) -> float:
     """Median time of nothing but the FFTs along some axes of an array, at their fastest.
 
     The fastest of FFTW's own plan for the whole array, and of plans for blocks that stay in the
@@ -54,12 +59,13 @@ def sweep_seconds(shape, axes, dtype, rounds=5):
     spectrum = empty((*shape[:-1], width), complex_of(dtype))
     source = spectrum if dtype.kind == "c" else (spectrum.view(dtype)[..., : shape[-1]])
 
-    def planned(*where):
+    def planned(*where: Any) -> Any:
         effort = "measure" if axes[-1] == len(shape) - 1 else "patient"
         return _plan(
             source[where], spectrum[where], tuple(axis - (source.ndim - source[where].ndim) for axis in axes), effort
         )
 
+    wheres: list[Any]
     if 0 in axes:
         wheres = [(Ellipsis, slice(start, min(start + COLUMNS, width))) for start in range(0, width, COLUMNS)]
     else:
@@ -67,14 +73,14 @@ def sweep_seconds(shape, axes, dtype, rounds=5):
     ways = [planned(Ellipsis)], [planned(*where) for where in wheres]
     spectrum[...] = 0
 
-    def run(plans):
+    def run(plans: Sequence[Any]) -> None:
         for plan in plans:
             plan.execute()
 
     return _fastest_seconds([partial(run, plans) for plans in ways], rounds)
 
 
-def _fastest_seconds(ways, rounds):
+def _fastest_seconds(ways: Sequence[Callable[[], object]], rounds: int) -> float:
     """Median time of the fastest way, after a first round that touches new memory."""
     times_s = in_turns([partial(seconds_of, way) for way in ways], range(rounds + 1))
     return float(np.median(times_s[:, 1:], axis=1).min())

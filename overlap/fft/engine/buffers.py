@@ -1,5 +1,7 @@
 """Where programs find their data: arrays with their addresses, and the buffers of a slot."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from ...lowlevel.memory import address_of
@@ -18,17 +20,17 @@ class Located:
 
     __slots__ = ("address", "array", "kind", "strides")
 
-    def __init__(self, array, address=None):
+    def __init__(self, array: np.ndarray, address: int | None = None) -> None:
         self.array = array
         self.strides = array.strides
         self.address = address_of(array) if address is None else address
         self.kind = self.strides, self.address % REQUIRED_ALIGNMENT == 0
 
-    def part(self, view):
+    def part(self, view: np.ndarray) -> Located:
         """Locate a view of its memory."""
         return Located(view, self.address + address_of(view) - address_of(self.array))
 
-    def view(self, base):
+    def view(self, base: int) -> View:
         """Return the array as programs see it."""
         strides, aligned = self.kind
         return View(base, self.array.shape, strides, self.array.dtype, aligned=aligned)
@@ -43,7 +45,7 @@ class Buffers:
         Addresses for programs; those of the buffers, and room for others.
     """
 
-    def __init__(self, send, receive):
+    def __init__(self, send: np.ndarray, receive: np.ndarray) -> None:
         self.send, self.receive = send, receive
         self.bases = np.zeros(BASES, np.int64)
         self.bases[SEND], self.bases[RECEIVE] = (address_of(buffer) for buffer in (send, receive))

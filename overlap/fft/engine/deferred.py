@@ -4,13 +4,18 @@ They are put aside where they are sent from: in memory of their own, message by 
 rank goes straight to the target. The stage's last FFTs, where it has any, are made of what a message completes.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from ...arrays import DeferredBlocks, chunks, length_of, moved
 from ...lowlevel.memory import address_of
 from .fftw import zeros
-from .program import ASIDE, RECEIVE
-from .stage import Message, replaced, starts_of, write_unpacking
+from .program import ASIDE, RECEIVE, Program, View
+from .stage import Message, Stage, replaced, starts_of, write_unpacking
 
 MOST_MESSAGES = 16  # what is put aside is copied to every one of them
 
@@ -42,7 +47,7 @@ class DeferredTiles:
         Elements received of one message, at most.
     """
 
-    def __init__(self, stage, done, units, chunk, dtype):
+    def __init__(self, stage: Stage, done: int, units: int, chunk: int, dtype: np.dtype) -> None:
         blocks = stage.blocks
         remainder = DeferredBlocks(blocks, done, units)
         self.parts = chunks(remainder.units, max(chunk, -(-remainder.units // MOST_MESSAGES)))
@@ -66,7 +71,8 @@ class DeferredTiles:
                     self._pieces.append(piece)
                     boxes.append(box)
         self._row = blocks.unit(done).start
-        self._own, self._sweeps = {}, {}
+        self._own: dict[int, Any] = {}
+        self._sweeps: dict[int, Any] = {}
         along = blocks.along
         for number in range(done, blocks.units):
             message = blocks.message(slice(number, number + 1))
@@ -78,11 +84,11 @@ class DeferredTiles:
             tiles = [replaced(box, along, unit) for box in (message.sent[blocks.rank], *boxes)]
             self._sweeps[length] = stage.first[length].retargeted(tiles)
 
-    def message(self, part):
+    def message(self, part: slice) -> tuple[Message, np.ndarray]:
         """Return the message of some late units, and the memory that it is sent from."""
         return self._messages[part.start]
 
-    def set_aside(self, program, part, source, target, scale):
+    def set_aside(self, program: Program, part: slice, source: View, target: View, scale: float) -> None:
         """Write the first FFTs of some units, whose results are put aside."""
         blocks = self._stage.blocks
         where = (slice(None),) * blocks.along
@@ -97,7 +103,7 @@ class DeferredTiles:
                     scale,
                 )
 
-    def unpack(self, program, part, target):
+    def unpack(self, program: Program, part: slice, target: View) -> None:
         """Write the storing of what was received of a late message, and the stage's other FFTs of it."""
         stage, blocks, (message, _) = self._stage, self._stage.blocks, self.message(part)
         pieces = message.pieces_received(RECEIVE, self._dtype)
@@ -121,7 +127,7 @@ class DeferredTiles:
                 )
 
 
-def _in_all(piece, axis, first, length):
+def _in_all(piece: View, axis: int, first: int, length: int) -> View:
     """Return a view of some indices of an axis, as the part from `first` on of one of all indices."""
     shape = (*piece.shape[:axis], length, *piece.shape[axis + 1 :])
     return replace(piece, shape=shape, offset=piece.offset - first * piece.strides[axis])

@@ -72,7 +72,7 @@ def fast_length(length: int) -> int:
     return length
 
 
-def _is_fast(length):
+def _is_fast(length: int) -> bool:
     for prime in (2, 3, 5, 7):
         while length % prime == 0:
             length //= prime
@@ -143,9 +143,9 @@ def fftw_of(dtype: DTypeLike) -> Precision:
     return found
 
 
-def _of_plans():
+def _of_plans() -> list[Precision]:
     return [fftw_of(char) for char in "FD"]
 
 
-def _take_wisdom(dtype, text):
+def _take_wisdom(dtype: DTypeLike, text: str) -> bool:
     return fftw_of(dtype).take_wisdom(text.encode("ascii", "replace"))

@@ -6,17 +6,21 @@ stays in the cache: the last FFTs on the way to real space, the function, and th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ...arrays import chunks, length_of
 from ...lowlevel.memory import address_of
 from ...runtime import worker_index
+from .axis import Axis
+from .buffers import Buffers, Located
 from .compiled_function import BlockPlaces
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
 from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, Program, View
-from .stage import Direction
+from .stage import Direction, Message, Stage
 from .steps import Run
 from .sweep import Sweep
 
@@ -73,7 +77,16 @@ class PlaneBlocks:
         Addresses of every worker's scratch memory.
     """
 
-    def __init__(self, stages, lines, counts, scales, effort, workers, size):
+    def __init__(
+        self,
+        stages: tuple[Stage, Stage],
+        lines: dict[int, Axis],
+        counts: tuple[int, int],
+        scales: tuple[float, float],
+        effort: str | None,
+        workers: int,
+        size: BlockSize,
+    ) -> None:
         back, forth = self.back, self.forth = stages
         self.counts, self._scales = counts, scales
         _, rows, nx = back.target_shape
@@ -118,15 +131,15 @@ class PlaneBlocks:
         )
         self._scratch = [zeros(nbytes, np.uint8) for _ in range(workers)]
         self.scratch = [address_of(memory) for memory in self._scratch]
-        self._arrays = [{} for _ in self._scratch]  # of every worker, by rows and planes
+        self._arrays: list[dict[Any, Any]] = [{} for _ in self._scratch]  # of every worker, by rows and planes
         self._codes = Codes()
 
-    def _view(self, number, height, plane=0):
+    def _view(self, number: int, height: int, plane: int = 0) -> View:
         """Where a worker has one plane of one of a block's inputs or outputs, of so many rows."""
         one = View.contiguous(SCRATCH, (1, height, self._nx), self._dtype)
         return replace(one, offset=number * self._field_nbytes + plane * self._height_nbytes)
 
-    def arrays(self, rows, planes=1):
+    def arrays(self, rows: slice, planes: int = 1) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Return this worker's real-space fields of a block, (planes * rows, nx): inputs, and outputs."""
         worker, height = worker_index(), length_of(rows)
         found = self._arrays[worker].get((height, planes))
@@ -136,32 +149,32 @@ class PlaneBlocks:
             found = self._arrays[worker][height, planes] = fields[:inputs], fields[inputs:]
         return found
 
-    def places(self, shared, shared_step):
+    def places(self, shared: int, shared_step: int) -> BlockPlaces:
         """Where the fields of a block lie, with so many shared ones, for a compiled function."""
         return BlockPlaces(*self.counts, shared, self._nx, self._field_nbytes, shared_step, self._dtype)
 
-    def messages(self, count):
+    def messages(self, count: int) -> tuple[Message, Message]:
         """Return the messages of so many slices, to real space and back."""
         inputs, outputs = self.counts
         return (self.back.message(slice(0, count * inputs)), self.forth.message(slice(0, count * outputs)))
 
-    def pack(self, slot, part, number, field):
+    def pack(self, slot: Any, part: slice, number: int, field: Located) -> Run:
         """Tell the first FFTs of one input of some slices, into the message."""
         return self._run(("pack", number), slot.back, part, field, self._write_pack)
 
-    def unpack(self, slot, part, number, result):
+    def unpack(self, slot: Any, part: slice, number: int, result: Located) -> Run:
         """Tell how one output of some slices is stored, and its last FFTs."""
         return self._run(("unpack", number), slot.forth, part, result, self._write_unpack)
 
-    def to_real(self, slot, count, planes, block):
+    def to_real(self, slot: Any, count: int, planes: slice, block: int) -> Run:
         """Tell how a block of all inputs of some planes (a slice) of a message of `count` comes to real space."""
         return self._run_block("to real", self._write_to_real, slot, count, planes, block)
 
-    def to_modes(self, slot, count, planes, block):
+    def to_modes(self, slot: Any, count: int, planes: slice, block: int) -> Run:
         """Tell the first FFTs of a block of all outputs of some planes, into the message."""
         return self._run_block("to modes", self._write_to_modes, slot, count, planes, block)
 
-    def apply(self, slot, count, function, shared):
+    def apply(self, slot: Any, count: int, function: int, shared: View) -> Run:
         """Tell what is done with all blocks of all slices of a message, with a compiled function in between.
 
         Parameters
@@ -174,17 +187,21 @@ class PlaneBlocks:
         code = self._codes.find((), ("apply", count), self._write_apply, count, function, shared)
         return Run(code, slot.middle.bases, "apply")
 
-    def _run(self, key, buffers, part, array, write):
+    def _run(
+        self, key: tuple[str, int], buffers: Buffers, part: slice, array: Located, write: Callable[..., None]
+    ) -> Run:
         count, bases = length_of(part), buffers.bases.copy()
         code = self._codes.find(array.kind, (*key, count), write, array.view(SOURCE), key[1], count)
         bases[SOURCE] = array.address + part.start * array.strides[0]
         return Run(code, bases, key[0])
 
-    def _run_block(self, label, write, slot, count, planes, block):
+    def _run_block(
+        self, label: str, write: Callable[..., None], slot: Any, count: int, planes: slice, block: int
+    ) -> Run:
         code = self._codes.find((), (label, count, planes.start, planes.stop, block), write, count, planes, block)
         return Run(code, slot.middle.bases, label)
 
-    def _write_pack(self, program, source, number, count):
+    def _write_pack(self, program: Program, source: View, number: int, count: int) -> None:
         inputs = self.counts[0]
         body = Program()
         self.back.first[1].write(
@@ -198,7 +215,7 @@ class PlaneBlocks:
         )
         program.repeat(body, count)
 
-    def _write_unpack(self, program, target, number, count):
+    def _write_unpack(self, program: Program, target: View, number: int, count: int) -> None:
         outputs = self.counts[1]
         body = Program()
         self.forth.then[1].write(
@@ -208,7 +225,7 @@ class PlaneBlocks:
         )
         program.repeat(body, count)
 
-    def _write_to_real(self, program, count, planes, block):
+    def _write_to_real(self, program: Program, count: int, planes: slice, block: int) -> None:
         inputs, rows = self.counts[0], self.rows[block]
         height = length_of(rows)
         pieces = self.back.pieces_received(count * inputs)
@@ -220,7 +237,7 @@ class PlaneBlocks:
                     self._view(number, height, place),
                 )
 
-    def _write_to_modes(self, program, count, planes, block):
+    def _write_to_modes(self, program: Program, count: int, planes: slice, block: int) -> None:
         (inputs, outputs), rows = self.counts, self.rows[block]
         height = length_of(rows)
         pieces = self.forth.pieces_to_send(count * outputs, ASIDE)
@@ -233,7 +250,7 @@ class PlaneBlocks:
                     self._scales[1],
                 )
 
-    def _write_apply(self, program, count, function, shared):
+    def _write_apply(self, program: Program, count: int, function: int, shared: View) -> None:
         body, first = Program(), slice(0, 1)
         for block, rows in enumerate(self.rows):
             self._write_to_real(body, count, first, block)

@@ -7,7 +7,11 @@ M and K are the largest ky and kx in units of their spacing. What the FFTs read 
 place) keeps its zeros: the padding of the 2/3 rule is written once, into scratch memory that nothing else uses.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numba import carray, types
@@ -16,10 +20,12 @@ from ...arrays import chunks, length_of
 from ...compiled import CFunction
 from ...lowlevel.memory import address_of, pointer
 from ...runtime import worker_index
+from .buffers import Buffers, Located
 from .execute import execute
 from .fftw import ALIGNMENT, zeros
 from .lines import LineTransform
 from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, Program, View, written
+from .stage import Stage
 from .steps import Run
 
 PAIRS = 4  # per block: its modes stay in the cache
@@ -51,7 +57,14 @@ class PlaneBrackets:
         Whole pairs of planes.
     """
 
-    def __init__(self, stages, spacing, points, effort, workers):
+    def __init__(
+        self,
+        stages: tuple[Stage, ...],
+        spacing: tuple[float, float],
+        points: tuple[int, int],
+        effort: str | None,
+        workers: int,
+    ) -> None:
         self._back, self._forth = stages
         self.messages = tuple(stage.message(ONE) for stage in stages)
         self.planes = self._back.target_shape[PLANES]
@@ -72,24 +85,23 @@ class PlaneBrackets:
             views.append(View.contiguous(SCRATCH, shape, np.dtype(complex), first))
             first += -(-int(np.prod(shape)) // line) * line
         self._loaded, self._spectra, self._columns, self._gradients, self._brackets = views
-        self._scratch = [zeros(first, complex) for _ in range(workers)]
+        self._scratch = [zeros((first,), complex) for _ in range(workers)]
         self.scratch = [address_of(memory) for memory in self._scratch]
         self._plan(effort)
-        self._arguments = []  # of what programs call
+        self._arguments: list[np.ndarray] = []  # of what programs call
         self._brackets_code = written(self._write_all)
         self._take_codes = [written(self._write_take, block) for block in self.blocks]
 
-    def _plan(self, effort):
+    def _plan(self, effort: str | None) -> None:
         """FFTW's plans for one pair."""
         (nky, _), (ny, _) = self._modes, self._points
         lines = self._lines = self._gradients[:1].reshaped(
             self._gradients.shape[1:]
         )  # free once the brackets are taken
 
-        def planned(source, target, axis, forward):
-            return LineTransform(
-                *(view.array(self._scratch[0]) for view in (source, target)), axis, forward, effort, keep=True
-            )
+        def planned(source: View, target: View, axis: int, forward: bool) -> LineTransform:
+            given, result = (view.array(self._scratch[0]) for view in (source, target))
+            return LineTransform(given, result, axis, forward, effort, keep=True)
 
         self._rows = planned(self._loaded[:2], self._columns[:, : 2 * nky - 1], 2, False)
         self._to_real = planned(self._columns, self._gradients, 1, False)
@@ -99,10 +111,10 @@ class PlaneBrackets:
             ends.append((slice(ny - nky + 1, ny), slice(nky, None)))
         self._ends = [(planned(lines[here], self._spectrum(0)[there], 1, True), here, there) for here, there in ends]
 
-    def _spectrum(self, pair):
+    def _spectrum(self, pair: int) -> View:
         return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
 
-    def apply(self, slot, f, out, gradient):
+    def apply(self, slot: Buffers, f: Located, out: Located, gradient: Located) -> Run:
         """Tell how the brackets of a slice are computed, whose first exchange is over; the second sends the others'.
 
         Parameters
@@ -117,7 +129,7 @@ class PlaneBrackets:
         bases[SOURCE], bases[TARGET], bases[ASIDE] = f.address, out.address, gradient.address
         return Run(self._brackets_code, bases, "brackets")
 
-    def take(self, slot, a, gradient, block):
+    def take(self, slot: Buffers, a: np.ndarray, gradient: np.ndarray, block: int) -> float:
         """Bring a_x + i a_y of a block of planes to real space; returns its largest square."""
         bases = slot.bases.copy()  # other workers have other blocks of the slot
         bases[SOURCE], bases[ASIDE] = map(address_of, (a, gradient))
@@ -128,7 +140,7 @@ class PlaneBrackets:
 
     # ---- what programs do ------------------------------------------------------------------------
 
-    def _write_all(self, program):
+    def _write_all(self, program: Program) -> None:
         for _, alike in groupby(self.blocks, key=length_of):
             blocks, body = list(alike), Program()
             self._write_load(body, blocks[0])
@@ -137,18 +149,18 @@ class PlaneBrackets:
             self._write_store(body, blocks[0])
             program.repeat(body, len(blocks))
 
-    def _write_take(self, program, block):
+    def _write_take(self, program: Program, block: slice) -> None:
         self._write_load(program, block)
         for pair, planes in _pairs(block):
             self._write_to_real(program, pair)
             program.copy(self._advecting(planes, block), self._gradients[: length_of(planes)])
 
-    def _advecting(self, planes, block):
+    def _advecting(self, planes: slice, block: slice) -> View:
         """Give some planes of the advecting gradient, moving on by blocks."""
         whole = View.contiguous(ASIDE, (self.planes, *self._points), np.dtype(complex))
         return whole[planes].stepping(0, length_of(block))
 
-    def _write_load(self, program, block):
+    def _write_load(self, program: Program, block: slice) -> None:
         """Take the modes of a block of planes, with those of -k."""
         lines, nx = self._loaded.shape[1:]
         message, rank = self.messages[0], self._back.blocks.rank
@@ -161,7 +173,7 @@ class PlaneBrackets:
                     _spread.address, argument, self._loaded, piece[:, block].stepping(PLANES, length_of(block))
                 )
 
-    def _write_to_real(self, program, pair):
+    def _write_to_real(self, program: Program, pair: int) -> None:
         """Bring f_x + i f_y of a pair of planes to real space.
 
         The modes are laid out from the most negative one on, not in FFTW's order: that gives all fields
@@ -170,7 +182,7 @@ class PlaneBrackets:
         program.transform(self._rows, self._columns, self._loaded[2 * pair :])
         program.transform(self._to_real, self._gradients, self._columns)
 
-    def _write_brackets(self, program, pair, advecting):
+    def _write_brackets(self, program: Program, pair: int, advecting: View) -> None:
         """Compute the brackets of a pair of planes, and their spectrum."""
         self._write_to_real(program, pair)
         planes, points = advecting.shape[0], self._brackets.size
@@ -184,7 +196,7 @@ class PlaneBrackets:
         for transform, here, there in self._ends:
             program.transform(transform, self._spectrum(pair)[there], self._lines[here])
 
-    def _write_store(self, program, block):
+    def _write_store(self, program: Program, block: slice) -> None:
         """Write the modes of the brackets of a block of planes to where they are sent from."""
         lines, nx = self._spectra.shape[1:]
         message, rank = self.messages[1], self._forth.blocks.rank
@@ -200,29 +212,29 @@ class PlaneBrackets:
                 )
 
     @staticmethod
-    def _rows_of(boxes):
+    def _rows_of(boxes: Sequence[Sequence[slice]]) -> list[tuple[int, int]]:
         """Return the first ky, and how many, of every rank's piece."""
         return [(box[KY].start, length_of(box[KY])) for box in boxes]
 
-    def _argument(self, *numbers):
+    def _argument(self, *numbers: float) -> int:
         """Address of some numbers, for a C function."""
         self._arguments.append(np.array(numbers, float))
         return address_of(self._arguments[-1])
 
 
-def _pairs(part):
+def _pairs(part: slice) -> Iterator[tuple[int, slice]]:
     """Return number and planes of each pair in a block of planes; the last one may be a single plane."""
     for number, first in enumerate(range(part.start, part.stop, 2)):
         yield number, slice(first, min(first + 2, part.stop))
 
 
-def _c_function(function):
+def _c_function(function: Callable[..., None]) -> CFunction:
     """One that programs call: of an argument, a source and a target, by their addresses."""
     return CFunction(function, types.void(types.int64, types.int64, types.int64), fastmath={"contract"})
 
 
 @_c_function
-def _spread(argument, source, target):
+def _spread(argument: Any, source: Any, target: Any) -> None:
     """Modes of f_x + i f_y, of both signs of ky, from those of f at ky >= 0.
 
     Their factor is i (kx + i ky), and f(-k) = conj f(k).
@@ -250,7 +262,7 @@ def _spread(argument, source, target):
 
 
 @_c_function
-def _multiply(argument, source, target):
+def _multiply(argument: Any, source: Any, target: Any) -> None:
     """a_x f_y - a_y f_x of the first plane, plus i times that of the second one, if there is."""
     given = carray(pointer(argument), 3, np.float64)
     planes, points = int(given[0]), int(given[1])
@@ -269,7 +281,7 @@ def _multiply(argument, source, target):
 
 
 @_c_function
-def _separate(argument, source, target):
+def _separate(argument: Any, source: Any, target: Any) -> None:
     """Modes of b and d from those of c = b + i d, real b and d being planes of a pair.
 
     2 b_k = c_k + conj c_(-k), 2 d_k = -i (c_k - conj c_(-k)).

@@ -85,12 +85,12 @@ class View:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=int))
 
-    def __getitem__(self, where) -> View:
+    def __getitem__(self, where: slice | tuple[slice, ...]) -> View:
         """Return the part that slices select, one per axis from the first one on."""
         where = where if isinstance(where, tuple) else (where,)
         shape, offset = list(self.shape), self.offset
-        for axis, part in enumerate(where):
-            start, stop, _ = part.indices(self.shape[axis])
+        for axis, one in enumerate(where):
+            start, stop, _ = one.indices(self.shape[axis])
             shape[axis] = max(0, stop - start)
             offset += start * self.strides[axis]
         part = object.__new__(View)  # as `replace`, which takes three times as long: programs have thousands of parts
@@ -243,5 +243,5 @@ def written(write: Callable[..., None], *args: Any) -> np.ndarray:
     return program.code
 
 
-def _precision(dtype):
+def _precision(dtype: np.dtype) -> int:
     return dtype.itemsize if dtype.kind == "f" else dtype.itemsize // 2

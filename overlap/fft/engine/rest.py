@@ -1,10 +1,16 @@
 """`Rest`: the FFTs of a staged transform that wait until all units of its last stage have come."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ...arrays import block
+from .axis import Axis
 from .fftw import REQUIRED_ALIGNMENT
-from .stage import UNIT_NBYTES, points, transformed
+from .program import Program, View
+from .stage import UNIT_NBYTES, Direction, Stage, points, transformed
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
 
@@ -38,7 +44,16 @@ class Rest:
         Along the axis that the last exchange splits, if its messages can be late; else 0.
     """
 
-    def __init__(self, stage, axes, way, lines, direction, kind, workers):
+    def __init__(
+        self,
+        stage: Stage,
+        axes: tuple[int, ...],
+        way: Any,
+        lines: dict[int, Axis],
+        direction: Direction,
+        kind: tuple[bool, bool, bool],
+        workers: int,
+    ) -> None:
         able, whole, alone = kind
         shape, dtype, local = stage.shape, stage.dtype, stage.target_shape
         cuts, before, self.late_units, ends = None, False, 0, None
@@ -68,7 +83,7 @@ class Rest:
             and alone
             and SweepInPlace.suits(local, axes[0], dtype, () if before else cuts or ())
         ):
-            self.sweep = SweepInPlace(local, axes[0], dtype, direction, cuts=cuts, before=before)
+            self.sweep: SweepInPlace | Sweep = SweepInPlace(local, axes[0], dtype, direction, cuts=cuts, before=before)
         else:
             there = transformed(local, axes, lines, direction.forward)
             own = direction if direction.forward else replace(direction, turned=None)
@@ -88,10 +103,10 @@ class Rest:
             1 if workers == 1 else max(1, min(self.sweep.count, max(workers, min(few, PARTS * workers)))),
         )
 
-    def write(self, program, source, target, scale, blocks):
+    def write(self, program: Program, source: View, target: View, scale: float, blocks: slice) -> None:
         """Write some of its blocks, from the view `source` to `target`."""
         self.sweep.write(program, [source], [target], scale, blocks)
 
 
-def _whole(shape):
+def _whole(shape: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(0, length) for length in shape)

@@ -7,10 +7,10 @@ they are tried and compared is the same for both, see `trials` and `search`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,13 +25,6 @@ DEPTHS = (2, 4, 8, 16, 32)  # that tuning tries
 LATE = (0.0, 0.25, 0.5, 0.75)  # shares that tuning tries
 
 
-class Comparison(Protocol):
-    """What a transform needs of a `refining.Refinement`."""
-
-    def run(self, call: Callable[[], None]) -> bool:
-        """Make a call with the settings whose turn it is; whether others are left (collective)."""
-
-
 class Tunable(Protocol):
     """What planning and tuning need of a transform."""
 
@@ -43,7 +36,7 @@ class Tunable(Protocol):
     settings: Settings
     trials: tuple[Trial, ...]
     tuned: Tuned | None
-    refinement: Comparison | None  # what is left to be compared in the next calls
+    refinement: Any  # a `refining.Refinement` of what is left to be compared in the next calls
 
     def candidates(self, transform: Tunable, requested: Settings) -> Candidates:
         """Make candidates; a class attribute."""
