@@ -143,7 +143,7 @@ class FailureChannel:
     ----------
     comm : mpi4py.MPI.Intracomm
     tag : int
-        Of messages that nothing else on the communicator has.
+        The tag of its messages, which nothing else on the communicator has.
     """
 
     def __init__(self, comm: MPI.Intracomm, tag: int) -> None:

@@ -118,7 +118,7 @@ def _functions_of(code: int) -> dict[int, Function]:
 
 
 def _extreme(better: Function, value: str, index: str) -> Function:
-    """Of two pairs the better one; of equal values that with the lower index."""
+    """Return the better one of two pairs; of equal values the pair with the lower index."""
 
     def run(a: Any, b: Any) -> Any:
         if better(b[value], a[value]) or (b[value] == a[value] and b[index] < a[index]):

@@ -51,7 +51,7 @@ class ArrayRegion:
     offset : int
         Bytes from the array's begin to the first item, or to where positions count from.
     shape, strides : tuple of int
-        Of a box; strides in bytes.
+        The box, with strides in bytes.
     nbytes : int
         Size of an item.
     positions : ndarray of int64 or None

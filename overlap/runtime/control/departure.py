@@ -43,7 +43,7 @@ class Departure(threading.Thread):
     Parameters
     ----------
     meeting : Meeting
-        Of the communicator's ranks.
+        Where the communicator's ranks meet.
     report : Report
         What the others are to know.
     deadline_s : float or None

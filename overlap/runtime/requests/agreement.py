@@ -76,7 +76,7 @@ class Agreements:
         Carries them, and nothing else.
     waiting : the way to wait
     meeting : Meets or None
-        Of the same ranks; None: they have no board.
+        Where the same ranks meet; None: they have no board.
 
     Attributes
     ----------

@@ -65,7 +65,7 @@ class Executor:
         Operations between two agreements.
     host : Host
     meeting : Meeting or None
-        Of the ranks of `control`.
+        Where the ranks of `control` meet.
     """
 
     def __init__(
