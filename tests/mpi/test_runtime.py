@@ -16,6 +16,7 @@ CASES = (
     "call_cases:point_to_point",
     "call_cases:small_batches",
     "call_cases:auto_settles",
+    "meeting_cases:headers_and_agreements",
     "lifetime_cases:threads_end",
     "lifetime_cases:closing_goes_on",
     "lifetime_cases:paused",
@@ -50,6 +51,11 @@ def test_second_pipeline_while_one_is_running():
 @pytest.mark.parametrize("learning", [False, True])
 def test_exchanges_in_flight(learning):
     jobs.run_job("runtime_cases:exchanges_in_flight", 2, args={"first": learning})
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"], indirect=True)
+def test_messages_go_on_while_ranks_meet(mpi):
+    jobs.run_job("meeting_cases:messages_go_on_while_ranks_meet", 2, mpi=mpi)
 
 
 def test_split_that_leaves_a_rank_out():
