@@ -143,7 +143,7 @@ def _single_reduction(system: System) -> Solution:
             return system.solution(x, residuals)
         beta = gamma / before if before else 0.0
         curvature = delta - beta * gamma / alpha if beta else delta
-        if not curvature > 0 and _only_rounded(system, u + beta * p, len(residuals)):
+        if not curvature > 0 and _only_rounded(system, u + beta * p, r, len(residuals)):
             return system.solution(x, residuals)
         alpha, before = gamma / curvature, gamma
         kernels.single_step(alpha, beta, *flat)
@@ -200,7 +200,9 @@ def pipecg(
                 return system.solution(x, residuals)
             beta = gamma / before if len(residuals) > 1 else 0.0
             curvature = delta - beta * gamma / alpha if beta else delta
-            if not curvature > 0 and _only_rounded(system, u + beta * directions[3].reshape(u.shape), len(residuals)):
+            if not curvature > 0 and _only_rounded(
+                system, u + beta * directions[3].reshape(u.shape), r, len(residuals)
+            ):
                 return system.solution(x, residuals)
             alpha, before = gamma / curvature, gamma
             kernels.pipelined_step(alpha, beta, flat_n, flat_m, directions, (flat_x, flat_r, flat_u, flat_w), here)
@@ -281,12 +283,14 @@ def _is_rounding(system: System, curvature: float, p: np.ndarray, r: np.ndarray)
     return bool(abs(curvature) <= ROUNDINGS * np.finfo(r.dtype).eps * norm * square)
 
 
-def _only_rounded(system: System, p: np.ndarray, iteration: int) -> bool:
-    """Tell whether p.Ap is positive where a recursion says that it is not: then rounding errors leave nothing to gain.
+def _only_rounded(system: System, p: np.ndarray, r: np.ndarray, iteration: int) -> bool:
+    """Tell whether a recursion says that p.Ap is not positive for rounding errors alone: they leave nothing to gain.
 
     Refuse the matrix otherwise.
     """
-    _check_curvature(system.dots((p, _product(system, p)))[0].real, iteration)
+    curvature = system.dots((p, _product(system, p)))[0].real
+    if not curvature > 0 and not _is_rounding(system, curvature, p, r):
+        _check_curvature(curvature, iteration)
     return True
 
 
