@@ -358,6 +358,7 @@ class Halo(Freed):
 
     def _take_failures(self) -> None:
         """Take what other ranks have told that is still under way. Collective."""
+        self.control.meet("taking the failures that are under way")  # who has left by an exception is not waited for
         with self.control.watching("taking the failures that are under way"):
             self._failures.end()
 
@@ -365,7 +366,6 @@ class Halo(Freed):
         """Begin anew where the last round has failed, which every rank that comes here has raised. Collective."""
         if self._failure is None:
             return
-        self.control.check("the first round of a halo after a failure", None)
         self._take_failures()
         self._requests.end()
         if self._window is not None:
