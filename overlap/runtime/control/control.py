@@ -489,6 +489,7 @@ class Control:
                 self.comm.Free()
                 _count(-1)
         self.comms.clear()
+        self.meeting.end()
 
     def close_in_child(self) -> None:
         """Be closed: this process was forked from the one that made it."""

@@ -62,6 +62,10 @@ class Meeting:
         self._board = found.data.cast("Q")
         self.state[BOARD] = found.__array_interface__["data"][0]
 
+    def end(self) -> None:
+        """Let go of the board: no rank meets here any more."""
+        self._board, self.state[BOARD] = None, 0
+
     @property
     def has_board(self) -> bool:
         """Whether words are written to memory that all ranks map."""
