@@ -19,7 +19,8 @@ CASES = (
 @pytest.mark.parametrize("ranks", [1, 2, exhaustive(3)])
 @pytest.mark.parametrize("case", CASES)
 def test_on_ranks(case, ranks):
-    jobs.run_job(f"started_cases:{case}", ranks)
+    # Its first slice fails while the ranks learn: all stop at once, and what only some had started is left behind.
+    jobs.run_job(f"started_cases:{case}", ranks, fresh=case == "persistent_of_slots")
 
 
 def test_what_is_started_wakes_nobody():
