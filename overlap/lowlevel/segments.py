@@ -2,8 +2,8 @@
 
 A window of MPI is freed by all ranks at once, and arrays in it are gone then. Arrays of a halo are the user's, who
 drops them on each rank at some time, after the halo as a rule; and a window is a communicator more, of which MPI has
-few. So a segment is a mapped file that has lost its name:
-the operating system keeps it until the last mapping is gone, however a process ends, and each array owns its mapping.
+few. So a segment is a mapped file that has lost its name: the operating system keeps it until the last mapping is gone,
+however a process ends, and each array owns its mapping.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ class Pipeline(Uncopied):
                 call.outcome = NOT_MADE
                 try:
                     if execute(*arguments) == OVER:
-                        control.have_met()
+                        control.count_meeting()
                     else:
                         self._conclude(call, header, None)
                 except BaseException as error:

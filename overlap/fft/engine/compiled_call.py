@@ -242,7 +242,7 @@ def _told(mpi, state, rank):
     """Wait for a rank's word of this meeting: hot at first, then with longer and longer sleeps."""
     meeting = words(mpi[MEETING])
     place = meeting[BOARD] + LINE * rank + 8 * (meeting[NUMBER] & 1)
-    flag, hot, sleep, looks = address_of(state) + 8 * FLAG, state[SINCE] + HOT_NS, SHORTEST_SLEEP_US, 0
+    flag, sleep, looks = address_of(state) + 8 * FLAG, SHORTEST_SLEEP_US, 0
     while True:
         word = load_acquire(place)
         if word & TAGS == meeting[NUMBER] & TAGS:
@@ -255,11 +255,17 @@ def _told(mpi, state, rank):
         state[CODE] = call_mpi(mpi[IPROBE], (mpi[ANY_SOURCE], mpi[ANY_TAG], mpi[CONTROL], flag, flag + 8))
         if state[CODE]:
             return 0
-        if clock_ns(address_of(state) + 8 * CLOCK) < hot:
-            sched_yield()
-        else:
-            usleep(sleep)
-            sleep = min(2 * sleep, LONGEST_SLEEP_US)
+        sleep = _rested(state, sleep)
+
+
+@njit
+def _rested(state, sleep):
+    """Let others have the core, for `sleep` microseconds where the wait is no longer hot; give the next sleep."""
+    if clock_ns(address_of(state) + 8 * CLOCK) < state[SINCE] + HOT_NS:
+        sched_yield()
+        return sleep
+    usleep(sleep)
+    return min(2 * sleep, LONGEST_SLEEP_US)
 
 
 @njit
@@ -307,13 +313,9 @@ def _end(state):
 def _complete(mpi, state):
     """Wait for the request: hot at first, then with longer and longer sleeps."""
     request, flag = address_of(state) + 8 * REQUEST, address_of(state) + 8 * FLAG
-    hot, sleep = state[SINCE] + HOT_NS, SHORTEST_SLEEP_US
+    sleep = SHORTEST_SLEEP_US
     while True:
         state[CODE] = call_mpi(mpi[TEST], (request, flag, flag + 8))
         if state[CODE] or load_int(flag):
             return
-        if clock_ns(address_of(state) + 8 * CLOCK) < hot:
-            sched_yield()
-        else:
-            usleep(sleep)
-            sleep = min(2 * sleep, LONGEST_SLEEP_US)
+        sleep = _rested(state, sleep)

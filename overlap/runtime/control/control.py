@@ -191,15 +191,15 @@ class Control:
             raise
         self.has_met(header, error, numbers, leaving)
 
-    def have_met(self) -> None:
-        """Note that all ranks have come to a header, are well and do the same."""
+    def count_meeting(self) -> None:
+        """Note that all ranks have come to a header: what an exception was marked with before is known no more."""
         self._meetings += 1
 
     def has_met(
         self, header: Header, error: BaseException | None, numbers: Sequence[int], leaving: bool = False
     ) -> None:
         """Raise what is wrong on any rank: all have come to a header, at which `numbers` were reduced."""
-        self._meetings += 1
+        self.count_meeting()
         well, agreed = numbers[0], numbers[1] == -numbers[2]
         if well and agreed:
             return

@@ -14,22 +14,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from os import sched_yield
-from time import perf_counter, sleep
 
 from mpi4py import MPI
 
 from ...errors import RankError
 from ...interrupts import held_signals
 from ...lowlevel.segments import segments
+from .hot_wait import wait_for
 
 LINE = 64  # bytes: the words of two ranks are not on one cache line
 NUMBER, BOARD, RANK, SIZE, STATE = range(5)  # words of a state: meetings so far, the board's address, rank, ranks
 TAG_BITS = 8  # of a word: the number of its meeting
 FLAG_BITS = 2  # then what is true of this rank, then a value
 VALUE = (1 << (64 - TAG_BITS - FLAG_BITS)) - 1
-HOT_S = 150e-6  # so long a rank waits without sleep
-SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 20e-6, 500e-6
 
 
 class Meeting:
@@ -125,17 +122,14 @@ class Meeting:
         return found
 
     def _awaited(self, board: memoryview, place: int, tag: int) -> int:
-        """Wait for a word: hot at first, then with longer and longer sleeps."""
-        cold_s, sleep_s = perf_counter() + HOT_S, SHORTEST_SLEEP_S
-        while True:
+        """Wait for a word."""
+
+        def is_there() -> bool:
             self.comm.Iprobe()
-            if (word := board[place]) % (1 << TAG_BITS) == tag:
-                return word
-            if perf_counter() < cold_s:
-                sched_yield()
-            else:
-                sleep(sleep_s)
-                sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+            return board[place] % (1 << TAG_BITS) == tag
+
+        wait_for(is_there)
+        return board[place]
 
 
 def on_one_node(comm: MPI.Intracomm) -> bool:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from os import sched_yield
 from threading import Lock
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 from mpi4py import MPI
 
+from ..control.hot_wait import HOT_S
 from ..requests.operations import Operation
-
-SHORTEST_SLEEP_S = 20e-6
-LONGEST_SLEEP_S = 500e-6
-HOT_S = 150e-6  # exchanges that take less are polled for without sleep, if no step runs meanwhile
 
 # Raised by a blocking call before anything was sent; any other error class comes after.
 ARGUMENT_ERRORS = frozenset(
@@ -83,32 +79,6 @@ class Host:
 
 
 HOST = Host()
-
-
-def pause(seconds: float) -> None:
-    """Sleep, or let another process have the core: a sleep of no time may take tens of microseconds."""
-    if seconds:
-        sleep(seconds)
-    else:
-        sched_yield()
-
-
-def wait_for(
-    test: Callable[[], object],
-    sleep: Callable[[float], object] = pause,
-    hot_s: float = HOT_S,
-    clock: Callable[[], float] = perf_counter,
-) -> None:
-    """Wait until `test()` is true: hot for `hot_s` seconds, then with longer and longer sleeps."""
-    if test():
-        return
-    cold_s, sleep_s = clock() + hot_s, SHORTEST_SLEEP_S
-    while not test():
-        if clock() < cold_s:
-            sleep(0.0)
-        else:
-            sleep(sleep_s)
-            sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
 
 
 def made(operation: Operation, blocking: bool = True) -> BaseException | None:

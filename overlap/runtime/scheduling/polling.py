@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ..control.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S, pause, wait_for
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
-from .host import HOST, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, Host, pause, wait_for
+from .host import HOST, Host
 from .waiting import Waiting
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ...lowlevel.mpi import handle_of, mpi_function
+from ..control.hot_wait import HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 from ..control.meeting import agreement_word, header_word
 from ..requests.agreement import Agreements
 from ..requests.operations import Operation, label_of
-from .host import ARGUMENT_ERRORS, HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S, made
+from .host import ARGUMENT_ERRORS, made
 
 if TYPE_CHECKING:
     from ..control.control import Control
