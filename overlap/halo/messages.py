@@ -159,7 +159,7 @@ class Requests:
         """
         receives, sends = self._started
         theirs: list[int] = self._control.allgather(sends)
-        with self._control.watching("the end of messages that are under way"):
+        with self._control.watching("the end of messages that are under way") as comm:
             for one, request in zip(self._messages.receives, self._receives):
                 if theirs[one.rank] > receives:
                     request.Wait()
@@ -167,6 +167,7 @@ class Requests:
                 elif theirs[one.rank] < receives:
                     request.Cancel()
             MPI.Request.Waitall(self._all)
+            comm.Barrier()  # else a neighbour's next round comes to a receive that is still to be cancelled here
         for receives_made, sends_made in self._made.values():
             for request in receives_made + sends_made:
                 request.Free()

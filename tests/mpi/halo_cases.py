@@ -4,6 +4,8 @@ import glob
 import os
 import signal
 import tempfile
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -275,6 +277,29 @@ def wrong_arrays(comm, transport):
 
         raises_everywhere(comm, InputError, text, rounds)
         halo.free()
+
+
+def late_in_recovery(comm, transport):
+    """A rank that is late to take back a failed round's receives gets the next round's messages all the same."""
+    where = Blocks((4 * comm.size,), (comm.size,))
+    with Halo(comm, where, transport=transport, deadline_s=5.0) as halo:
+        u = np.zeros(6)
+        raises_everywhere(comm, InputError, "expected an array", lambda: halo.exchange([] if comm.rank == 0 else u))
+        watching = halo.control.watching
+
+        @contextmanager
+        def late(what):
+            with watching(what) as control_comm:
+                if comm.rank == 1:
+                    time.sleep(0.2)
+                    control_comm.Iprobe()  # MPI takes what has arrived
+                yield control_comm
+
+        halo.control.watching = late
+        for number in range(3):
+            expected = fill(where, comm.rank, u, number)
+            halo.exchange(u)
+            np.testing.assert_array_equal(u, expected)
 
 
 def started_twice(comm, transport):
