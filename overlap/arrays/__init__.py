@@ -13,7 +13,7 @@ from .redistribution import gather
 from .stages import Stage, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, same_ranks, subcomms
-from .transpose import DeferredBlocks, Message, TransposeBlocks, moved
+from .transpose import DeferredBlocks, MessageBoxes, TransposeBlocks, moved
 from .weights import Weights, checked, combined, shares
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "DistArray",
     "Distribution",
     "Layout",
-    "Message",
+    "MessageBoxes",
     "Neighbour",
     "Stage",
     "Transpose",

@@ -16,7 +16,7 @@ from .partition import block, length_of
 
 
 @dataclass(frozen=True)
-class Message:
+class MessageBoxes:
     """What one exchange of a few units moves, in this rank's local index ranges.
 
     Attributes
@@ -89,7 +89,7 @@ class TransposeBlocks:
         """Return the local range, along the axis that is cut, of one unit."""
         return self._ranges[self.rank][number]
 
-    def message(self, part: slice) -> Message:
+    def message(self, part: slice) -> MessageBoxes:
         """Return the message of a run of units, a slice with a start and a stop."""
         sent, received = [], []
         for rank, ranges in enumerate(self._ranges):
@@ -107,7 +107,7 @@ class TransposeBlocks:
                 there[self.transpose.joined] = moved(run, self._joined[rank].start)
             sent.append(tuple(here))
             received.append(tuple(there))
-        return Message(sent, received)
+        return MessageBoxes(sent, received)
 
 
 class DeferredBlocks:
@@ -148,7 +148,7 @@ class DeferredBlocks:
         """Return the local range, along the axis that is split, of one unit of this rank."""
         return self._ranges[self._blocks.rank][number]
 
-    def message(self, part: slice) -> Message:
+    def message(self, part: slice) -> MessageBoxes:
         """Return the message of a run of units; what is sent, in the index ranges of what remains."""
         sent, received = [], []
         blocks = self._blocks
@@ -165,7 +165,7 @@ class DeferredBlocks:
             )
             sent.append(tuple(here))
             received.append(tuple(there))
-        return Message(sent, received)
+        return MessageBoxes(sent, received)
 
 
 def moved(part: slice, by: int) -> slice:

@@ -25,7 +25,7 @@ _MOST = 16  # sets of arrays with requests of their own; others are packed
 _PACKED = ()  # in place of addresses
 
 
-class Message(NamedTuple):
+class HaloMessage(NamedTuple):
     """A message to or from another rank.
 
     Attributes
@@ -60,22 +60,22 @@ class Messages:
     ----------
     sources : ndarray of int64
         The addresses of the arrays of the round go there.
-    sends, receives : list of Message
+    sends, receives : list of HaloMessage
     """
 
     def __init__(self, traffic: Sequence[Traffic], local: LocalArrays) -> None:
         self.sources = np.zeros(len(local.items), np.int64)
         self._sources_at = address_of(self.sources)
 
-        def made(sending: bool) -> tuple[list[Message], np.ndarray, list[CopyTable]]:
-            messages: list[Message] = []
+        def made(sending: bool) -> tuple[list[HaloMessage], np.ndarray, list[CopyTable]]:
+            messages: list[HaloMessage] = []
             pairs: Pairs = []
             packed: Pairs = []  # but for runs
             for one in traffic:
                 if regions := one.sends if sending else one.receives:
                     found, nbytes = local.packing(regions, len(messages))
                     run = CopyTable(found).run()
-                    messages.append(Message(one.rank, np.zeros(nbytes, np.uint8), run and run[0]))
+                    messages.append(HaloMessage(one.rank, np.zeros(nbytes, np.uint8), run and run[0]))
                     pairs += found
                     packed += [] if run else found
             addresses = np.array([address_of(one.buffer) for one in messages], np.int64)
@@ -194,7 +194,7 @@ class Awaited:
     def __init__(self, comm: AsyncComm, control: OwnControl, messages: Messages) -> None:
         self._comm, self._messages = comm, messages
         most = control.maximum(np.array([len(messages.receives), len(messages.sends)]))
-        nobody = Message(MPI.PROC_NULL, np.zeros(1, np.uint8), None)
+        nobody = HaloMessage(MPI.PROC_NULL, np.zeros(1, np.uint8), None)
         self._receives, self._sends = (
             found + [nobody] * int(count - len(found))
             for found, count in zip((messages.receives, messages.sends), most)
