@@ -275,8 +275,8 @@ class Pipeline(Uncopied):
         skeleton = self._skeleton
         return self._runner.job(
             keys,
-            self._slice(self._program, args, kwargs),
-            self._slice(skeleton, args, kwargs) if callable(skeleton) else skeleton,
+            partial(self._slice, self._program, args, kwargs),
+            partial(self._slice, skeleton, args, kwargs) if callable(skeleton) else skeleton,
             self.slots,
             self.depth,
             wait,
@@ -285,19 +285,17 @@ class Pipeline(Uncopied):
             crew,
         )
 
-    def _slice(self, function: SliceProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SliceProgram:
-        """Return what makes a slice's coroutine of its key and its slot's buffers."""
-
-        def coroutine(key: Any, buffers: Any) -> Any:
-            made = function(key, buffers, *args, **kwargs) if self._has_buffers else function(key, *args, **kwargs)
-            if not hasattr(made, "send"):
-                raise TypeError(
-                    f"expected {self._name} to be a coroutine function (`async def`), received "
-                    f"one that returned {repr_of(made)}"
-                )
-            return made
-
-        return coroutine
+    def _slice(
+        self, function: SliceProgram, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, buffers: Any
+    ) -> Any:
+        """Make the coroutine of a slice, of its key and its slot's buffers."""
+        made = function(key, buffers, *args, **kwargs) if self._has_buffers else function(key, *args, **kwargs)
+        if not hasattr(made, "send"):
+            raise TypeError(
+                f"expected {self._name} to be a coroutine function (`async def`), received "
+                f"one that returned {repr_of(made)}"
+            )
+        return made
 
     def _next_wait(self, count: int) -> str:
         if self._trial is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NoReturn
 
 from ..errors import SliceError
@@ -62,10 +61,19 @@ class Runner:
 
         Returns the time of its computing.
         """
-        here = crew != THREADS
+        control, signals, here = self.control, held_signals(), crew != THREADS
         runner = self.executor if here else self._threads
-        with _Running(self.control, job, here):
+        failed_before = signals.fail(job)  # what a signal's handler raises from now on fails the job
+        control.running = True  # nobody else may talk
+        try:
             error = runner.run(job, waiting) if run is None else run()
+        except BaseException as broken:
+            if here:  # the other ranks go on
+                abort_on(broken)
+            raise
+        finally:
+            control.running = False
+            signals.fail(failed_before)
         if error is not None:
             self._raise(error, job)
         return job.computing_s
@@ -79,25 +87,3 @@ class Runner:
         if isinstance(error, SliceError) and not job.failed_itself:
             cause = None  # what has failed here, if anything, came of what failed there, or in another slice
         raise error from cause
-
-
-class _Running:
-    """The time in which a job runs: signals fail it, and nobody else may talk."""
-
-    __slots__ = ("_before", "_control", "_here", "_job", "_signals")
-
-    def __init__(self, control: Control, job: Any, here: bool) -> None:
-        self._control, self._job, self._here = control, job, here
-
-    def __enter__(self) -> None:
-        self._signals = held_signals()
-        self._before = self._signals.fail(self._job)
-        self._control.running = True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._control.running = False
-        self._signals.fail(self._before)
-        if error is not None and self._here:  # the other ranks go on
-            abort_on(error)

@@ -186,7 +186,7 @@ class Control:
             finally:
                 del watched[call]
         except MPI.Exception as broken:
-            self._meetings += 1
+            self.count_meeting()
             self.mark(broken)
             raise
         self.has_met(header, error, numbers, leaving)
@@ -506,8 +506,9 @@ class Control:
 
     def check_idle(self) -> None:
         """Only the communicator may talk while a job runs."""
-        self.check_open()
-        self.check_not_running()
+        if self.running or self.closed or self.left is not None or self._departure is not None:
+            self.check_open()
+            self.check_not_running()
 
     def check_not_running(self) -> None:
         """Raise a `BusyError` while a job runs."""

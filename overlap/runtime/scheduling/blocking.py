@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -46,9 +45,9 @@ class Blocking(Waiting):
         self.completed(slot, error)
 
     def wait(self, request: Any, label: object) -> None:
-        with self._token or nullcontext(), self.watched(label):
+        with self.watched(label):
             request.Wait()
 
     def reduced(self, comm: Any, values: Any, op: Any) -> None:
-        with self._token or nullcontext(), self.watched("agreement of all ranks"):
+        with self.watched("agreement of all ranks"):
             comm.Allreduce(MPI.IN_PLACE, values, op)

@@ -147,7 +147,7 @@ class Polling(Waiting):
                 self._pending.remove(owner)
             else:
                 slot = owner.slot if type(owner) is Pending else owner
-                self._end(slot, slot.since_s)
+                self._end(slot, slot.since_s, self._clock())
             del self._in_flight[place], self._requests[place]
         self.finish()
         return requests
@@ -194,7 +194,7 @@ class Polling(Waiting):
                 if slot is None:
                     self._pending.remove(owner)
                     continue
-            self._end(slot, slot.since_s)
+            self._end(slot, slot.since_s, now)
             self.completed(slot, error)
         return True
 

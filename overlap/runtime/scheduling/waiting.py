@@ -329,11 +329,11 @@ class Waiting:
         """Have the watchdog watch what is done meanwhile: a ``with`` block."""
         return _Wait(self, label)
 
-    def _end(self, label: object, started: float) -> None:
+    def _end(self, label: object, started: float, ended: float) -> None:
         """Note that MPI has finished with something: the watchdog forgets it, a trace keeps it."""
         self._outstanding.pop(label, None)
         if self._job.trace is not None:
-            self._trace(label, started, self._clock())
+            self._trace(label, started, ended)
 
     def _trace(self, label: object, started: float, ended: float) -> None:
         trace = self._job.trace
@@ -342,7 +342,7 @@ class Waiting:
 
 
 class _Wait:
-    """The time in which MPI is waited for: a ``with`` block."""
+    """The time in which MPI is waited for: a ``with`` block. A thread that spins in MPI takes a core token for it."""
 
     __slots__ = ("_label", "_started", "_waiting")
 
@@ -351,9 +351,14 @@ class _Wait:
 
     def __enter__(self) -> None:
         waiting = self._waiting
+        if waiting._token is not None:
+            waiting._token.__enter__()
         self._started = waiting._outstanding[self._label] = waiting._clock()
 
     def __exit__(self, *exc_info: object) -> None:
-        waiting = self._waiting
-        waiting._end(self._label, self._started)
-        waiting.waited_s += waiting._clock() - self._started
+        waiting, started = self._waiting, self._started
+        ended = waiting._clock()
+        waiting.waited_s += ended - started
+        waiting._end(self._label, started, ended)
+        if waiting._token is not None:
+            waiting._token.__exit__()
