@@ -26,7 +26,7 @@ author = "the overlap developers"
 version = release = metadata.version("overlap-mpi")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "numpydoc"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"
 html_theme = "furo"
