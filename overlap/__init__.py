@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .fft import ArrayLayout as ArrayLayout
     from .fft import Bracket as Bracket
     from .fft import Settings as Settings
+    from .fft import TimeStepper as TimeStepper
     from .halo import Halo as Halo
     from .halo import agreed_blocks as agreed_blocks
     from .runtime import Runtime as Runtime
@@ -91,6 +92,7 @@ _LAYER_OF = {
     "Halo": "halo",
     "Runtime": "runtime",
     "Settings": "fft",
+    "TimeStepper": "fft",
     "agreed_blocks": "halo",
     "all_of": "runtime",
     "barrier": "runtime",

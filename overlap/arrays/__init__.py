@@ -9,7 +9,7 @@ from .layout import Layout, Transpose, box_shape, contiguous, offset
 from .memory import overlaps_itself
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .placed import placed_as
-from .redistribution import gather
+from .redistribution import gather, scatter
 from .stages import Stage, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, same_ranks, subcomms
@@ -52,6 +52,7 @@ __all__ = [
     "placed_as",
     "refuse_masks",
     "same_ranks",
+    "scatter",
     "shares",
     "stages",
     "subcomms",

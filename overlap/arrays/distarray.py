@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ..errors import InputError
 from ..masks import refuse_masks
-from . import redistribution, storage
+from . import redistribution, reductions, storage
 from .distribution import Distribution, Placed
 from .placed import PlacedArray, placed_as
 from .topology import is_freed
@@ -115,6 +115,73 @@ class DistArray(PlacedArray):
         """
         comm, where = self._known()
         return placed_as(type(self), *redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights))
+
+    # ---- reductions over all ranks: what numpy's own methods, `sum` and so on, give is of the local part ----------
+
+    def global_sum(self) -> Any:
+        """Sum all elements of the global array (collective).
+
+        Returns
+        -------
+        scalar
+            Of the type of `numpy.sum`; the same on all ranks, to the last bit. Sums of single-precision numbers are
+            made in double precision. On another number of ranks it differs by rounding: the error is at most
+            ``(log2(n) + ranks) * eps`` times the sum of all moduli, for n elements on a rank and eps of doubles.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the parts that the ranks hold do not make up the global array.
+        """
+        comm, where = self._known()
+        return reductions.total(comm, np.asarray(self), where)
+
+    def global_mean(self) -> Any:
+        """Average all elements of the global array (collective); rounding as of `global_sum`."""
+        comm, where = self._known()
+        return reductions.mean(comm, np.asarray(self), where)
+
+    def global_max(self) -> Any:
+        """Find the largest element of the global array (collective); NaN if there is one, as `numpy.max` does."""
+        comm, where = self._known()
+        return reductions.extremum(comm, np.asarray(self), where, np.max)
+
+    def global_min(self) -> Any:
+        """Find the smallest element of the global array (collective); NaN if there is one, as `numpy.min` does."""
+        comm, where = self._known()
+        return reductions.extremum(comm, np.asarray(self), where, np.min)
+
+    def global_norm(self, ord: float = 2) -> Any:
+        """Compute a norm of the vector of all elements of the global array (collective).
+
+        Parameters
+        ----------
+        ord : {2, 1, numpy.inf}
+            The root of the sum of squared moduli, the sum of moduli, or the largest modulus.
+
+        Raises
+        ------
+        InputError
+            On all ranks: `ord` is none of these, or differs between ranks.
+        """
+        comm, where = self._known()
+        return reductions.norm(comm, np.asarray(self), where, ord)
+
+    def global_vdot(self, other: DistArray) -> Any:
+        """Compute the sum of ``conj(self) * other`` over the global array (collective), as `numpy.vdot` does.
+
+        Parameters
+        ----------
+        other : DistArray
+            Distributed as this array.
+
+        Raises
+        ------
+        InputError
+            On all ranks: `other` is distributed in another way on some rank.
+        """
+        comm, where = self._known()
+        return reductions.product(comm, np.asarray(self), where, other)
 
     def save(
         self,

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, repr_of
+from ..masks import refuse_masks
 from .distribution import Distribution, Placed, overlapping, part_of, within
+from .exchange import mpi_type
 from .partition import length_of
 from .storage import together
 from .topology import same_ranks
@@ -21,10 +23,7 @@ def gather(
 ) -> np.ndarray | None:
     """Bring the global array, or a part of it, to one rank (collective); see `DistArray.gather`."""
     with together(comm) as agreed:
-        try:
-            target = range(comm.size)[as_integer(root)]
-        except (TypeError, IndexError):
-            raise InputError(f"expected root to be one of {comm.size} ranks, received {repr_of(root)}") from None
+        target = _root(root, comm)
         wanted = _indices(index, where)
         try:
             shape, here, there = part_of(wanted, where.global_shape, where.local_slice)
@@ -41,6 +40,37 @@ def gather(
     for place, part in filter(None, parts):
         whole[np.ix_(*place)] = part.reshape([len(one) for one in place])
     return whole
+
+
+def scatter(comm: Any, array: Any, where: Distribution, dtype: np.dtype[Any], root: int) -> np.ndarray:
+    """Send every rank its part of a global array that one rank has (collective); see `ArraySpec.scatter`."""
+    whole = np.empty(0, dtype)
+    with together(comm) as agreed:
+        source = _root(root, comm)
+        if comm.rank == source:
+            refuse_masks(array=array)
+            whole = np.asarray(array)
+            if whole.shape != where.global_shape or not np.can_cast(whole.dtype, dtype, "same_kind"):
+                raise InputError(
+                    f"expected an array of shape {where.global_shape} and a dtype that can be cast to {dtype}, "
+                    f"received {whole.shape} and {whole.dtype}"
+                )
+        agreed.update(root=source, global_shape=where.global_shape, dtype=dtype.str)
+    local = np.empty(where.shape, dtype)
+    boxes = comm.gather(where.local_slice, source)
+    pieces = [np.ascontiguousarray(whole[box], dtype).reshape(-1) for box in boxes or ()]
+    counts = [piece.size for piece in pieces]
+    kind = mpi_type(dtype)
+    send = [np.concatenate(pieces), counts, kind] if boxes is not None else None
+    comm.Scatterv(send, [local, kind], source)
+    return local
+
+
+def _root(root: Any, comm: Any) -> int:
+    try:
+        return range(comm.size)[as_integer(root)]
+    except (TypeError, IndexError):
+        raise InputError(f"expected root to be one of {comm.size} ranks, received {repr_of(root)}") from None
 
 
 def _indices(index: Any, where: Distribution) -> tuple[Any, ...]:

@@ -6,9 +6,11 @@ from .bracket import Bracket
 from .fft2 import FFT2
 from .fft3 import FFT3
 from .functional import close_plans, fft2, fftn, ifft2, ifftn, irfft2, irfftn, rfft2, rfftn
+from .operators import SpectralOperators
 from .plan import Plan
 from .planning.settings import Settings, Trial, Tuned
 from .scipy_backend import serve as __ua_function__  # noqa: F401
+from .stepping import TimeStepper
 from .transform import Transform
 
 __ua_domain__ = "numpy.scipy.fft"  # with `__ua_function__`: for scipy.fft.set_backend
@@ -21,6 +23,8 @@ __all__ = [
     "Bracket",
     "Plan",
     "Settings",
+    "SpectralOperators",
+    "TimeStepper",
     "Transform",
     "Trial",
     "Tuned",

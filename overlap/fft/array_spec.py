@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import tau
 from typing import Any
 
 import numpy as np
 
-from ..arrays import DistArray, Distribution, mask_problem, overlaps_itself, placed_as, refuse_masks, same_ranks
+from ..arrays import (
+    DistArray,
+    Distribution,
+    mask_problem,
+    overlaps_itself,
+    placed_as,
+    refuse_masks,
+    same_ranks,
+    scatter,
+    together,
+)
 from ..errors import InputError
 from .engine.fftw import empty
 
@@ -29,6 +40,8 @@ class ArraySpec:
         Whether the axes are in natural order, (y, x) or (z, y, x).
     contiguous : bool
         Only C-contiguous arrays will do, as MPI reads and writes them where they are.
+    spectral : bool
+        The arrays are of the spectrum: their elements belong to modes and not to points.
 
     Attributes
     ----------
@@ -55,11 +68,13 @@ class ArraySpec:
         *,
         natural: bool = True,
         contiguous: bool = False,
+        spectral: bool = False,
     ) -> None:
         self.comm = comm
         self.dtype = np.dtype(dtype)
         self.natural = natural
         self.contiguous = contiguous
+        self.spectral = spectral
         self.global_shape = (*batch, *shape)
         self.slices = int(np.prod(batch, dtype=int))
         where = [slice(0, length) for length in self.global_shape]
@@ -95,6 +110,94 @@ class ArraySpec:
     def empty(self) -> DistArray:
         """Make an uninitialised, aligned `DistArray`."""
         return self.wrap(empty(self.shape, self.dtype))
+
+    def scatter(self, array: Any, root: int = 0) -> DistArray:
+        """Distribute a global array that one rank has (collective).
+
+        Parameters
+        ----------
+        array : array_like
+            On rank `root`, of shape `global_shape`; the other ranks may give None. Converted to `dtype` where numpy
+            converts by itself ("same_kind").
+        root : int
+
+        Returns
+        -------
+        DistArray
+            A new one: this rank's part.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the array has another shape, or a dtype that would lose something; `root` is no rank.
+        """
+        return self.wrap(scatter(self.comm, array, self.distribution, self.dtype, root))
+
+    def grid(self, lengths: float | Sequence[float] | None = None) -> tuple[np.ndarray, ...]:
+        """Compute the coordinates of this rank's points (local).
+
+        Along an axis of n points and length L these are ``L * j / n``, j = 0 ... n - 1.
+
+        Parameters
+        ----------
+        lengths : float or sequence of float, optional
+            Lengths of the box, one for each transformed axis or one for all; 2 pi by default.
+
+        Returns
+        -------
+        y, x or z, y, x : ndarray of float
+            Shapes that broadcast to a local plane or field.
+
+        Raises
+        ------
+        InputError
+            On this rank: lengths that are not positive, or too many of them; arrays of the spectrum have no points.
+        """
+        if self.spectral:
+            raise InputError("expected arrays of real space, which have points, received those of the spectrum")
+        count = self.dimensions
+        found = []
+        for axis, length in enumerate(box_lengths(lengths, count), -count):
+            points, part = self.global_shape[axis], self.local_slice[axis]
+            shape = [1] * count
+            shape[axis] = -1
+            found.append((length / points * np.arange(part.start, part.stop)).reshape(shape))
+        return tuple(found)
+
+    def from_function(self, function: Callable[..., Any], lengths: float | Sequence[float] | None = None) -> DistArray:
+        """Fill a new array with a function of the coordinates (collective).
+
+        Parameters
+        ----------
+        function : callable
+            ``function(y, x)`` or ``function(z, y, x)`` with the arrays of `grid`, coordinates and no indices (as
+            `numpy.fromfunction` gives); returns what broadcasts to the local shape, batch axes included.
+        lengths : float or sequence of float, optional
+            As of `grid`.
+
+        Returns
+        -------
+        DistArray
+
+        Raises
+        ------
+        InputError, RankError
+            On all ranks: the function fails on some rank, or returns what does not fit there.
+        """
+        filled = self.empty()
+        with together(self.comm) as agreed:
+            coordinates = self.grid(lengths)
+            agreed.update(lengths=box_lengths(lengths, self.dimensions))
+            values = np.asarray(function(*coordinates))
+            if not np.can_cast(values.dtype, self.dtype, "same_kind"):
+                raise InputError(f"expected values that can be cast to {self.dtype}, received {values.dtype}")
+            try:
+                np.asarray(filled)[...] = values
+            except ValueError:
+                raise InputError(
+                    f"expected values that broadcast to the local shape {self.shape}, received shape {values.shape}"
+                ) from None
+        return filled
 
     def problem(self, array: Any, name: str) -> str | None:
         """Return what is wrong with a local array as one of these, as text, or None."""
@@ -140,3 +243,21 @@ class ArraySpec:
     def planes(self, array: np.ndarray) -> np.ndarray:
         """Return the array with its batch axes joined: a view where strides allow, else a copy."""
         return np.asarray(array).reshape((self.slices, *self.shape[-self.dimensions :]))
+
+
+def box_lengths(lengths: float | Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """Return the lengths of a box with so many axes, each 2 pi by default.
+
+    Raises
+    ------
+    InputError
+        On this rank: they are no positive, finite numbers, or too many or too few.
+    """
+    try:
+        found = np.broadcast_to(np.asarray(tau if lengths is None else lengths, float), (count,))
+        good = bool(np.all(np.isfinite(found) & (found > 0)))
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise InputError(f"expected a positive length, or one for each of {count} axes, received {lengths!r:.80}")
+    return tuple(found.tolist())

@@ -177,8 +177,8 @@ class Bracket(Plan):
         self._stages = exchanging_stages(source)
         self.rows = layout.local_slice(source.shape, source.coordinates)[KY]
         parts: Any = {-2: self.rows}
-        self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True)
-        self.advecting = ArraySpec(self.comm, (), modes, parts, complex, contiguous=True)
+        self.spectrum = ArraySpec(self.comm, (slices,), modes, parts, complex, contiguous=True, spectral=True)
+        self.advecting = ArraySpec(self.comm, (), modes, parts, complex, contiguous=True, spectral=True)
         self._advect: Any = self.runtime.pipelined(
             self._take, buffers=self.buffers, depth=1, wait="off" if self.runtime.workers == 1 else "poll"
         )

@@ -24,12 +24,13 @@ from .arguments import (
     shown,
 )
 from .array_layout import ArrayLayout, lying_problem
-from .array_spec import ArraySpec
+from .array_spec import ArraySpec, box_lengths
 from .engine.axis import Axis, axes_of
 from .engine.fftw import complex_of
 from .engine.stage import Direction, SourceArray
 from .engine.staged import StagedTransform
-from .function import Dealias, Function, fine_points
+from .function import Dealias, Function, dealias_problem, fine_points
+from .operators import SpectralOperators
 from .plan import Plan, PlanComm
 from .planning.memory import Memory
 from .planning.settings import Settings, settings_problem
@@ -151,6 +152,7 @@ class FourierPlan(Plan):
             {place - len(order): where[axis] for place, axis in enumerate(order) if layout.splits[axis] is not None},
             complex_of(self._dtype) if spectral else self._dtype,
             natural=natural,
+            spectral=spectral,
         )
 
     def _transform(self, forward: bool) -> Volume:
@@ -286,6 +288,38 @@ class FourierPlan(Plan):
             shape[place] = -1
             found.append(mode[self.spectrum.local_slice[place]].reshape(shape))
         return tuple(found)
+
+    def operators(self, lengths: float | Sequence[float] | None = None, dealias: Dealias = "3/2") -> SpectralOperators:
+        """Make derivatives, energies and products of fields of the plan's spectrum in a periodic box (collective).
+
+        Parameters
+        ----------
+        lengths : float or sequence of float, optional
+            Lengths of the box, one for each transformed axis or one for all; 2 pi by default.
+        dealias : {"3/2", None} or tuple of int
+            How products are made, see `pointwise`.
+
+        Returns
+        -------
+        SpectralOperators
+
+        Raises
+        ------
+        InputError
+            On all ranks: an argument is bad, or differs between ranks.
+
+        Examples
+        --------
+        >>> ops = plan.operators(lengths=(1.0, 2.0))  # y, x
+        >>> v_y, v_x = -ops.derivative(psi, -1), ops.derivative(psi, -2)
+        >>> ops.energy(v_y, v_x)
+        """
+        self._check_in_use()
+        with self._adding("making the operators of a plan"):
+            box = box_lengths(lengths, len(self._points))
+            self.runtime.preflight(dealias_problem(self._points, dealias), lengths=box, dealias=dealias)
+        points = float(np.prod(self._points, dtype=object))
+        return SpectralOperators(self, self._points, points ** (2 * self._power - 2), box, dealias)
 
     def _shapes(self) -> tuple[Any, ...]:
         count = len(self._names)

@@ -26,7 +26,7 @@ def fine_points(points: Sequence[int], dealias: Dealias) -> tuple[int, ...]:
     return tuple(map(operator.index, dealias))
 
 
-def _dealias_problem(points: Sequence[int], dealias: Dealias) -> str | None:
+def dealias_problem(points: Sequence[int], dealias: Dealias) -> str | None:
     """Say what is wrong with `dealias`, or None."""
     if dealias is None or (isinstance(dealias, str) and dealias == "3/2"):
         return None
@@ -78,7 +78,7 @@ class Function:
         counts = integers((inputs, outputs, shared))
         if counts is not None:
             inputs, outputs, shared = counts
-        self.problem = _dealias_problem(points, dealias)
+        self.problem = dealias_problem(points, dealias)
         self.agreed = dict(inputs=inputs, outputs=outputs, shared=shared, dealias=dealias)
         if self.problem is None and (counts is None or not 0 <= shared < inputs or outputs < 1):
             self.problem = (

@@ -1,0 +1,126 @@
+"""Reductions of distributed arrays over all ranks.
+
+Every rank reduces its part; all ranks combine the results of the parts in the order of the ranks, so that every rank
+has the same number to the last bit. Sums of single-precision numbers are made in double precision. A sum over P ranks
+of n elements each has a rounding error of at most (log2(n) + P) eps sum(abs(a)), eps of double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, repr_of
+from .distribution import Distribution
+from .partition import length_of
+from .placed import PlacedArray
+from .storage import together
+from .topology import same_ranks
+
+_WIDE = {"f": np.float64, "c": np.complex128}
+Array = np.ndarray[Any, Any]
+
+
+def total(comm: Any, local: Array, where: Distribution) -> Any:
+    """Sum all elements of the global array (collective); see `DistArray.global_sum`."""
+    return _combined(comm, where, lambda: _sum(local), sum, np.sum(np.empty(0, local.dtype)).dtype)
+
+
+def mean(comm: Any, local: Array, where: Distribution) -> Any:
+    """Average all elements of the global array (collective); see `DistArray.global_mean`."""
+    count = prod(where.global_shape)
+    found = _combined(comm, where, lambda: _sum(local), sum, None, empty=not count)
+    return _typed(found / count, local.dtype if local.dtype.kind in "fc" else np.dtype(float))
+
+
+def extremum(comm: Any, local: Array, where: Distribution, reduce: Callable[..., Any]) -> Any:
+    """Find the largest or smallest element of the global array (collective): `reduce` is `numpy.max` or `numpy.min`."""
+    return _combined(comm, where, lambda: reduce(local), reduce, local.dtype, empty=not prod(where.global_shape))
+
+
+def norm(comm: Any, local: Array, where: Distribution, order: Any) -> Any:
+    """Compute a norm of all elements of the global array (collective); see `DistArray.global_norm`."""
+
+    def of_part() -> Any:
+        if order == 1:
+            return _sum(np.abs(local))
+        if order == np.inf:
+            return np.max(np.abs(local))
+        return sum((_sum(_squares(part)) for part in _real_parts(local)), start=np.float64(0))
+
+    dtype = np.abs(np.empty(0, local.dtype)).dtype
+    known = np.isscalar(order) and order in (1, 2, np.inf)
+    problem = None if known else f"expected ord to be 1, 2 or numpy.inf, received {repr_of(order)}"
+    found = _combined(comm, where, of_part, np.max if order == np.inf else sum, None, problem=problem, ord=order)
+    return _typed(np.sqrt(found) if order == 2 else found, dtype if dtype.kind == "f" else np.dtype(float))
+
+
+def product(comm: Any, local: Array, where: Distribution, other: Any) -> Any:
+    """Compute the scalar product of two global arrays, the first one conjugated (collective)."""
+    problem = None
+    if not isinstance(other, PlacedArray):
+        problem = f"expected a DistArray, received {type(other).__name__}"
+    elif other.distribution != where or not same_ranks(other.comm, comm):
+        problem = f"expected a DistArray of {where} over the same ranks, received one of {other.distribution}"
+    return _combined(comm, where, lambda: _sum(np.conj(local) * np.asarray(other)), sum, None, problem=problem)
+
+
+def _combined(
+    comm: Any,
+    where: Distribution,
+    of_part: Callable[[], Any],
+    combine: Callable[[list[Any]], Any],
+    dtype: np.dtype[Any] | None,
+    *,
+    empty: bool = False,
+    problem: str | None = None,
+    **agreed: Any,
+) -> Any:
+    """Reduce the parts and combine what was found (collective). A part that several ranks have counts once.
+
+    Raises
+    ------
+    InputError, RankError
+        On all ranks.
+    """
+    with together(comm) as common:
+        if problem is None and empty:
+            problem = f"expected an array with elements, received one of global shape {where.global_shape}"
+        if problem is not None:
+            raise InputError(problem)
+        found = of_part() if prod(where.shape) else None
+        common.update(global_shape=where.global_shape, **agreed)
+    parts: dict[tuple[tuple[int, int], ...], Any] = {}
+    for box, value in comm.allgather((_bounds(where.local_slice), found)):
+        if value is not None:
+            parts.setdefault(box, value)
+    covered = sum(prod(stop - start for start, stop in box) for box in parts)
+    if covered != prod(where.global_shape):
+        raise InputError(
+            f"expected parts that make up the global array, {prod(where.global_shape)} elements, received {covered}"
+        )
+    return _typed(combine(list(parts.values())), dtype)
+
+
+def _bounds(box: Sequence[slice]) -> tuple[tuple[int, int], ...]:
+    return tuple((part.start, part.start + length_of(part)) for part in box)
+
+
+def _sum(values: Array) -> Any:
+    wide = _WIDE.get(values.dtype.kind)
+    return np.sum(values, dtype=wide if wide is not None and values.dtype.itemsize < np.dtype(wide).itemsize else None)
+
+
+def _real_parts(values: Array) -> list[Array]:
+    return [values.real, values.imag] if values.dtype.kind == "c" else [values]
+
+
+def _squares(values: Array) -> Array:
+    return np.square(values, dtype=np.float64 if values.dtype.itemsize <= 8 else None)
+
+
+def _typed(value: Any, dtype: np.dtype[Any] | None) -> Any:
+    return np.asarray(value, dtype)[()]

@@ -1,0 +1,243 @@
+"""`SpectralOperators`: derivatives, energies and products of fields that a plan has transformed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import tau
+from typing import Any
+
+import numpy as np
+
+from ..arrays import DistArray, together
+from ..errors import InputError
+
+
+class SpectralOperators:
+    """Differentiate, multiply and measure spectral fields of an `FFT2` or `FFT3` in a periodic box.
+
+    Made by the plan's `operators`. All arrays are of the plan's spectrum, batch axes included. Vectors are sequences of
+    one such array per transformed axis, in the order of the axes: (y, x) or (z, y, x).
+
+    Derivatives multiply a mode by i k, with k = 2 pi m / L for mode number m and length L. The Nyquist mode of an even
+    number of points has no odd derivative that belongs to a real field: it becomes 0. Even orders keep it.
+
+    Parameters
+    ----------
+    plan : FFT2 or FFT3
+    points : tuple of int
+        Points along the transformed axes whose modes are resolved.
+    mean_square : float
+        What the sum of all squared moduli of a spectrum is multiplied with to be the mean square in real space.
+    lengths : tuple of float
+        Lengths of the box along the transformed axes.
+    dealias : {"3/2", None} or tuple of int
+        As of `FFT2.pointwise`, for `product`.
+
+    Attributes
+    ----------
+    lengths : tuple of float
+    """
+
+    def __init__(
+        self,
+        plan: Any,
+        points: tuple[int, ...],
+        mean_square: float,
+        lengths: tuple[float, ...],
+        dealias: Any,
+    ) -> None:
+        self.lengths = lengths
+        self._plan, self._points, self._mean_square, self._dealias = plan, points, mean_square, dealias
+        self._multiplied: Any = None  # planned by the first product
+        self._of_spectrum: object = None  # that the wavenumbers were made for: a plan's shares may change
+
+    def wavenumbers(self) -> tuple[np.ndarray, ...]:
+        """Return the wavenumbers k of this rank's modes along every axis; they broadcast to a local field (local)."""
+        self._update()
+        return self._k
+
+    def derivative(self, field: DistArray, axis: int, order: int = 1) -> DistArray:
+        """Differentiate along a transformed axis (local).
+
+        Parameters
+        ----------
+        field : DistArray
+        axis : int
+            From the end: -1 is x, -2 is y, -3 is z.
+        order : int
+            1 or more.
+        """
+        count = len(self.lengths)
+        if not isinstance(axis, (int, np.integer)) or not -count <= axis < 0:
+            raise InputError(f"expected axis to be one of {', '.join(map(str, range(-count, 0)))}, received {axis!r}")
+        if not isinstance(order, (int, np.integer)) or order < 1:
+            raise InputError(f"expected order to be an integer of at least 1, received {order!r}")
+        self._update()
+        k = (self._k if order % 2 == 0 else self._odd_k)[axis]
+        return self._times((1j * k) ** int(order), field)
+
+    def gradient(self, field: DistArray) -> tuple[DistArray, ...]:
+        """Differentiate along every transformed axis (local): a vector."""
+        return tuple(self.derivative(field, axis) for axis in range(-len(self.lengths), 0))
+
+    def divergence(self, vector: Sequence[DistArray]) -> DistArray:
+        """Compute the divergence of a vector (local)."""
+        axes = range(-len(self.lengths), 0)
+        first, *others = (self.derivative(part, axis) for part, axis in zip(self._vector(vector), axes))
+        for other in others:
+            first += other
+        return first
+
+    def curl(self, vector: Sequence[DistArray]) -> Any:
+        """Compute the curl of a vector (local).
+
+        Parameters
+        ----------
+        vector : sequence of DistArray
+            (y, x) or (z, y, x) components.
+
+        Returns
+        -------
+        DistArray or tuple of DistArray
+            In two dimensions the scalar d(v_y)/dx - d(v_x)/dy; in three the (z, y, x) components.
+        """
+        parts = self._vector(vector)
+        d = self.derivative
+        if len(parts) == 2:
+            v_y, v_x = parts
+            return d(v_y, -1) - d(v_x, -2)
+        v_z, v_y, v_x = parts
+        return d(v_y, -1) - d(v_x, -2), d(v_x, -3) - d(v_z, -1), d(v_z, -2) - d(v_y, -3)
+
+    def laplacian(self, field: DistArray) -> DistArray:
+        """Apply the Laplacian (local)."""
+        self._update()
+        return self._times(-self._square, field)
+
+    def inverse_laplacian(self, field: DistArray) -> DistArray:
+        """Solve Poisson's equation (local): the result has mean 0, and the mean of `field` is not looked at."""
+        self._update()
+        with np.errstate(divide="ignore"):
+            factor = np.where(self._square > 0, -1.0 / self._square, 0.0)
+        return self._times(factor, field)
+
+    def product(self, one: DistArray, other: DistArray) -> DistArray:
+        """Multiply two fields in real space (collective); the first call plans it."""
+        if self._multiplied is None:
+            self._multiplied = self._plan.pointwise(_product, inputs=2, dealias=self._dealias)
+        found: DistArray = self._multiplied(one, other)
+        return found
+
+    def energy(self, *fields: DistArray) -> Any:
+        """Compute half the mean square in real space of some fields, by Parseval's theorem (collective).
+
+        Parameters
+        ----------
+        *fields : DistArray
+            For the kinetic energy: the components of a velocity.
+
+        Returns
+        -------
+        float or ndarray of float
+            Of every field of the batch: of the shape of the batch axes. The same on all ranks.
+
+        Raises
+        ------
+        InputError
+            On all ranks: something is no array of the spectrum.
+        """
+        _, energies = self._energies(fields)
+        count = len(self.lengths)
+        local = energies.sum(axis=tuple(range(-count, 0)))
+        return self._summed(local)[()]
+
+    def energy_spectrum(self, *fields: DistArray) -> tuple[np.ndarray, np.ndarray]:
+        """Sum the energy over shells of wavenumbers (collective).
+
+        Shell s has the modes with round(abs(k) / k_1) = s, where k_1 is the smallest wavenumber of the box, 2 pi over
+        its largest length. The sum over all shells is `energy`.
+
+        Parameters
+        ----------
+        *fields : DistArray
+            As of `energy`.
+
+        Returns
+        -------
+        k : ndarray of float
+            Middle of every shell: s k_1.
+        energy : ndarray of float
+            Of every shell, summed over the batch. The same on all ranks.
+        """
+        square, energies = self._energies(fields)
+        smallest = tau / max(self.lengths)
+        shells = np.rint(np.sqrt(square) / smallest).astype(np.intp)
+        energies = energies.reshape(-1, *square.shape).sum(axis=0)
+        count = self._shells(smallest)
+        found = self._summed(np.bincount(shells.reshape(-1), energies.reshape(-1), count))
+        return smallest * np.arange(count), found
+
+    # ---- what they rest on --------------------------------------------------------------------
+
+    def _update(self) -> None:
+        """Compute the wavenumbers of this rank's modes, if it has others than before."""
+        plan = self._plan
+        modes = plan.wavenumbers()  # of a closed plan: raises
+        if self._of_spectrum is plan.spectrum:
+            return
+        self._k = tuple(tau / length * mode for length, mode in zip(self.lengths, modes))
+        self._odd_k = tuple(np.where(2 * np.abs(mode) == n, 0.0, k) for n, mode, k in zip(self._points, modes, self._k))
+        self._square = sum(k**2 for k in self._k)
+        self._of_spectrum = plan.spectrum
+
+    def _times(self, factor: Any, field: DistArray) -> DistArray:
+        if problem := self._plan.spectrum.problem(field, "field"):
+            raise InputError(problem)
+        return field * factor.astype(field.dtype if np.iscomplexobj(factor) else field.real.dtype)
+
+    def _vector(self, vector: Sequence[DistArray]) -> tuple[DistArray, ...]:
+        count = len(self.lengths)
+        try:
+            parts = tuple(vector)
+        except TypeError:
+            parts = ()
+        if isinstance(vector, np.ndarray) or len(parts) != count:
+            raise InputError(f"expected a vector, {count} arrays, received a {type(vector).__name__}")
+        return parts
+
+    def _energies(self, fields: Sequence[DistArray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return k^2 of this rank's modes, and the energy of each mode, of the shape of a local array."""
+        spectrum = self._plan.spectrum
+        with together(self._plan.comm):
+            self._update()
+            for field in fields or (None,):
+                if problem := spectrum.problem(field, "field"):
+                    raise InputError(problem)
+            found = np.zeros(spectrum.shape)
+            for field in fields:
+                values = np.asarray(field)
+                found += np.square(values.real, dtype=float) + np.square(values.imag, dtype=float)
+        found *= 0.5 * self._weights() * self._mean_square
+        return np.broadcast_to(self._square, spectrum.shape[-len(self.lengths) :]), found
+
+    def _weights(self) -> Any:
+        """Return how many modes of the whole spectrum each mode stands for: 2 in half a spectrum but at its ends."""
+        plan = self._plan
+        modes = plan.wavenumbers()[-1]
+        if plan.real.dtype.kind == "c":
+            return 1.0
+        return np.where((modes == 0) | (2 * modes == self._points[-1]), 1.0, 2.0)
+
+    def _shells(self, smallest: float) -> int:
+        largest = sum((tau / length * (n // 2)) ** 2 for n, length in zip(self._points, self.lengths)) ** 0.5
+        return int(np.rint(largest / smallest)) + 1
+
+    def _summed(self, local: Any) -> np.ndarray:
+        """Add up arrays of all ranks, in the order of the ranks."""
+        parts: list[Any] = self._plan.comm.allgather(np.asarray(local))
+        found: np.ndarray = np.sum(parts, axis=0)
+        return found
+
+
+def _product(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return one * other
