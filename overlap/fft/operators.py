@@ -139,7 +139,7 @@ class SpectralOperators:
         Returns
         -------
         float or ndarray of float
-            Of every field of the batch: of the shape of the batch axes. The same on all ranks.
+            One value for every field of the batch, in the shape of the batch axes; the same on all ranks.
 
         Raises
         ------
@@ -167,7 +167,7 @@ class SpectralOperators:
         k : ndarray of float
             Middle of every shell: s k_1.
         energy : ndarray of float
-            Of every shell, summed over the batch. The same on all ranks.
+            Energy of every shell, summed over the batch; the same on all ranks.
         """
         square, energies = self._energies(fields)
         smallest = tau / max(self.lengths)
