@@ -32,6 +32,7 @@ from typing import Any
 
 import llvmlite
 import numba
+from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
@@ -73,10 +74,22 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return lambda function: njit(function, **options)
     decorator: Any = numba.njit  # its options are typed one by one
     dispatcher = decorator(**{"nogil": True, "error_model": "numpy"} | options)(function)
+    dispatcher.get_call_template = _without_constants(dispatcher.get_call_template)
     with suppress(RuntimeError, OSError):  # no folder to write to
         dispatcher._cache = _Cache(function, sorted(options.items()))
         dispatcher.compile = dispatcher._cache.in_turn(dispatcher.compile)
     return dispatcher
+
+
+def _without_constants(get_call_template: Callable[..., Any]) -> Callable[..., Any]:
+    """Let compiled code call a function by the types of constants, for each of which numba would compile it again."""
+
+    def of_types(args: Any, kws: Any) -> Any:
+        return get_call_template(
+            tuple(types.unliteral(one) for one in args), {name: types.unliteral(one) for name, one in kws.items()}
+        )
+
+    return of_types
 
 
 class CFunction:

@@ -21,12 +21,14 @@ from .protocol import ALLGATHER, ALLREDUCE, BARRIER, BCAST, EVERYBODY, GATHER, R
 
 # Why an argument is refused.
 NOT_CONTIGUOUS, READ_ONLY, OTHER_DTYPE, OTHER_SIZE, NO_ROOT, NO_OPERATION, OVERLAPPING = range(7)
+_WRITABLE, _CONTIGUOUS = 1, 2  # what an array may not be
 
 
-def _array(state, value, written):
-    """Address of an array's first item, its bytes, and its type's code, after a look whether it can be written to.
+def _memory(value):
+    """Tell an array's address, its bytes, its items, its type's code, and what may not be done with it.
 
-    All of None is 0; the code is `OTHER_TYPE` where there are no reductions of the type.
+    All of None is 0; the code is `OTHER_TYPE` where there are no reductions of the type. Everything is an integer, so
+    what follows is compiled once for arrays of all types.
     """
     raise NotImplementedError
 
@@ -36,23 +38,16 @@ def _scalar(value):
     raise NotImplementedError
 
 
-@overload(_array)
-def _array_compiled(state, value, written):
+@overload(_memory)
+def _memory_compiled(value):
     if isinstance(value, types.NoneType):
-        return lambda state, value, written: (0, 0, OTHER_TYPE)
+        return lambda value: (0, 0, 0, OTHER_TYPE, 0)
     if not isinstance(value, types.Array):
         return None
     code = _code(as_dtype(value.dtype))
-    readonly, contiguous = not value.mutable, value.layout in "CF"  # one after the other as they are in memory
-
-    def compiled(state, value, written):
-        if readonly and written:
-            _refuse(state, READ_ONLY, 0, 0)
-        if not contiguous:
-            _refuse(state, NOT_CONTIGUOUS, 0, 0)
-        return address_of(value), value.size * value.itemsize, code
-
-    return compiled
+    contiguous = value.layout in "CF"  # one after the other as they are in memory
+    missing = (0 if value.mutable else _WRITABLE) | (0 if contiguous else _CONTIGUOUS)
+    return lambda value: (address_of(value), value.size * value.itemsize, value.size, code, missing)
 
 
 @overload(_scalar)
@@ -77,6 +72,17 @@ def _refuse(state, reason, expected, received):
     state[protocol.EXPECTED] = expected
     state[protocol.RECEIVED] = received
     ask(state, protocol.REFUSED, reason)
+
+
+@njit
+def _allowed(state, memory, written):
+    """Address, bytes, items and type's code of an array that may be read, and written to."""
+    address, nbytes, items, code, missing = memory
+    if missing & _WRITABLE and written:
+        _refuse(state, READ_ONLY, 0, 0)
+    if missing & _CONTIGUOUS:
+        _refuse(state, NOT_CONTIGUOUS, 0, 0)
+    return address, nbytes, items, code
 
 
 @njit
@@ -120,9 +126,14 @@ def Barrier(address):
 @njit
 def Bcast(address, buf, root):
     """Copy the root's array into those of all ranks."""
+    _bcast(address, _memory(buf), root)
+
+
+@njit
+def _bcast(address, buf, root):
     state = words(address)
     _check_root(state, root)
-    place, nbytes, code = _array(state, buf, state[protocol.RANK] != root)
+    place, nbytes, _, code = _allowed(state, buf, state[protocol.RANK] != root)
     agreed = signature(BCAST, 0, code, root, nbytes)
     collective(address, BCAST, place, place, 0, nbytes, root, 0, agreed)
 
@@ -130,12 +141,17 @@ def Bcast(address, buf, root):
 @njit
 def Scatter(address, sendbuf, recvbuf, root):
     """Copy piece i of the root's array into that of rank i."""
+    _scatter(address, _memory(sendbuf), _memory(recvbuf), root)
+
+
+@njit
+def _scatter(address, sendbuf, recvbuf, root):
     state = words(address)
-    target, nbytes, code = _array(state, recvbuf, True)
+    target, nbytes, _, code = _allowed(state, recvbuf, True)
     _check_root(state, root)
     send = 0
     if state[protocol.RANK] == root:
-        send, whole_nbytes, other = _array(state, sendbuf, False)
+        send, whole_nbytes, _, other = _allowed(state, sendbuf, False)
         _check_whole(state, target, nbytes, code, send, whole_nbytes, other, root, state[protocol.SIZE])
     agreed = signature(SCATTER, 0, code, root, nbytes)
     collective(address, SCATTER, send, target, 0, nbytes, root, 0, agreed)
@@ -145,22 +161,22 @@ def Scatter(address, sendbuf, recvbuf, root):
 def Gather(address, sendbuf, recvbuf, root):
     """Copy the arrays of all ranks into pieces of the root's, in the order of ranks."""
     _check_root(words(address), root)
-    _gather(address, GATHER, sendbuf, recvbuf, root)
+    _gather(address, GATHER, _memory(sendbuf), _memory(recvbuf), root)
 
 
 @njit
 def Allgather(address, sendbuf, recvbuf):
     """Copy the arrays of all ranks into pieces of every rank's, in the order of ranks."""
-    _gather(address, ALLGATHER, sendbuf, recvbuf, EVERYBODY)
+    _gather(address, ALLGATHER, _memory(sendbuf), _memory(recvbuf), EVERYBODY)
 
 
 @njit
 def _gather(address, kind, sendbuf, recvbuf, root):
     state = words(address)
-    send, nbytes, code = _array(state, sendbuf, False)
+    send, nbytes, _, code = _allowed(state, sendbuf, False)
     target = 0
     if state[protocol.RANK] == root or root == EVERYBODY:
-        target, whole_nbytes, other = _array(state, recvbuf, True)
+        target, whole_nbytes, _, other = _allowed(state, recvbuf, True)
         _check_whole(state, send, nbytes, code, target, whole_nbytes, other, state[protocol.RANK], state[protocol.SIZE])
     collective(address, kind, send, target, 0, nbytes, root, 0, signature(kind, 0, code, max(root, 0), nbytes))
 
@@ -169,26 +185,26 @@ def _gather(address, kind, sendbuf, recvbuf, root):
 def Reduce(address, sendbuf, recvbuf, op, root):
     """Combine the arrays of all ranks, item by item, into the root's."""
     _check_root(words(address), root)
-    _reduce(address, REDUCE, sendbuf, recvbuf, op, root)
+    _reduce(address, REDUCE, _memory(sendbuf), _memory(recvbuf), op, root)
 
 
 @njit
 def Allreduce(address, sendbuf, recvbuf, op):
     """Combine the arrays of all ranks, item by item, into every rank's."""
-    _reduce(address, ALLREDUCE, sendbuf, recvbuf, op, EVERYBODY)
+    _reduce(address, ALLREDUCE, _memory(sendbuf), _memory(recvbuf), op, EVERYBODY)
 
 
 @njit
 def _reduce(address, kind, sendbuf, recvbuf, op, root):
     state = words(address)
-    send, nbytes, code = _array(state, sendbuf, False)
+    send, nbytes, items, code = _allowed(state, sendbuf, False)
     target = 0
     if state[protocol.RANK] == root or root == EVERYBODY:
-        target, whole_nbytes, other = _array(state, recvbuf, True)
+        target, whole_nbytes, _, other = _allowed(state, recvbuf, True)
         _check_whole(state, send, nbytes, code, target, whole_nbytes, other, 0, 1)
     kernel = _kernel(state, code, op)
     agreed = signature(kind, op, code, max(root, 0), nbytes)
-    collective(address, kind, send, target, sendbuf.size, nbytes, root, kernel, agreed)
+    collective(address, kind, send, target, items, nbytes, root, kernel, agreed)
 
 
 @njit

@@ -12,8 +12,6 @@ the word before them: what the collective is. The steps are instructions of `low
 
 from __future__ import annotations
 
-from numba import int64
-
 from ..compiled import njit
 from ..lowlevel import copy_table
 from ..lowlevel.copy_table import OTHERS
@@ -38,9 +36,6 @@ PLACES = 1024  # of the table of chains: signature and address; a power of two
 def collective(address, kind, send, target, count, nbytes, root, kernel, agreed):
     """Do a collective, by the window, or elsewhere where it goes to other nodes or is too long."""
     state = words(address)
-    # No constants any more, for each of which numba would compile all of it again.
-    kind, send, target, count = int64(kind), int64(send), int64(target), int64(count)
-    nbytes, root, kernel = int64(nbytes), int64(root), int64(kernel)
     if nbytes <= state[protocol.LIMITS + kind]:
         node.collective(address, kind, send, target, count, nbytes, root, kernel, agreed)
     else:

@@ -194,6 +194,25 @@ def test_damaged_code_is_compiled_again(folder):
     assert run(folder, "3") == ([6], 1)
 
 
+def test_constants_are_compiled_as_numbers_of_their_type(folder):
+    """numba compiles a function for each constant that other compiled code calls it with."""
+    (folder / "outer.py").write_text(
+        textwrap.dedent("""
+        from overlap.compiled import njit
+
+        @njit
+        def _product(x, y):
+            return x * y
+
+        @njit
+        def twice(x):
+            return _product(x, 2) + _product(y=3, x=x) + _product(4, x)
+        """)
+    )
+    report = "import outer; print([outer.twice(7), len(outer._product.signatures)], 0)"
+    assert ended(start(folder, code=report)) == ([63, 1], 0)
+
+
 def test_options_are_those_of_numba():
     from overlap.compiled import njit
 
