@@ -8,7 +8,7 @@ CASES = ",".join(f"awaited_collectives_cases:{name}" for name in ("all_seven", "
 FAILURES = "awaited_collectives_cases:failures"  # MPI's communicators are left behind by design: new processes
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
 def test_on_any_number_of_ranks(ranks):
     jobs.run_job(CASES, ranks)
 

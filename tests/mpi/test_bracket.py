@@ -43,5 +43,6 @@ def test_failure_on_one_rank(ranks, mode):
     jobs.run_job("bracket_cases:failure", ranks, args={"mode": mode})
 
 
-def test_under_open_mpi(openmpi):
-    jobs.run_job("bracket_cases:same_bits,own_program", 3, mpi="openmpi")
+@pytest.mark.parametrize("ranks, cases", [(2, "own_program"), exhaustive(3, "same_bits,own_program")])
+def test_under_open_mpi(openmpi, ranks, cases):
+    jobs.run_job(f"bracket_cases:{cases}", ranks, mpi="openmpi")

@@ -4,13 +4,16 @@ import jobs
 import pytest
 from marks import exhaustive
 
+FEW_SIZES = [0, 1, 7, 1000]
 SIZES = [0, 1, 6, 7, 128, 1000, 20_000]
 SHORT = "collectives_cases:scalars,collectives_cases:other_arguments,collectives_cases:freed"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, exhaustive(4)])
-def test_all_seven_with_every_root(ranks):
-    jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": SIZES})
+@pytest.mark.parametrize(
+    "ranks, counts", [(1, FEW_SIZES), (2, SIZES), (3, FEW_SIZES), *[exhaustive(ranks, SIZES) for ranks in (1, 3, 4)]]
+)
+def test_all_seven_with_every_root(ranks, counts):
+    jobs.run_job("collectives_cases:all_seven", ranks, args={"counts": counts})
 
 
 @pytest.mark.exhaustive
@@ -95,7 +98,7 @@ def test_bad_input_is_told_on_all_ranks(case):
     jobs.run_job("collectives_error_cases:bad_input", 3, args={"case": case})
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 3])
 def test_buffers_that_overlap(ranks):
     jobs.run_job("collectives_error_cases:overlapping", ranks)
 
@@ -145,10 +148,11 @@ def test_an_interrupt_is_told_to_other_nodes(compiled):
     jobs.run_job("collectives_error_cases:interrupted", 2, args={"compiled": compiled}, env={"MPIR_CVAR_NOLOCAL": "1"})
 
 
-def test_under_open_mpi(openmpi):
-    jobs.run_job("collectives_cases:all_seven", 3, mpi="openmpi", args={"counts": [1, 7, 9000]})
-    jobs.run_job(SHORT, 3, mpi="openmpi")
-    jobs.run_job("collectives_cases:compiled_loop", 2, mpi="openmpi", args={"rounds": 1_000})
+@pytest.mark.parametrize("ranks, cases", [(2, "collectives_cases:scalars"), exhaustive(3, SHORT)])
+def test_under_open_mpi(openmpi, ranks, cases):
+    jobs.run_job("collectives_cases:all_seven", ranks, mpi="openmpi", args={"counts": [1, 7, 9000]})
+    jobs.run_job(cases, ranks, mpi="openmpi")
+    jobs.run_job("collectives_cases:compiled_loop", ranks, mpi="openmpi", args={"rounds": 1_000})
 
 
 @pytest.mark.exhaustive
@@ -157,17 +161,18 @@ def test_nodes_under_open_mpi(openmpi):
     jobs.run_job("nodes_cases:two_nodes,collectives_error_cases:overlapping", 4, mpi="openmpi", deadline_s=240)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [exhaustive(2), 3])
 def test_no_call_raises_before_the_bad_one(ranks):
     jobs.run_job("drawn_collectives_cases:one_bad_call", ranks, args={"seeds": [2, 3, 5, 7, 11], "calls": 40})
 
 
+@pytest.mark.exhaustive
 def test_no_call_raises_before_the_bad_one_on_two_nodes():
     env = {"MPIR_CVAR_ODD_EVEN_CLIQUES": "1"}
     jobs.run_job("drawn_collectives_cases:one_bad_call", 4, args={"seeds": [103, 105], "calls": 20}, env=env)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
 def test_arguments_as_mpi4py_takes_them(ranks):
     jobs.run_job("collectives_argument_cases:like_mpi,refused", ranks)
 

@@ -36,7 +36,7 @@ def checked(path, **expected):
 
 @pytest.mark.parametrize(
     "workload, dtype",
-    [("fft2", "c16"), exhaustive("fft2", "f4"), exhaustive("operation", "f8"), ("operation", "f4")],
+    [("fft2", "c16"), exhaustive("fft2", "f4"), exhaustive("operation", "f8"), exhaustive("operation", "f4")],
 )
 def test_bench_starts_its_ranks_and_writes_a_report(workload, dtype, tmp_path):
     path = tmp_path / "report.json"
@@ -144,6 +144,7 @@ def test_tune_balances_first(tmp_path):
     assert status == 0, err
 
 
+@pytest.mark.exhaustive
 def test_tune_refuses_a_file_that_is_none(tmp_path):
     path = tmp_path / "tuning.json"
     path.write_text("{")
@@ -152,6 +153,7 @@ def test_tune_refuses_a_file_that_is_none(tmp_path):
     assert path.read_text() == "{"
 
 
+@pytest.mark.exhaustive
 def test_forced_settings_are_used(tmp_path):
     path = tmp_path / "report.json"
     status, _, err = overlap(
@@ -217,6 +219,7 @@ def test_peer(job, tmp_path):
     assert record["peer_mpi4py_fft_setting"]
 
 
+@pytest.mark.exhaustive
 def test_peer_that_is_not_installed_is_said(tmp_path):
     (tmp_path / "mpi4py_fft.py").write_text("raise ImportError('not here')")
     path = tmp_path / "report.json"
@@ -235,6 +238,7 @@ def test_info():
         assert words in out
 
 
+@pytest.mark.exhaustive
 def test_demo_without_links_says_why(tmp_path):
     """As where the kernel or a container refuses namespaces."""
     status, out, err = overlap(

@@ -11,7 +11,7 @@ OTHERS = ",".join(
 
 @pytest.mark.parametrize(
     "ranks, sparse",
-    [(1, 7), (2, 13), (3, 23), *[exhaustive(*values) for values in ((1, 5), (2, 3), (3, 7), (4, 5), (6, 11))]],
+    [(1, 11), (2, 23), (3, 41), *[exhaustive(*values) for values in ((1, 5), (2, 3), (3, 7), (4, 5), (6, 11))]],
 )
 def test_against_numpy(ranks, sparse):
     jobs.run_job("compat_cases:against_numpy", ranks, args={"dimensions": [2, 3, 4], "sparse": sparse})

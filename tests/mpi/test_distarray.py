@@ -30,5 +30,6 @@ def test_arrays_that_know_where_they_belong(ranks):
     jobs.run_job("distarray_cases:" + ALL, ranks)
 
 
-def test_under_open_mpi(openmpi):
-    jobs.run_job("distarray_cases:" + ALL, 2, mpi="openmpi")
+@pytest.mark.parametrize("cases", ["arithmetic,of_plans,parts,redistributed,files", exhaustive(ALL)])
+def test_under_open_mpi(openmpi, cases):
+    jobs.run_job(f"distarray_cases:{cases}", 2, mpi="openmpi")

@@ -8,7 +8,7 @@ from marks import exhaustive
 RUNS = pytest.mark.parametrize(
     "ranks, mpi, count",
     [
-        (2, "mpich", 4),
+        (2, "mpich", 2),
         *[
             exhaustive(*values)
             for values in ((1, "mpich", 8), (2, "mpich", 15), (2, "openmpi", 3), (5, "mpich", 4), (8, "mpich", 3))

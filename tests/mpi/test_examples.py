@@ -37,7 +37,7 @@ def run(name, ranks, *arguments, mpi="mpich", missing=(), **options):
     )
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, exhaustive(2), 3])
 def test_quickstart(ranks):
     result = run("quickstart.py", ranks)
     assert result.out == f"quickstart: all answers are right on {ranks} rank(s)\n"

@@ -240,9 +240,9 @@ def test_many_plans():
             {"shape": (11, 9, 8), "dtype": "f8", "order": "natural", "workers": [2], "settings": [(3, 2, None)]},
         ),
         ("fft2_error_cases:injected", 2, {"mode": "poll"}),
-        ("fft2_error_cases:injected", 2, {"mode": "block"}),
-        ("fft2_cases:distributed_arrays", 2, {}),
-        ("fft2_memory_cases:many_plans", 2, {"own": 4, "shared": 8}),
+        exhaustive("fft2_error_cases:injected", 2, {"mode": "block"}),
+        exhaustive("fft2_cases:distributed_arrays", 2, {}),
+        exhaustive("fft2_memory_cases:many_plans", 2, {"own": 4, "shared": 8}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -70,7 +70,7 @@ EDGES += [
 MANY = [exhaustive(*values, 2) for values in ((1, 60), (2, 80), (3, 60), (4, 60), (6, 30))]
 
 
-@pytest.mark.parametrize("ranks, count, every", [(1, 15, 4), (2, 20, 4), (3, 8, 6), (4, 6, 8), *MANY])
+@pytest.mark.parametrize("ranks, count, every", [(1, 15, 4), (2, 20, 4), (3, 8, 6), exhaustive(4, 6, 8), *MANY])
 def test_against_numpy(ranks, count, every):
     drawing.check("fft3_cases:drawn", CASE, count, ranks, edges=EDGES[ranks % every :: every])
 
@@ -97,7 +97,7 @@ SETTINGS = [(None, None, None), (1, 1, None), (3, 1, 0.5), (2, 4, 1.0), (2, 1, 1
         (2, (2, 1), (2, 24, 32, 36), "f4", {"order": "transposed"}),
         exhaustive(3, (1, 3), (3, 22, 32, 36), "f8", {}),
         exhaustive(4, (2, 2), (3, 20, 18, 36), "c16", {}),
-        (4, (2, 2), (20, 18, 36), "f8", {"dealias": "3/2"}),
+        exhaustive(4, (2, 2), (20, 18, 36), "f8", {"dealias": "3/2"}),
         exhaustive(4, (2, 2), (12, 18, 20), "c8", {"restore": True}),
         (2, (1, 2), (30, 4, 6, 5), "f8", {}),
     ],
@@ -207,7 +207,7 @@ def test_chosen_grid(ranks):
     jobs.run_job("fft3_cases:chosen_grid", ranks)
 
 
-@pytest.mark.parametrize("ranks, grid, dtype", [(2, (1, 2), "f8"), (2, (2, 1), "c16"), (4, (2, 2), "f4")])
+@pytest.mark.parametrize("ranks, grid, dtype", [(2, (1, 2), "f8"), (2, (2, 1), "c16"), exhaustive(4, (2, 2), "f4")])
 @pytest.mark.parametrize("restore", [False, True])
 def test_memory_is_what_the_plan_prints(ranks, grid, dtype, restore):
     jobs.run_job("fft3_memory_cases:memory", ranks, args={"dtype": dtype, "grid": grid, "restore": restore})
@@ -230,7 +230,7 @@ def test_many_plans():
             4,
             {"shape": (2, 20, 18, 36), "dtype": "f8", "grid": (2, 2), "settings": [(3, 1, 0.5)], "effort": "estimate"},
         ),
-        (
+        exhaustive(
             "fft3_error_cases:injected",
             2,
             {"mode": "poll", "grid": (1, 2), "dtype": "c16", "late": 0.5, "shape": (16, 24, 96)},

@@ -2,9 +2,10 @@
 
 import jobs
 import pytest
+from marks import exhaustive
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, exhaustive(4)])
 def test_example(ranks):
     jobs.run_job("groundwater_cases:example", ranks)
 

@@ -6,6 +6,7 @@ import commands
 import jobs
 import processes
 import pytest
+from marks import exhaustive
 
 CASES = "leaving_cases:told,on_all,inner_block,caught_by_some,different_ends,in_a_thread,hooks_are_put_back"
 MULTIPLE = {"MPI4PY_RC_THREAD_LEVEL": "multiple"}  # then a thread waits for the other ranks
@@ -36,16 +37,15 @@ def test_an_exception_between_two_calls_is_told():
     jobs.run_job(CASES, 2, deadline_s=240, fresh=True)  # halos that were left keep their communicators
 
 
-@pytest.mark.parametrize("case", ["told", "on_all"])
-def test_on_three_ranks(case):
-    jobs.run_job(f"leaving_cases:{case}", 3, fresh=True)
+def test_on_three_ranks():
+    jobs.run_job("leaving_cases:told,on_all", 3, fresh=True)
 
 
 def test_on_one_rank():
     jobs.run_job("leaving_cases:on_all,hooks_are_put_back", 1)
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+@pytest.mark.parametrize("mpi", [exhaustive("mpich"), "openmpi"])
 def test_a_thread_tells_the_others(mpi, request):
     if mpi == "openmpi":
         request.getfixturevalue("openmpi")

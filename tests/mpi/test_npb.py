@@ -12,9 +12,12 @@ from marks import exhaustive
 RUN = processes.REPOSITORY / "examples" / "npb" / "run.py"
 
 
-@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
-def test_class_s(ranks):
-    jobs.run_job("npb_cases:random_numbers,class_s,drawn_batches,as_between_nodes", ranks)
+ALL = "random_numbers,class_s,drawn_batches,as_between_nodes"
+
+
+@pytest.mark.parametrize("ranks, cases", [(2, "class_s"), *[exhaustive(ranks, ALL) for ranks in (1, 2, 3)]])
+def test_class_s(ranks, cases):
+    jobs.run_job(f"npb_cases:{cases}", ranks)
 
 
 def test_bad_arguments():

@@ -124,8 +124,8 @@ def test_no_allocation(mode):
     "case, ranks, args",
     [
         ("pointwise_cases:direct_sum", 2, {"dtype": "f8", "order": "natural", "mode": "poll"}),
-        ("pointwise_size_cases:nyquist_dropped", 2, {}),
-        ("pointwise_error_cases:bad_results", 2, {"mode": "poll", "workers": 1}),
+        exhaustive("pointwise_size_cases:nyquist_dropped", 2, {}),
+        exhaustive("pointwise_error_cases:bad_results", 2, {"mode": "poll", "workers": 1}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

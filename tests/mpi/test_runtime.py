@@ -36,8 +36,12 @@ def test_on_any_number_of_ranks(ranks):
     jobs.run_job(",".join(CASES), ranks)
 
 
-def test_under_open_mpi(openmpi):
-    jobs.run_job(",".join(CASES), 2, mpi="openmpi")
+SOME = [case for case in CASES if case.split(":")[0] in ("runtime_cases", "meeting_cases")] + ["call_cases:bit_for_bit"]
+
+
+@pytest.mark.parametrize("cases", [SOME, exhaustive(CASES)], ids=["some", "all"])
+def test_under_open_mpi(openmpi, cases):
+    jobs.run_job(",".join(cases), 2, mpi="openmpi")
 
 
 def test_more_runtimes_than_mpi_has_communicators():

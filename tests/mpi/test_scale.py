@@ -118,7 +118,7 @@ def test_more_ranks_than_the_job_has(tmp_path):
     assert not content["complete"] and len(content["cases"]) == 1  # what was measured stays
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [exhaustive(0), 2])
 def test_a_report_that_cannot_be_written(ranks, tmp_path):
     """It is refused before anything is measured, by every rank."""
     launcher, environ = processes.launcher_command("mpich")
@@ -215,7 +215,7 @@ def test_the_slurm_script_runs_under_a_stub_srun(tmp_path):
 @pytest.mark.parametrize(
     "script, words",
     [
-        ("overhead.py", ["wait", "poll", "plan call"]),
+        exhaustive("overhead.py", ["wait", "poll", "plan call"]),
         exhaustive("memory.py", ["as told, and nothing allocated after planning"]),
     ],
 )

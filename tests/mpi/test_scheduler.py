@@ -18,7 +18,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("ranks", [1, 2, exhaustive(3)])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
 def test_on_any_number_of_ranks(ranks):
     jobs.run_job(f"scheduler_cases:{','.join(CASES)}", ranks, fresh=True)
 
