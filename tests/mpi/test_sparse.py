@@ -18,7 +18,9 @@ def test_solvers(ranks, seeds):
     jobs.run_job("sparse_cases:solvers", ranks, args={"seeds": list(range(seeds))})
 
 
-@pytest.mark.parametrize("ranks, more", [(1, ""), (2, ",interrupted,types"), exhaustive(1, ",interrupted,types")])
+@pytest.mark.parametrize(
+    "ranks, more", [(1, ""), (2, ",interrupted"), *[exhaustive(ranks, ",interrupted,types") for ranks in (1, 2)]]
+)
 def test_edges_of_solvers(ranks, more):
     jobs.run_job(f"solver_cases:one_rank,freed,truth{more}", ranks)
 

@@ -4,6 +4,7 @@ The list of layers stands in the package's docstring and nowhere else.
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -83,15 +84,18 @@ def is_type_checking(node):
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def imports(tree):
-    """Yield (node, at module level, for annotations only) of every import in a syntax tree."""
-    inside = {
-        kind: {id(child) for node in ast.walk(tree) if kind(node) for child in ast.walk(node)}
-        for kind in (is_type_checking, is_function)
-    }
-    for node in ast.walk(tree):
+@functools.cache
+def imports(source):
+    """(node, at module level, for annotations only) of every import in a module's source."""
+    found, todo = [], [(ast.parse(source), True, False)]
+    while todo:
+        node, at_module_level, for_annotations = todo.pop()
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node, id(node) not in inside[is_function], id(node) in inside[is_type_checking]
+            found.append((node, at_module_level, for_annotations))
+        at_module_level = at_module_level and not is_function(node)
+        for_annotations = for_annotations or is_type_checking(node)
+        todo += [(child, at_module_level, for_annotations) for child in ast.iter_child_nodes(node)]
+    return found
 
 
 def is_function(node):
@@ -127,7 +131,7 @@ def violations(root):
             found.append(f"{name}: in no layer")
             continue
         folder = module.split(".")[0]
-        for node, at_module_level, _ in imports(ast.parse(path.read_text())):
+        for node, at_module_level, _ in imports(path.read_text()):
             for target in dict.fromkeys(targets(node, path, root, known)):
                 top, _, inner = target.partition(".")
                 where = f"{name}:{node.lineno} imports {target}"
@@ -150,7 +154,7 @@ def arrows_between(known, root, annotations=True):
     return {
         module: {
             target.removeprefix("overlap.")
-            for node, _, annotations_only in imports(ast.parse(path.read_text()))
+            for node, _, annotations_only in imports(path.read_text())
             for target in targets(node, path, root, known)
             if target.startswith("overlap.") and (annotations or not annotations_only)
         }
