@@ -245,7 +245,7 @@ def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     rows.append(("python", f"{computer['python']}, {sys.executable}"))
     rows.append(("machine", f"{computer['cpu']}, {computer['cores']} core(s), {computer['system']}"))
     if found is not None:
-        rows.append(("FFTW", found["fftw"]))
+        rows.append(("FFTW", found["fftw_library"]))
         rows.append(("MPI", f"{found['library']} (standard {found['standard']})"))
         rows.append(("thread level", found["thread_level"] + _THREAD_LEVEL_NOTE))
         rows += [

@@ -1,5 +1,6 @@
 """FFTW's library is found without importing pyfftw, and is the one that pyfftw uses."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_where_the_extension_lies_elsewhere_pyfftw_is_imported(fresh, monkeypatc
         submodule_search_locations = ("/nowhere",)
 
     monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: Spec)
-    assert library._libraries()._name == pyfftw.pyfftw.__file__
+    assert library._libraries().holder("fftw_execute_dft")._name == pyfftw.pyfftw.__file__
 
 
 def test_without_pyfftw(fresh, monkeypatch):
@@ -116,3 +117,38 @@ def test_an_extension_without_a_shared_fftw(fresh, monkeypatch):
     monkeypatch.setattr(library, "_extension", lambda: Path(_ctypes.__file__))
     with pytest.raises(ImportError, match="expected pyfftw to be linked with a shared library of FFTW"):
         library._libraries()
+
+
+def test_libraries_that_the_environment_names(tmp_path):
+    """Plans run on the named library, which may be another copy than pyfftw's, and transform as numpy does."""
+    (double,), (single,) = (
+        list((Path(pyfftw.__file__).parent.parent / "pyfftw.libs").glob(f"libfftw3{kind}-*")) for kind in ("", "f")
+    )
+    for kind, file in (("", double), ("f", single)):
+        (tmp_path / f"libfftw3{kind}.so.3").write_bytes(file.read_bytes())
+    program = """
+import numpy as np, overlap
+from mpi4py import MPI
+from overlap.fft.engine import fftw
+for dtype, close in (("c16", 1e-12), ("c8", 1e-4)):
+    with overlap.FFT2(MPI.COMM_WORLD, (2, 6, 10), dtype=dtype) as plan:
+        u = plan.real.from_function(lambda y, x: np.exp(x) - 1j * y)
+        np.testing.assert_allclose(plan.forward(u), np.fft.fft2(u), rtol=close, atol=close * 1e3)
+print(fftw.fftw_described())
+"""
+    for named in (tmp_path, tmp_path / "libfftw3.so.3", tmp_path / "libfftw3f.so.3"):
+        ran = _python(program, named)
+        assert f"{tmp_path}/libfftw3.so.3" in ran.stdout, ran.stderr
+        assert ran.stdout.startswith(pyfftw.fftw_version)
+
+
+def test_an_environment_that_names_no_library(tmp_path):
+    ran = _python("from overlap.fft.engine import fftw; fftw.fftw_version()", tmp_path)
+    assert "InputError: expected OVERLAP_FFTW to name a folder" in ran.stderr and str(tmp_path) in ran.stderr
+
+
+def _python(program, named):
+    environment = os.environ | {library.ENVIRONMENT: str(named)}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )

@@ -135,6 +135,11 @@ def fftw_version() -> str:
     return fftw_of("D").version()
 
 
+def fftw_described() -> str:
+    """Version, instruction sets and file of FFTW, as text."""
+    return fftw_of("D").described()
+
+
 def fftw_of(dtype: DTypeLike) -> Precision:
     """FFTW in the precision of `dtype`."""
     found = precision(complex_of(dtype).char)

@@ -1,4 +1,6 @@
-"""FFTW's C functions, from the libraries that pyfftw is linked with; pyfftw itself is not imported.
+"""FFTW's C functions, from the libraries that OVERLAP_FFTW names, or else those that pyfftw is linked with.
+
+pyfftw itself is not imported.
 
 Importing pyfftw takes a third of a second, nearly all of it for interfaces to scipy that no plan uses. So its
 extension is loaded as a mere shared library: none of its code runs, but the libraries that it is linked with
@@ -10,7 +12,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -18,8 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import InputError
 from ...lowlevel.memory import address_of
 
+ENVIRONMENT = "OVERLAP_FFTW"  # a folder with FFTW's shared libraries, or one of these libraries
 PREFIXES = {"F": "fftwf_", "D": "fftw_", "G": "fftwl_"}  # by the character of the complex dtype
 
 
@@ -40,7 +46,7 @@ class Precision:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self.searched = 0
-        self._has_threads = hasattr(_libraries(), prefix + "init_threads")
+        self._has_threads = prefix + "init_threads" in _libraries()
         if self._has_threads:
             self.function("init_threads")()  # before anything is planned, as pyfftw does: wisdom depends on it
 
@@ -79,25 +85,102 @@ class Precision:
 
     def version(self) -> str:
         """Version of FFTW, such as ``"3.3.10"``."""
-        where = ctypes.addressof(ctypes.c_char.in_dll(_libraries(), self._prefix + "version"))
-        text = ctypes.string_at(where).decode("ascii")  # with the instruction sets that it was built for
+        text = self._version_text()
         number = re.search(r"\d+(\.\d+)+", text)
         return number.group() if number else text
+
+    def described(self) -> str:
+        """Tell version, instruction sets and file, such as ``"3.3.10-sse2-avx2, /usr/lib/libfftw3.so.3"``."""
+        return f"{self._version_text().removeprefix('fftw-')}, {_libraries().file_of(self._prefix + 'version')}"
+
+    def _version_text(self) -> str:
+        """Return FFTW's own text: its version, and the instruction sets that it was built for."""
+        where = ctypes.addressof(
+            ctypes.c_char.in_dll(_libraries().holder(self._prefix + "version"), self._prefix + "version")
+        )
+        return ctypes.string_at(where).decode("ascii")
 
 
 @cache
 def precision(char: str) -> Precision | None:
     """FFTW in the precision of the complex dtype "F", "D" or "G"; None where this installation has none."""
     prefix = PREFIXES[char]
-    return Precision(prefix) if hasattr(_libraries(), prefix + "execute_dft") else None
+    return Precision(prefix) if prefix + "execute_dft" in _libraries() else None
 
 
-@cache
-def _libraries() -> ctypes.PyDLL:
-    """Make what finds the functions of all precisions, by their names.
+class _Libraries:
+    """Finds the functions of all precisions by their names, in several shared libraries.
 
     The functions hold the GIL: FFTW's planner is no matter for two threads at a time.
     """
+
+    def __init__(self, libraries: Sequence[ctypes.PyDLL]) -> None:
+        self._libraries = libraries
+
+    def __contains__(self, name: str) -> bool:
+        return any(hasattr(library, name) for library in self._libraries)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.holder(name)[name]
+
+    def holder(self, name: str) -> ctypes.PyDLL:
+        """Return the library that has a function or variable."""
+        return next(library for library in self._libraries if hasattr(library, name))
+
+    def file_of(self, name: str) -> str:
+        """Return the file that has a variable, as the system has loaded it."""
+        address = ctypes.addressof(ctypes.c_char.in_dll(self.holder(name), name))
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            found = line.split(maxsplit=5)
+            start, stop = (int(one, 16) for one in found[0].split("-"))
+            if start <= address < stop and len(found) == 6:
+                return found[5]
+        return self.holder(name)._name
+
+
+@cache
+def _libraries() -> _Libraries:
+    """Load FFTW: the libraries that the environment names, or those that pyfftw is linked with.
+
+    Raises
+    ------
+    InputError
+        The environment names something else than FFTW's libraries.
+    ImportError
+        pyfftw is not installed, or not linked with shared libraries.
+    """
+    if named := os.environ.get(ENVIRONMENT):
+        return _Libraries(_named(Path(named)))
+    return _Libraries([_of_pyfftw()])
+
+
+def _named(path: Path) -> list[ctypes.PyDLL]:
+    """Load the libraries of single and double precision in a folder, or beside a library of one of them."""
+    folder = path if path.is_dir() else path.parent
+    found = []
+    for kind in ("", "f"):
+        files = sorted(folder.glob(f"libfftw3{kind}.so*")) + sorted(folder.glob(f"libfftw3{kind}.*dylib"))
+        files += sorted(folder.glob(f"libfftw3{kind}-*.so*"))  # of a wheel
+        if path.name.startswith(f"libfftw3{kind}.") or path.name.startswith(f"libfftw3{kind}-"):
+            files.insert(0, path)
+        for file in files:
+            try:
+                library = ctypes.PyDLL(str(file))
+            except OSError:
+                continue
+            if hasattr(library, f"fftw{kind}_execute_dft"):
+                found.append(library)
+                break
+    if len(found) < 2:
+        raise InputError(
+            f"expected {ENVIRONMENT} to name a folder with the shared libraries of FFTW in double and in single "
+            f"precision (libfftw3.so and libfftw3f.so), or one of them, received {str(path)!r}"
+        )
+    return found
+
+
+def _of_pyfftw() -> ctypes.PyDLL:
+    """Load pyfftw's extension, and with it the libraries that it is linked with."""
     try:
         libraries = ctypes.PyDLL(str(_extension()))
     except OSError:  # it cannot be loaded without what `import` does first

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from ...abort import limited_to
 from ...errors import InputError
 from ...fft import FFT2, FFT3
-from ...fft.engine.fftw import fftw_version
+from ...fft.engine.fftw import fftw_described, fftw_version
 from ...fft.planning.balance import Balance
 from ...runtime import Runtime
 from .. import launch
@@ -157,6 +157,7 @@ def environment(comm: MPI.Intracomm) -> dict[str, Any]:
         "standard": ".".join(map(str, MPI.Get_version())),
         "thread_level": levels[MPI.Query_thread()],
         "fftw": fftw_version(),
+        "fftw_library": fftw_described(),
         "ranks": [{"host": host, "cores": cores} for host, cores in places or ()],
     }
 
