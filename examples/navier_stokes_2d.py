@@ -6,11 +6,12 @@ for the vorticity w and the stream function psi in a periodic box of side 2 pi. 
 pipeline: while the spectra of one flow are exchanged between the ranks, others are transformed.
 Time stepping is the classical Runge-Kutta scheme with the viscosity as an exact integrating factor.
 
-The program checks itself, and draws the vorticity:
+The program checks itself, and draws the vorticity and the energy spectra:
 
 1. Taylor-Green vortices decay as exp(-nu (a^2 + b^2) t), at rest and carried along by a wind;
 2. without viscosity, energy and enstrophy drift only by the error of the time stepping;
-3. turbulence loses energy at the rate 2 nu Z, where Z is the enstrophy.
+3. turbulence loses energy at the rate 2 nu Z, where Z is the enstrophy;
+4. the energy spectrum E(k), of shells of modes, adds up to the energy.
 
     python examples/navier_stokes_2d.py
     mpiexec -n 2 python examples/navier_stokes_2d.py --points 256 --steps 800
@@ -78,6 +79,14 @@ class NavierStokes:
         density = self.weight * np.abs(np.asarray(w)) ** 2 / 2
         sums = [(self.inverse_k2 * density).sum(axis=(1, 2)), density.sum(axis=(1, 2))]
         return self.comm.allreduce(np.array(sums), MPI.SUM)
+
+    def energy_spectrum(self, w):
+        """Energy in the shells k - 1/2 <= |k| < k + 1/2, k = 0, 1, ...: ``(members, shells)``."""
+        points = w.global_shape[-2]
+        shell = np.rint(np.sqrt(self.k2)).astype(int)
+        density = self.weight * self.inverse_k2 * np.abs(np.asarray(w)) ** 2 / 2
+        found = [np.bincount(shell.ravel(), plane.ravel(), minlength=points) for plane in density]
+        return self.comm.allreduce(np.array(found), MPI.SUM)
 
 
 def random_vorticity(flow, plan, peaks):
@@ -154,7 +163,7 @@ def check_conservation(plan, peaks, dt, steps):
 def turbulence(plan, viscosity, peaks, dt, steps):
     """Let random vortices merge and decay; compare the energy lost with 2 nu times enstrophy.
 
-    Returns the vorticity, first and last, and the parts of energy and enstrophy that are left.
+    Returns the vorticity, first and last, its energy spectra, and the parts of energy and enstrophy that are left.
     """
     flow = NavierStokes(plan, viscosity)
     w = start = random_vorticity(flow, plan, peaks)
@@ -168,18 +177,22 @@ def turbulence(plan, viscosity, peaks, dt, steps):
     assert np.allclose(lost, dissipated, rtol=1e-3), (
         f"expected the energy lost, {lost}, to be that dissipated, {dissipated}: more --steps?"
     )
-    return plan.backward(start), plan.backward(w), values[-1] / values[0]
+    spectra = [flow.energy_spectrum(some) for some in (start, w)]
+    assert np.allclose([spectrum.sum(axis=1) for spectrum in spectra], energy[[0, -1]], rtol=1e-12), (
+        f"expected spectra that add up to the energies {energy[[0, -1]]}"
+    )
+    return plan.backward(start), plan.backward(w), spectra, values[-1] / values[0]
 
 
-def draw(path, before, after, end, peaks):
-    """Draw a few members' vorticity, first and last; returns in words what was done."""
+def draw(path, before, after, spectra, end, peaks):
+    """Draw a few members' vorticity and energy spectra, first and last; returns in words what was done."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return "no picture: matplotlib is not installed"
     count = min(4, len(after))
-    figure = Figure(figsize=(2.7 * count + 0.8, 5.8), layout="constrained")
-    rows = figure.subplots(2, count, squeeze=False)
+    figure = Figure(figsize=(2.7 * count + 0.8, 8.6), layout="constrained")
+    rows = figure.subplots(3, count, squeeze=False)
     for axes, fields, t in zip(rows, (before, after), (0, end)):
         limit = np.percentile(abs(fields[:count]), 99.5)
         for ax, field in zip(axes, fields):
@@ -187,6 +200,14 @@ def draw(path, before, after, end, peaks):
             ax.set(xticks=(), yticks=())
         axes[0].set_ylabel(f"t = {t:g}", fontsize=12)
         figure.colorbar(image, ax=axes, label="vorticity", aspect=25, pad=0.015)
+    k = np.arange(1, spectra[0].shape[1] // 2)
+    for ax, first, last in zip(rows[2], *spectra):
+        for spectrum, words in ((first, "t = 0"), (last, f"t = {end:g}")):
+            ax.loglog(k, spectrum[1 : len(k) + 1], label=words)
+        ax.loglog(k, last[1 : len(k) + 1].max() * (k / 4.0) ** -3, "k--", linewidth=0.8, label="$k^{-3}$")
+        ax.set(xlabel="k", ylim=last.max() * np.array([1e-9, 3]))
+    rows[2, 0].set_ylabel("E(k)", fontsize=12)
+    rows[2, 0].legend(fontsize=8)
     for ax, peak in zip(rows[0], peaks):
         ax.set_title(f"first vortices at k = {peak:.2g}", fontsize=11)
     figure.savefig(path, dpi=110)
@@ -238,7 +259,7 @@ def main():
                 say(f"without viscosity, drift of {name}: {first:.1e}; half the step: {second:.1e}, order {order:.1f}")
         with make_plan(runtime, options.points) as plan:
             started = perf_counter()
-            before, after, kept = turbulence(
+            before, after, spectra, kept = turbulence(
                 plan, options.viscosity, peaks, options.time / options.steps, options.steps
             )
             step_ms = 1e3 * (perf_counter() - started) / options.steps
@@ -247,7 +268,7 @@ def main():
     for name, parts in zip(("energy", "enstrophy"), kept):
         say(f"turbulence: {name} kept by each member:", *(f"{part:.3f}" for part in parts))
     if comm.rank == 0 and options.picture:
-        say(draw(options.picture, before, after, options.time, peaks))
+        say(draw(options.picture, before, after, spectra, options.time, peaks))
 
 
 if __name__ == "__main__":

@@ -74,6 +74,37 @@ def test_conjugate_gradients(tmp_path):
     assert "mine: 100 rows, 298 entries, 3 ranks: " in result.out
 
 
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
+def test_poisson(ranks, tmp_path):
+    picture = tmp_path / "poisson.png"
+    result = run("poisson.py", ranks, "--points", "8", "12", "24", "--picture", str(picture))
+    assert result.out.count("points per direction: largest error") == 3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, 4])
+def test_heat(ranks, tmp_path):
+    picture = tmp_path / "heat.png"
+    result = run("heat.py", ranks, "--points", "31", "--steps", "60", "--picture", str(picture))
+    assert f"31 x 31 points on {ranks} rank(s), 60 steps" in result.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, 3])
+def test_unequal_ranks(ranks, tmp_path):
+    picture = tmp_path / "unequal_ranks.png"
+    result = run("unequal_ranks.py", ranks, "--planes", "4", "--measure", "--picture", str(picture))
+    assert result.out.startswith("balance: speeds")
+    gain = {1: "1.000", 2: "1.375", 3: "1.500"}[ranks]  # p / sum(P) beside 1 / min(P)
+    assert f"by the model {gain}" in result.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_short_examples_fit_on_two_pages():
+    for name in ("poisson.py", "heat.py", "unequal_ranks.py"):
+        assert len((EXAMPLES / name).read_text().splitlines()) <= 120
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("overlap", ["off", "block", "poll"])
 def test_navier_stokes_with_overlap(overlap):
@@ -174,6 +205,7 @@ def test_taylor_green_has_the_published_energy(tmp_path):
     picture = tmp_path / "vorticity.png"
     result = run("taylor_green_3d.py", 2, "--picture", str(picture))
     assert "energy 0.124953117517" in result.out and "published" in result.out
+    assert "differs from Taylor and Green's series by" in result.out
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
