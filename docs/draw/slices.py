@@ -39,7 +39,7 @@ class RecordedRank(Rank):
 
     def __init__(self, record: Record, *arguments: Any) -> None:
         self.record = record
-        self._of: dict[int, int] = {}
+        self._of: dict[Any, int] = {}  # the slice of every exchange, by its ticket
         super().__init__(*arguments)
 
     async def _slice(self, key: int, resources: None) -> None:
@@ -53,13 +53,13 @@ class RecordedRank(Rank):
 
     def issue(self, operation: VirtualOperation) -> Any:
         ticket = super().issue(operation)
-        self._of[id(ticket)] = operation.signature[0]
+        self._of[ticket] = operation.signature[0]
         self.record.exchanges[operation.signature[0]] = self.clock.now_s, self.clock.now_s
         return ticket
 
     def completed(self, ticket: Any) -> None:
-        if id(ticket) in self._of:
-            key = self._of[id(ticket)]
+        if ticket in self._of:  # and is no reduction of the runtime's own
+            key = self._of[ticket]
             self.record.exchanges[key] = self.record.exchanges[key][0], self.clock.now_s
         super().completed(ticket)
 
