@@ -129,6 +129,7 @@ def test_tune_writes_a_file_that_plans_read(workloads, tmp_path):
     checked(again, auto_choice={name: forward[name] for name in ("wait", "depth", "chunk", "in_flight")})
 
 
+@pytest.mark.exhaustive
 def test_tune_balances_first(tmp_path):
     """Whatever the speeds of the moment are: they are told, and the file serves plans that ask for measured weights."""
     path = tmp_path / "tuning.json"

@@ -234,6 +234,7 @@ def test_taylor_green_names_a_bad_argument_once(arguments, message):
     assert result.err.count(message) == 1
 
 
+@pytest.mark.exhaustive
 def test_taylor_green_names_what_differs_from_the_restart_file(tmp_path):
     flow(2, tmp_path / "restart", steps=1)
     result = flow(2, tmp_path / "restart", "--dt", "0.1", steps=2, expect_failure=True)

@@ -66,7 +66,7 @@ EDGES = [
 MANY = [exhaustive(ranks, 80, 2) for ranks in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("ranks, count, every", [(1, 20, 4), (2, 20, 4), (3, 12, 4), *MANY])
+@pytest.mark.parametrize("ranks, count, every", [(1, 10, 8), (2, 10, 8), (3, 6, 8), *MANY])
 def test_against_numpy(ranks, count, every):
     drawing.check("fft2_cases:drawn", CASE, count, ranks, edges=EDGES[ranks % every :: every])
 

@@ -69,7 +69,7 @@ def test_any_ranks_workers_depth_and_mode():
     jobs.run_job("gkv_cases:any_ranks", 6, args={"layouts": layouts})
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2, exhaustive(3)])
 def test_slab_gives_the_same_bracket(ranks):
     jobs.run_job("gkv_cases:slab", ranks)
 
@@ -104,18 +104,18 @@ def test_restart_bit_for_bit(ranks, parallel, tmp_path):
     jobs.run_job("gkv_file_cases:restart", ranks, args={"folder": str(tmp_path), "parallel": parallel})
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2])
 def test_checkpoints_that_do_not_fit(ranks, tmp_path):
     jobs.run_job("gkv_file_cases:other_run", ranks, args={"folder": str(tmp_path)})
     jobs.run_job("gkv_file_cases:cannot_write", ranks)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, exhaustive(2)])
 def test_checkpoints_full_of_nonsense(ranks, tmp_path):
     jobs.run_job("gkv_file_cases:nonsense", ranks, args={"folder": str(tmp_path)})
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2])
 def test_a_full_disk(ranks, tmp_path):
     jobs.run_job("gkv_file_cases:full_disk", ranks, args={"folder": str(tmp_path)})
 
