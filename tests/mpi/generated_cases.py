@@ -234,13 +234,24 @@ class _Rows:
         return arguments_of(call, function, self.lab, self.one, ARGUMENTS)
 
 
-def bad_arguments(comm: MPI.Intracomm, area: str, first: int = 0, every: bool = False, row_s: float = ROW_S) -> None:
-    """A bad argument on one rank is the same error on all ranks, and the next good call is right."""
+def bad_arguments(
+    comm: MPI.Intracomm,
+    area: str,
+    first: int = 0,
+    every: bool = False,
+    row_s: float = ROW_S,
+    part: int = 0,
+    parts: int = 1,
+) -> None:
+    """A bad argument on one rank is the same error on all ranks, and the next good call is right.
+
+    Every one of `parts` has its share of each subject's calls.
+    """
     lab, problems, number = Lab(comm), _Problems(comm.rank == 0), 0
     with Watch(row_s) as watch:
         for _, subject in subjects_of(area):
             rows = _Rows(lab, subject)
-            for name, call in subject.calls.items():
+            for name, call in list(subject.calls.items())[part::parts]:
                 first_row = number + 1
                 watch.row(f"{first_row}: {subject.name} made for {name}", FIRST)
                 function = subject.function(rows.fresh(), name)
