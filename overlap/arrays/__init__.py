@@ -1,7 +1,7 @@
 """Who holds what: partitions, exchanges, distributed arrays. Knows no threads."""
 
 from ..masks import mask_problem, refuse_masks
-from .blocks import Blocks, Neighbour
+from .blocks import Blocks, Box, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of
 from .exchange import mpi_type
@@ -18,6 +18,7 @@ from .weights import Weights, checked, combined, shares
 
 __all__ = [
     "Blocks",
+    "Box",
     "DeferredBlocks",
     "DistArray",
     "Distribution",

@@ -15,6 +15,7 @@ from .topology import coordinates
 from .weights import checked, combined
 
 Box = tuple[slice, ...]
+"""A part of an array, as one slice per axis: ``array[box]`` is a view of it."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from .fft3 import FFT3
 from .functional import close_plans, fft2, fftn, ifft2, ifftn, irfft2, irfftn, rfft2, rfftn
 from .operators import SpectralOperators
 from .plan import Plan
+from .planning.balance import Balance
 from .planning.settings import Settings, Trial, Tuned
 from .scipy_backend import serve as __ua_function__  # noqa: F401
 from .stepping import TimeStepper
@@ -20,6 +21,7 @@ __all__ = [
     "FFT3",
     "ArrayLayout",
     "ArraySpec",
+    "Balance",
     "Bracket",
     "Plan",
     "Settings",
