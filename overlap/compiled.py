@@ -69,6 +69,18 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     Returns
     -------
     numba dispatcher, or a decorator
+
+    Examples
+    --------
+    >>> from overlap.compiled import njit
+    >>> @njit
+    ... def total(x):
+    ...     found = 0.0
+    ...     for value in x:
+    ...         found += value
+    ...     return found
+    >>> total(np.ones(3))
+    3.0
     """
     if function is None:
         return lambda function: njit(function, **options)

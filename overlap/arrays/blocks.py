@@ -32,6 +32,13 @@ class Neighbour:
         The own ghost cells that it fills, in the local array.
     send : tuple of slice
         Its cells that fill them, in *its* local array.
+
+    Examples
+    --------
+    >>> blocks = overlap.Blocks((8, 8), grid=(2, 1))
+    >>> for neighbour in blocks.neighbours(0):
+    ...     print(neighbour.rank, neighbour.offset, neighbour.receive)
+    1 (1, 0) (slice(5, 6, None), slice(1, 9, None))
     """
 
     rank: int
@@ -68,6 +75,16 @@ class Blocks:
     InputError
         A value makes no sense, or a block is narrower than the ghost cells that it must fill; on this rank, which is
         all that blocks know (`overlap.agreed_blocks` raises it on all).
+
+    Examples
+    --------
+    >>> blocks = overlap.Blocks((8, 6), grid=(2, 1), width=1)
+    >>> blocks.part(1)  # of the global array
+    (slice(4, 8, None), slice(0, 6, None))
+    >>> blocks.local_shape(1), blocks.own(1)  # with ghost cells; without them
+    ((6, 8), (slice(1, 5, None), slice(1, 7, None)))
+    >>> blocks.inner(1)
+    (slice(2, 4, None), slice(2, 6, None))
     """
 
     def __init__(
@@ -111,17 +128,52 @@ class Blocks:
                 )
 
     def part(self, rank: int) -> Box:
-        """Return the rank's cells in the global array."""
+        """Return the rank's cells in the global array.
+
+        Parameters
+        ----------
+        rank : int
+            0 to the number of blocks - 1.
+
+        Returns
+        -------
+        Box
+
+        Raises
+        ------
+        InputError
+            There is no such rank.
+        """
         if not isinstance(rank, Integral) or not 0 <= rank < self.size:
             raise InputError(f"expected a rank from 0 to {self.size - 1}, received {repr_of(rank)}")
         return tuple(parts[place] for parts, place in zip(self._parts, coordinates(rank, self.grid)))
 
     def own(self, rank: int) -> Box:
-        """Return the rank's cells in its local array, without ghost cells."""
+        """Return the rank's cells in its local array, without ghost cells.
+
+        Parameters
+        ----------
+        rank : int
+            0 to the number of blocks - 1.
+
+        Returns
+        -------
+        Box
+        """
         return tuple(slice(low, low + length_of(part)) for part, (low, _) in zip(self.part(rank), self.width))
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
-        """Return the shape of the rank's local array, with ghost cells."""
+        """Return the shape of the rank's local array, with ghost cells.
+
+        Parameters
+        ----------
+        rank : int
+            0 to the number of blocks - 1.
+
+        Returns
+        -------
+        tuple of int
+        """
         return tuple(low + length_of(part) + high for part, (low, high) in zip(self.part(rank), self.width))
 
     def inner(self, rank: int, reach: int | Sequence[object] | None = None) -> Box:
@@ -134,6 +186,10 @@ class Blocks:
         rank : int
         reach : optional
             How far a cell looks, spelled like the width; as far as there are ghost cells by default.
+
+        Returns
+        -------
+        Box
         """
         widths = self.width if reach is None else _widths(reach, len(self.shape))
         box = []
@@ -143,7 +199,18 @@ class Blocks:
         return tuple(box)
 
     def outer(self, rank: int, reach: int | Sequence[object] | None = None) -> list[Box]:
-        """List the rank's other cells: boxes that do not overlap, to be computed when the ghost cells are there."""
+        """List the rank's other cells: boxes that do not overlap, to be computed when the ghost cells are there.
+
+        Parameters
+        ----------
+        rank : int
+        reach : optional
+            As of `inner`.
+
+        Returns
+        -------
+        list of Box
+        """
         inner, rest, boxes = self.inner(rank, reach), list(self.own(rank)), []
         for axis, (own, within) in enumerate(zip(self.own(rank), inner)):
             for side in (slice(own.start, within.start), slice(within.stop, own.stop)):
@@ -153,7 +220,13 @@ class Blocks:
         return [box for box in boxes if all(length_of(side) for side in box)]
 
     def neighbours(self, rank: int) -> Iterator[Neighbour]:
-        """Yield the blocks whose cells are this rank's ghost cells, in the order of their offsets."""
+        """Yield the blocks whose cells are this rank's ghost cells, in the order of their offsets.
+
+        Parameters
+        ----------
+        rank : int
+            0 to the number of blocks - 1.
+        """
         filled = [[place for place, part in enumerate(parts) if length_of(part)] for parts in self._parts]
         if not all(map(length_of, self.part(rank))):
             return

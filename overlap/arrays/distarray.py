@@ -47,6 +47,15 @@ class DistArray(PlacedArray):
     ------
     InputError
         On this rank, when the local part is not of the shape of `local_slice`, or is a masked array.
+
+    Examples
+    --------
+    >>> u = overlap.DistArray(np.ones((4, 6)), comm, (4, 6), axes=(0,), local_slice=(slice(0, 4), slice(0, 6)))
+    >>> u.global_shape
+    (4, 6)
+    >>> type(u + 1).__name__, type(u.sum(axis=0)).__name__  # a sum over a split axis is a local result
+    ('DistArray', 'ndarray')
+    >>> whole = u.gather()  # on rank 0
     """
 
     def __new__(
@@ -76,6 +85,10 @@ class DistArray(PlacedArray):
         root : int
         index : sequence of int and slice, optional
             The part, one entry per axis of the global array, the same on all ranks: ``(0, slice(None), 5)``.
+
+        Returns
+        -------
+        ndarray or None
 
         Raises
         ------
@@ -249,6 +262,15 @@ class DistArray(PlacedArray):
         dims, coords, name
             As in `save`.
         root : int
+
+        Returns
+        -------
+        xarray.DataArray or None
+
+        Raises
+        ------
+        InputError, RankError
+            On all ranks: bad names or coordinates; xarray is not installed on `root`.
         """
         comm, where = self._known()
         with storage.together(comm) as agreed:

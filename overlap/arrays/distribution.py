@@ -27,6 +27,13 @@ class Distribution:
         The axes that are split over the ranks; all others are whole on every rank.
     local_slice : tuple of slice
         Where the local part lies in the global array.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (4, 16, 16)) as plan:
+    ...     where = plan.real.distribution
+    >>> where.global_shape, where.axes
+    ((4, 16, 16), (1,))
     """
 
     global_shape: tuple[int, ...]

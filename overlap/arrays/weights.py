@@ -35,6 +35,12 @@ def shares(total: int, weights: tuple[int | float | Fraction, ...]) -> tuple[int
     Returns
     -------
     tuple of int
+
+    Examples
+    --------
+    >>> from overlap.arrays import shares
+    >>> shares(10, (7, 4))
+    (6, 4)
     """
     exact = [Fraction(weight) for weight in weights]
     whole = sum(exact)

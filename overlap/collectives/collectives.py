@@ -79,6 +79,17 @@ class Collectives(Freed):
     ------
     InputError
         On all ranks, where an argument makes no sense or differs between ranks.
+
+    Examples
+    --------
+    >>> import numba
+    >>> from overlap.collectives import Collectives
+    >>> @numba.njit
+    ... def norm2(fast, x):
+    ...     return fast.allreduce(np.sum(x * x))
+    >>> with Collectives(comm) as fast:
+    ...     norm2(fast, np.ones(3)) == 3 * comm.size
+    True
     """
 
     def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16, deadline_s: float | None = 60.0) -> None:

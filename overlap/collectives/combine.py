@@ -32,6 +32,13 @@ class Op(enum.IntEnum):
     Logical operations are of truth values and give 0 or 1, bitwise ones are for integers, complex numbers are
     only added and multiplied, truth values neither. `MAXLOC` and `MINLOC` are for pairs (value, index): of
     equal values that with the lowest index counts.
+
+    Examples
+    --------
+    >>> from overlap.collectives import Collectives, Op
+    >>> with Collectives(comm) as fast:
+    ...     fast.allreduce(3, Op.MAX)
+    3
     """
 
     SUM = 0

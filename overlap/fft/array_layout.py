@@ -38,6 +38,13 @@ class ArrayLayout:
         proportion to (`overlap.arrays.shares`), with as many messages as even shares have. On a P x Q
         grid a coordinate weighs what its ranks weigh together. A share may be empty. ``"measure"``: what
         the plan's tuning file knows, or else what `Plan.balance` finds when the plan is made.
+
+    Examples
+    --------
+    >>> layout = overlap.ArrayLayout(order="transposed")
+    >>> with overlap.FFT2(comm, (4, 16, 12), layout=layout) as plan:
+    ...     plan.spectrum.global_shape
+    (4, 12, 16)
     """
 
     order: str = "natural"

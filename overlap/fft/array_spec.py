@@ -56,6 +56,12 @@ class ArraySpec:
         Planes or fields: the product of the batch's lengths.
     dimensions : int
         Number of axes that do not belong to the batch.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (4, 16, 12), dtype="f8") as plan:
+    ...     plan.spectrum.global_shape, plan.spectrum.axes
+    ((4, 16, 7), (2,))
     """
 
     def __init__(
@@ -96,6 +102,15 @@ class ArraySpec:
     def wrap(self, array: np.ndarray) -> DistArray:
         """Return the local `array` as a `DistArray`.
 
+        Parameters
+        ----------
+        array : ndarray
+            Of the local shape; not copied.
+
+        Returns
+        -------
+        DistArray
+
         Raises
         ------
         InputError
@@ -108,7 +123,12 @@ class ArraySpec:
         return placed_as(DistArray, array, self.comm, self.distribution)
 
     def empty(self) -> DistArray:
-        """Make an uninitialised, aligned `DistArray`."""
+        """Make an uninitialised, aligned `DistArray`.
+
+        Returns
+        -------
+        DistArray
+        """
         return self.wrap(empty(self.shape, self.dtype))
 
     def scatter(self, array: Any, root: int = 0) -> DistArray:

@@ -98,6 +98,17 @@ class Bracket(Plan):
     InputError
         On all ranks, when an argument is bad or differs between ranks, or the tuning file was cut
         off, is of another version or is none.
+
+    Examples
+    --------
+    >>> shape = (4, 2, 5, 9)  # 4 slices of 2 planes, ky = 0 ... 4, kx = -4 ... 4
+    >>> with overlap.Bracket(comm, shape) as bracket:
+    ...     f, a = bracket.spectrum.empty(), bracket.advecting.empty()
+    ...     f[...], a[...] = 0, 0
+    ...     bracket.advect(a)
+    ...     result = bracket(f)
+    >>> result.global_shape
+    (4, 2, 5, 9)
     """
 
     _kind = "Bracket"
@@ -220,6 +231,11 @@ class Bracket(Plan):
         ----------
         a : ndarray of complex
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``.
+
+        Raises
+        ------
+        InputError
+            On all ranks, when the array of one does not fit.
         """
         self._check_in_use()
         self._advect((0,), a, problem=self.advecting.problem(a, "a"))
@@ -255,7 +271,13 @@ class Bracket(Plan):
     # ---- slices ----------------------------------------------------------------------------------
 
     def buffers(self) -> Buffers:
-        """Make the buffers of one slice in flight, for slice programs."""
+        """Make the buffers of one slice in flight, for slice programs.
+
+        Returns
+        -------
+        Buffers
+            To be given to `apply`; make one for each slot of a pipeline.
+        """
         self._check_in_use()
         return buffers(self._stages)
 
@@ -270,6 +292,11 @@ class Bracket(Plan):
             As `buffers` makes it.
         compute : bool
             False: the exchanges alone, for a skeleton.
+
+        Raises
+        ------
+        InputError
+            An argument does not fit; in a slice program all ranks then raise a `SliceError`.
         """
         self._check_in_use()
         # MPI reads and writes these where they are: what does not fit would be read beyond its end.

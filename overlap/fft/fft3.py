@@ -65,6 +65,15 @@ class FFT3(FourierPlan):
     InputError
         On all ranks, when an argument is bad or differs between ranks, or the tuning file was cut
         off, is of another version or is none.
+
+    Examples
+    --------
+    >>> with overlap.FFT3(comm, (16, 16, 16), dtype="f8") as plan:
+    ...     u = plan.real.empty()
+    ...     u[...] = 1.0
+    ...     spectrum = plan.forward(u)
+    ...     plan.spectrum.global_shape
+    (16, 16, 9)
     """
 
     _kind, _names = "FFT3", ("nz", "ny", "nx")

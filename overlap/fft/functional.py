@@ -78,7 +78,14 @@ _plans = KeptWith(_Plans)
 
 
 def close_plans() -> None:
-    """Close the plans that the functions have kept (collective over every communicator that they were called on)."""
+    """Close the plans that the functions have kept (collective over every communicator that they were called on).
+
+    Examples
+    --------
+    >>> import overlap.fft
+    >>> spectrum = overlap.fft.fft2(np.ones((2, 8, 8)), comm)
+    >>> overlap.fft.close_plans()
+    """
     for plans in _plans.every:
         plans.close()
 
@@ -265,6 +272,7 @@ def _global_shape(request: _Request, runtime: Runtime) -> tuple[int, ...]:
     return (*shape[:axis], total, *shape[axis + 1 :])
 
 
+_SHAPES = {(True, True): (4, 8, 5), (True, False): (4, 8, 14)}  # of the example in the docstring
 _OUTPUT = {False: "", True: ", or its output"}
 
 
@@ -313,6 +321,14 @@ def _function(kind: _Kind) -> Callable[..., DistArray]:
     ------
     InputError
         What is asked for cannot be served, or the ranks ask for different things; the message names it.
+
+    Examples
+    --------
+    >>> import overlap.fft
+    >>> result = overlap.fft.{kind.name}(np.ones((4, 8, 8)), comm)
+    >>> result.global_shape
+    {_SHAPES.get((kind.real, kind.forward), (4, 8, 8))}
+    >>> overlap.fft.close_plans()
     """
     return function
 

@@ -71,6 +71,15 @@ class Transform(Uncopied):
         What `tune` gained, in this run or in the one whose file was read.
     nbytes_in_flight : int
         Memory of all slots on this rank, in bytes.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (4, 16, 16)) as plan:
+    ...     u, spectrum = plan.real.empty(), plan.spectrum.empty()
+    ...     u[...] = 1.0
+    ...     result = plan.forward(u, out=spectrum)
+    ...     print(plan.forward.settings.wait in ("off", "block", "poll"))
+    True
     """
 
     candidates: type[Candidates] = PlaneCandidates  # what is worth a try

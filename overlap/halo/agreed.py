@@ -50,6 +50,12 @@ def agreed_blocks(
     ------
     InputError
         On all ranks, where an argument makes no sense or differs between ranks.
+
+    Examples
+    --------
+    >>> blocks = overlap.agreed_blocks(comm, (8, 8), grid=(comm.size, 1), width=1)
+    >>> blocks.size == comm.size
+    True
     """
     control = OwnControl(comm, deadline_s)
     with control.together("making blocks", control.close):

@@ -32,20 +32,10 @@ _POLLS = 200  # of messages, before the core is offered to others
 class Halo(Freed):
     """Exchanges copies of other ranks' entries: the ghost cells of blocks, or any entries (`from_indices`).
 
-    ::
-
-        blocks = Blocks((512, 512), grid=(2, 1))
-        with Halo(comm, blocks) as halo:
-            u, = halo.empty()                   # an array that neighbours write to directly
-            pending = halo.start(u)             # send, and go on
-            for rows in chunks:
-                sweep(u, rows)                  # cells that see no ghost cell: `blocks.inner`
-                pending.test()                  # between compiled pieces: let MPI go on, too
-            pending.wait()                      # now the ghost cells are there
-            sweep_rest(u)                       # `blocks.outer`
-
-    ``halo.exchange(u)`` does all of it at once. In slice programs of a runtime, of whose communicator the halo is then
-    made, ``await halo(u)`` does, or ``pending = await halo.begin(u)`` and, later, ``await pending``.
+    `start` sends and returns. Compute the cells that see no ghost cell (`Blocks.inner`), and call `Pending.test` now
+    and then. `Pending.wait` returns when the ghost cells have arrived; compute the other cells (`Blocks.outer`) then.
+    `exchange` does all of it at once. In slice programs make the halo of the runtime's communicator and write
+    ``await halo(u)``, or ``pending = await halo.begin(u)`` and, later, ``await pending``.
 
     All arrays of a round travel in one message per neighbour. Messages are chosen for each neighbour: ranks of one node
     write into each other's memory (`overlap.halo.links` tells how), straight into the ghost cells where the array is
@@ -89,6 +79,18 @@ class Halo(Freed):
     ------
     InputError
         On all ranks, where an argument makes no sense or differs between ranks.
+
+    Examples
+    --------
+    >>> blocks = overlap.Blocks((8, 8), grid=(comm.size, 1), width=1, periodic=True)
+    >>> with overlap.Halo(comm, blocks) as halo:
+    ...     (u,) = halo.empty()
+    ...     u[blocks.own(comm.rank)] = 1.0
+    ...     pending = halo.start(u)
+    ...     inner = u[blocks.inner(comm.rank)].sum()  # meanwhile
+    ...     pending.wait()
+    ...     float(u.sum())  # with the ghost cells
+    100.0
     """
 
     def __init__(
@@ -162,6 +164,10 @@ class Halo(Freed):
             Global numbers of the entries of other ranks that it needs, each once.
         dtypes, transport, deadline_s
             As for `Halo`.
+
+        Returns
+        -------
+        Halo
 
         Raises
         ------
@@ -289,7 +295,18 @@ class Halo(Freed):
         self._chosen = addresses
 
     def exchange(self, *arrays: np.ndarray) -> None:
-        """Make a whole round: `start` and `wait`."""
+        """Make a whole round: `start` and `wait`.
+
+        Parameters
+        ----------
+        *arrays : ndarray
+            As of `start`.
+
+        Raises
+        ------
+        InputError, RankError
+            A rank has failed; the same error on all ranks that wait for it.
+        """
         self.start(*arrays).wait()
 
     def _progress(self) -> bool:
@@ -376,11 +393,28 @@ class Halo(Freed):
     # ---- in slice programs -------------------------------------------------------------------
 
     async def __call__(self, *arrays: np.ndarray) -> None:
-        """Make a whole round in a slice program: ``await halo(u)``. One slice at a time may use a halo."""
+        """Make a whole round in a slice program: ``await halo(u)``. One slice at a time may use a halo.
+
+        Parameters
+        ----------
+        *arrays : ndarray
+            As of `start`.
+        """
         await (await self.begin(*arrays))
 
     async def begin(self, *arrays: np.ndarray) -> Begun:
-        """Begin a round in a slice program; await what this gives before the slice ends."""
+        """Begin a round in a slice program; await what this gives before the slice ends.
+
+        Parameters
+        ----------
+        *arrays : ndarray
+            As of `start`.
+
+        Raises
+        ------
+        InputError
+            The halo was not made of a runtime's communicator.
+        """
         self.check_open()
         if self._awaited is None:
             raise InputError(
@@ -443,7 +477,22 @@ class Halo(Freed):
 
 
 class Pending:
-    """A round under way."""
+    """A round under way.
+
+    Parameters
+    ----------
+    halo : Halo
+        `Halo.start` makes the object.
+
+    Examples
+    --------
+    >>> blocks = overlap.Blocks((comm.size, 8), grid=(comm.size, 1), periodic=True)
+    >>> with overlap.Halo(comm, blocks) as halo:
+    ...     (u,) = halo.empty()
+    ...     pending = halo.start(u)
+    ...     ended = pending.test()  # between pieces of computing
+    ...     pending.wait()
+    """
 
     __slots__ = ("_halo",)
 

@@ -22,6 +22,14 @@ class Load:
         Time in steps of slices, of all threads together.
     threads_s : float
         The calls' time, each multiplied by the number of threads that could compute in it.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (4, 16, 16)) as plan:
+    ...     spectrum = plan.forward(plan.real.empty())
+    ...     load = plan.runtime.loads()[comm.rank]
+    >>> load.calls >= 1, 0 <= load.waiting <= 1
+    (True, True)
     """
 
     calls: int = 0

@@ -65,6 +65,16 @@ class Pipeline(Uncopied):
         The slots' buffers, `depth` of them, or None each.
     load : Load
         How long this rank has computed and waited in its calls.
+
+    Examples
+    --------
+    >>> with overlap.Runtime(comm) as rt:
+    ...     @rt.pipelined(buffers=lambda: np.empty(1))
+    ...     async def total(i, received, factor):
+    ...         await rt.comm.Allreduce(np.full(1, factor * i), received)
+    ...     total(range(16), 2.0)
+    ...     total.depth
+    8
     """
 
     def __init__(

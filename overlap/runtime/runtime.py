@@ -89,6 +89,18 @@ class Runtime(Resource):
         On all ranks, when an argument is bad or differs between ranks.
     ThreadLevelError
         When MPI was not initialised with at least ``MPI_THREAD_SERIALIZED``.
+
+    Examples
+    --------
+    >>> u = np.ones(8)
+    >>> with overlap.Runtime(comm, workers=2) as rt:
+    ...     @rt.pipelined
+    ...     async def normalise(i):
+    ...         await rt.comm.Allreduce(MPI.IN_PLACE, u[i : i + 1])
+    ...         u[i] /= comm.size
+    ...     normalise(range(8))
+    >>> bool((u == 1).all())
+    True
     """
 
     comm: AsyncComm
@@ -248,7 +260,13 @@ class Runtime(Resource):
             self._pools.close()
 
     def resume(self, deadline_s: float | None) -> None:
-        """Be in use again after `pause`, with this deadline (local)."""
+        """Be in use again after `pause`, with this deadline (local).
+
+        Parameters
+        ----------
+        deadline_s : float or None
+            As of `Runtime`.
+        """
         with held_signals():
             self.control.paused = False
             self._pools.enter_context(single_threaded_pools())
@@ -258,7 +276,23 @@ class Runtime(Resource):
                 self._watchdog.start(deadline_s)
 
     def wrap(self, comm: MPI.Comm) -> AsyncComm:
-        """Make an awaitable communicator of any mpi4py communicator (collective over it)."""
+        """Make an awaitable communicator of any mpi4py communicator (collective over it).
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Comm
+            Any communicator whose ranks belong to the runtime. It is duplicated.
+
+        Returns
+        -------
+        AsyncComm
+            Freed with the runtime.
+
+        Raises
+        ------
+        InputError
+            `comm` is no communicator of mpi4py.
+        """
         if not isinstance(comm, MPI.Comm):
             raise InputError(f"expected a communicator of mpi4py, received {repr_of(comm)}")
         with held_signals():
@@ -443,7 +477,13 @@ class Runtime(Resource):
         self.control.check_open()
 
     def loads(self) -> list[Load]:
-        """Tell what every rank's workers have done so far: `load` of all ranks (collective)."""
+        """Tell how long every rank's workers have computed and waited so far (collective).
+
+        Returns
+        -------
+        list of Load
+            One for each rank of the runtime, in their order.
+        """
         with held_signals():
             return self.control.allgather(self.load)
 

@@ -53,6 +53,13 @@ class Span:
         What it was, such as "slice 12".
     start_s, end_s : float
         Seconds, on rank 0's clock.
+
+    Examples
+    --------
+    >>> from overlap.runtime.trace import Span
+    >>> span = Span(rank=0, thread="worker 0", kind="compute", label="slice 12", start_s=0.5, end_s=0.75)
+    >>> span.end_s - span.start_s
+    0.25
     """
 
     rank: int
@@ -83,6 +90,14 @@ class Trace:
     ----------
     offset_s : float, optional
         This rank's clock minus rank 0's, in seconds; `start` measures it.
+
+    Examples
+    --------
+    >>> with overlap.Runtime(comm, trace=True) as rt, overlap.FFT2(rt, (8, 16, 16)) as plan:
+    ...     spectrum = plan.forward(plan.real.empty())
+    ...     spans = rt.trace.gather(comm)  # on rank 0
+    >>> spans[0].rank, spans[0].kind
+    (0, 'compute')
     """
 
     __slots__ = ("_rows", "offset_s")

@@ -49,6 +49,16 @@ def diffusion(comm: MPI.Intracomm, blocks: Blocks, coefficient: Any, fixed: Side
     ------
     InputError
         On all ranks: a coefficient of the wrong shape or not positive, a side that does not exist.
+
+    Examples
+    --------
+    >>> from overlap.sparse import diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A:
+    ...     b = np.ones(512)
+    ...     flow = A @ b
+    >>> flow.shape
+    (512,)
     """
     control = OwnControl(comm, options.pop("deadline_s", 60.0))
     with control.together("making a diffusion matrix", control.close):

@@ -38,6 +38,17 @@ def faster_cg(
     ------
     InputError
         As `cg`.
+
+    Examples
+    --------
+    >>> from overlap.sparse import diffusion, faster_cg
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A:
+    ...     b = np.ones(512)
+    ...     solve = faster_cg(A, b)
+    ...     x, info = solve(A, b, rtol=1e-8)
+    >>> info
+    0
     """
     seconds: dict[Callable[..., Solution], list[float]] = {cg: [], pipecg: []}
     with System("faster_cg", A, b, None, M, comm, rtol=0, atol=0, maxiter=None, callback=None) as system:

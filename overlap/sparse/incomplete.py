@@ -46,6 +46,16 @@ class IC0(Preconditioner):
     ------
     InputError
         On all ranks: a pivot is not positive definite.
+
+    Examples
+    --------
+    >>> from overlap.sparse import IC0, cg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A, IC0(A, colours=4) as M:
+    ...     b = np.ones(512)
+    ...     x, info = cg(A, b, rtol=1e-8, M=M)
+    >>> info
+    0
     """
 
     def __init__(self, A: Matrix, colours: int | None = None, shift: float = 0.0) -> None:

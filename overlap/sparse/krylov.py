@@ -77,6 +77,16 @@ def cg(
         sense.
     RankError
         On all ranks: the callback, M or an operator has raised on one. What it raises on all ranks is not changed.
+
+    Examples
+    --------
+    >>> from overlap.sparse import cg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A:
+    ...     b = np.ones(512)
+    ...     x, info = cg(A, b, rtol=1e-8)
+    >>> info
+    0
     """
     problem = truth_problem("single_reduction", single_reduction)
     single = problem is None and bool(single_reduction)
@@ -167,6 +177,30 @@ def pipecg(
     The algorithm of Ghysels and Vanroose (Parallel Computing 40, 2014). It pays where a reduction takes longer than the
     preconditioner and the product, with very many ranks; on one node `cg` is faster (`faster_cg` measures it). Rounding
     errors grow faster than in `cg`. Arguments, result and errors as for `cg`.
+
+    Parameters
+    ----------
+    A, b, x0, rtol, atol, maxiter, M, callback, comm
+        As for `cg`.
+
+    Returns
+    -------
+    Solution
+
+    Raises
+    ------
+    InputError, RankError
+        As `cg`.
+
+    Examples
+    --------
+    >>> from overlap.sparse import pipecg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A:
+    ...     b = np.ones(512)
+    ...     x, info = pipecg(A, b, rtol=1e-8)
+    >>> info
+    0
     """
     with System("pipecg", A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
         x, r, limit, most = system.x, system.r, system.stop, system.most
@@ -225,6 +259,30 @@ def bicgstab(
     The algorithm of van der Vorst (SIAM J. Sci. Stat. Comput. 13, 1992), preconditioned from the right. Arguments,
     result and errors as for `cg`, but that A and M may be any. Where it breaks down, `info` is scipy's: -10 where the
     residual is orthogonal to the first one, -11 where it would divide by another zero.
+
+    Parameters
+    ----------
+    A, b, x0, rtol, atol, maxiter, M, callback, comm
+        As for `cg`.
+
+    Returns
+    -------
+    Solution
+
+    Raises
+    ------
+    InputError, RankError
+        As `cg`, but A and M need not be positive definite.
+
+    Examples
+    --------
+    >>> from overlap.sparse import bicgstab, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A:
+    ...     b = np.ones(512)
+    ...     x, info = bicgstab(A, b, rtol=1e-8)
+    >>> info
+    0
     """
     with System("bicgstab", A, b, x0, M, comm, rtol=rtol, atol=atol, maxiter=maxiter, callback=callback) as system:
         x, r, limit, most = system.x, system.r, system.stop, system.most

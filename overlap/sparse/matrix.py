@@ -75,6 +75,15 @@ class Matrix(Freed):
     ------
     InputError
         On all ranks: numbers outside of the matrix, values that are no finite numbers or differ in type, no rows.
+
+    Examples
+    --------
+    >>> from overlap.sparse import Matrix
+    >>> offsets = [(0,), (-1,), (1,)]
+    >>> with Matrix.from_stencil(comm, (4 * comm.size,), offsets, [2.0, -1.0, -1.0]) as A:
+    ...     product = A @ np.ones(4)
+    ...     A.shape == (4 * comm.size,) * 2
+    True
     """
 
     _choose: Callable[[Rows], Any] = staticmethod(stored)  # how the rows of a rank are stored
@@ -154,6 +163,15 @@ class Matrix(Freed):
             A BSR array of square blocks stays one of blocks.
         **options
             Of `Matrix`.
+
+        Returns
+        -------
+        Matrix
+
+        Raises
+        ------
+        InputError
+            On all ranks: `local` of one is no sparse array of scipy, or has not as many columns as all ranks have rows.
         """
         control = OwnControl(comm, options.pop("deadline_s", 60.0))
         with control.together("making a matrix", control.close):
@@ -205,6 +223,15 @@ class Matrix(Freed):
             `agreed_blocks`. By default the first ranks have one more.
         **options
             Of `Matrix`.
+
+        Returns
+        -------
+        Matrix
+
+        Raises
+        ------
+        InputError
+            On all ranks, where an argument makes no sense or differs between ranks.
         """
         control = OwnControl(comm, options.pop("deadline_s", 60.0))
         with control.together("making a matrix", control.close):
@@ -235,6 +262,10 @@ class Matrix(Freed):
         ----------
         dtype : data type
             ``f4``, ``f8``, ``c8`` or ``c16``, the same on all ranks; complex numbers stay complex.
+
+        Returns
+        -------
+        Matrix
 
         Raises
         ------
@@ -271,6 +302,16 @@ class Matrix(Freed):
 
     def __matmul__(self, x: np.ndarray) -> np.ndarray:
         """Compute the own entries of A x (collective), in the common type of both, as scipy does.
+
+        Parameters
+        ----------
+        x : ndarray
+            This rank's entries, (rows,) or (rows, b).
+
+        Returns
+        -------
+        ndarray
+            Of the shape of `x`.
 
         Raises
         ------
@@ -449,7 +490,12 @@ class Matrix(Freed):
     # ---- what it is --------------------------------------------------------------------------
 
     def diagonal(self) -> np.ndarray:
-        """Give the diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b)."""
+        """Give the diagonal's entries of this rank, (rows,), or its blocks, (rows, b, b).
+
+        Returns
+        -------
+        ndarray
+        """
         self.check_open()
         return self._rows.diagonal()
 
@@ -474,7 +520,21 @@ class Matrix(Freed):
         return self._rows.sums()
 
     def norm(self, ord: str | float = "fro") -> float:
-        """Compute the Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective."""
+        """Compute the Frobenius norm ("fro") or the largest sum of a row's magnitudes (`numpy.inf`). Collective.
+
+        Parameters
+        ----------
+        ord : {"fro", numpy.inf}
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        InputError
+            On all ranks: `ord` is neither, or differs between ranks.
+        """
         self.check_open()
         control = self.halo.control
         problem = None
@@ -486,7 +546,12 @@ class Matrix(Freed):
         return control.maximum(float(self.row_sums().max(initial=0.0)))
 
     def to_scipy(self) -> Any:
-        """Gather the whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones."""
+        """Gather the whole matrix on every rank, as a scipy CSR (or BSR) array (collective): for small ones.
+
+        Returns
+        -------
+        scipy.sparse.csr_array or scipy.sparse.bsr_array
+        """
         self.check_open()
         from scipy import sparse
 

@@ -59,6 +59,16 @@ class Multigrid(Preconditioner):
     InputError
         On all ranks: blocks that do not fit the matrix or cannot be halved, a switching level that does not exist, a
         matrix that is not positive definite.
+
+    Examples
+    --------
+    >>> from overlap.sparse import Multigrid, cg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A, Multigrid(A, blocks) as M:
+    ...     b = np.ones(512)
+    ...     x, info = cg(A, b, rtol=1e-8, M=M)
+    >>> info
+    0
     """
 
     def __init__(

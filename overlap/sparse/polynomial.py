@@ -37,6 +37,16 @@ class Chebyshev(Preconditioner):
     ------
     InputError
         On all ranks: arguments that make no sense, a matrix of blocks, a diagonal that is not positive.
+
+    Examples
+    --------
+    >>> from overlap.sparse import Chebyshev, cg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A, Chebyshev(A, degree=3) as M:
+    ...     b = np.ones(512)
+    ...     x, info = cg(A, b, rtol=1e-8, M=M)
+    >>> info
+    0
     """
 
     def __init__(self, A: Matrix, degree: int = 2, ratio: float = 6.0) -> None:

@@ -25,6 +25,16 @@ class Preconditioner(Freed):
     Attributes
     ----------
     matrix : Matrix
+
+    Examples
+    --------
+    >>> from overlap.sparse import Jacobi, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A, Jacobi(A) as M:
+    ...     b = np.ones(512)
+    ...     z = M @ b  # an approximation of the solution of A z = b
+    >>> z.shape
+    (512,)
     """
 
     def __init__(self, A: Matrix) -> None:
@@ -50,7 +60,15 @@ class Preconditioner(Freed):
 
     @abstractmethod
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
-        """Compute z = M r, in the order of storage; two arrays of the matrix's type."""
+        """Compute z = M r, in the order of storage; two arrays of the matrix's type.
+
+        Parameters
+        ----------
+        r : ndarray
+            Read; this rank's entries in the order of storage.
+        z : ndarray
+            Written.
+        """
 
     def __matmul__(self, r: np.ndarray) -> np.ndarray:
         """Compute the own entries of M r, in the user's order. Collective.
@@ -92,6 +110,16 @@ class Jacobi(Preconditioner):
     ------
     InputError
         On all ranks: a zero on the diagonal.
+
+    Examples
+    --------
+    >>> from overlap.sparse import Jacobi, cg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A, Jacobi(A) as M:
+    ...     b = np.ones(512)
+    ...     x, info = cg(A, b, rtol=1e-8, M=M)
+    >>> info
+    0
     """
 
     def __init__(self, A: Matrix) -> None:
@@ -122,6 +150,16 @@ class BlockJacobi(Preconditioner):
     ------
     InputError
         On all ranks: a block has no inverse.
+
+    Examples
+    --------
+    >>> from overlap.sparse import BlockJacobi, cg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A, BlockJacobi(A) as M:
+    ...     b = np.ones(512)
+    ...     x, info = cg(A, b, rtol=1e-8, M=M)
+    >>> info
+    0
     """
 
     def __init__(self, A: Matrix) -> None:

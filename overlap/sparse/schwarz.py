@@ -46,6 +46,16 @@ class AdditiveSchwarz(Preconditioner):
     ------
     InputError
         On all ranks: negative numbers, or what `local` raises.
+
+    Examples
+    --------
+    >>> from overlap.sparse import AdditiveSchwarz, cg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A, AdditiveSchwarz(A) as M:
+    ...     b = np.ones(512)
+    ...     x, info = cg(A, b, rtol=1e-8, M=M)
+    >>> info
+    0
     """
 
     def __init__(self, A: Matrix, local: Local = IC0, corrections: int | None = None, overlap: int = 0) -> None:

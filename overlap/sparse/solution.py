@@ -32,6 +32,17 @@ class Solution(tuple[np.ndarray, int]):
         Share of the halo's exchange that products with A hid, (C + T - t)/min(C, T) of the means over the ranks
         (`overlap.timing.model.hidden`); of the solver's own products, not of a preconditioner's. NaN where that is not
         known: of few products, of one rank, or where A is no `Matrix`.
+
+    Examples
+    --------
+    >>> from overlap.sparse import cg, diffusion
+    >>> blocks = overlap.Blocks((8 * comm.size, 8, 8), grid=(comm.size, 1, 1))
+    >>> with diffusion(comm, blocks, 1.0, fixed=[(0, 0)]) as A:
+    ...     b = np.ones(512)
+    ...     solution = cg(A, b, rtol=1e-8)
+    >>> x, info = solution
+    >>> solution.converged, solution.true_residual <= solution.tolerance
+    (True, True)
     """
 
     x: np.ndarray

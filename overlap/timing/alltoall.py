@@ -49,6 +49,12 @@ def plain_counts(points: float, grid: Sequence[int], itemsize: int = 16) -> tupl
     ------
     ValueError
         A count or size is out of its range.
+
+    Examples
+    --------
+    >>> from overlap.timing import alltoall
+    >>> alltoall.plain_counts(2**20, (4, 4))
+    (6, 1572864.0)
     """
     amount("points", points)
     count("itemsize", itemsize)
@@ -77,6 +83,14 @@ def alltoall_s(points: float, grid: Sequence[int], link: LatencyBandwidth, items
     ------
     ValueError
         A count or size is out of its range.
+
+    Examples
+    --------
+    >>> from overlap.timing import alltoall
+    >>> from overlap.timing.messages import LatencyBandwidth
+    >>> link = LatencyBandwidth(latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> round(alltoall.alltoall_s(2**20, (4, 4), link), 6)
+    0.001633
     """
     messages, nbytes = plain_counts(points, grid, itemsize)
     return messages * link.latency_s + nbytes / link.bandwidth_Bps
@@ -100,6 +114,11 @@ def node_counts(
     -------
     tuple of float
         Counts to be multiplied by l, L, 1/W and 1/M.
+
+    Examples
+    --------
+    >>> from overlap.timing import alltoall
+    >>> alltoall.node_counts(2**20, (4, 4), cores=4)
     """
     share = itemsize * points / prod(grid)
     active = min(cores, prod(grid))
@@ -138,6 +157,13 @@ def fit_costs(counts: Sequence[Sequence[float]], seconds: Sequence[float], round
     ------
     ValueError
         There are fewer measurements than costs, or a time is not > 0.
+
+    Examples
+    --------
+    >>> from overlap.timing import alltoall
+    >>> latency_s, s_per_byte = alltoall.fit_costs([(1, 1e3), (1, 1e6)], [1.1e-5, 1.01e-3])
+    >>> round(1e6 * latency_s, 3)
+    10.0
     """
     matrix, times = np.array(counts, float), np.array(seconds, float)
     rows, columns = matrix.shape

@@ -24,6 +24,13 @@ class LatencyBandwidth:
     ------
     ValueError
         A value is out of its range.
+
+    Examples
+    --------
+    >>> from overlap.timing.messages import LatencyBandwidth
+    >>> link = LatencyBandwidth(latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> round(link.time_s(1e6), 6)
+    0.00101
     """
 
     latency_s: float
@@ -34,7 +41,18 @@ class LatencyBandwidth:
         checks.positive("bandwidth_Bps", self.bandwidth_Bps)
 
     def time_s(self, nbytes: float) -> float:
-        """Give the seconds that one exchange of `nbytes` bytes takes."""
+        """Give the seconds that one exchange of `nbytes` bytes takes.
+
+        Parameters
+        ----------
+        nbytes : float
+            Bytes of the exchange.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return self.latency_s + nbytes / self.bandwidth_Bps
 
 
@@ -61,6 +79,13 @@ def fit_message_time(nbytes: Iterable[float], seconds: Iterable[float]) -> Laten
     ------
     ValueError
         The sequences differ in length, or hold fewer than two sizes or a time that is not > 0.
+
+    Examples
+    --------
+    >>> from overlap.timing.messages import fit_message_time
+    >>> link = fit_message_time([1e3, 1e6], [1.1e-5, 1.01e-3])
+    >>> round(1e6 * link.latency_s, 3), round(link.bandwidth_Bps / 1e9, 3)
+    (10.0, 1.0)
     """
     nbytes, seconds = [float(n) for n in nbytes], [float(t) for t in seconds]
     if len(nbytes) != len(seconds):

@@ -53,6 +53,12 @@ def no_overlap_s(compute_s: float, communication_s: float) -> float:
     ------
     ValueError
         A time is negative or not finite.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> model.no_overlap_s(0.25, 0.5)
+    0.75
     """
     return seconds("compute_s", compute_s) + seconds("communication_s", communication_s)
 
@@ -83,6 +89,12 @@ def block_s(compute_s: float, communication_s: float, workers: int, *, slices: i
     ------
     ValueError
         A time is negative or not finite, or a count is not an integer >= 1.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> model.block_s(0.25, 0.5, workers=4)
+    0.5
     """
     compute_s = seconds("compute_s", compute_s)
     communication_s = seconds("communication_s", communication_s)
@@ -118,6 +130,12 @@ def poll_s(compute_s: float, communication_s: float, *, slices: int | None = Non
     ------
     ValueError
         A time is negative or not finite, or a count is not an integer >= 1.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> model.poll_s(0.25, 0.5), model.poll_s(0.25, 0.5, slices=8)
+    (0.5, 0.53125)
     """
     compute_s = seconds("compute_s", compute_s)
     communication_s = seconds("communication_s", communication_s)
@@ -153,6 +171,12 @@ def uneven_compute_s(compute_s: float, speeds: Sequence[float], weights: Sequenc
     ------
     ValueError
         The time is negative or not finite, or speeds and weights are not as many positive numbers.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> model.uneven_compute_s(1.0, (1.0, 0.5)), model.uneven_compute_s(1.0, (1.0, 0.5), (1, 1))
+    (1.3333333333333333, 2.0)
     """
     compute_s = seconds("compute_s", compute_s)
     weights = speeds if weights is None else weights
@@ -180,6 +204,12 @@ def best_speedup(workers: int) -> float:
     ------
     ValueError
         `workers` is not an integer >= 1.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> model.best_speedup(4)
+    1.75
     """
     return 2 - 1 / count("workers", workers)
 
@@ -203,6 +233,12 @@ def best_speedup_at(compute_s: float, workers: int) -> float:
     ------
     ValueError
         The time is negative or not finite, or `workers` is not an integer >= 1.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> model.best_speedup_at(0.75, 4)
+    1.0
     """
     compute_s = seconds("compute_s", compute_s)
     workers = count("workers", workers)
@@ -229,6 +265,12 @@ def hidden(compute_s: float, communication_s: float, measured_s: float) -> float
     ------
     ValueError
         A time is negative or not finite.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> model.hidden(0.25, 0.5, 0.5)
+    1.0
     """
     could = min(seconds("compute_s", compute_s), seconds("communication_s", communication_s))
     saved = compute_s + communication_s - seconds("measured_s", measured_s)
@@ -288,6 +330,14 @@ def pipeline_s(
     ------
     ValueError
         An argument is out of its range.
+
+    Examples
+    --------
+    >>> from overlap.timing import model
+    >>> from overlap.timing.messages import LatencyBandwidth
+    >>> link = LatencyBandwidth(latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> model.pipeline_s(0.25, 5e8, link, slices=64, chunk=8) < model.pipeline_s(0.25, 5e8, link, slices=64, wait="off")
+    True
     """
     compute_s = seconds("compute_s", compute_s)
     nbytes = amount("nbytes", nbytes)

@@ -140,7 +140,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
 
-    info = add("info", _info, "say what is installed here and what works")
+    info = add(
+        "info",
+        _info,
+        "say what is installed here and what works",
+        "overlap info",
+        "srun -n 2 overlap info",
+        "overlap info --measure here.toml --link 4gbit",
+    )
     info.add_argument("--ranks", type=options.count, default=2, help="to start; default: 2")
     info.add_argument(
         "--measure",
@@ -153,7 +160,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--clean", action="store_true", help="remove what dead jobs of yours have left in shared memory, and say what"
     )
 
-    on_links = add("links", _links, "run a command as MPI ranks on shaped links: ... -- COMMAND")
+    on_links = add(
+        "links",
+        _links,
+        "run a command as MPI ranks on shaped links: ... -- COMMAND",
+        "overlap links --rate 2gbit -- python halo.py",
+        "overlap links --hosts 1 --ranks 2 --slow 1:0.5 -- python job.py",
+    )
     on_links.add_argument("--hosts", type=options.count, default=2, help="network namespaces; default: 2")
     on_links.add_argument("--ranks", type=options.count, help="in all; default: one per host")
     on_links.add_argument("--rate", type=options.rate, default="2gbit", help="of each host's link")
@@ -182,15 +195,38 @@ def make_parser() -> argparse.ArgumentParser:
     on_links.add_argument("--deadline", type=options.seconds, metavar="S", help="default: as long as the command takes")
 
     bench.add_commands(add)
-    cache.add_commands(add("cache", None, "what plans remember of earlier ones, in a folder of this user"))
-    scale.add_commands(add("scale", None, "strong scaling: measure it here or on a cluster, and draw it"))
+    cache.add_commands(
+        add("cache", None, "what plans remember of earlier ones, in a folder of this user", "overlap cache show")
+    )
+    scale.add_commands(
+        add(
+            "scale",
+            None,
+            "strong scaling: measure it here or on a cluster, and draw it",
+            "overlap scale run operation --ranks 1 2 4",
+        )
+    )
 
-    drawn = add("trace", _trace, "summarise and draw a timeline written before", one_rank=True)
+    drawn = add(
+        "trace",
+        _trace,
+        "summarise and draw a timeline written before",
+        "overlap trace timeline.json --png timeline.png",
+        one_rank=True,
+    )
     drawn.add_argument("file", metavar="FILE.json", help="written by `Trace.write_chrome`")
     drawn.add_argument("--png", metavar="OUT", type=options.output, help="picture; the suffix chooses the format")
     drawn.add_argument("--title", default="", help="of the picture")
 
-    guess = add("predict", _predict, "what the timing model says, of times given or measured", one_rank=True)
+    guess = add(
+        "predict",
+        _predict,
+        "print what the timing model says of given, measured or simulated times",
+        "overlap predict --compute-s 1.2 --communication-s 0.8 --workers 16 --slices 256",
+        "overlap predict report.json",
+        "overlap predict --workload operation --machine here.toml --ranks 4 16 64 --workers 16",
+        one_rank=True,
+    )
     guess.add_argument("report", nargs="?", metavar="REPORT.json", help="of bench, demo or scale")
     guess.add_argument("--compute-s", type=float, metavar="C", help="seconds of computing alone")
     guess.add_argument("--communication-s", type=float, metavar="T", help="seconds of communication alone")

@@ -94,6 +94,17 @@ def parse_rate(text: object) -> float:
     -------
     float
         Bits per second.
+
+    Raises
+    ------
+    ValueError
+        The text is no rate.
+
+    Examples
+    --------
+    >>> from overlap.tools import links
+    >>> links.parse_rate("1.5gbit")
+    1500000000.0
     """
     match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(|bit|kbit|mbit|gbit)", str(text).strip().lower())
     try:
@@ -112,6 +123,17 @@ def unavailable_reason() -> str | None:
     """Say why shaped links cannot be made here.
 
     It makes a pair of linked hosts in a child process, and throws them away. The answer is kept: None where links work.
+
+    Returns
+    -------
+    str or None
+
+    Examples
+    --------
+    >>> from overlap.tools import links
+    >>> reason = links.unavailable_reason()
+    >>> reason is None or len(reason) > 0
+    True
     """
     try:
         run([])
@@ -179,6 +201,12 @@ def run(
         If namespaces or links cannot be made here.
     ValueError
         If an argument makes no sense.
+
+    Examples
+    --------
+    >>> from overlap.tools import links
+    >>> if links.unavailable_reason() is None:
+    ...     status = links.run(["true"], rate="4gbit")
     """
     bits = parse_rate(rate)
     ranks = hosts if ranks is None else ranks

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping
+from textwrap import fill
 from typing import Any, Protocol
 
 from .. import files
 from ..fft.arguments import ORDERS, dtype_problem
 from . import launch, links
 
+HELP_WIDTH = 78
+
 
 class Add(Protocol):
-    """Adds a command: its name, what runs it, its help, and further values of the parsed arguments."""
+    """Adds a command: its name, what runs it, its help, examples, and further values of the parsed arguments."""
 
     def __call__(
-        self, name: str, run: Callable[..., int | None] | None, words: str, **defaults: Any
+        self, name: str, run: Callable[..., int | None] | None, words: str, *examples: str, **defaults: Any
     ) -> argparse.ArgumentParser:
         """Return the command's parser."""
 
@@ -27,8 +30,16 @@ def adder(commands: Any) -> Add:
     A command's parser is among its defaults, as ``parser``: errors that it finds later show its usage.
     """
 
-    def add(name: str, run: Callable[..., int | None] | None, words: str, **defaults: Any) -> argparse.ArgumentParser:
-        command: argparse.ArgumentParser = commands.add_parser(name, help=words, description=words)
+    def add(
+        name: str, run: Callable[..., int | None] | None, words: str, *examples: str, **defaults: Any
+    ) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = commands.add_parser(
+            name,
+            help=words,
+            description=fill(words, HELP_WIDTH),
+            epilog="\n  ".join(["examples:" if len(examples) > 1 else "example:", *examples]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # which leaves the examples' lines alone
+        )
         command.set_defaults(run=run, parser=command, **defaults)
         return command
 
@@ -93,7 +104,7 @@ def link(text: str) -> str | None:
     return None if text == "shm" else rate(text)
 
 
-def add_workload(parser: argparse.ArgumentParser, jobs: Mapping[str, Any]) -> None:
+def add_workload(parser: argparse._ActionsContainer, jobs: Mapping[str, Any]) -> None:
     """Add ``workload`` and ``--dtype``."""
     parser.add_argument(
         "workload",
@@ -103,7 +114,7 @@ def add_workload(parser: argparse.ArgumentParser, jobs: Mapping[str, Any]) -> No
     parser.add_argument("--dtype", help="of real space; default: c16 of transforms, else f8")
 
 
-def add_size(parser: argparse.ArgumentParser) -> None:
+def add_size(parser: argparse._ActionsContainer) -> None:
     """Add ``--slices`` and ``--shape``."""
     parser.add_argument("--slices", type=count, help="planes, fields, or points in v; default: 64, 1, 32")
     parser.add_argument(
@@ -121,7 +132,7 @@ def check_grid(given: argparse.Namespace, parser: argparse.ArgumentParser) -> No
         parser.error(f"--shape: expected three numbers >= 3 with workload {given.workload}, received {given.shape}")
 
 
-def add_layout(parser: argparse.ArgumentParser) -> None:
+def add_layout(parser: argparse._ActionsContainer) -> None:
     """Add ``--order`` and ``--grid``."""
     parser.add_argument("--order", choices=ORDERS, default="natural", help="of the spectrum")
     parser.add_argument(
@@ -129,17 +140,19 @@ def add_layout(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_link(parser: argparse.ArgumentParser) -> None:
+def add_link(parser: argparse._ActionsContainer) -> None:
     """Add ``--link``."""
-    parser.add_argument("--link", type=link, default="shm", help="rate of shaped links, or shm (default)")
+    parser.add_argument(
+        "--link", type=link, default="shm", help="rate of shaped links, or shm for shared memory (default)"
+    )
 
 
-def add_limits(parser: argparse.ArgumentParser) -> None:
+def add_limits(parser: argparse._ActionsContainer) -> None:
     """Add ``--burst`` and ``--deadline``, which hold for each case."""
-    parser.add_argument("--burst", type=count, metavar="BYTES", help="as of `overlap links`")
+    parser.add_argument("--burst", type=count, metavar="BYTES", help="that an idle link lets through at once")
     parser.add_argument("--deadline", type=seconds, default=launch.DEADLINE_S, metavar="S", help="for each case")
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
+def add_workers(parser: argparse._ActionsContainer) -> None:
     """Add ``--workers``."""
     parser.add_argument("--workers", type=count, default=1, help="worker threads per rank; default: 1")

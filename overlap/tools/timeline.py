@@ -118,6 +118,16 @@ class RankSummary:
         At least one exchange was under way.
     both_s : float
         Both at once: this is the communication that was hidden.
+
+    Examples
+    --------
+    >>> from overlap.runtime.trace import Span
+    >>> from overlap.tools import timeline
+    >>> computing = Span(0, "worker 0", "compute", "slice 1", 0.0, 1.0)
+    >>> exchange = Span(0, "communicator", "communicate", "slice 0", 0.5, 1.5)
+    >>> (of_rank,) = timeline.summary([computing, exchange])
+    >>> of_rank.wall_s, of_rank.both_s
+    (1.5, 0.5)
     """
 
     rank: int
@@ -151,6 +161,15 @@ def summary(spans: Iterable[Span]) -> list[RankSummary]:
     ------
     ValueError
         A span has an unknown kind or ends before it starts.
+
+    Examples
+    --------
+    >>> from overlap.runtime.trace import Span
+    >>> from overlap.tools import timeline
+    >>> computing = Span(0, "worker 0", "compute", "slice 1", 0.0, 1.0)
+    >>> exchange = Span(0, "communicator", "communicate", "slice 0", 0.5, 1.5)
+    >>> print(timeline.summary([computing, exchange])[0])
+    waits 33 % of the time
     """
     ranks: dict[int, list[Span]] = {}
     for span in _checked(spans):
@@ -191,6 +210,14 @@ def write_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     ------
     ValueError
         A span has an unknown kind or ends before it starts.
+
+    Examples
+    --------
+    >>> from overlap.runtime.trace import Span
+    >>> from overlap.tools import timeline
+    >>> computing = Span(0, "worker 0", "compute", "slice 1", 0.0, 1.0)
+    >>> exchange = Span(0, "communicator", "communicate", "slice 0", 0.5, 1.5)
+    >>> timeline.write_chrome([computing, exchange], "timeline.json")
     """
     spans = _checked(spans)
     origin_s = min((span.start_s for span in spans), default=0.0)
@@ -250,6 +277,16 @@ def read_chrome(path: str | os.PathLike[str]) -> list[Span]:
         The file is cut off, was changed, or is another program's.
     OSError
         The file cannot be read.
+
+    Examples
+    --------
+    >>> from overlap.runtime.trace import Span
+    >>> from overlap.tools import timeline
+    >>> computing = Span(0, "worker 0", "compute", "slice 1", 0.0, 1.0)
+    >>> exchange = Span(0, "communicator", "communicate", "slice 0", 0.5, 1.5)
+    >>> timeline.write_chrome([computing, exchange], "timeline.json")
+    >>> [span.label for span in timeline.read_chrome("timeline.json")]
+    ['slice 1', 'slice 0']
     """
     with open(path, "rb") as file:
         content = file.read()
@@ -322,6 +359,14 @@ def draw(spans: Iterable[Span], path: str | os.PathLike[str], title: str = "") -
         There is no span, or one has an unknown kind or ends before it starts.
     ImportError
         matplotlib is missing.
+
+    Examples
+    --------
+    >>> from overlap.runtime.trace import Span
+    >>> from overlap.tools import timeline
+    >>> computing = Span(0, "worker 0", "compute", "slice 1", 0.0, 1.0)
+    >>> exchange = Span(0, "communicator", "communicate", "slice 0", 0.5, 1.5)
+    >>> timeline.draw([computing, exchange], "timeline.png", title="one rank")
     """
     try:
         from matplotlib.figure import Figure

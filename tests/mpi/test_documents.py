@@ -61,8 +61,7 @@ def run_examples(comm, modules):
         with one_folder(comm):
             found = doctest.testmod(module, globs=names, optionflags=doctest.ELLIPSIS)
         assert found.failed == 0, f"{found.failed} of {found.attempted} examples of {name} failed: see the output"
-        with open(module.__file__) as source:
-            assert found.attempted == source.read().count(">>> "), f"{name}: not all examples were run"
+        assert found.attempted > 0, f"{name}: no example was found"
 
 
 @pytest.mark.parametrize("page", PAGES)

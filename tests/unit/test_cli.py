@@ -4,6 +4,7 @@ import argparse
 import builtins
 import json
 import os
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -114,6 +115,25 @@ def test_every_option_has_a_help_text():
                 yield path, action.option_strings or action.dest
 
     assert list(without(cli.make_parser())) == []
+
+
+def test_every_command_shows_examples_that_it_accepts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def commands(parser):
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    yield command
+                    yield from commands(command)
+
+    for command in commands(cli.make_parser()):
+        _, *examples = command.epilog.splitlines()
+        assert examples, command.prog
+        for example in examples:
+            words = shlex.split(example.partition(" > ")[0].partition(" -- ")[0])
+            found = cli.make_parser().parse_args(words[words.index("overlap") + 1 :])
+            assert found.parser.prog.startswith(command.prog)
 
 
 @pytest.mark.parametrize("measured", [False, True])

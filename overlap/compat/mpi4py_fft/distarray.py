@@ -44,6 +44,14 @@ class DistArray(np.ndarray):
         An axis (not counting the tensor's) that is whole; by default the last such one.
     rank : int
         0 for a scalar, 1 for a vector, 2 for a matrix.
+
+    Examples
+    --------
+    >>> from overlap.compat.mpi4py_fft import DistArray
+    >>> u = DistArray((8, 8, 8), val=1.0)
+    >>> v = u.redistribute(axis=0)  # the first axis becomes whole on every rank
+    >>> v.alignment
+    0
     """
 
     _p0: Pencil | None  # None: one axis, not counting the tensor's, which is not split
@@ -321,6 +329,19 @@ def newDistArray(
         The rank of a tensor.
     view : bool
         Return the plain ndarray.
+
+    Returns
+    -------
+    DistArray
+        Or an ndarray, with `view`.
+
+    Examples
+    --------
+    >>> from overlap.compat.mpi4py_fft import PFFT, newDistArray
+    >>> fft = PFFT(comm, (8, 8, 8), dtype=float)
+    >>> newDistArray(fft).global_shape
+    (8, 8, 5)
+    >>> fft.destroy()
     """
     if not all(hasattr(pfft, name) for name in ("global_shape", "pencil", "dtype")):
         raise InputError(f"expected a PFFT, received {repr_of(pfft):.200}")

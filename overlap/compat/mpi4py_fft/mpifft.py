@@ -111,6 +111,17 @@ class PFFT:
     -----
     A subclass may make its transforms itself, without calling this constructor: what it sets as `forward`, a
     `Transform`, is all that the methods ask, and `subcomm` what `destroy` frees.
+
+    Examples
+    --------
+    >>> from overlap.compat.mpi4py_fft import PFFT, newDistArray
+    >>> fft = PFFT(comm, (8, 8, 8), dtype=float)
+    >>> u = newDistArray(fft, forward_output=False)
+    >>> u[:] = 1.0
+    >>> u_hat = fft.forward(u)
+    >>> fft.global_shape(True)
+    (8, 8, 5)
+    >>> fft.destroy()
     """
 
     # What plans on one communicator have in common; a subclass' transforms may need none of it.
@@ -352,19 +363,43 @@ class PFFT:
             self._shared = None
 
     def shape(self, forward_output: bool = True) -> tuple[int, ...]:
-        """Local shape of the result, or of the input."""
+        """Local shape of the result, or of the input.
+
+        Parameters
+        ----------
+        forward_output : bool
+            True: of the result of `forward`; False: of its input.
+        """
         return self._pencil_of(forward_output).subshape
 
     def local_slice(self, forward_output: bool = True) -> tuple[slice, ...]:
-        """Where the local part of the result, or of the input, lies in the global array."""
+        """Where the local part of the result, or of the input, lies in the global array.
+
+        Parameters
+        ----------
+        forward_output : bool
+            True: of the result of `forward`; False: of its input.
+        """
         return self._pencil_of(forward_output).local_slice
 
     def global_shape(self, forward_output: bool = False) -> tuple[int, ...]:
-        """Global shape of the input, or of the result."""
+        """Global shape of the input, or of the result.
+
+        Parameters
+        ----------
+        forward_output : bool
+            True: of the result of `forward`; False: of its input.
+        """
         return self._pencil_of(forward_output).shape
 
     def dtype(self, forward_output: bool = False) -> np.dtype:
-        """Return the data type of the input, or of the result."""
+        """Return the data type of the input, or of the result.
+
+        Parameters
+        ----------
+        forward_output : bool
+            True: of the result of `forward`; False: of its input.
+        """
         return self.forward.dtypes[bool(forward_output)]
 
     @property

@@ -49,6 +49,14 @@ class Subcomm(tuple[MPI.Intracomm, ...]):
     ----------
     parent : mpi4py.MPI.Intracomm
         `comm`.
+
+    Examples
+    --------
+    >>> from overlap.compat.mpi4py_fft import Subcomm
+    >>> grid = Subcomm(comm, (0, 1))
+    >>> [axis.size for axis in grid] == [comm.size, 1]
+    True
+    >>> grid.destroy()
     """
 
     parent: MPI.Intracomm

@@ -19,6 +19,12 @@ def stand_in() -> None:
     ------
     InputError
         mpi4py-fft itself has been imported already.
+
+    Examples
+    --------
+    >>> from overlap.compat.mpi4py_fft import stand_in
+    >>> stand_in()  # doctest: +SKIP
+    >>> import shenfun  # doctest: +SKIP
     """
     package = sys.modules[__package__]
     found = sys.modules.setdefault(NAME, package)

@@ -45,6 +45,13 @@ class Settings:
         Share, 0 to 1, of an `FFT3`'s last field whose exchange waits until all is transformed that it
         needs, so that little is left to do when it ends. This takes work memory, and means nothing
         where the transform has no late exchanges.
+
+    Examples
+    --------
+    >>> settings = overlap.Settings(wait="poll", depth=4)
+    >>> with overlap.FFT2(comm, (8, 16, 16), settings=settings) as plan:
+    ...     plan.forward.settings.wait
+    'poll'
     """
 
     wait: str = "auto"
@@ -133,6 +140,13 @@ class Trial:
         As the model had it, per slice, where it was asked.
     spread : float or None
         Range of the measured times over their median, where several were measured.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (8, 16, 16), settings={"effort": "measure"}) as plan:
+    ...     fastest = plan.forward.trials[0]
+    >>> fastest.seconds_per_slice > 0
+    True
     """
 
     settings: Settings
@@ -158,6 +172,13 @@ class Tuned:
         where nothing better was found.
     tried : int
         Settings that were measured.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (8, 16, 16)) as plan:
+    ...     tuned = plan.tune(budget_s=0.5)
+    >>> tuned["forward"].gain >= 1
+    True
     """
 
     default: str

@@ -284,6 +284,21 @@ def start(operation: Operation) -> Start:
     -------
     Start
         Await it to have the operation started in its turn; gives the `Pending`.
+
+    Raises
+    ------
+    TypeError
+        `operation` is no operation of a communicator of the runtime.
+
+    Examples
+    --------
+    >>> received = np.empty(1)
+    >>> with overlap.Runtime(comm) as rt:
+    ...     @rt.pipelined
+    ...     async def program(i):
+    ...         pending = await overlap.start(rt.comm.Allreduce(np.ones(1), received))
+    ...         await pending
+    ...     program(range(1))
     """
     if not isinstance(operation, Operation):
         raise TypeError(f"expected an operation such as comm.Allreduce(a, b), received {type(operation).__name__}")
@@ -297,6 +312,18 @@ async def all_of(*operations: Operation) -> None:
     ----------
     operations : Operation
         Calls of communicators, or persistent requests.
+
+    Examples
+    --------
+    >>> sent, received = np.ones(3), np.empty(3)
+    >>> with overlap.Runtime(comm) as rt:
+    ...     @rt.pipelined
+    ...     async def program(i):
+    ...         here = comm.rank
+    ...         await overlap.all_of(rt.comm.Send(sent, here), rt.comm.Recv(received, here))
+    ...     program(range(1))
+    >>> received
+    array([1., 1., 1.])
     """
     started = [start(operation) for operation in operations]
     started.sort(key=lambda one: one.operation.name != "Recv")

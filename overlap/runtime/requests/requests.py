@@ -50,6 +50,17 @@ def barrier() -> Barrier:
     The barrier is local; ``await comm.Barrier()`` is the one across ranks. A waiting slice keeps
     its slot, so a program with slot buffers can use it only when all slices fit into the slots;
     a program without slot buffers makes room for the next slice while it waits.
+
+    Examples
+    --------
+    >>> arrived = []
+    >>> with overlap.Runtime(comm, depth=4) as rt:
+    ...     @rt.pipelined
+    ...     async def program(i):
+    ...         arrived.append(i)
+    ...         await overlap.barrier()
+    ...         assert len(arrived) == 4
+    ...     program(range(4))
     """
     return Barrier()
 
@@ -70,6 +81,26 @@ def parallel(function: Callable[[Any], object], parts: Iterable[Any]) -> Paralle
     ``await parallel(function, parts)`` calls ``function(part)`` for every part, in any order and
     on any workers, and resumes the slice when all have returned. The first exception is raised
     from the await; parts that have not begun by then are left out.
+
+    Parameters
+    ----------
+    function : callable
+        Called as ``function(part)``.
+    parts : iterable
+        One part for each call.
+
+    Examples
+    --------
+    >>> squares = np.empty(100)
+    >>> def square(part):
+    ...     squares[part] = np.arange(100)[part] ** 2
+    >>> with overlap.Runtime(comm, workers=2) as rt:
+    ...     @rt.pipelined
+    ...     async def program(i):
+    ...         await overlap.parallel(square, [slice(0, 50), slice(50, 100)])
+    ...     program(range(1))
+    >>> int(squares[99])
+    9801
     """
     return Parallel(function, parts)
 
@@ -103,6 +134,31 @@ def wait_for_slices(stop: int, start: int = 0) -> WaitForSlices:
     in the slice it stands: no deadlock. Two more things follow. What a slice does after its
     operation comes after everything that earlier slices do before theirs. And a wait for
     a later slice, or for an earlier one whose operation comes later, ends with a `SliceError`.
+
+    Parameters
+    ----------
+    stop : int
+        The first slice that is not waited for, by its place in the call.
+    start : int
+        The first slice that is waited for.
+
+    Raises
+    ------
+    ValueError
+        A number is negative.
+
+    Examples
+    --------
+    >>> ended = []
+    >>> with overlap.Runtime(comm) as rt:
+    ...     @rt.pipelined
+    ...     async def program(i):
+    ...         await overlap.take_turn()
+    ...         await overlap.wait_for_slices(i)  # all slices before this one
+    ...         ended.append(i)
+    ...     program(range(4))
+    >>> ended
+    [0, 1, 2, 3]
     """
     start, stop = index(start), index(stop)
     if start < 0 or stop < 0:
@@ -120,7 +176,16 @@ class TakeTurn(Request):
 
 
 def take_turn() -> TakeTurn:
-    """Take a place in the issue order without an MPI call: for slices without one, see `wait_for_slices`."""
+    """Take a place in the issue order without an MPI call: for slices without one, see `wait_for_slices`.
+
+    Examples
+    --------
+    >>> with overlap.Runtime(comm) as rt:
+    ...     @rt.pipelined
+    ...     async def program(i):
+    ...         await overlap.take_turn()
+    ...     program(range(4))
+    """
     return TakeTurn()
 
 
@@ -137,6 +202,21 @@ async def stagger(number: int, depth: int) -> None:
         The slice's place in the call, from 0.
     depth : int
         Slots of the pipeline.
+
+    Raises
+    ------
+    ValueError
+        `number` is negative, or `depth` is less than 1.
+
+    Examples
+    --------
+    >>> a, b = np.empty((2, 8))
+    >>> async def exchanges(i):
+    ...     await overlap.stagger(i, 4)
+    ...     await rt.comm.Allreduce(np.ones(1), a[i : i + 1])
+    ...     await rt.comm.Allreduce(np.ones(1), b[i : i + 1])
+    >>> with overlap.Runtime(comm, depth=4) as rt:
+    ...     rt.pipelined(exchanges, skeleton=exchanges)(range(8))
     """
     number, depth = index(number), index(depth)
     if number < 0 or depth < 1:
@@ -157,6 +237,19 @@ class AsyncComm(Uncopied):
     ----------
     rank, size : int
         As in mpi4py.
+
+    Examples
+    --------
+    >>> with overlap.Runtime(comm) as rt:
+    ...     row = rt.comm.Split(color=0)
+    ...     received = np.empty(1)
+    ...     @rt.pipelined
+    ...     async def ask(i):
+    ...         pending = await row.Iallreduce(np.ones(1), received)
+    ...         await pending
+    ...     ask(range(1))
+    >>> received[0] == comm.size
+    np.True_
     """
 
     # `_handle` is the duplicate on which slice programs talk. Nobody but `Operation` uses it: what the
@@ -223,6 +316,23 @@ class AsyncComm(Uncopied):
         """Split into sub-communicators, as `MPI.Comm.Split` (collective, outside of pipelines).
 
         Returns None on ranks that give ``MPI.UNDEFINED`` as their color.
+
+        Parameters
+        ----------
+        color : int
+            Ranks with the same color share a communicator.
+        key : int
+            Orders the ranks of a communicator; ranks with equal keys keep their order.
+
+        Returns
+        -------
+        AsyncComm or None
+            Freed with the runtime.
+
+        Raises
+        ------
+        InputError
+            On all ranks, when an argument of one is not an integer or out of its range.
         """
         getattr(self._wrap, "__self__").check_idle()  # noqa: B009
         problem = None

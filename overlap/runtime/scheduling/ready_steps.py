@@ -20,7 +20,18 @@ here = threading.local()
 
 
 def worker_index() -> int:
-    """Index of the worker this thread is, 0 to N - 1; 0 on any other thread."""
+    """Index of the worker this thread is, 0 to N - 1; 0 on any other thread.
+
+    Examples
+    --------
+    >>> scratch = np.empty((2, 100))  # one row for each worker
+    >>> with overlap.Runtime(comm, workers=2) as rt:
+    ...     @rt.pipelined
+    ...     async def program(i):
+    ...         scratch[overlap.worker_index()] = i
+    ...         await overlap.take_turn()
+    ...     program(range(8))
+    """
     return getattr(here, "index", 0)
 
 

@@ -36,6 +36,50 @@ class Machine:
 
     `latency_s`, `message_s` and ``1 / bandwidth_Bps`` are L, o and G of the LogGP model. `threads` tells how much
     faster several threads of a rank compute.
+
+    Parameters
+    ----------
+    name : str
+        For the reader.
+    fft_flops : float
+        Operations per second of one thread in FFTs, counted as 5 n log2 n.
+    copy_Bps : float
+        Bytes per second that a rank exchanges inside a node: a copy.
+    latency_s : float
+        Of an exchange, once.
+    bandwidth_Bps : float
+        Of one node's network card, each way.
+    message_s, byte_s : float
+        Core time per message, its answer included, and per byte sent and received (TCP).
+    burst_nbytes : float
+        Bytes that an idle link lets through at once (token bucket).
+    eager_nbytes : float
+        Largest message that leaves before its receiver is there.
+    ranks_per_node : int
+        Ranks that share a network card.
+    operation_s, poll_s : float
+        Core time of the runtime per exchange, and of one poll of the requests.
+    interpreter_s : float
+        Time of a step of a slice in which no other thread of its rank may hold Python's interpreter lock.
+    wake_s, busy_wake_s : float
+        Time by which the communicator oversleeps, and the same while all cores compute.
+    jitter : float
+        Standard deviation of the logarithm of a step's time.
+    threads : ThreadScaling
+        How much faster several threads of a rank compute.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Machine
+    >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> machine.write("mine.toml")
+    >>> Machine.read("mine.toml") == machine
+    True
     """
 
     name: str = field(metadata={"section": None, "words": "for the reader", "kind": str})

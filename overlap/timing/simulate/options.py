@@ -32,6 +32,12 @@ class Options:
     ------
     InputError
         A value is out of its range.
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Options
+    >>> Options(ranks=16, workers=4, wait="block").limit
+    8
     """
 
     ranks: int = 2

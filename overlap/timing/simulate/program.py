@@ -29,6 +29,15 @@ class Transfer:
         Sent to all other ranks together.
     messages : int
         Ranks it exchanges messages with.
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+    >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
+    >>> simulate(program, machine, Options(ranks=2)).wall_s > 16e-3
+    True
     """
 
     nbytes: float
@@ -50,6 +59,14 @@ class Program:
     ------
     InputError
         The two do not fit, or a time or size is negative or not finite.
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Program, Transfer
+    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
+    >>> round(program.compute_s, 6)
+    0.032
     """
 
     steps: tuple[tuple[float, ...], ...]
@@ -107,6 +124,14 @@ class Workload:
     ------
     InputError
         A value is out of its range.
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Machine, Workload
+    >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> program = Workload("operation", slices=16, shape=(256, 256), dtype="f8").program(machine, ranks=4)
+    >>> len(program.steps)
+    16
     """
 
     workload: str = "fft2"

@@ -58,6 +58,16 @@ def simulate(
     ------
     InputError
         There is not one program per rank, or they differ in their exchanges.
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+    >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
+    >>> off, poll = (simulate(program, machine, Options(wait=wait)).wall_s for wait in ("off", "poll"))
+    >>> poll < off
+    True
     """
     alike = isinstance(program, Program)
     if isinstance(program, Program):
@@ -114,6 +124,16 @@ class Prediction:
         Simulated without overlap, and as asked for.
     model_s : float
         The closed form for `wait` with fill and drain (`model.no_overlap_s`, `block_s`, `poll_s`).
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, predict
+    >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
+    >>> prediction = predict(program, machine, Options(wait="poll"))
+    >>> prediction.bound_s <= prediction.wall_s < prediction.off_s
+    True
     """
 
     compute_s: float
@@ -150,6 +170,16 @@ def predict(program: Program, machine: Machine, options: Options) -> Prediction:
     Returns
     -------
     Prediction
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, predict
+    >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
+    >>> prediction = predict(program, machine, Options(wait="poll"))
+    >>> prediction.bound_s <= prediction.wall_s < prediction.off_s
+    True
     """
     computing = Program(tuple((sum(steps),) for steps in program.steps), ((),) * len(program.steps))
     talking = Program(tuple((0.0,) * len(steps) for steps in program.steps), program.transfers)

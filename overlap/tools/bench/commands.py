@@ -24,35 +24,56 @@ TUNABLE = {name: JOBS[name] for name in ("fft2", "operation", "fft3")}
 
 def add_commands(add: options.Add) -> None:
     """Add the commands to the parser of `overlap`."""
-    measured = add("bench", _bench, "measure one job against the model and against others")
+    measured = add(
+        "bench",
+        _bench,
+        "measure one job against the model and against others",
+        "overlap bench operation --link 2gbit",
+        "overlap bench fft3 --shape 256 256 256 --link 4gbit --json fft3.json",
+        "overlap bench cg --matrix elastic --shape 32 32 32 --workers 2",
+    )
+    size = measured.add_argument_group("the job")
+    options.add_workload(size, JOBS | SOLVERS)
+    options.add_size(size)
+    options.add_workers(size)
+    _add_ranks(size)
+    ffts = measured.add_argument_group(f"for {', '.join(JOBS)}")
+    ffts.add_argument("--wait", choices=MODES, default="auto", help="forced for the automatic plan")
     for name in ("depth", "chunk", "in-flight"):
-        measured.add_argument(f"--{name}", type=options.count, help="forced; default: chosen by the plan")
-    measured.add_argument("--wait", choices=MODES, default="auto", help="forced for the automatic plan")
-    measured.add_argument("--peer", choices=("mpi4py-fft",), help="time it too")
-    measured.add_argument(
+        ffts.add_argument(f"--{name}", type=options.count, help="forced; default: chosen by the plan")
+    options.add_layout(ffts)
+    ffts.add_argument("--calls", type=options.count, help="calls timed as one; default: 1, or 10 of fft3")
+    ffts.add_argument("--peer", choices=("mpi4py-fft",), help="time that library too")
+    ffts.add_argument("--reference", action="store_true", help="time the C + OpenMP program too (in a checkout)")
+    solvers = measured.add_argument_group(f"for {', '.join(SOLVERS)}")
+    solvers.add_argument(
         "--matrix",
         choices=MATRICES,
         default=MATRICES[0],
         help="7 points, 3 x 3 blocks at 27 points (spmv, cg), or diffusion with coefficients from 1e-5 to 1e5 "
         "(mgcg); default: poisson",
     )
-    measured.add_argument(
+    solvers.add_argument(
         "--delay",
         type=options.seconds,
         default=0.0,
         metavar="S",
         help="also measure iterations of cg in which a sum over all ranks takes so long",
     )
-    measured.add_argument("--reference", action="store_true", help="time the C + OpenMP program too (in a checkout)")
-    measured.add_argument("--json", metavar="FILE", type=options.output, help="write the report there")
-    measured.add_argument("--rounds", type=options.count, help="default: 9, 3 of fft3, 7 of nonlinear")
-    measured.add_argument(
-        "--calls", type=options.count, help="that follow each other and are timed as one; default: 1, or 10 of fft3"
-    )
-    options.add_layout(measured)
+    how = measured.add_argument_group("links and measurement")
+    options.add_link(how)
+    options.add_limits(how)
+    how.add_argument("--rounds", type=options.count, help="default: 9, 3 of fft3, 7 of nonlinear")
+    how.add_argument("--json", metavar="FILE", type=options.output, help="write the report there")
 
-    tuned = add("tune", _tune, "search for the fastest settings of a job and keep them in a file")
-    tuned.add_argument("--budget", type=options.seconds, default=30.0, metavar="S", help="time to take")
+    tuned = add(
+        "tune",
+        _tune,
+        "search for the fastest settings of a job and keep them in a file",
+        "overlap tune operation --link 2gbit --file tuning.json --budget 30",
+        "overlap tune fft2 --shape 256 256 --slices 128 --balance",
+    )
+    tuned.add_argument("--budget", type=options.seconds, default=30.0, metavar="S", help="time to take; default: 30")
     tuned.add_argument(
         "--file",
         metavar="FILE",
@@ -60,8 +81,16 @@ def add_commands(add: options.Add) -> None:
         help=f"the tuning file; default: what OVERLAP_TUNING names, else {DEFAULT_FILE}",
     )
     tuned.add_argument("--balance", action="store_true", help="first find shares that follow the ranks' speeds")
+    options.add_workload(tuned, TUNABLE)
+    options.add_link(tuned)
 
-    shown = add("demo", _demo, "see communication disappear on this machine")
+    shown = add(
+        "demo",
+        _demo,
+        "see communication disappear on this machine",
+        "overlap demo",
+        "overlap demo --quick --rates 2gbit --out report",
+    )
     shown.add_argument("--out", metavar="DIR", default="demo-report", help="folder of the report; default: demo-report")
     shown.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
     shown.add_argument(
@@ -73,15 +102,15 @@ def add_commands(add: options.Add) -> None:
     )
     shown.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
 
-    options.add_workload(measured, JOBS | SOLVERS)
-    options.add_workload(tuned, TUNABLE)
-    for command in (measured, tuned):
-        options.add_link(command)
-    for command in (measured, tuned, shown):
+    for command in (tuned, shown):
         options.add_size(command)
         options.add_limits(command)
         options.add_workers(command)
-        command.add_argument("--ranks", type=options.count, default=2, help="MPI ranks; default: 2")
+        _add_ranks(command)
+
+
+def _add_ranks(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--ranks", type=options.count, default=2, help="MPI ranks; default: 2")
 
 
 # --- bench ----------------------------------------------------------------------------------------

@@ -26,7 +26,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     add = options.adder(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
 
     here = add(
-        "run", _run, "measure a matrix of ranks x workers x waiting modes, on this machine or inside a scheduler's job"
+        "run",
+        _run,
+        "measure a matrix of ranks x workers x waiting modes, on this machine or inside a scheduler's job",
+        "overlap scale run operation --ranks 1 2 4 --json scale.json",
+        "srun overlap scale run operation --ranks 2 4 8",
+        "overlap scale run cg --matrix elastic --weak --shape 32 32 32 --picture scaling.png",
     )
     here.add_argument(
         "--ranks", nargs="+", type=options.count, help="default: 1 to the number of cores; in a job, all of its ranks"
@@ -46,7 +51,13 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     options.add_link(here)
     options.add_limits(here)
 
-    there = add("submit", _submit, "write job scripts, one per number of nodes", one_rank=True)
+    there = add(
+        "submit",
+        _submit,
+        "write job scripts, one per number of nodes",
+        "overlap scale submit operation --scheduler slurm --mpi openmpi --nodes 1 2 4 --cores-per-node 48",
+        one_rank=True,
+    )
     there.add_argument("--scheduler", choices=SCHEDULERS, required=True, help="whose job script")
     there.add_argument("--mpi", choices=ENVIRONMENT, required=True, help="the MPI library")
     there.add_argument(
@@ -76,10 +87,22 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--rounds", type=options.count, default=5, help="of measuring; default: 5")
         command.add_argument("--passes", type=options.count, default=1, help="over the whole matrix")
 
-    plain = add("template", _template, "print a scheduler's template, to be edited", one_rank=True)
+    plain = add(
+        "template",
+        _template,
+        "print a scheduler's template, to be edited",
+        "overlap scale template slurm > site.sh",
+        one_rank=True,
+    )
     plain.add_argument("scheduler", choices=SCHEDULERS, help="whose template")
 
-    shown = add("report", _report, "merge reports; draw time, acceleration and gain against ranks", one_rank=True)
+    shown = add(
+        "report",
+        _report,
+        "merge reports; draw time, acceleration and gain against ranks",
+        "overlap scale report scale/scale-1.json scale/scale-2.json --out figures",
+        one_rank=True,
+    )
     shown.add_argument("files", nargs="+", metavar="FILE.json", help="reports of `overlap scale run`")
     shown.add_argument(
         "--out", metavar="DIR", default="scale-report", help="folder of table and figures; default: scale-report"

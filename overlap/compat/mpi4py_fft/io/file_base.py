@@ -97,7 +97,20 @@ class FileBase:
             self._write(*one, step)
 
     def read(self, u: Field, name: str, step: int = 0, **others: Any) -> None:
-        """Fill a `DistArray` from a whole array in the file (collective)."""
+        """Fill a `DistArray` from a whole array in the file (collective).
+
+        Parameters
+        ----------
+        u : DistArray
+            Filled; its global shape is that of the array in the file.
+        name : str
+        step : int
+
+        Raises
+        ------
+        InputError
+            On all ranks, when the shapes differ.
+        """
         raise NotImplementedError
 
     def open(self, mode: str = "r+") -> None:

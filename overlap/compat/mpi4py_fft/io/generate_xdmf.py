@@ -56,6 +56,14 @@ def generate_xdmf(h5filename: str, periodic: bool | Sequence[bool] = True, order
     ------
     InputError
         When the arrays are complex, or `order` is neither.
+
+    Examples
+    --------
+    >>> from overlap.compat.mpi4py_fft import DistArray, HDF5File, generate_xdmf
+    >>> u = DistArray((8, 8, 8), val=1.0)
+    >>> file = HDF5File("fields.h5", mode="w")
+    >>> file.write(0, {"u": [u]})
+    >>> generate_xdmf("fields.h5")
     """
     import h5py
 

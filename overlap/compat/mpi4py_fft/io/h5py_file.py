@@ -37,6 +37,14 @@ class HDF5File(FileBase):
     InputError, RankError
         On all ranks: bad arguments, or such that differ between ranks; a file that cannot be opened, or is read or
         written in vain.
+
+    Examples
+    --------
+    >>> from overlap.compat.mpi4py_fft import DistArray, HDF5File
+    >>> u = DistArray((8, 8, 8), val=1.0)
+    >>> file = HDF5File("fields.h5", mode="w")
+    >>> file.write(0, {"u": [u]})
+    >>> file.read(u, "u", step=0)
     """
 
     def __init__(self, h5name: str, domain: Domain | None = None, mode: str = "a", **kw: Any) -> None:
