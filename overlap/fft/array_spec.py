@@ -105,7 +105,7 @@ class ArraySpec:
         Parameters
         ----------
         array : ndarray
-            Of the local shape; not copied.
+            Has the local shape; not copied.
 
         Returns
         -------

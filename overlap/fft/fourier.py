@@ -310,9 +310,13 @@ class FourierPlan(Plan):
 
         Examples
         --------
-        >>> ops = plan.operators(lengths=(1.0, 2.0))  # y, x
-        >>> v_y, v_x = -ops.derivative(psi, -1), ops.derivative(psi, -2)
-        >>> ops.energy(v_y, v_x)
+        >>> with overlap.FFT2(comm, (1, 16, 16), dtype="f8") as plan:
+        ...     ops = plan.operators(lengths=(1.0, 2.0))  # y, x
+        ...     psi = plan.forward(plan.real.from_function(lambda y, x: np.sin(np.pi * x), lengths=(1.0, 2.0)))
+        ...     v_y, v_x = -ops.derivative(psi, -1), ops.derivative(psi, -2)
+        ...     energy = ops.energy(v_y, v_x)
+        >>> round(float(energy[0] / np.pi**2), 6)
+        0.25
         """
         self._check_in_use()
         with self._adding("making the operators of a plan"):

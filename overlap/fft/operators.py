@@ -36,6 +36,15 @@ class SpectralOperators:
     Attributes
     ----------
     lengths : tuple of float
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (1, 16, 16), dtype="f8") as plan:
+    ...     ops = plan.operators()
+    ...     u = plan.forward(plan.real.from_function(lambda y, x: np.sin(2 * x)))
+    ...     second = plan.backward(ops.laplacian(u)) / plan.backward(u)
+    ...     round(float(second[0, 0, 1]), 6), [round(float(e), 6) for e in ops.energy_spectrum(u)[1][:4]]
+    (-4.0, [0.0, 0.0, 0.25, 0.0])
     """
 
     def __init__(
@@ -66,6 +75,15 @@ class SpectralOperators:
             From the end: -1 is x, -2 is y, -3 is z.
         order : int
             1 or more.
+
+        Returns
+        -------
+        DistArray
+
+        Raises
+        ------
+        InputError
+            On this rank: `axis` or `order` is out of its range.
         """
         count = len(self.lengths)
         if not isinstance(axis, (int, np.integer)) or not -count <= axis < 0:
@@ -77,11 +95,31 @@ class SpectralOperators:
         return self._times((1j * k) ** int(order), field)
 
     def gradient(self, field: DistArray) -> tuple[DistArray, ...]:
-        """Differentiate along every transformed axis (local): a vector."""
+        """Differentiate along every transformed axis (local): a vector.
+
+        Parameters
+        ----------
+        field : DistArray
+            A field of the plan's spectrum.
+
+        Returns
+        -------
+        tuple of DistArray
+        """
         return tuple(self.derivative(field, axis) for axis in range(-len(self.lengths), 0))
 
     def divergence(self, vector: Sequence[DistArray]) -> DistArray:
-        """Compute the divergence of a vector (local)."""
+        """Compute the divergence of a vector (local).
+
+        Parameters
+        ----------
+        vector : sequence of DistArray
+            (y, x) or (z, y, x) components.
+
+        Returns
+        -------
+        DistArray
+        """
         axes = range(-len(self.lengths), 0)
         first, *others = (self.derivative(part, axis) for part, axis in zip(self._vector(vector), axes))
         for other in others:
@@ -110,19 +148,49 @@ class SpectralOperators:
         return d(v_y, -1) - d(v_x, -2), d(v_x, -3) - d(v_z, -1), d(v_z, -2) - d(v_y, -3)
 
     def laplacian(self, field: DistArray) -> DistArray:
-        """Apply the Laplacian (local)."""
+        """Apply the Laplacian (local).
+
+        Parameters
+        ----------
+        field : DistArray
+            A field of the plan's spectrum.
+
+        Returns
+        -------
+        DistArray
+        """
         self._update()
         return self._times(-self._square, field)
 
     def inverse_laplacian(self, field: DistArray) -> DistArray:
-        """Solve Poisson's equation (local): the result has mean 0, and the mean of `field` is not looked at."""
+        """Solve Poisson's equation (local): the result has mean 0, and the mean of `field` is not looked at.
+
+        Parameters
+        ----------
+        field : DistArray
+            A field of the plan's spectrum.
+
+        Returns
+        -------
+        DistArray
+        """
         self._update()
         with np.errstate(divide="ignore"):
             factor = np.where(self._square > 0, -1.0 / self._square, 0.0)
         return self._times(factor, field)
 
     def product(self, one: DistArray, other: DistArray) -> DistArray:
-        """Multiply two fields in real space (collective); the first call plans it."""
+        """Multiply two fields in real space (collective); the first call plans it.
+
+        Parameters
+        ----------
+        one, other : DistArray
+            A field of the plan's spectrum.
+
+        Returns
+        -------
+        DistArray
+        """
         if self._multiplied is None:
             self._multiplied = self._plan.pointwise(_product, inputs=2, dealias=self._dealias)
         found: DistArray = self._multiplied(one, other)

@@ -45,8 +45,14 @@ class TimeStepper:
 
     Examples
     --------
-    >>> stepper = overlap.TimeStepper(-nu * k2, lambda t, w: advect(w), dt=1e-3)
-    >>> w, t = stepper.run(w, steps=1000)
+    >>> with overlap.FFT2(comm, (1, 16, 16), dtype="f8") as plan:
+    ...     ky, kx = plan.wavenumbers()
+    ...     w = plan.forward(plan.real.from_function(lambda y, x: np.sin(x)))
+    ...     stepper = overlap.TimeStepper(-0.1 * (kx**2 + ky**2), lambda t, w: 0 * w, dt=0.1)
+    ...     w, t = stepper.run(w, steps=10)
+    ...     u = plan.backward(w)
+    >>> round(float(u.max() / np.exp(-0.1)), 6)
+    1.0
     """
 
     def __init__(self, linear: Any, nonlinear: Nonlinear, dt: float, scheme: str = "etdrk4") -> None:
@@ -82,6 +88,11 @@ class TimeStepper:
         -------
         DistArray or tuple of DistArray
             The state at ``t + dt``, in new arrays.
+
+        Raises
+        ------
+        InputError
+            On this rank: the state has not the form of `linear`.
         """
         fields = self._fields(state)
         if self._double and all(field.dtype in ("f4", "c8") for field in fields):  # doubles would make doubles of them

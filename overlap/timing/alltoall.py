@@ -119,6 +119,7 @@ def node_counts(
     --------
     >>> from overlap.timing import alltoall
     >>> alltoall.node_counts(2**20, (4, 4), cores=4)
+    (0.0, 3.0, 3145728.0, 5242880.0)
     """
     share = itemsize * points / prod(grid)
     active = min(cores, prod(grid))

@@ -46,9 +46,9 @@ class Machine:
     copy_Bps : float
         Bytes per second that a rank exchanges inside a node: a copy.
     latency_s : float
-        Of an exchange, once.
+        Latency of an exchange, once.
     bandwidth_Bps : float
-        Of one node's network card, each way.
+        Bandwidth of one node's network card, each way.
     message_s, byte_s : float
         Core time per message, its answer included, and per byte sent and received (TCP).
     burst_nbytes : float

@@ -129,7 +129,7 @@ class Workload:
     --------
     >>> from overlap.timing.simulate import Machine, Workload
     >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    >>> program = Workload("operation", slices=16, shape=(256, 256), dtype="f8").program(machine, ranks=4)
+    >>> program = Workload(workload="operation", slices=16, shape=(256, 256), dtype="f8").program(machine, ranks=4)
     >>> len(program.steps)
     16
     """
