@@ -20,6 +20,17 @@ every rank is simulated.
 from .machine import Machine
 from .options import Options
 from .program import WORKLOADS, Program, Transfer, Workload
-from .run import Prediction, predict, simulate
+from .run import Prediction, Result, predict, simulate
 
-__all__ = ["WORKLOADS", "Machine", "Options", "Prediction", "Program", "Transfer", "Workload", "predict", "simulate"]
+__all__ = [
+    "WORKLOADS",
+    "Machine",
+    "Options",
+    "Prediction",
+    "Program",
+    "Result",
+    "Transfer",
+    "Workload",
+    "predict",
+    "simulate",
+]

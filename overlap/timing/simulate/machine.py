@@ -111,6 +111,10 @@ class Machine:
     def read(cls, path: str | os.PathLike[str]) -> Machine:
         """Read a machine from a file that `write` wrote, or a person.
 
+        Parameters
+        ----------
+        path : path-like
+
         Raises
         ------
         InputError
@@ -148,6 +152,10 @@ class Machine:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the machine to a file, whole or not at all.
+
+        Parameters
+        ----------
+        path : path-like
 
         Raises
         ------

@@ -90,11 +90,33 @@ class Program:
 
     @classmethod
     def alike(cls, slices: int, steps: Sequence[float], transfers: Sequence[Transfer]) -> Program:
-        """Make a program of `slices` slices that are all alike."""
+        """Make a program of `slices` slices that are all alike.
+
+        Parameters
+        ----------
+        slices : int
+        steps : sequence of float
+            Seconds of one slice before, between and after its exchanges.
+        transfers : sequence of Transfer
+            The exchanges of one slice.
+
+        Returns
+        -------
+        Program
+        """
         return cls((tuple(steps),) * slices, (tuple(transfers),) * slices)
 
     def scaled(self, factor: float) -> Program:
-        """Return the same exchanges, with computing that takes so many times as long."""
+        """Return the same exchanges, with computing that takes so many times as long.
+
+        Parameters
+        ----------
+        factor : float
+
+        Returns
+        -------
+        Program
+        """
         if factor == 1:
             return self
         return Program(tuple(tuple(factor * seconds for seconds in steps) for steps in self.steps), self.transfers)
@@ -129,7 +151,7 @@ class Workload:
     --------
     >>> from overlap.timing.simulate import Machine, Workload
     >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    >>> program = Workload(workload="operation", slices=16, shape=(256, 256), dtype="f8").program(machine, ranks=4)
+    >>> program = Workload(workload="operation", slices=16, shape=(256, 256), dtype="f8").program(4, machine)
     >>> len(program.steps)
     16
     """

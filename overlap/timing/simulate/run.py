@@ -29,6 +29,14 @@ class Result:
         The exchanges as they were issued, on every rank: slice, and which of its exchanges.
     simulated : int
         Ranks that were simulated one by one.
+
+    Examples
+    --------
+    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+    >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
+    >>> program = Program.alike(2, (1e-3, 1e-3), (Transfer(nbytes=1e6, messages=1),))
+    >>> simulate(program, machine, Options(wait="off")).order
+    [(0, 0), (1, 0)]
     """
 
     wall_s: float
