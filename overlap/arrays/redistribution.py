@@ -144,7 +144,7 @@ def _place_of(like: Placed, comm: Any, where: Distribution) -> Distribution:
     """Return where something has its parts, if its global array is like this one and over the same ranks."""
     if like.comm is None or not same_ranks(like.comm, comm):
         raise InputError(
-            "expected what to be distributed like to be over the ranks of the array, in the same order, received "
+            "expected a pattern that is distributed over the ranks of the array, in the same order, received "
             f"{repr_of(like):.100} of {'no communicator' if like.comm is None else 'another communicator'}"
         )
     there = Distribution(like.global_shape, like.axes, like.local_slice)

@@ -170,7 +170,7 @@ class SlowPath:
 
 def _no_operation(code: int, op: int) -> str:
     if code == OTHER_TYPE:
-        return "expected a type that there are reductions of, received another one"
+        return "expected an array of a type that can be reduced, received another type"
     possible = ", ".join(one.name for one in operations_of(code))
     name = Op(op).name if 0 <= op < OPERATIONS else op
     return f"expected an operation for {_type_name(code)} ({possible}), received {name}"

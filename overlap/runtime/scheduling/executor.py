@@ -372,9 +372,9 @@ class Executor:
         left_behind = -self._least(-_left_behind) + len(self.comms)
         if left_behind > COMMUNICATORS_LEFT_BEHIND:
             self._exhausted = (
-                "expected failures that leave nothing behind on the communicators, received so many "
-                f"others that {left_behind - len(self.comms)} communicators had to be replaced, of about "
-                f"2,000 that MPI has; this runtime can only be closed. The last one was: {error}"
+                "expected failures that leave no messages behind on the communicators, received so many that do: "
+                f"{left_behind - len(self.comms)} communicators had to be replaced, of about 2,000 that MPI has; "
+                f"this runtime can only be closed. The last failure was: {error}"
             )
             return False
         _left_behind = left_behind

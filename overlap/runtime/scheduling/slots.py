@@ -315,11 +315,13 @@ class Slot:
             left = [str(one.operation) for one in run.pending if not one.waited] if ended else ()
             if left:
                 return RuntimeError(
-                    "expected a slice to await all that it has started, received its end "
+                    "expected a slice to await all operations that it has started, received its end "
                     f"with {', '.join(left)} pending"
                 )
             if kind is Pending and (request.waited or request not in run.pending):
-                return RuntimeError(f"expected a slice to await what it has started itself, once, received {request}")
+                return RuntimeError(
+                    f"expected a slice to await an operation that it has started itself, once, received {request}"
+                )
         if not ended and not issubclass(kind, Request):
             return TypeError(
                 "a slice program can await the runtime's own calls only: "
