@@ -71,8 +71,8 @@ class Distribution:
         if good:
             return None
         return (
-            "expected a shape, different axes that are split, and a slice with start and stop for each axis, which covers "
-            f"an axis that is not split, received {self.global_shape}, {self.axes} and {self.local_slice}"
+            "expected a shape, different axes that are split, and a slice with start and stop for each axis, which "
+            f"covers an axis that is not split, received {self.global_shape}, {self.axes} and {self.local_slice}"
         )
 
     def agrees_with(self, other: Distribution) -> bool:

@@ -319,9 +319,7 @@ class Slot:
                     f"with {', '.join(left)} pending"
                 )
             if kind is Pending and (request.waited or request not in run.pending):
-                return RuntimeError(
-                    f"expected a slice to await an operation that it has started itself, once, received {request}"
-                )
+                return RuntimeError(f"expected a slice to await its own operations, each once, received {request}")
         if not ended and not issubclass(kind, Request):
             return TypeError(
                 "a slice program can await the runtime's own calls only: "
