@@ -366,8 +366,12 @@ class Transform(Uncopied):
         )
 
     def become(self, other: Transform) -> None:
-        """Be another transform from now on, one of the same kind for other shares, with the same settings
-        (collective).
+        """Replace this transform's state in place (collective).
+
+        Parameters
+        ----------
+        other : Transform
+            A transform of the same kind for other shares; it must not be used afterwards. The settings stay.
         """
         kept = {
             name: getattr(self, name)
