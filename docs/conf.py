@@ -4,6 +4,7 @@ With OVERLAP_DOCS_INVENTORIES=1 in the environment, names of Python, NumPy and m
 documentation, whose inventories are then fetched.
 """
 
+import inspect
 import os
 from importlib import metadata
 
@@ -35,3 +36,17 @@ if os.environ.get("OVERLAP_DOCS_INVENTORIES"):
         "numpy": ("https://numpy.org/doc/stable", None),
         "mpi4py": ("https://mpi4py.readthedocs.io/en/stable", None),
     }
+
+
+def signature_of_class(app, what, name, value, options, signature, returned):
+    """Show the arguments of a class whose base has a `__new__` that takes any."""
+    if what != "class" or signature != "(*args, **kwargs)":
+        return None
+    plain = inspect.signature(value)
+    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in plain.parameters.values()]
+    return str(plain.replace(parameters=parameters, return_annotation=inspect.Signature.empty)), returned
+
+
+def setup(app):
+    """Connect what Sphinx calls."""
+    app.connect("autodoc-process-signature", signature_of_class)

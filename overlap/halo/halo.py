@@ -37,22 +37,21 @@ class Halo(Freed):
     `exchange` does all of it at once. In slice programs make the halo of the runtime's communicator and write
     ``await halo(u)``, or ``pending = await halo.begin(u)`` and, later, ``await pending``.
 
-    All arrays of a round travel in one message per neighbour. Messages are chosen for each neighbour: ranks of one node
-    write into each other's memory (`overlap.halo.links` tells how), straight into the ghost cells where the array is
-    one of `empty`; others send by persistent requests of MPI, without a copy what is one run of bytes of an array (a
-    slab of planes). From `start` to the end of `wait` the ghost cells and the cells that neighbours need must not be
-    written to; these may be read.
+    All arrays of a round travel in one message per neighbour. Ranks of one node write into each other's memory,
+    straight into the ghost cells if the array is one of `empty`. Ranks of different nodes send by persistent requests
+    of MPI, without a copy if the cells are one run of bytes of an array (a slab of planes). From `start` to the end of
+    `wait` do not write to the ghost cells, nor to the cells that neighbours need; you may read the latter.
 
-    All ranks call `start` and `wait` in the same order, from one thread at a time. What goes wrong on a rank, a wrong
-    argument among it, raises the same error on all ranks, as soon as they wait: who is no neighbour of that rank may
-    end its round and raise in the next one. When all have raised it, the next round begins anew.
+    All ranks call `start` and `wait` in the same order, from one thread at a time. A failure on one rank, such as a
+    wrong argument, raises the same error on all ranks as soon as they wait. A rank that is no neighbour of the failed
+    rank may complete its round and raise in the next one. When all ranks have raised, the next round starts afresh.
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm, AsyncComm or OwnControl
-        Duplicated; a control belongs to the halo from then on. Making and freeing a halo is collective over it.
-    parts : Blocks or Entries
-        Who holds what; every rank gives the same blocks. `from_indices` makes the other kind.
+    comm : mpi4py.MPI.Intracomm or AsyncComm
+        The communicator is duplicated. Making and freeing a halo is collective over it.
+    parts : Blocks
+        Says which rank holds what; every rank passes the same blocks. For any entries instead use `from_indices`.
     dtypes : data type, or list of them
         The type of each array of a round. Components of an item are a part of its type: ``("f8", (3,))`` for three
         numbers per cell, the last axis of the array.
@@ -66,8 +65,6 @@ class Halo(Freed):
     ----------
     comm : mpi4py.MPI.Intracomm
         The duplicate.
-    control : OwnControl
-        Its collectives, watched by the deadline; for use between rounds.
     local_shape : tuple of int
         Shape of each array, without the components of an item.
     transports : dict

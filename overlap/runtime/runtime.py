@@ -52,22 +52,22 @@ class Runtime(Resource):
     depth : int
         Slots: slices in flight, which bounds the memory in flight.
     wait : {"auto", "block", "poll", "off"}
-        How the communicator waits: the blocking call (takes one worker's core token), nonblocking calls
-        with sleep in between, or no overlap at all. ``"auto"`` runs each pipeline every way at
-        first and then keeps the fastest; with several workers ``"off"``, which has one, is none.
+        How the communicator waits: in blocking calls (which take the core of one worker), in nonblocking calls with sleep
+        in between, or without any overlap. ``"auto"`` runs each pipeline in every way at first and then keeps the
+        fastest; with several workers it does not try ``"off"``, which has one worker.
     in_flight : int, optional
         With ``"poll"``: exchanges in flight at once; `depth` by default.
     deadline_s : float, optional
-        Seconds after which an MPI operation that has not completed aborts the job; None: never.
-        It does not cover the time in which ranks that are in a public call (a pipeline's, a
-        constructor's) wait for the others to come: these may compute or write a file for longer.
+        Seconds after which an MPI operation that has not completed aborts the job; None: never. The deadline does not
+        cover the wait at the beginning of a call for ranks that have not made the call yet: these may compute or write
+        a file for longer.
     entry_deadline_s : float, optional
-        Seconds after which that wait aborts the job too; None: never.
+        Seconds after which that wait aborts the job, too; None: never.
     trace : overlap.runtime.trace.Trace or bool, optional
         Record what every thread does. True makes a new trace (`Runtime.trace`).
         `overlap.tools.timeline` writes it to a file and draws it.
     agree_every : int
-        Operations between two looks at whether a slice failed on some rank.
+        Number of operations after which the ranks tell each other whether a slice has failed.
     nice : int
         Nice value added to the workers' threads, so that a communicator that shares their core
         gets it as soon as it wakes.
@@ -76,12 +76,8 @@ class Runtime(Resource):
     ----------
     comm : AsyncComm
         The communicator of slice programs.
-    control : Control
-        The collectives that are made outside of slice programs.
     load : Load
         How long this rank has computed and waited in the calls of its pipelines.
-    cache : dict
-        For what is worth keeping as long as the runtime; emptied when it closes.
 
     Raises
     ------

@@ -34,16 +34,16 @@ FEW_PIECES, SHORT_NBYTES = 4, 2**18  # where the system sends whole messages by 
 class Matrix(Freed):
     """A square sparse matrix of numbers or of small square blocks; every rank holds a run of rows.
 
-    Rank 0 has the first rows, rank 1 the next ones, and so on. The vectors that it is multiplied with are numpy arrays
-    of a rank's own entries, (rows,) or (rows, b) for blocks of b x b; ``A @ x`` is collective. A product starts the
-    exchange of what ranks need of each other, computes the rows that need nothing of it, then the rest. Rows are stored
-    in an order in which both kinds are contiguous, or as diagonals where these are well filled. Of a symmetric matrix,
-    if it is stored by diagonals or has real 3 x 3 blocks, only half is stored.
+    Rank 0 has the first rows, rank 1 the next ones, and so on. Vectors are NumPy arrays of a rank's own entries,
+    (rows,), or (rows, b) for blocks of b x b. ``A @ x`` is collective. A product starts the exchange of the entries that
+    ranks need of each other, computes the rows that need none of these, then the other rows. Rows are stored in an
+    order in which both kinds are contiguous, or as diagonals if these are well filled. A symmetric matrix is stored by
+    one half if it is stored by diagonals or has real 3 x 3 blocks.
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm or OwnControl
-        Duplicated; making and freeing a matrix is collective over it. A control belongs to the matrix from then on.
+    comm : mpi4py.MPI.Intracomm
+        The communicator is duplicated. Making and freeing a matrix is collective over it.
     rows, columns : array of int
         Global numbers (of blocks) of entries, in any order and on any rank; values of the same entry are added.
     values : array, (entries,) or (entries, b, b)
