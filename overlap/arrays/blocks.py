@@ -20,18 +20,18 @@ Box = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """What one block sends to and receives from a block beside it.
+    """Describes what a block receives from a block beside it, and from where.
 
     Attributes
     ----------
     rank : int
-        Whose the other block is; it may be the own rank, where an axis is periodic.
+        The rank of the other block; it may be this rank, if an axis is periodic.
     offset : tuple of int
-        Where it lies: -1, 0 or 1 along each axis.
+        Position of the other block: -1, 0 or 1 along each axis.
     receive : tuple of slice
-        The own ghost cells that it fills, in the local array.
+        This rank's ghost cells that the other block fills, in the local array.
     send : tuple of slice
-        Its cells that fill them, in *its* local array.
+        The cells of the other block that fill them, in the other rank's local array.
 
     Examples
     --------
@@ -64,17 +64,17 @@ class Blocks:
     periodic : bool or sequence of bool
         Whether the first and the last block of an axis are neighbours; for all axes, or one by one.
     corners : bool
-        Ghost cells at edges and corners are filled too. Without it only those that share a face with the block.
+        Fill the ghost cells at edges and corners, too. Otherwise only those that share a face with the block.
     weights : sequence of numbers, optional
-        One per rank, what its cells shall be in proportion to: `overlap.arrays.shares` along an axis of ranks; on a
-        grid of several axes a coordinate weighs what its ranks weigh together. A block may then be empty: it has no
-        neighbours, and those beside it are each other's.
+        One per rank: the cells of a rank are in proportion to its weight (`overlap.arrays.shares`). On a grid of
+        several axes a coordinate weighs as much as its ranks together. A block may be empty: it then has no neighbours,
+        and the blocks on its two sides are neighbours.
 
     Raises
     ------
     InputError
-        A value makes no sense, or a block is narrower than the ghost cells that it must fill; on this rank, which is
-        all that blocks know (`overlap.agreed_blocks` raises it on all).
+        A value makes no sense, or a block is narrower than the ghost cells that it must fill. Only this rank raises
+        (`overlap.agreed_blocks` raises on all ranks).
 
     Examples
     --------

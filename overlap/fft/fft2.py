@@ -30,9 +30,9 @@ LARGE_NBYTES = 2**22  # bytes on each rank, at least
 class FFT2(FourierPlan):
     """A plan for 2-D FFTs of the last two axes of arrays ``(..., ny, nx)`` over MPI ranks.
 
-    In real space the rows (y) are split over the ranks, in spectral space the columns (x): evenly, the
-    first ranks with one more, or by the layout's weights. Ranks may hold nothing. Making, calling and
-    closing a plan is collective. Planning times a few candidates unless told not to.
+    In real space the rows (y) are split over the ranks, in spectral space the columns (x). Shares are even (the first
+    ranks hold one more if the length is not divisible), or follow the layout's weights. A rank may hold nothing.
+    Making, calling and closing a plan is collective.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ class FFT2(FourierPlan):
     layout : ArrayLayout or dict, optional
         How the arrays lie: order of the spectrum's axes, weights of the ranks.
     settings : Settings or dict, optional
-        How the transforms run, as far as it is not left to planning: mode, depth and so on. With
-        ``wait="auto"`` a model and the first calls find the fastest; ``wait="off"`` is
-        the reference, to the last bit, of all others.
+        How the transforms run: the way to wait, depth and so on. Planning chooses the settings that are not named. With
+        ``wait="auto"`` a model and the first calls find the fastest; ``wait="off"`` is the reference, to the last bit,
+        of all other ways.
     tuning : str, optional
-        A file that `tune` writes and later plans read, by default what the environment variable
-        OVERLAP_TUNING names; ``""`` for none. An entry for this plan on this machine decides what
-        `settings` leaves open, FFTW's plans included: a tuned plan is the same in every run.
+        A file that `tune` writes and later plans read; by default the file that the environment variable
+        OVERLAP_TUNING names; ``""`` for none. An entry for this plan on this machine decides everything that `settings`
+        leaves open, FFTW's plans included: a tuned plan is the same in every run.
 
     Attributes
     ----------
@@ -67,8 +67,8 @@ class FFT2(FourierPlan):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks, or the tuning file was cut
-        off, is of another version or is none.
+        On all ranks, when an argument is bad or differs between ranks, or when the tuning file was cut off, has another
+        version or is no tuning file.
 
     Examples
     --------

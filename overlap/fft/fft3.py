@@ -40,16 +40,14 @@ class FFT3(FourierPlan):
         As in `numpy.fft`.
     layout : ArrayLayout or dict, optional
         How the arrays lie: process grid, order of the spectrum's axes and how they are split, de-aliasing, weights of
-        the ranks. A grid that is left open is the one that the volumetric FFT's equation (7) finds, with the latency
-        and the bandwidth of `comm`; where a slab and a pencil come close, with an effort of "measure" or "patient" the
-        one with the faster forward transform. Plans of one shape and runtime then have the same.
+        the ranks. If no grid is named, equation (7) of the volumetric FFT chooses it, from latency and bandwidth of
+        `comm`. If a slab and a pencil come close, an effort of "measure" or "patient" compares their forward
+        transforms. Plans of one shape and runtime then have the same grid.
     settings : Settings or dict, optional
-        How the transforms run, as far as it is not left to planning: mode, depth and so on. With
-        ``wait="auto"`` the first calls find the fastest; ``wait="off"`` is the reference, to
-        the last bit, of all others.
+        How the transforms run, as for `FFT2`.
     tuning : str, optional
-        A file that `tune` writes and later plans read, as of `FFT2`. A grid that is left open is the one that was
-        tuned.
+        A file that `tune` writes and later plans read, as for `FFT2`. If no grid is named, the plan takes the tuned
+        one.
 
     Attributes
     ----------
@@ -63,8 +61,8 @@ class FFT3(FourierPlan):
     Raises
     ------
     InputError
-        On all ranks, when an argument is bad or differs between ranks, or the tuning file was cut
-        off, is of another version or is none.
+        On all ranks, when an argument is bad or differs between ranks, or when the tuning file was cut off, has another
+        version or is no tuning file.
 
     Examples
     --------

@@ -52,9 +52,9 @@ class Runtime(Resource):
     depth : int
         Slots: slices in flight, which bounds the memory in flight.
     wait : {"auto", "block", "poll", "off"}
-        How the communicator waits: in blocking calls (which take the core of one worker), in nonblocking calls with sleep
-        in between, or without any overlap. ``"auto"`` runs each pipeline in every way at first and then keeps the
-        fastest; with several workers it does not try ``"off"``, which has one worker.
+        How the communicator waits: in blocking calls (which take the core of one worker), in nonblocking calls with
+        sleep in between, or without any overlap. ``"auto"`` runs each pipeline in every way at first and then keeps
+        the fastest; with several workers it does not try ``"off"``, which has one worker.
     in_flight : int, optional
         With ``"poll"``: exchanges in flight at once; `depth` by default.
     deadline_s : float, optional
@@ -368,22 +368,21 @@ class Runtime(Resource):
             ``program(slice, *args, **kwargs)``, or ``program(slice, buffers, *args, **kwargs)``
             with `buffers`.
         buffers : callable, optional
-            Makes one slot's buffers; called `depth` times, now. A slice in flight owns one slot.
+            Makes the buffers of one slot; called `depth` times, now. A slice in flight owns one slot.
         skeleton : coroutine function or "agree", optional
-            Same arguments as `program`: awaits the same requests and computes nothing. Needed
-            only where slices, or ranks, await different operations, sizes, roots, tags or peers;
-            otherwise the runtime learns it from the first slice, which costs two small reductions
-            per operation there, and holds all slices to it. ``"agree"`` needs none and learns
-            nothing: every operation of every slice costs these reductions; all ranks must await
-            the same calls.
+            A program with the arguments of `program` that awaits the same operations and computes nothing. It is needed
+            only if slices, or ranks, await different operations, sizes, roots, tags or peers. Without it the runtime
+            learns the operations from the first slice, which costs two small reductions per operation of that slice,
+            and holds all slices to them. With ``"agree"`` the runtime learns nothing: every operation of every slice
+            costs these reductions, and all ranks must await the same calls.
         depth, wait, in_flight
-            As of the runtime, for this pipeline alone.
+            As for the runtime, for this pipeline alone.
         polls : int, optional
             With ``"poll"``: polls of the exchanges per expected time of one, 8 by default. More
             find a finished exchange sooner, and take more of the core.
         independent : bool
-            No slice waits for another one but by an `await`: on one rank, where there is nothing to hide, the
-            calling thread then computes too. Of other programs it does so in short calls.
+            Slices wait for each other only by an `await`. On one rank, where there is nothing to hide, the calling
+            thread then computes in calls of any length. For other programs it does so in short calls only.
 
         Returns
         -------

@@ -35,8 +35,8 @@ class Matrix(Freed):
     """A square sparse matrix of numbers or of small square blocks; every rank holds a run of rows.
 
     Rank 0 has the first rows, rank 1 the next ones, and so on. Vectors are NumPy arrays of a rank's own entries,
-    (rows,), or (rows, b) for blocks of b x b. ``A @ x`` is collective. A product starts the exchange of the entries that
-    ranks need of each other, computes the rows that need none of these, then the other rows. Rows are stored in an
+    (rows,), or (rows, b) for blocks of b x b. ``A @ x`` is collective. A product starts the exchange of the entries
+    that ranks need of each other, computes the rows that need none of these, then the other rows. Rows are stored in an
     order in which both kinds are contiguous, or as diagonals if these are well filled. A symmetric matrix is stored by
     one half if it is stored by diagonals or has real 3 x 3 blocks.
 
