@@ -39,6 +39,7 @@ IMPORTERS = {
         "compat",
     },
     "mpi4py_fft": {"tools/bench/peer.py"},
+    "fluidfft": {"compat/fluidfft"},
     "greenlet": {"timing/simulate/clock.py"},
     "numba": {
         "compiled.py",

@@ -1,0 +1,136 @@
+"""`PlanFFT`: what fluidfft asks of an FFT class in two and in three dimensions, on a plan."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fluiddyn.util import mpi
+from mpi4py import MPI
+
+from ...fft import FFT2, FFT3
+from ...fft.array_spec import ArraySpec
+from ...runtime import Runtime
+from ...runtime.kept_with import KeptWith
+
+
+class _KeptRuntime:
+    """The runtime that all FFT objects on a communicator have in common, made when the first one needs it."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._runtime: Runtime | None = None
+
+    def runtime(self) -> Runtime:
+        """Return it (collective)."""
+        if self._runtime is None:
+            self._runtime = Runtime(self._comm)
+        return self._runtime
+
+    def close(self) -> None:
+        """Close it (collective); FFT objects that were made before are closed too."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.close()
+
+
+_runtimes = KeptWith(_KeptRuntime)
+
+
+def close_runtimes() -> None:
+    """Close what the FFT objects run on (collective); runs at the end of the program by itself."""
+    for kept in _runtimes.every:
+        kept.close()
+
+
+atexit.register(close_runtimes)
+
+
+class PlanFFT:
+    """A plan under the names of fluidfft's FFT classes.
+
+    Shapes with "seq" in their names are those of the whole array, shapes with "loc" of this rank's part.
+    """
+
+    _numpy_api = np
+
+    def __init__(self, kind: type[FFT2 | FFT3], points: Sequence[int], layout: dict[str, Any]) -> None:
+        comm = getattr(mpi, "comm", MPI.COMM_SELF)  # fluiddyn has none on one rank
+        self.plan: Any = kind(_runtimes.of(comm).runtime(), tuple(points), dtype=float, norm="forward", layout=layout)
+        self.rank, self.nb_proc, self.comm = mpi.rank, mpi.nb_proc, comm
+
+    # ---- transforms ------------------------------------------------------------------------------
+
+    def fft(self, fieldX: np.ndarray) -> np.ndarray:
+        """Transform forward (collective): a new array."""
+        return np.asarray(self.plan.forward(fieldX))
+
+    def ifft(self, fieldK: np.ndarray) -> np.ndarray:
+        """Transform backward (collective): a new array; `fieldK` stays as it is."""
+        return np.asarray(self.plan.backward(fieldK))
+
+    def fft_as_arg(self, fieldX: np.ndarray, fieldK: np.ndarray) -> None:
+        """Transform forward into the second array (collective)."""
+        self.plan.forward(fieldX, out=fieldK)
+
+    def ifft_as_arg(self, fieldK: np.ndarray, fieldX: np.ndarray) -> None:
+        """Transform backward into the second array (collective); `fieldK` stays as it is."""
+        self.plan.backward(fieldK, out=fieldX)
+
+    ifft_as_arg_destroy = ifft_as_arg
+
+    # ---- arrays ----------------------------------------------------------------------------------
+
+    def create_arrayX(self, value: float | None = None, shape: Sequence[int] | None = None) -> np.ndarray:
+        """Make an array of real space, by default of this rank's part; filled with a value if one is given."""
+        return _array(self.plan.real, value, shape)
+
+    def create_arrayK(self, value: complex | None = None, shape: Sequence[int] | None = None) -> np.ndarray:
+        """Make an array of Fourier space, by default of this rank's part; filled with a value if one is given."""
+        return _array(self.plan.spectrum, value, shape)
+
+    def get_shapeX_loc(self) -> tuple[int, ...]:
+        """Return the local shape in real space."""
+        return tuple(self.plan.real.shape)
+
+    def get_shapeX_seq(self) -> tuple[int, ...]:
+        """Return the global shape in real space."""
+        return tuple(self.plan.real.global_shape)
+
+    def get_shapeK_loc(self) -> tuple[int, ...]:
+        """Return the local shape in Fourier space."""
+        return tuple(self.plan.spectrum.shape)
+
+    def get_shapeK_seq(self) -> tuple[int, ...]:
+        """Return the global shape in Fourier space."""
+        return tuple(self.plan.spectrum.global_shape)
+
+    shapeX = property(get_shapeX_loc)
+    shapeK = property(get_shapeK_loc)
+
+    def get_seq_indices_first_X(self) -> tuple[int, ...]:
+        """Return the global position of the local part's first element in real space."""
+        return tuple(part.start for part in self.plan.real.local_slice)
+
+    def get_seq_indices_first_K(self) -> tuple[int, ...]:
+        """Return the global position of the local part's first element in Fourier space."""
+        return tuple(part.start for part in self.plan.spectrum.local_slice)
+
+    def gather_Xspace(self, ff_loc: np.ndarray, root: int | None = 0) -> np.ndarray | None:
+        """Bring a field of real space to one rank, to all of them if `root` is None (collective)."""
+        whole = self.plan.real.wrap(ff_loc).gather(root or 0)
+        found: np.ndarray | None = self.comm.bcast(whole) if root is None else whole
+        return found
+
+    def scatter_Xspace(self, ff_seq: np.ndarray | None, root: int = 0) -> np.ndarray:
+        """Send every rank its part of a field of real space that one rank has (collective)."""
+        return np.asarray(self.plan.real.scatter(ff_seq, root))
+
+
+def _array(spec: ArraySpec, value: complex | None, shape: Sequence[int] | None) -> np.ndarray:
+    found = np.asarray(spec.empty()) if shape is None else np.empty(tuple(shape), spec.dtype)
+    if value is not None:
+        found[...] = value
+    return found
