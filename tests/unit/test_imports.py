@@ -39,7 +39,7 @@ IMPORTERS = {
         "compat",
     },
     "mpi4py_fft": {"tools/bench/peer.py"},
-    "fluidfft": {"compat/fluidfft"},
+    "fluidfft": {"compat/fluidfft/fft3d.py"},
     "greenlet": {"timing/simulate/clock.py"},
     "numba": {
         "compiled.py",
