@@ -38,32 +38,33 @@ class Collectives(Freed):
     """Collectives of a communicator, prepared once and called any number of times.
 
     Between ranks of a node data pass through a window of shared memory, by a store and a flag, without MPI. Between
-    nodes one rank of each exchanges messages for all of them, see `nodes`. Long messages of collectives that move data
-    go by MPI where that is faster, see `long_messages`. The methods have the names and arguments of mpi4py's; compiled
-    code (`numba.njit`) may call them too, of an instance that it is given as an argument, so that a solver's whole loop
-    is compiled with its reductions.
+    nodes one rank of each node exchanges messages for all ranks of the node. Long messages of collectives that move
+    data go through MPI if that is faster. The methods have the names and arguments of mpi4py's. Compiled code
+    (`numba.njit`) may call them on an instance that it receives as an argument, so that a solver's whole loop is
+    compiled with its reductions.
 
-    Results of reductions are the same to the last bit on all ranks and in every run: the order in which
-    the ranks' values are combined depends on the number of ranks alone, see `combine`.
+    Results of reductions are the same to the last bit on all ranks and in every run: the order in which the ranks'
+    values are combined depends only on the number of ranks.
 
-    All ranks call the same collectives in the same order, from one thread at a time. What a rank calls
-    differently, or with other sizes, types, roots or operations, raises `InputError`, and the instance cannot be used
-    any more. It raises on every rank in that very call, where the call waits for the rank: `Barrier`, `Allgather`,
-    `Allreduce` and `allreduce` always do, `Bcast` and `Scatter` wait for the root, whose `Gather` and `Reduce` wait for
-    all. Who need not wait has done its part, and raises in the first later call that needs the rank. No call before the
-    bad one raises. So it is with an exception of a signal handler: `KeyboardInterrupt` on the rank that was
-    interrupted, `RankError` on the others; and with an exception that leaves a ``with`` block on one rank.
+    All ranks call the same collectives in the same order, from one thread at a time. If a rank makes another call, or
+    passes other sizes, types, roots or operations, an `InputError` is raised, and the instance cannot be used any more.
+    Every rank that waits for the bad rank raises in that very call: in `Barrier`, `Allgather`, `Allreduce` and
+    `allreduce` all ranks wait for all; in `Bcast` and `Scatter` they wait for the root; in `Gather` and `Reduce` the
+    root waits for all. A rank that does not wait completes its call, and raises in the first later call that needs the
+    bad rank. No call before the bad one raises. The same holds for an exception of a signal handler
+    (`KeyboardInterrupt` on the rank that was interrupted, `RankError` on the others), and for an exception that leaves
+    a ``with`` block on one rank.
 
-    Arrays may be anything contiguous (in C or in Fortran order, the order of items is that in memory) that has numbers
-    in memory of its own, read-only ones where nothing is written. Masked arrays are refused. `MPI.IN_PLACE` may stand
-    where MPI allows it.
+    Arrays must be contiguous, in C or in Fortran order (items are taken in the order of memory), and contain numbers.
+    Arrays that are only read may be read-only. Masked arrays are refused. `MPI.IN_PLACE` is accepted wherever MPI
+    allows it.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        Collective over it; its own messages are not touched.
+        Making and freeing the instance is collective over the communicator. Messages on it are not affected.
     max_nbytes : int
-        Bytes of a rank's two slots in the window each. Longer messages pass in pieces.
+        Bytes of each of a rank's two slots in the window. Longer messages pass in pieces.
     deadline_s : float or None
         Seconds that a rank waits for another one, before it prints the stacks of all its threads and aborts
         the job; None sets no limit.
@@ -163,7 +164,7 @@ class Collectives(Freed):
         Parameters
         ----------
         sendbuf : ndarray or None
-            On the root, of `size` times as many items as `recvbuf`; not looked at on the others.
+            On the root: `size` times as many items as `recvbuf`. Ignored on the other ranks.
         recvbuf : ndarray
             With one size on all ranks.
         root : int
@@ -183,7 +184,7 @@ class Collectives(Freed):
         sendbuf : ndarray
             With one size on all ranks.
         recvbuf : ndarray or None
-            On the root, of `size` times as many items; not looked at on the others.
+            On the root: `size` times as many items as `sendbuf`. Ignored on the other ranks.
         root : int
         """
         try:
@@ -218,7 +219,7 @@ class Collectives(Freed):
         sendbuf : ndarray
             With one size and type on all ranks.
         recvbuf : ndarray or None
-            The same on the root; not looked at on the others.
+            On the root: of the same size and type. Ignored on the other ranks.
         op : Op, int or mpi4py.MPI.Op
         root : int
         """

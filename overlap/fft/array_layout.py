@@ -15,10 +15,9 @@ DEALIAS = (None, "3/2")
 class ArrayLayout:
     """How the arrays of a plan lie in memory and over the ranks.
 
-    Everything that decides about shapes and distributions, apart from the resolved grid itself, is
-    here, as everything that decides about speed alone is in `Settings`. What came of it is in
-    ``plan.real`` and ``plan.spectrum``. Wherever a plan takes a layout, a dict of these fields does
-    as well: ``layout={"grid": (2, 4)}``.
+    The layout decides about shapes and distributions, apart from the resolved grid itself. `Settings` decide about
+    speed alone. ``plan.real`` and ``plan.spectrum`` show the result. Plans also accept a dict of these fields:
+    ``layout={"grid": (2, 4)}``.
 
     Attributes
     ----------
@@ -26,18 +25,18 @@ class ArrayLayout:
         Axes of the spectrum. Natural: ``(..., ny, nx)``, ``(..., nz, ny, nx)``. Transposed:
         ``(..., nx, ny)``, ``(..., ny, nx, nz)``. The axes that are split are the same in both.
     grid : (int, int), optional
-        P and Q, the process grid of an `FFT3`; None leaves the choice to planning.
+        P and Q, the process grid of an `FFT3`. None: the plan chooses.
     restore : bool
-        The spectrum is split over the ranks as real space is, at the price of as many exchanges again.
+        Split the spectrum over the ranks as real space is split. This doubles the number of exchanges.
     dealias : {None, "3/2"}
         ``"3/2"``: in real space there are ceil(3 n / 2) points per direction; modes beyond the
         resolved ones, and the Nyquist modes of even n, are dropped. Values are those of the same
         function. (`pointwise` does this for its own fields.)
     weights : sequence of numbers or "measure", optional
-        One per rank, positive, as of the ranks' speeds: what every rank's share of each split axis is in
-        proportion to (`overlap.arrays.shares`), with as many messages as even shares have. On a P x Q
-        grid a coordinate weighs what its ranks weigh together. A share may be empty. ``"measure"``: what
-        the plan's tuning file knows, or else what `Plan.balance` finds when the plan is made.
+        One positive number per rank, such as its speed. A rank's share of each split axis is in proportion to its
+        weight (`overlap.arrays.shares`). There are as many messages as with even shares. On a P x Q grid a coordinate
+        weighs as much as its ranks together. A share may be empty. ``"measure"`` takes the weights of the plan's
+        tuning file, or measures them, as `FFT2.balance` does, when the plan is made.
 
     Examples
     --------

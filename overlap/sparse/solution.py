@@ -9,18 +9,18 @@ import numpy as np
 
 
 class Solution(tuple[np.ndarray, int]):
-    """scipy's pair ``x, info``, and what else is known.
+    """SciPy's pair ``x, info``, with further attributes.
 
     Attributes
     ----------
     x : ndarray
         This rank's part of the solution.
     info : int
-        0 where x meets the stopping rule, by the residual computed from it; else what it ended with: scipy's code of a
-        breakdown (-10 and -11, of `bicgstab`), or the iterations made, 1 at least.
+        0 if x meets the stopping rule, by the residual computed from x. Otherwise SciPy's code of a breakdown (-10 and
+        -11, of `bicgstab`), or the number of iterations made, at least 1.
     converged : bool
-        Whether `info` is 0. The recursion's residual may say so where x does not: rounding errors, or a singular matrix
-        and a right side outside of its range.
+        Whether `info` is 0. The residual of the recursion may meet the rule although x does not: because of rounding
+        errors, or for a singular matrix and a right side outside of its range.
     tolerance : float
         The norm at which to stop, max(rtol norm(b), atol).
     iterations : int
@@ -30,8 +30,8 @@ class Solution(tuple[np.ndarray, int]):
         Norm of b - A x, computed from x at the end.
     hidden : float
         Share of the halo's exchange that products with A hid, (C + T - t)/min(C, T) of the means over the ranks
-        (`overlap.timing.model.hidden`); of the solver's own products, not of a preconditioner's. NaN where that is not
-        known: of few products, of one rank, or where A is no `Matrix`.
+        (`overlap.timing.model.hidden`). It counts the solver's own products, not a preconditioner's. NaN if the share
+        is not known: after few products, on one rank, or if A is no `Matrix`.
 
     Examples
     --------

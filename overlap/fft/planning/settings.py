@@ -20,31 +20,30 @@ COUNTS = ("depth", "chunk", "in_flight", "polls")  # the fields that are positiv
 
 @dataclass(frozen=True)
 class Settings:
-    """How a transform runs. Fields that are None (`wait`: "auto") in a request are chosen.
+    """How a transform runs. The plan chooses fields that are None (`wait`: "auto") in a request.
 
     Attributes
     ----------
     wait : {"auto", "off", "block", "poll"}
-        How exchanges are hidden; see `Runtime`. ``"off"`` is the reference, to the last bit, of the
-        others. ``"auto"`` takes the fastest; `effort` tells how it is found.
+        How exchanges are hidden; see `Runtime`. The results of all ways agree to the last bit. ``"auto"`` takes the
+        fastest way; `effort` decides how it is found.
     depth : int, optional
-        Slots: messages that are under way or computed on at once. Bounds the memory in flight.
+        Slots: messages that are under way or computed on at the same time. The depth bounds the memory in flight.
     chunk : int, optional
-        Slices per message, at most: planes of an `FFT2`, units of an `FFT3` (`FFT3.describe` tells
-        what they are).
+        Slices per message, at most: planes of an `FFT2`, units of an `FFT3` (`FFT3.describe` names them).
     in_flight : int, optional
         Exchanges in flight at once, with ``"poll"``; at most `depth`.
     polls : int, optional
         Polls per exchange, with ``"poll"``; see `Runtime.pipelined`.
     effort : {None, "estimate", "measure", "patient"}
-        How much is measured before the plan can be used. None: little; FFTW's plans come from short searches,
-        and what an earlier plan or the timing model finds the fastest is compared with others in the first calls.
-        "measure" and "patient" are efforts of FFTW's planning, seconds per plan, and modes and depths are
-        compared in measured runs at once. "estimate": FFTW measures nothing.
+        How much is measured before the plan can be used. None: little. FFTW's plans come from short searches, and the
+        first calls compare the settings of an earlier plan, or of the timing model, with others. "measure" and
+        "patient" are efforts of FFTW's planning, which take seconds per plan; the plan then compares ways to wait and
+        depths in measured runs when it is made. "estimate": FFTW measures nothing.
     late : float, optional
-        Share, 0 to 1, of an `FFT3`'s last field whose exchange waits until all is transformed that it
-        needs, so that little is left to do when it ends. This takes work memory, and means nothing
-        where the transform has no late exchanges.
+        Share, 0 to 1, of the last field of an `FFT3` whose exchange waits until all FFTs that it needs are done, so
+        that little remains to be done when it ends. Late exchanges take work memory. Transforms without late exchanges
+        ignore the share.
 
     Examples
     --------
