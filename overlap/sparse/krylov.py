@@ -38,32 +38,32 @@ def cg(
 ) -> Solution:
     """Solve A x = b by conjugate gradients, A Hermitian and positive definite. Collective.
 
+    The solver computes in the common type of A, b and a complex x0.
+
     Parameters
     ----------
     A : Matrix
-        Or an object with ``A @ x`` for the own entries of a vector; then `comm` says which ranks take part.
+        Or an object whose ``A @ x`` takes and returns this rank's entries of a vector; `comm` then names the ranks.
     b : ndarray
         This rank's entries of the right side.
     x0 : ndarray, optional
-        Where to start; zero by default.
+        First guess; zero by default.
     rtol, atol : float
-        It ends when norm(b - A x) <= max(rtol norm(b), atol), by the recursion's residual; infinity is allowed. Where b
-        is zero x is, whatever `x0`.
+        The solver stops when norm(b - A x) <= max(rtol norm(b), atol), by the residual of the recursion. Infinity is
+        allowed. If b is zero, x is zero, whatever `x0`.
     maxiter : int, optional
         Ten times the number of unknowns by default.
     M : optional
         Approximation of the inverse of A: `Jacobi`, `BlockJacobi`, or an object with ``M @ r``.
     callback : callable, optional
-        Called with this rank's part of x after each iteration. Where it raises on one rank, as where M or an operator
-        does, all ranks raise in this iteration.
+        Called with this rank's part of x after each iteration. If the callback, M or an operator raises on one rank,
+        all ranks raise in this iteration.
     comm : mpi4py.MPI.Intracomm or AsyncComm, optional
-        The ranks, where A is no `Matrix`; the communicator of a runtime (``rt.comm``) brings its deadline, otherwise it
-        is a minute.
+        The ranks, if A is no `Matrix`. The communicator of a runtime (``rt.comm``) brings its deadline; otherwise the
+        deadline is a minute.
     single_reduction : bool
         Sum over all ranks once per iteration instead of twice, for one vector more: the steps are the same but for
         rounding (Chronopoulos and Gear, J. Comput. Appl. Math. 25, 1989). It pays between nodes.
-
-    Everything is computed in the common type of A, b and a complex x0.
 
     Returns
     -------
@@ -76,7 +76,8 @@ def cg(
         On all ranks: A or M is not positive definite (p.Ap <= 0), numbers are not finite, or an argument makes no
         sense.
     RankError
-        On all ranks: the callback, M or an operator has raised on one. What it raises on all ranks is not changed.
+        On all ranks: the callback, M or an operator has raised on one rank. An exception that it raises on all ranks
+        is passed on unchanged.
 
     Examples
     --------
