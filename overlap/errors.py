@@ -16,6 +16,14 @@ class InputError(OverlapError, ValueError):
 
     The check is collective: every rank of the communicator raises it with the same message,
     and nothing was computed, sent or overwritten.
+
+    Examples
+    --------
+    >>> try:
+    ...     overlap.FFT2(comm, (8, 16, 16), dtype="i8")
+    ... except overlap.InputError as error:
+    ...     print(error)
+    rank 0: expected a dtype of float32, float64, complex64, complex128, received 'i8'
     """
 
 
@@ -57,6 +65,20 @@ class SliceError(RankError):
         The slice whose step failed, as text (``"?"`` for a failure outside of any slice).
     rank, summary, traceback_text
         As of `RankError`.
+
+    Examples
+    --------
+    >>> with overlap.Runtime(comm) as rt:
+    ...     @rt.pipelined
+    ...     async def program(i):
+    ...         await overlap.take_turn()
+    ...         if i == 2:
+    ...             raise ValueError("too small")
+    ...     try:
+    ...         program(range(4))
+    ...     except overlap.SliceError as error:  # the same on every rank
+    ...         print(f"slice {error.slice}: {error.summary}")
+    slice 2: ValueError: too small
     """
 
     def __init__(self, rank: int, slice: str, summary: str, traceback_text: str) -> None:
@@ -76,7 +98,18 @@ class CommunicatorsExhausted(OverlapError, RuntimeError):
 
 
 class ClosedError(OverlapError, RuntimeError):
-    """A runtime, plan or another object was used after `close` or `free`, or in a forked child of its process."""
+    """A runtime, plan or another object was used after `close` or `free`, or in a forked child of its process.
+
+    Examples
+    --------
+    >>> plan = overlap.FFT2(comm, (8, 16, 16))
+    >>> plan.close()
+    >>> try:
+    ...     plan.describe()
+    ... except overlap.ClosedError:
+    ...     print("the plan was closed")
+    the plan was closed
+    """
 
 
 class BusyError(OverlapError, RuntimeError):

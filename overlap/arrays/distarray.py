@@ -21,9 +21,9 @@ class DistArray(PlacedArray):
     """The local part of an array split over the ranks along one axis or several.
 
     An ordinary `numpy.ndarray` of the local shape, with the attributes below. Copies, results of element-wise
-    arithmetic, transposes and views by integers and slices along whole axes are `DistArray` too, with
-    the distribution that is theirs. All else is an ndarray and no `DistArray`: what knows of the local part only.
-    Arithmetic with an array that is distributed in another way, or over other ranks, is refused.
+    arithmetic, transposes, and views by integers and slices along whole axes are `DistArray` too, each with its own
+    distribution. All other results, which depend on the local part only, are plain arrays. Arithmetic with an array
+    that is distributed in another way, or over other ranks, is refused.
 
     Parameters
     ----------
@@ -40,8 +40,9 @@ class DistArray(PlacedArray):
     Attributes
     ----------
     comm, global_shape, axes, local_slice
-        As given. A pickle keeps all but the communicator, which means nothing in another process: an unpickled array's
-        is None, and `gather` and all else that ranks do together refuse until it is set, ``u.comm = comm``.
+        As passed. A pickle keeps everything but the communicator, which has no meaning in another process. The
+        communicator of an unpickled array is None; set it (``u.comm = comm``) before you call `gather` or another
+        collective method.
 
     Raises
     ------

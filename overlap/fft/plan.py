@@ -40,9 +40,9 @@ class Plan(Resource):
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, Runtime or AsyncComm
-        What the plan runs on. Of an mpi4py communicator it makes a `Runtime` of its own, with one
-        worker, which it closes with itself. A `Runtime`, or one of its communicators (what
-        `Runtime.wrap` or `AsyncComm.Split` gave), is shared with others and stays open.
+        What the plan runs on. For an mpi4py communicator the plan makes a `Runtime` of its own, with one worker, and
+        closes it at its own end. A `Runtime`, or one of its communicators (from `Runtime.wrap` or `AsyncComm.Split`),
+        is shared with others and stays open.
 
     Attributes
     ----------
@@ -130,20 +130,20 @@ class Plan(Resource):
     def tune(self, budget_s: float = 30.0, progress: Progress | None = None) -> dict[str, Tuned]:
         """Search for the fastest settings of all transforms, and use them (collective).
 
-        See `Transform.tune`; all transforms that were made so far share the time. What is found goes to
-        the plan's tuning file, if it has one: a plan like this one made later takes it from there.
+        All transforms that were made so far share the time. The result goes to the plan's tuning file, if it has one;
+        later plans of the same kind read it from there.
 
         Parameters
         ----------
         budget_s : float
-            Seconds that all of it may take, about.
+            Seconds that the search may take, approximately.
         progress : callable, optional
             ``progress(what, done, total)``, called on rank 0 now and then, in seconds.
 
         Returns
         -------
         dict
-            Name of each transform to what was gained, a `Tuned`.
+            A `Tuned` for the name of each transform.
 
         Raises
         ------
@@ -174,10 +174,10 @@ class Plan(Resource):
     def balance(self, *arrays: DistArray) -> Balance:
         """Give every rank a share that follows its speed (collective).
 
-        The speeds are measured on the plan's own computing. Where shares in proportion to them gain clearly, the plan
-        is made anew with these as weights, in place: `real`, `spectrum` and the shapes of arrays change, `forward` and
-        all other transforms stay the same objects with the same settings, hence as many messages. A `Bracket` must be
-        told its advecting field again. With a tuning file, the weights are kept there, for plans with
+        The plan measures the speeds in its own computing. If shares in proportion to the speeds gain clearly, the
+        plan is rebuilt in place with the speeds as weights: `real`, `spectrum` and the shapes of arrays change;
+        `forward` and all other transforms stay the same objects with the same settings and as many messages. Set the
+        advecting field of a `Bracket` again afterwards. A tuning file keeps the weights, for plans with
         ``weights="measure"``.
 
         Parameters
