@@ -10,7 +10,7 @@ from .memory import overlaps_itself
 from .partition import block, chunks, complement, intersect, length_of, mode_segments
 from .placed import placed_as
 from .redistribution import gather, scatter
-from .stages import Stage, axis_names, ffts_along, stages
+from .stages import StageAxes, axis_names, ffts_along, stages
 from .storage import parts_on_rank_0, together
 from .topology import coordinates, same_ranks, subcomms
 from .transpose import DeferredBlocks, MessageBoxes, TransposeBlocks, moved
@@ -25,7 +25,7 @@ __all__ = [
     "Layout",
     "MessageBoxes",
     "Neighbour",
-    "Stage",
+    "StageAxes",
     "Transpose",
     "TransposeBlocks",
     "Weights",

@@ -10,7 +10,7 @@ from .layout import Transpose
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageAxes:
     """One exchange, cut along an axis, with the axes transformed unit by unit on either side.
 
     Attributes
@@ -53,7 +53,7 @@ def ffts_along(axes: Sequence[int], names: Sequence[str]) -> list[str]:
 
 def stages(
     route: list[Any], axes: Sequence[int], last: int | None = None, in_place: bool = False
-) -> tuple[list[Stage], tuple[int, ...]]:
+) -> tuple[list[StageAxes], tuple[int, ...]]:
     """Split a route through exchanges into stages.
 
     Parameters
@@ -72,7 +72,7 @@ def stages(
 
     Returns
     -------
-    stages : list of Stage
+    stages : list of StageAxes
     rest : tuple of int
         Axes that remain to be transformed when the last stage is complete.
     """
@@ -89,7 +89,7 @@ def stages(
             elif link is not None and along != link.joined:
                 waits = {along, last} if along in group else {along}
                 then = tuple(axis for axis in group if axis not in waits)
-            choices.append(Stage(pending, link, then, along))
+            choices.append(StageAxes(pending, link, then, along))
         completed = in_place and group is route[-1] and group == (axes[0],)
         stage = choices[0] if completed else max(choices, key=lambda stage: len(stage.then))
         found.append(stage)

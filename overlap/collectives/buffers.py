@@ -7,24 +7,36 @@ is told by `slow_path.SlowPath`, on all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numba import types
 from numba.extending import overload
 from numba.np.numpy_support import as_dtype
 
 from ..compiled import njit
-from ..lowlevel.memory import LINE, address_of, load, store, words
+from ..lowlevel.memory import LINE, Words, address_of, load, store, words
 from . import protocol
 from .chains import collective
 from .combine import OPERATIONS, OTHER_TYPE, code_of
 from .protocol import ALLGATHER, ALLREDUCE, BARRIER, BCAST, EVERYBODY, GATHER, REDUCE, SCATTER, ask, signature
+
+Array = np.ndarray | None
+"""An array, or None where MPI ignores it."""
+
+Number = complex | tuple[complex, int]
+"""A number, or one with an index."""
+
+Memory = tuple[int, int, int, int, int]
+"""What `_memory` tells of an array."""
 
 # Why an argument is refused.
 NOT_CONTIGUOUS, READ_ONLY, OTHER_DTYPE, OTHER_SIZE, NO_ROOT, NO_OPERATION, OVERLAPPING = range(7)
 _WRITABLE, _CONTIGUOUS = 1, 2  # what an array may not be
 
 
-def _memory(value):
+def _memory(value: Array) -> Memory:
     """Tell an array's address, its bytes, its items, its type's code, and what may not be done with it.
 
     All of None is 0; the code is `OTHER_TYPE` where there are no reductions of the type. Everything is an integer, so
@@ -33,25 +45,33 @@ def _memory(value):
     raise NotImplementedError
 
 
-def _scalar(value):
+def _scalar(value: Number) -> tuple[int, int]:
     """Bytes of a number, or of a pair of them, and its type's code."""
     raise NotImplementedError
 
 
 @overload(_memory)
-def _memory_compiled(value):
+def _memory_compiled(value: Any) -> Callable[..., Memory] | None:
     if isinstance(value, types.NoneType):
-        return lambda value: (0, 0, 0, OTHER_TYPE, 0)
+
+        def nothing(value: Any) -> Memory:  # numba compares signatures
+            return 0, 0, 0, OTHER_TYPE, 0
+
+        return nothing
     if not isinstance(value, types.Array):
         return None
     code = _code(as_dtype(value.dtype))
     contiguous = value.layout in "CF"  # one after the other as they are in memory
     missing = (0 if value.mutable else _WRITABLE) | (0 if contiguous else _CONTIGUOUS)
-    return lambda value: (address_of(value), value.size * value.itemsize, value.size, code, missing)
+
+    def compiled(value: Any) -> Memory:
+        return address_of(value), value.size * value.itemsize, value.size, code, missing
+
+    return compiled
 
 
 @overload(_scalar)
-def _scalar_compiled(value):
+def _scalar_compiled(value: Any) -> Callable[..., tuple[int, int]] | None:
     if isinstance(value, types.Array):  # there is no such function
         return None
     if isinstance(value, types.BaseTuple):
@@ -59,23 +79,27 @@ def _scalar_compiled(value):
     else:
         dtype = as_dtype(value)
     nbytes, code = dtype.itemsize, _code(dtype)
-    return lambda value: (nbytes, code)
+
+    def compiled(value: Any) -> tuple[int, int]:
+        return nbytes, code
+
+    return compiled
 
 
-def _code(dtype):
+def _code(dtype: np.dtype[Any]) -> int:
     found = code_of(dtype)
     return OTHER_TYPE if found is None else found
 
 
 @njit
-def _refuse(state, reason, expected, received):
+def _refuse(state: Words, reason: int, expected: int, received: int) -> None:
     state[protocol.EXPECTED] = expected
     state[protocol.RECEIVED] = received
     ask(state, protocol.REFUSED, reason)
 
 
 @njit
-def _allowed(state, memory, written):
+def _allowed(state: Words, memory: Memory, written: bool) -> tuple[int, int, int, int]:
     """Address, bytes, items and type's code of an array that may be read, and written to."""
     address, nbytes, items, code, missing = memory
     if missing & _WRITABLE and written:
@@ -86,7 +110,7 @@ def _allowed(state, memory, written):
 
 
 @njit
-def _kernel(state, code, op):
+def _kernel(state: Words, code: int, op: int) -> int:
     """Address of the kernel of an operation on a type."""
     if code == OTHER_TYPE or op < 0 or op >= OPERATIONS:
         _refuse(state, NO_OPERATION, code, op)
@@ -98,13 +122,13 @@ def _kernel(state, code, op):
 
 
 @njit
-def _check_root(state, root):
+def _check_root(state: Words, root: int) -> None:
     if root < 0 or root >= state[protocol.SIZE]:
         _refuse(state, NO_ROOT, state[protocol.SIZE], root)
 
 
 @njit
-def _check_whole(state, piece, nbytes, code, whole, whole_nbytes, other, place, pieces):
+def _check_whole(state: Words, piece: int, nbytes: int, code: int, whole: int, whole_nbytes: int, other: int, place: int, pieces: int) -> None:
     """Refuse an array that is not of so many pieces of the same type.
 
     And a piece that stands in it, but not at its own place: the other array is written or read meanwhile.
@@ -118,19 +142,19 @@ def _check_whole(state, piece, nbytes, code, whole, whole_nbytes, other, place, 
 
 
 @njit
-def Barrier(address):
+def Barrier(address: int) -> None:
     """Wait until all ranks have called it."""
     collective(address, BARRIER, 0, 0, 0, 0, EVERYBODY, 0, signature(BARRIER, 0, 0, 0, 0))
 
 
 @njit
-def Bcast(address, buf, root):
+def Bcast(address: int, buf: np.ndarray, root: int) -> None:
     """Copy the root's array into those of all ranks."""
     _bcast(address, _memory(buf), root)
 
 
 @njit
-def _bcast(address, buf, root):
+def _bcast(address: int, buf: Memory, root: int) -> None:
     state = words(address)
     _check_root(state, root)
     place, nbytes, _, code = _allowed(state, buf, state[protocol.RANK] != root)
@@ -139,13 +163,13 @@ def _bcast(address, buf, root):
 
 
 @njit
-def Scatter(address, sendbuf, recvbuf, root):
+def Scatter(address: int, sendbuf: Array, recvbuf: np.ndarray, root: int) -> None:
     """Copy piece i of the root's array into that of rank i."""
     _scatter(address, _memory(sendbuf), _memory(recvbuf), root)
 
 
 @njit
-def _scatter(address, sendbuf, recvbuf, root):
+def _scatter(address: int, sendbuf: Memory, recvbuf: Memory, root: int) -> None:
     state = words(address)
     target, nbytes, _, code = _allowed(state, recvbuf, True)
     _check_root(state, root)
@@ -158,20 +182,20 @@ def _scatter(address, sendbuf, recvbuf, root):
 
 
 @njit
-def Gather(address, sendbuf, recvbuf, root):
+def Gather(address: int, sendbuf: np.ndarray, recvbuf: Array, root: int) -> None:
     """Copy the arrays of all ranks into pieces of the root's, in the order of ranks."""
     _check_root(words(address), root)
     _gather(address, GATHER, _memory(sendbuf), _memory(recvbuf), root)
 
 
 @njit
-def Allgather(address, sendbuf, recvbuf):
+def Allgather(address: int, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
     """Copy the arrays of all ranks into pieces of every rank's, in the order of ranks."""
     _gather(address, ALLGATHER, _memory(sendbuf), _memory(recvbuf), EVERYBODY)
 
 
 @njit
-def _gather(address, kind, sendbuf, recvbuf, root):
+def _gather(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, root: int) -> None:
     state = words(address)
     send, nbytes, _, code = _allowed(state, sendbuf, False)
     target = 0
@@ -182,20 +206,20 @@ def _gather(address, kind, sendbuf, recvbuf, root):
 
 
 @njit
-def Reduce(address, sendbuf, recvbuf, op, root):
+def Reduce(address: int, sendbuf: np.ndarray, recvbuf: Array, op: int, root: int) -> None:
     """Combine the arrays of all ranks, item by item, into the root's."""
     _check_root(words(address), root)
     _reduce(address, REDUCE, _memory(sendbuf), _memory(recvbuf), op, root)
 
 
 @njit
-def Allreduce(address, sendbuf, recvbuf, op):
+def Allreduce(address: int, sendbuf: np.ndarray, recvbuf: np.ndarray, op: int) -> None:
     """Combine the arrays of all ranks, item by item, into every rank's."""
     _reduce(address, ALLREDUCE, _memory(sendbuf), _memory(recvbuf), op, EVERYBODY)
 
 
 @njit
-def _reduce(address, kind, sendbuf, recvbuf, op, root):
+def _reduce(address: int, kind: int, sendbuf: Memory, recvbuf: Memory, op: int, root: int) -> None:
     state = words(address)
     send, nbytes, items, code = _allowed(state, sendbuf, False)
     target = 0
@@ -208,7 +232,7 @@ def _reduce(address, kind, sendbuf, recvbuf, op, root):
 
 
 @njit
-def allreduce(address, value, op):
+def allreduce(address: int, value: Number, op: int) -> Number:
     """All ranks' numbers, or pairs (value, index), combined."""
     state = words(address)
     nbytes, code = _scalar(value)

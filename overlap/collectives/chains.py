@@ -15,7 +15,7 @@ from __future__ import annotations
 from ..compiled import njit
 from ..lowlevel import copy_table
 from ..lowlevel.copy_table import OTHERS
-from ..lowlevel.memory import LINE, begin_wait, call_function, call_mpi, load_int, waited, words
+from ..lowlevel.memory import LINE, Words, begin_wait, call_function, call_mpi, load_int, waited, words
 from . import node, protocol
 from .protocol import NOTHING, ask
 
@@ -33,7 +33,9 @@ PLACES = 1024  # of the table of chains: signature and address; a power of two
 
 
 @njit
-def collective(address, kind, send, target, count, nbytes, root, kernel, agreed):
+def collective(
+    address: int, kind: int, send: int, target: int, count: int, nbytes: int, root: int, kernel: int, agreed: int
+) -> None:
     """Do a collective, by the window, or elsewhere where it goes to other nodes or is too long."""
     state = words(address)
     if nbytes <= state[protocol.LIMITS + kind]:
@@ -43,7 +45,9 @@ def collective(address, kind, send, target, count, nbytes, root, kernel, agreed)
 
 
 @njit
-def _elsewhere(state, kind, send, target, count, nbytes, root, kernel, agreed):
+def _elsewhere(
+    state: Words, kind: int, send: int, target: int, count: int, nbytes: int, root: int, kernel: int, agreed: int
+) -> None:
     if state[protocol.BROKEN]:
         ask(state, protocol.UNUSABLE, 0)
     state[protocol.ARGUMENTS] = send
@@ -64,7 +68,7 @@ def _elsewhere(state, kind, send, target, count, nbytes, root, kernel, agreed):
 
 
 @njit
-def place_of(table, agreed):
+def place_of(table: int, agreed: int) -> Words:
     """Return the words of a chain in the table, or those where it is to be written."""
     number = agreed * 0x1E3779B97F4A7C15 >> 40
     while True:
@@ -75,7 +79,7 @@ def place_of(table, agreed):
 
 
 @njit
-def enter(table, agreed, chain):
+def enter(table: int, agreed: int, chain: int) -> None:
     """Write a chain's address into the table."""
     place = place_of(table, agreed)
     place[0] = agreed
@@ -83,7 +87,7 @@ def enter(table, agreed, chain):
 
 
 @njit
-def _run(state, chain):
+def _run(state: Words, chain: int) -> None:
     """Take the steps of a chain."""
     count, kernel, agreed = state[protocol.ARGUMENTS + 2], state[protocol.ARGUMENTS + 5], state[protocol.ARGUMENTS + 6]
     bases = words(state[protocol.SELF] + 8 * protocol.BASES)
@@ -115,7 +119,7 @@ def _run(state, chain):
 
 
 @njit
-def _start(state, buffer, agreed):
+def _start(state: Words, buffer: int, agreed: int) -> None:
     """Begin to send the message of a buffer, or to expect one."""
     content = words(buffer)
     words(buffer + HEADER)[0] = agreed if content[SENT] else NOTHING
@@ -128,7 +132,7 @@ def _start(state, buffer, agreed):
 
 
 @njit
-def _await(state, buffer, agreed):
+def _await(state: Words, buffer: int, agreed: int) -> None:
     """Wait until a message is sent or has come, and see that one that has come is of the same collective."""
     content = words(buffer)
     if not _tested(state, content):
@@ -149,7 +153,7 @@ def _await(state, buffer, agreed):
 
 
 @njit
-def _tested(state, content):
+def _tested(state: Words, content: Words) -> bool:
     flag = state[protocol.SCRATCH] + 3 * LINE  # and MPI's status behind it
     code = call_mpi(state[protocol.MPI_TEST], (content[REQUEST], flag, flag + 16))
     if code != 0:

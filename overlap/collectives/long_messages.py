@@ -16,7 +16,9 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -71,15 +73,15 @@ class LongMessages(Carrier):
         """Free the communicator (collective)."""
         self._comm.Free()
 
-    def _barrier(self, agreed):
+    def _barrier(self, agreed: int) -> None:
         node.collective(self._address, BARRIER, 0, 0, 0, 0, EVERYBODY, 0, agreed)
 
-    def _by_window(self, kind, send, target, nbytes, root, agreed):
+    def _by_window(self, kind: int, send: int, target: int, nbytes: int, root: int, agreed: int) -> None:
         node.collective(
             self._address, kind, send, target, 0, nbytes, EVERYBODY if kind == ALLGATHER else root, 0, agreed
         )
 
-    def _by_mpi(self, kind, send, target, nbytes, root, agreed):
+    def _by_mpi(self, kind: int, send: int, target: int, nbytes: int, root: int, agreed: int) -> None:
         self._barrier(agreed)
         comm = self._comm
         mine, whole = comm.rank * nbytes, comm.size * nbytes
@@ -108,7 +110,7 @@ class LongMessages(Carrier):
         wait_until(request.Test, look)
         protocol.finish(self._state, number, False)
 
-    def _learn(self, kind):
+    def _learn(self, kind: int) -> None:
         """Find out which way is faster for this kind (collective)."""
         path = self._path(kind)
         found = np.zeros(1 + len(SIZES))  # whether it is known, and what
@@ -127,7 +129,7 @@ class LongMessages(Carrier):
         shorter = known.index(True) if any(known) else len(known)
         self._state[LIMITS + kind] = (FROM_NBYTES, *SIZES[:-1], NO_LIMIT)[shorter]
 
-    def _mpi_is_faster(self, kind, nbytes):
+    def _mpi_is_faster(self, kind: int, nbytes: int) -> bool:
         """Whether it clearly is, the slowest rank's time in the median of rounds of both ways; each rank is the root in
         turn.
         """
@@ -139,14 +141,16 @@ class LongMessages(Carrier):
             target = send
         agreed = signature(kind, 0, 0, 0, nbytes)
 
-        def seconds(way, calls):
+        def seconds(way: Callable[[int, int, int, int, int, int], None], calls: int) -> float:
             self._barrier(agreed)
             started = perf_counter()
             for number in range(calls):
                 way(kind, send, target, nbytes, number % comm.size, agreed)
             return (perf_counter() - started) / calls
 
-        def round_s(calls):  # of both ways beside each other: another load on the machine disturbs both
+        def round_s(
+            calls: int,
+        ) -> np.ndarray:  # of both ways beside each other: another load on the machine disturbs both
             return self._greatest(np.array([seconds(way, calls) for way in (self._by_mpi, self._by_window)]))
 
         once_s = round_s(comm.size)
@@ -154,12 +158,12 @@ class LongMessages(Carrier):
         by_mpi, by_window = np.transpose([round_s(calls) for _ in range(_ROUNDS if once_s.max() < _SLOW_S else 1)])
         return bool(np.median(by_mpi / by_window) < _CLEARLY)
 
-    def _greatest(self, values):
+    def _greatest(self, values: np.ndarray) -> np.ndarray:
         """Find the greatest ones of all ranks, in place."""
         self._complete(self._comm.Iallreduce(MPI.IN_PLACE, values, MPI.MAX))
         return values
 
-    def _path(self, kind):
+    def _path(self, kind: int) -> Path | None:
         """Return the file of the cache that knows, or None where nothing is kept."""
         folder = files.user_folder()
         if folder is None:
@@ -177,12 +181,12 @@ class LongMessages(Carrier):
         return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.collectives.json"
 
 
-def _memory(address, nbytes):
+def _memory(address: int, nbytes: int) -> np.ndarray | None:
     """Bytes at an address; None where there is none, as on ranks that are not the root."""
     return memory(address, nbytes) if address else None
 
 
-def _read(path):
+def _read(path: Path) -> list[bool] | None:
     """For each size whether MPI is faster, or None where no good file says so."""
     try:
         content = json.loads(files.read(path, 2**12))

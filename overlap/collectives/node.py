@@ -16,7 +16,7 @@ lower ranks first, on all ranks alike.
 from __future__ import annotations
 
 from ..compiled import njit
-from ..lowlevel.memory import LINE, call_function, copy, copy_item, words
+from ..lowlevel.memory import LINE, Words, call_function, copy, copy_item, words
 from .protocol import (
     ALLGATHER,
     BARRIER,
@@ -41,7 +41,9 @@ from .protocol import (
 
 
 @njit
-def collective(address, kind, send, target, count, nbytes, root, kernel, agreed):
+def collective(
+    address: int, kind: int, send: int, target: int, count: int, nbytes: int, root: int, kernel: int, agreed: int
+) -> None:
     """Do a collective, whose root is `EVERYBODY` where all ranks get the result.
 
     A rank's piece, or what is combined, has `nbytes`, and `count` items of a reduction.
@@ -76,7 +78,7 @@ def collective(address, kind, send, target, count, nbytes, root, kernel, agreed)
 
 
 @njit
-def _barrier(state, number, agreed):
+def _barrier(state: Words, number: int, agreed: int) -> None:
     """All ranks have come here."""
     rank, size = state[RANK], state[SIZE]
     mine = claim(state, number, EVERYBODY)
@@ -95,7 +97,7 @@ def _barrier(state, number, agreed):
 
 
 @njit
-def _bcast(state, number, buffer, part, root, agreed):
+def _bcast(state: Words, number: int, buffer: int, part: int, root: int, agreed: int) -> None:
     """Give all ranks the root's bytes."""
     size = state[SIZE]
     place = (state[RANK] + size - root) % size
@@ -111,7 +113,7 @@ def _bcast(state, number, buffer, part, root, agreed):
 
 
 @njit
-def _scatter(state, number, send, target, part, nbytes, root, agreed):
+def _scatter(state: Words, number: int, send: int, target: int, part: int, nbytes: int, root: int, agreed: int) -> None:
     """Give rank i a part of piece i, `nbytes` long, of the root's."""
     rank, size = state[RANK], state[SIZE]
     if rank != root:
@@ -129,7 +131,7 @@ def _scatter(state, number, send, target, part, nbytes, root, agreed):
 
 
 @njit
-def _gather(state, number, send, target, part, nbytes, root, agreed):
+def _gather(state: Words, number: int, send: int, target: int, part: int, nbytes: int, root: int, agreed: int) -> None:
     """Give the root, or everybody, a part of every rank's piece, in the order of ranks."""
     rank = state[RANK]
     if rank != root:
@@ -145,7 +147,9 @@ def _gather(state, number, send, target, part, nbytes, root, agreed):
 
 
 @njit
-def _reduce(state, number, send, target, items, part, root, kernel, agreed):
+def _reduce(
+    state: Words, number: int, send: int, target: int, items: int, part: int, root: int, kernel: int, agreed: int
+) -> None:
     """Give the root, or everybody, all ranks' items combined; they have `part` bytes."""
     if root == EVERYBODY and state[SIZE] > state[FLAT] and part <= INLINE:
         claim(state, number, EVERYBODY)
@@ -164,7 +168,7 @@ def _reduce(state, number, send, target, items, part, root, kernel, agreed):
 
 
 @njit
-def _combine(state, number, own, target, items, part, kernel, agreed):
+def _combine(state: Words, number: int, own: int, target: int, items: int, part: int, kernel: int, agreed: int) -> None:
     """Combine the payload of all ranks, one after the other; this rank's is `own`, which is not `target`."""
     first = _present(state, 0, number, own, part, agreed)
     if state[SIZE] == 1:
@@ -177,12 +181,12 @@ def _combine(state, number, own, target, items, part, kernel, agreed):
 
 
 @njit
-def _present(state, rank, number, own, part, agreed):
+def _present(state: Words, rank: int, number: int, own: int, part: int, agreed: int) -> int:
     return own if rank == state[RANK] else payload(receive(state, rank, number, agreed), part)
 
 
 @njit
-def _double(state, number, send, target, items, part, kernel, agreed):
+def _double(state: Words, number: int, send: int, target: int, items: int, part: int, kernel: int, agreed: int) -> None:
     """Recursive doubling. Of the ranks, the last ones beyond a power of two take no part: the first ones add
     theirs before, and give them the result afterwards."""
     rank, size = state[RANK], state[SIZE]
@@ -211,7 +215,7 @@ def _double(state, number, send, target, items, part, kernel, agreed):
 
 
 @njit
-def _put(state, number, step, source, part, agreed):
+def _put(state: Words, number: int, step: int, source: int, part: int, agreed: int) -> int:
     """Publish in the own slot of a step; returns where the payload stands."""
     mine = step_slot(state, state[RANK], number, step)
     copy(payload(mine, part), source, part)
@@ -220,7 +224,7 @@ def _put(state, number, step, source, part, agreed):
 
 
 @njit
-def _got(state, number, step, rank, agreed):
+def _got(state: Words, number: int, step: int, rank: int, agreed: int) -> int:
     """Where a rank's payload of a step stands, once it is there."""
     theirs = step_slot(state, rank, number, step)
     await_slot(state, rank, theirs, number, agreed)

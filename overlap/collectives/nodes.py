@@ -199,13 +199,13 @@ class SeveralNodes(InterNodeTransport):
         self._chains.append(chain)
         chains.enter(address_of(self._table), agreed, chain.written())
 
-    def _barrier(self, chain, count, nbytes, root):
+    def _barrier(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
         chain.on_node(BARRIER, NOWHERE, NOWHERE, 0, EVERYBODY)
         if self._place == self._head:
             self._all_know(chain, NOWHERE, [0] * self._count)
         chain.on_node(BARRIER, NOWHERE, NOWHERE, 0, EVERYBODY)
 
-    def _bcast(self, chain, count, nbytes, root):
+    def _bcast(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
         speakers, there, place = self._speakers(root)
         if self._place == place:
             distance = (self._mine - there) % self._count
@@ -224,7 +224,7 @@ class SeveralNodes(InterNodeTransport):
                     chain.send(buffer)
         chain.on_node(BCAST, SEND, NOWHERE, nbytes, place)
 
-    def _scatter(self, chain, count, nbytes, root):
+    def _scatter(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
         speakers, there, place = self._speakers(root)
         pieces = NOWHERE
         if self._mine == there and self._place == place:
@@ -238,29 +238,29 @@ class SeveralNodes(InterNodeTransport):
             pieces = chain.take(chain.expect(speakers[there], self._sizes[self._mine] * nbytes))
         chain.on_node(SCATTER, pieces, TARGET, nbytes, place)
 
-    def _gather(self, chain, count, nbytes, root):
+    def _gather(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
         for number, part in self._to_root(chain, GATHER, nbytes, [size * nbytes for size in self._sizes], root):
             chain.distribute(TARGET, part, self._ranks[number], nbytes)
 
-    def _reduce(self, chain, count, nbytes, root):
+    def _reduce(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
         if parts := dict(self._to_root(chain, REDUCE, nbytes, [nbytes] * self._count, root)):
             chain.combine([parts[number] for number in range(self._count)], TARGET, count)
 
-    def _allgather(self, chain, count, nbytes, root):
+    def _allgather(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
         for ranks, part in zip(
             self._ranks, self._to_heads(chain, GATHER, nbytes, [size * nbytes for size in self._sizes])
         ):
             chain.distribute(TARGET, part, ranks, nbytes)
         chain.on_node(BCAST, TARGET, NOWHERE, sum(self._sizes) * nbytes, self._head)
 
-    def _allreduce(self, chain, count, nbytes, root):
+    def _allreduce(self, chain: Chain, count: int, nbytes: int, root: int) -> None:
         if nbytes > LONG_NBYTES and self._place == self._head:
             self._in_parts(chain, count, nbytes)
         elif parts := self._to_heads(chain, REDUCE, nbytes, [nbytes] * self._count):
             chain.combine(parts, TARGET, count)
         chain.on_node(BCAST, TARGET, NOWHERE, nbytes, self._head)
 
-    def _in_parts(self, chain, count, nbytes):
+    def _in_parts(self, chain: Chain, count: int, nbytes: int) -> None:
         """Combine the nodes' partial results, each node one part of the items."""
         itemsize = nbytes // count
         begins = [count * number // self._count * itemsize for number in range(self._count + 1)]
@@ -280,18 +280,20 @@ class SeveralNodes(InterNodeTransport):
         for begin, size, part in zip(begins, sizes, self._all_know(chain, room, sizes)):
             chain.copy(beyond(TARGET, begin), part, size)
 
-    def _others(self):
+    def _others(self) -> list[int]:
         """Return the other nodes."""
         return [number for number in range(self._count) if number != self._mine]
 
-    def _speakers(self, root):
+    def _speakers(self, root: int) -> tuple[list[int], int, int]:
         """Return the rank that speaks for each node, the root's node, and the place of this node's speaker."""
         there, place = self._nodes.where(root)
         speakers = list(self._heads)
         speakers[there] = root
         return speakers, there, place if self._mine == there else self._head
 
-    def _to_root(self, chain, kind, nbytes, sizes, root) -> Iterator[tuple[int, Operand]]:
+    def _to_root(
+        self, chain: Chain, kind: int, nbytes: int, sizes: list[int], root: int
+    ) -> Iterator[tuple[int, Operand]]:
         """Gather or combine within each node, and bring what that gives, of these sizes, to the root.
 
         Yields
@@ -316,7 +318,7 @@ class SeveralNodes(InterNodeTransport):
             for number, buffer in coming:
                 yield number, chain.take(buffer)
 
-    def _to_heads(self, chain, kind, nbytes, sizes) -> list[Operand]:
+    def _to_heads(self, chain: Chain, kind: int, nbytes: int, sizes: list[int]) -> list[Operand]:
         """Gather or combine within each node, and bring what that gives, of these sizes, to all heads.
 
         Returns
@@ -331,7 +333,7 @@ class SeveralNodes(InterNodeTransport):
         chain.on_node(kind, SEND, room, nbytes, self._head)
         return self._all_know(chain, room, sizes)
 
-    def _all_know(self, chain, room, sizes) -> list[Operand]:
+    def _all_know(self, chain: Chain, room: Operand, sizes: list[int]) -> list[Operand]:
         """Gather what the heads of all nodes have at the begin of `room`, of these sizes; in the order of nodes.
 
         There is room for all: this node's, the next one's, ...

@@ -37,6 +37,7 @@ from __future__ import annotations
 from ..compiled import njit
 from ..lowlevel.memory import (
     LINE,
+    Words,
     begin_wait,
     call_python,
     load,
@@ -69,19 +70,19 @@ INLINE = LINE - 16
 WAITING, GONE, DIFFERENT, REFUSED, PREPARE, UNUSABLE, ELSEWHERE, COMING, LEAVING, FAULT, FAILURE = range(11)
 
 
-def segment_nbytes(capacity):
+def segment_nbytes(capacity: int) -> int:
     """Size of a rank's segment with slots for so many bytes, a multiple of a cache line."""
     return SLOTS + 2 * (HEADER + capacity)
 
 
 @njit
-def ask(state, reason, detail):
+def ask(state: Words, reason: int, detail: int) -> None:
     """Call Python. If it raises, this rank takes no further part, and the ranks that wait for it can see that."""
     call_python(state[ATTEND], reason, detail, FAILURE, state[SELF] + 8 * BROKEN, segment(state, state[RANK]) + FAILED)
 
 
 @njit
-def begin(state, agreed):
+def begin(state: Words, agreed: int) -> int:
     """Begin a round; returns its number."""
     if state[BROKEN]:
         ask(state, UNUSABLE, 0)
@@ -91,7 +92,7 @@ def begin(state, agreed):
 
 
 @njit
-def announce(state, number, agreed):
+def announce(state: Words, number: int, agreed: int) -> None:
     """Let the ranks that wait for long see what this one does. What it was before stays until there is another one."""
     place = segment(state, state[RANK]) + BEGUN
     store_release(place + 8 + 8 * (number & 1), agreed)
@@ -99,24 +100,24 @@ def announce(state, number, agreed):
 
 
 @njit
-def segment(state, rank):
+def segment(state: Words, rank: int) -> int:
     return state[SEEN + state[SIZE] + rank]
 
 
 @njit
-def slot(state, rank, number):
+def slot(state: Words, rank: int, number: int) -> int:
     """Address of a rank's slot of a round."""
     return segment(state, rank) + SLOTS + (number & 1) * (HEADER + state[CAPACITY]) + STEPS * LINE
 
 
 @njit
-def step_slot(state, rank, number, step):
+def step_slot(state: Words, rank: int, number: int, step: int) -> int:
     """Address of the small slot for a step of a round."""
     return slot(state, rank, number) - (step + 1) * LINE
 
 
 @njit
-def payload(address, nbytes):
+def payload(address: int, nbytes: int) -> int:
     """Where the payload of a slot stands."""
     return address + 16 if nbytes <= INLINE else address + LINE
 
@@ -128,13 +129,13 @@ NAMES = ("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Reduce", "Allred
 
 
 @njit
-def signature(kind, op, code, root, nbytes):
+def signature(kind: int, op: int, code: int, root: int, nbytes: int) -> int:
     """Return collective, operation, type, root and bytes."""
     return kind | op << 4 | code << 8 | root << 16 | nbytes << 32
 
 
 @njit
-def wait(state, address, number, rank, agreed):
+def wait(state: Words, address: int, number: int, rank: int, agreed: int) -> None:
     """Wait until the word at an address is a number or more.
 
     `rank` writes it, in a round that is the same on all ranks if it is `agreed`, or in one completed here (`NOTHING`).
@@ -153,7 +154,7 @@ def wait(state, address, number, rank, agreed):
 
 
 @njit
-def _compare(state, address, number, rank, agreed):
+def _compare(state: Words, address: int, number: int, rank: int, agreed: int) -> None:
     """Find out that a rank does something else in a round, in which it does not write what this one waits for."""
     place = segment(state, rank) + BEGUN
     if load_acquire(place) >= number:
@@ -165,27 +166,27 @@ def _compare(state, address, number, rank, agreed):
 
 
 @njit
-def _differs(state, rank, expected, received):
+def _differs(state: Words, rank: int, expected: int, received: int) -> None:
     state[EXPECTED] = expected
     state[RECEIVED] = received
     ask(state, DIFFERENT, rank)
 
 
 @njit
-def never(state, rank, address, number):
+def never(state: Words, rank: int, address: int, number: int) -> bool:
     """Whether a rank that writes the word at an address has failed before it came to a number."""
     # In this order: the mark comes after all flags.
     return load_acquire(segment(state, rank) + FAILED) != 0 and load_acquire(address) < number
 
 
 @njit
-def set_mark(address, value):
+def set_mark(address: int, value: int) -> None:
     """Set a rank's mark, or clear it; `address` is its segment's."""
     store_release(address + FAILED, value)
 
 
 @njit
-def claim(state, number, reader):
+def claim(state: Words, number: int, reader: int) -> int:
     """Wait until this rank's slot of a round is free, to be read by `reader`; returns its address."""
     place = number & 1
     last = state[LAST + place]
@@ -197,7 +198,7 @@ def claim(state, number, reader):
 
 
 @njit
-def _wait_for_readers(state, last, reader):
+def _wait_for_readers(state: Words, last: int, reader: int) -> None:
     for rank in range(state[SIZE]):
         if rank != state[RANK] and (reader == EVERYBODY or rank == reader) and state[SEEN + rank] < last:
             wait(state, segment(state, rank) + DONE, last, rank, NOTHING)
@@ -207,14 +208,14 @@ def _wait_for_readers(state, last, reader):
 
 
 @njit
-def publish(address, number, agreed):
+def publish(address: int, number: int, agreed: int) -> None:
     """Let others read a slot, whose payload is there; `agreed` is the signature."""
     store(address + 8, agreed)
     store_release(address, number)
 
 
 @njit
-def await_slot(state, rank, address, number, agreed):
+def await_slot(state: Words, rank: int, address: int, number: int, agreed: int) -> None:
     """Wait until a rank has published in a slot, and see that its collective is the same."""
     wait(state, address, number, rank, agreed)
     state[SEEN + rank] = number - 1
@@ -224,7 +225,7 @@ def await_slot(state, rank, address, number, agreed):
 
 
 @njit
-def receive(state, rank, number, agreed):
+def receive(state: Words, rank: int, number: int, agreed: int) -> int:
     """Wait until a rank has published in a round; returns the address of its slot."""
     address = slot(state, rank, number)
     await_slot(state, rank, address, number, agreed)
@@ -232,7 +233,7 @@ def receive(state, rank, number, agreed):
 
 
 @njit
-def finish(state, number, everybody):
+def finish(state: Words, number: int, everybody: bool) -> None:
     """End a round on this rank; of `everybody` it has heard in it, so all have begun it."""
     if everybody:
         state[COMPLETE] = number - 1

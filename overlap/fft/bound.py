@@ -99,17 +99,17 @@ class _Unowned:
         self.__array_interface__ = array.__array_interface__
 
 
-def _given(arrays, out):
+def _given(arrays: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
     if out is None:
         return arrays
     return (*arrays, *out) if type(out) is tuple else (*arrays, out)
 
 
-def _name(array):
+def _name(array: np.ndarray) -> Any:
     """Describe an array by what tells it from others: of a plain one, all that may change of it."""
     return _state(array) if type(array) is np.ndarray else id(array)
 
 
-def _state(array):
+def _state(array: np.ndarray) -> tuple[Any, ...]:
     """All that may change of an array: its address, whether it may be written to, its layout and type."""
     return address_of(array), array.flags.writeable, array.shape, array.strides, array.dtype

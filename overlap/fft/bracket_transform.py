@@ -17,9 +17,10 @@ from ..arrays import Transpose, mpi_type, stages
 from ..runtime import AsyncComm, parallel
 from .array_spec import ArraySpec
 from .engine.buffers import Buffers, Located
+from .engine.direction import Direction
 from .engine.fftw import zeros
 from .engine.plane_brackets import KY, ONE, PLANES, PlaneBrackets
-from .engine.stage import Direction, Place, SourceArray, Stage
+from .engine.stage import Place, SourceArray, Stage
 from .engine.steps import Exchange, staggered
 from .planning.settings import Settings, Tuned
 from .transform import Progress, Transform

@@ -26,8 +26,9 @@ from .arguments import (
 from .array_layout import ArrayLayout, lying_problem
 from .array_spec import ArraySpec, box_lengths
 from .engine.axis import Axis, axes_of
+from .engine.direction import Direction
 from .engine.fftw import complex_of
-from .engine.stage import Direction, SourceArray
+from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
 from .function import Dealias, Function, dealias_problem, fine_points
 from .operators import SpectralOperators

@@ -18,9 +18,9 @@ from .array_spec import ArraySpec
 from .engine.buffers import Buffers, Located
 from .engine.compiled_function import compiled as compiled_function
 from .engine.fftw import zeros
+from .engine.message import Message
 from .engine.plane_blocks import PlaneBlocks
 from .engine.program import ASIDE, SOURCE, View
-from .engine.stage import Message
 from .engine.steps import Call, Exchange, staggered
 from .function import Function
 from .planning.settings import Settings

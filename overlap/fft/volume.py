@@ -150,7 +150,7 @@ class Volume(Fields):
         """Allocate slots and make the pipelines for `settings`; by default for the whole batch."""
         self.settings = settings
         self._staged = self.kernels_of(settings)
-        self.make_pipelines(self._staged.tasks(settings.chunk, count, settings.late))
+        self.make_pipelines(self._staged.tasks(settings.chunk or 1, count, settings.late or 0.0))
         self._apart = None
 
     def staged_transforms(self) -> tuple[StagedTransform, ...]:
@@ -202,7 +202,7 @@ class Volume(Fields):
         """As `_recorded`, with work memory that no pipeline uses: one of another thread may be running."""
         if self._apart is None:
             staged = self._staged.apart()
-            lengths = staged.buffer_lengths(self.settings.chunk)
+            lengths = staged.buffer_lengths(self.settings.chunk or 1)
             self._apart = staged, Buffers(*(zeros(max(1, length), staged.dtype) for length in lengths)), {}
         staged, slot, schedules = self._apart
         steps = partial(self._steps, staged, lambda number: slot, None)

@@ -109,7 +109,7 @@ class VolumePointwise(Fields):
         self.settings = settings
         self._back, self._forth = self.kernels_of(settings)
         entries = self._entries if count is None else count
-        function, chunk = self._function, settings.chunk
+        function, chunk = self._function, settings.chunk or 1
         steps: list[Any] = []
 
         def add(stage: str, entry: int, tasks: Sequence[Task | None]) -> None:
@@ -165,7 +165,7 @@ class VolumePointwise(Fields):
 
     def _steps(self, step: Step, slot: Buffers, arrays: dict[str, Any]) -> Iterator[Any]:
         stage, entry, first, task = step.stage, step.entry, step.first, step.task
-        if stage == "apply":
+        if task is None:
             yield wait_for_slices(first)
             yield Call(partial(self._apply, entry))
             yield take_turn()

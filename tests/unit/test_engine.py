@@ -11,11 +11,12 @@ from marks import exhaustive
 from overlap.arrays import Layout, Transpose
 from overlap.fft.engine.axis import axes_of
 from overlap.fft.engine.buffers import Buffers, Located
+from overlap.fft.engine.direction import Direction
 from overlap.fft.engine.execute import execute
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
 from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, Program, View
-from overlap.fft.engine.stage import Direction, SourceArray
+from overlap.fft.engine.stage import SourceArray
 from overlap.fft.engine.staged import StagedTransform
 from overlap.fft.engine.steps import Exchange, Run
 from overlap.fft.engine.sweep import Sweep

@@ -22,8 +22,9 @@ from ...arrays import Layout, Weights, checked, combined, coordinates, subcomms
 from ...errors import InputError, formatted, repr_of
 from ...fft.arguments import integers
 from ...fft.array_spec import ArraySpec
+from ...fft.engine.direction import Direction
 from ...fft.engine.fftw import complex_of
-from ...fft.engine.stage import Direction, SourceArray
+from ...fft.engine.stage import SourceArray
 from ...fft.engine.staged import StagedTransform
 from ...fft.planning.memory import Memory
 from ...fft.planning.search import choose

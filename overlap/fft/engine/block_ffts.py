@@ -2,6 +2,8 @@
 `Program`.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 from itertools import product
 
@@ -9,9 +11,11 @@ import numpy as np
 
 from ...arrays import complement
 from ...lowlevel.copy_table import strides_of
+from .axis import Axis
+from .direction import Direction
 from .fftw import ALIGNMENT, barely_aligned, complex_of, empty
 from .lines import LineTransform
-from .program import SCRATCH, View
+from .program import SCRATCH, Program, View
 
 SHORT = 128  # points of a line
 LONG = 256
@@ -28,7 +32,9 @@ class BlockInPlace:
 
     scales_last = False
 
-    def __init__(self, shape, lines, dtype, direction, after):
+    def __init__(
+        self, shape: tuple[int, ...], lines: dict[int, Axis], dtype: np.dtype, direction: Direction, after: int
+    ) -> None:
         forward, turned = direction.forward, direction.turned
         spectral = list(shape)
         fine = list(shape)
@@ -41,11 +47,11 @@ class BlockInPlace:
         modes = View(SCRATCH, tuple(spectral), strides_of(spectral, itemsize), dtype, after)
         physical = modes
         beyond = after + -(-modes.size * itemsize // ALIGNMENT) * ALIGNMENT
-        if list(lines) == [turned] and real_axis is None and spectral == fine:
+        if turned is not None and list(lines) == [turned] and real_axis is None and spectral == fine:
             # FFTW turns a block that is hot far faster than it could be copied with strides.
             apart = turned
-            order = [*fine[:apart], *fine[apart + 1 :], fine[apart]]
-            modes = View(SCRATCH, tuple(order), strides_of(order, itemsize), dtype, beyond).moved_axis(-1, apart)
+            order = [*fine[:turned], *fine[turned + 1 :], fine[turned]]
+            modes = View(SCRATCH, tuple(order), strides_of(order, itemsize), dtype, beyond).moved_axis(-1, turned)
         elif apart is not None:
             real = np.dtype(f"f{itemsize // 2}")
             physical = View(SCRATCH, tuple(fine), strides_of(fine, real.itemsize), real, beyond)
@@ -74,17 +80,17 @@ class BlockInPlace:
                 self._plans.append((plan, axis == apart, where))
         for axis, line in () if forward else lines.items():
             for gap in complement([pair[1] for pair in line.segments], line.fine_modes):
-                where = [slice(None)] * len(shape)
-                where[axis] = gap
-                self._gaps.append(tuple(where))
+                box = [slice(None)] * len(shape)
+                box[axis] = gap
+                self._gaps.append(tuple(box))
 
-    def _ends_of(self, apart, modes, physical):
+    def _ends_of(self, apart: bool, modes: View, physical: View) -> tuple[View, View]:
         """Tell what an FFT reads and writes: out of place, or in place."""
         if not apart:
             return modes, modes
         return (physical, modes) if self._forward else (modes, physical)
 
-    def ends(self, physical=None):
+    def ends(self, physical: View | None = None) -> tuple[View, View]:
         """Where what goes in lies, and what comes out; `physical`: the real-space side, if elsewhere."""
         modes = self._modes
         if physical is None:
@@ -93,7 +99,7 @@ class BlockInPlace:
             modes = physical
         return (physical, modes) if self._forward else (modes, physical)
 
-    def write(self, program, source, target):
+    def write(self, program: Program, source: View, target: View) -> None:
         modes, physical = (target, source) if self._forward else (source, target)
         for where in self._gaps:
             program.zero(modes[where])
@@ -105,7 +111,7 @@ class BlockInPlace:
         if self._forward:
             self._write_folds(program, modes)
 
-    def _write_folds(self, program, modes):
+    def _write_folds(self, program: Program, modes: View) -> None:
         for fold, axis in self._folds:
             fold(program, modes.moved_axis(axis, 0))
 
@@ -119,7 +125,9 @@ class BlockChain:
 
     keeps_source, scales_last = True, False
 
-    def __init__(self, shape, lines, dtype, direction, after):
+    def __init__(
+        self, shape: tuple[int, ...], lines: dict[int, Axis], dtype: np.dtype, direction: Direction, after: int
+    ) -> None:
         spectral, fine, dtype = list(shape), list(shape), complex_of(dtype)
         for axis, line in lines.items():
             spectral[axis], fine[axis] = line.fine_modes, line.fine
@@ -154,7 +162,7 @@ class BlockChain:
             )
 
     @staticmethod
-    def suits(shape, lines, direction):
+    def suits(shape: tuple[int, ...], lines: dict[int, Axis], direction: Direction) -> bool:
         """Whether some FFTs of a box are to be made like that."""
         axes, inner = list(lines), len(shape) - 1
         return (
@@ -168,11 +176,11 @@ class BlockChain:
             )
         )
 
-    def ends(self, physical=None):
+    def ends(self, physical: View | None = None) -> tuple[View, View]:
         """Where what goes in lies, and what comes out."""
         return self._ends[0], self._ends[-1]
 
-    def write(self, program, source, target):
+    def write(self, program: Program, source: View, target: View) -> None:
         for plan, first, last in self._plans:
             program.transform(plan, target if last else self._ends[1], source if first else self._ends[1])
 
@@ -187,7 +195,9 @@ class BlockFromArray:
 
     keeps_source = scales_last = True
 
-    def __init__(self, shape, whole, lines, direction):
+    def __init__(
+        self, shape: tuple[int, ...], whole: tuple[int, ...], lines: dict[int, Axis], direction: Direction
+    ) -> None:
         ((axis, _),) = lines.items()
         dtype = np.dtype(complex)
         source = View(SCRATCH, tuple(shape), strides_of(whole, dtype.itemsize), dtype)
@@ -204,7 +214,7 @@ class BlockFromArray:
             )
 
     @staticmethod
-    def suits(shape, lines, dtype, direction):
+    def suits(shape: tuple[int, ...], lines: dict[int, Axis], dtype: np.dtype, direction: Direction) -> bool:
         """Whether the FFTs of a box are to be made like that."""
         if len(lines) != 1 or dtype != np.dtype(complex):
             return False
@@ -219,15 +229,19 @@ class BlockFromArray:
         )
 
     @staticmethod
-    def at_once(shape, lines):
+    def at_once(shape: tuple[int, ...], lines: dict[int, Axis]) -> int:
         """How many lines a block has."""
         ((_, line),) = lines.items()
         return max(FEWEST, HOT_NBYTES // (16 * line.points))
 
-    def ends(self, physical=None):
+    def ends(self, physical: View | None = None) -> tuple[View, View]:
         """Where what goes in lies, and what comes out."""
         return self._ends
 
-    def write(self, program, source, target):
+    def write(self, program: Program, source: View, target: View) -> None:
         if self._plan is not None:
             program.transform(self._plan, target, source)
+
+
+BlockFFTs = BlockInPlace | BlockChain | BlockFromArray
+"""The FFTs of a block, made in one of these ways."""

@@ -94,7 +94,7 @@ LOOKS = 64  # at a rank's word, before MPI is come to
 
 
 @njit
-def execute_rows(tables, first, stop, arrays, scratch):
+def execute_rows(tables: int, first: int, stop: int, arrays: int, scratch: int) -> None:
     """Execute some rows of a schedule, which compute.
 
     Parameters
@@ -118,7 +118,7 @@ def execute_rows(tables, first, stop, arrays, scratch):
 
 
 @njit
-def _locate(row, arrays, scratch, bases):
+def _locate(row: np.ndarray, arrays: int, scratch: int, bases: np.ndarray) -> None:
     """Find the addresses of a row's bases."""
     addresses = words(arrays)
     for base in range(BASES):
@@ -129,7 +129,7 @@ def _locate(row, arrays, scratch, bases):
 
 
 @njit
-def execute_call(tables, arrays, scratch):
+def execute_call(tables: int, arrays: int, scratch: int) -> int:
     """Make a whole call, MPI's operations included.
 
     Parameters
@@ -167,7 +167,15 @@ def execute_call(tables, arrays, scratch):
 
 
 @njit
-def _run(code, rows, exchanges, mpi, state, arrays, scratch):
+def _run(
+    code: np.ndarray,
+    rows: np.ndarray,
+    exchanges: np.ndarray,
+    mpi: np.ndarray,
+    state: np.ndarray,
+    arrays: int,
+    scratch: int,
+) -> int:
     bases = np.empty(BASES, np.int64)
     for number in range(len(rows)):
         row = rows[number]
@@ -182,7 +190,7 @@ def _run(code, rows, exchanges, mpi, state, arrays, scratch):
 
 
 @njit
-def _met(mpi, state):
+def _met(mpi: np.ndarray, state: np.ndarray) -> int:
     """Meet all ranks at the header."""
     _begin(state, ENTERING, 0)
     if mpi[MEETING]:
@@ -204,7 +212,7 @@ def _met(mpi, state):
 
 
 @njit
-def _agreed(mpi, state, rows):
+def _agreed(mpi: np.ndarray, state: np.ndarray, rows: int) -> int:
     """Tell all ranks at the end that all is well here, and what was issued."""
     _begin(state, WAITING, rows)
     given = mpi[IN_PLACE], address_of(state) + 8 * SUMS, 3, mpi[UNSIGNED], mpi[SUM], mpi[CONTROL]
@@ -229,7 +237,7 @@ def _agreed(mpi, state, rows):
 
 
 @njit
-def _tell(mpi, word):
+def _tell(mpi: np.ndarray, word: int) -> None:
     """Write a word of this rank on the board, for the next meeting."""
     meeting = words(mpi[MEETING])
     meeting[NUMBER] += 1
@@ -238,7 +246,7 @@ def _tell(mpi, word):
 
 
 @njit
-def _told(mpi, state, rank):
+def _told(mpi: np.ndarray, state: np.ndarray, rank: int) -> int:
     """Wait for a rank's word of this meeting: hot at first, then with longer and longer sleeps."""
     meeting = words(mpi[MEETING])
     place = meeting[BOARD] + LINE * rank + 8 * (meeting[NUMBER] & 1)
@@ -259,7 +267,7 @@ def _told(mpi, state, rank):
 
 
 @njit
-def _rested(state, sleep):
+def _rested(state: np.ndarray, sleep: int) -> int:
     """Let others have the core, for `sleep` microseconds where the wait is no longer hot; give the next sleep."""
     if clock_ns(address_of(state) + 8 * CLOCK) < state[SINCE] + HOT_NS:
         sched_yield()
@@ -269,7 +277,7 @@ def _rested(state, sleep):
 
 
 @njit
-def _exchanged(mpi, state, exchange, bases, number):
+def _exchanged(mpi: np.ndarray, state: np.ndarray, exchange: np.ndarray, bases: np.ndarray, number: int) -> int:
     """Make an exchange; return the code of MPI, 0 if all is well."""
     _begin(state, WAITING, number)
     given = (
@@ -295,7 +303,7 @@ def _exchanged(mpi, state, exchange, bases, number):
 
 
 @njit
-def _begin(state, phase, number):
+def _begin(state: np.ndarray, phase: int, number: int) -> None:
     """Note that the call waits for MPI from now on."""
     state[STEP] = number
     state[STARTED] = state[CODE] = 0
@@ -304,13 +312,13 @@ def _begin(state, phase, number):
 
 
 @njit
-def _end(state):
+def _end(state: np.ndarray) -> None:
     state[PHASE] = IDLE
     state[WAITED] += clock_ns(address_of(state) + 8 * CLOCK) - state[SINCE]
 
 
 @njit
-def _complete(mpi, state):
+def _complete(mpi: np.ndarray, state: np.ndarray) -> None:
     """Wait for the request: hot at first, then with longer and longer sleeps."""
     request, flag = address_of(state) + 8 * REQUEST, address_of(state) + 8 * FLAG
     sleep = SHORTEST_SLEEP_US

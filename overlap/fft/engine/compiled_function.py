@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import carray, types
+from numba.core.base import BaseContext
+from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic
+from numba.core.typing import Context, Signature
 
+from ...compiled import Compilation, intrinsic
 from ...errors import InputError
 from ...lowlevel.memory import address_of, pointer
 
@@ -55,7 +60,7 @@ class CompiledFunction:
         self._name = function.__name__
         self._failed = np.zeros(1, np.int64)
         self._callback = _callback(function, takes_out, places, address_of(self._failed))
-        self.address: int = self._callback.address
+        self.address: int = self._callback.address or 0
 
     def check(self) -> None:
         """Raise if the function has raised: no exception leaves a C function."""
@@ -96,7 +101,7 @@ def compiled(function: Any, places: BlockPlaces) -> CompiledFunction | None:
         return None
 
 
-def _returned(function, places, read_only):
+def _returned(function: Any, places: BlockPlaces, read_only: bool) -> types.Type | None:
     """Return the type that a `Function` returns for planes as they are given to it; None if it cannot be compiled for
     them.
     """
@@ -110,26 +115,30 @@ def _returned(function, places, read_only):
 
 
 @intrinsic
-def _read_only(typing, array):
+def _read_only(typing: Context, array: types.Array) -> Compilation:
     """Return the same array, which compiled code cannot write to."""
 
-    def generate(context, builder, signature, arguments):
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return arguments[0]
 
     return array.copy(readonly=True)(array), generate
 
 
 @intrinsic
-def _as_it_is(typing, array):
+def _as_it_is(typing: Context, array: types.Array) -> Compilation:
     """Return the same array."""
 
-    def generate(context, builder, signature, arguments):
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return arguments[0]
 
     return array(array), generate
 
 
-def _planes(count, step, kind, access=_as_it_is):
+def _planes(count: int, step: int, kind: types.Type, access: Any = _as_it_is) -> Dispatcher:
     """Make a compiled function that gives some planes at an address, as a tuple of arrays."""
     if count == 0:
         return numba.njit(lambda address, shape: ())
@@ -139,7 +148,7 @@ def _planes(count, step, kind, access=_as_it_is):
     )
 
 
-def _callback(function, takes_out, places, failed):
+def _callback(function: Any, takes_out: bool, places: BlockPlaces, failed: int) -> CFunc:
     kind = numba.from_dtype(places.dtype)
     fields = _planes(places.inputs, places.step, kind)
     shared = _planes(places.shared, places.shared_step, kind, _read_only)
@@ -147,7 +156,9 @@ def _callback(function, takes_out, places, failed):
     after, nx, outputs, single = (places.inputs * places.step, places.nx, places.outputs, places.outputs == 1)
 
     @numba.njit
-    def copied(made, returned):  # by hand: numba takes seconds to compile an assignment of arrays
+    def copied(
+        made: np.ndarray, returned: np.ndarray
+    ) -> None:  # by hand: numba takes seconds to compile an assignment of arrays
         if made.shape != returned.shape:
             raise ValueError("shape")
         for row in range(made.shape[0]):
@@ -157,28 +168,28 @@ def _callback(function, takes_out, places, failed):
     if takes_out and single:
 
         @numba.njit
-        def fill(given, made):
+        def fill(given: tuple[np.ndarray, ...], made: tuple[np.ndarray, ...]) -> None:
             function(*(given + (made[0],)))
     elif takes_out:
 
         @numba.njit
-        def fill(given, made):
+        def fill(given: tuple[np.ndarray, ...], made: tuple[np.ndarray, ...]) -> None:
             function(*(given + (made,)))
     elif single:
 
         @numba.njit
-        def fill(given, made):
+        def fill(given: tuple[np.ndarray, ...], made: tuple[np.ndarray, ...]) -> None:
             copied(made[0], function(*given))
     else:
 
         @numba.njit
-        def fill(given, made):
+        def fill(given: tuple[np.ndarray, ...], made: tuple[np.ndarray, ...]) -> None:
             returned = function(*given)
             for number in range(outputs):
                 copied(made[number], returned[number])
 
     @numba.cfunc(types.void(types.int64, types.int64, types.int64))
-    def call(rows, shared_address, block_address):
+    def call(rows: int, shared_address: int, block_address: int) -> None:
         shape = (rows, nx)
         given = fields(block_address, shape) + shared(shared_address, shape)
         try:

@@ -7,15 +7,17 @@ rank goes straight to the target. The stage's last FFTs, where it has any, are m
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from ...arrays import DeferredBlocks, chunks, length_of, moved
+from ...arrays.layout import Box
 from ...lowlevel.memory import address_of
 from .fftw import zeros
+from .message import Message, starts_of, write_unpacking
 from .program import ASIDE, RECEIVE, Program, View
-from .stage import Message, Stage, replaced, starts_of, write_unpacking
+from .stage import Stage, replaced
+from .sweep import Sweep
 
 MOST_MESSAGES = 16  # what is put aside is copied to every one of them
 
@@ -71,18 +73,20 @@ class DeferredTiles:
                     self._pieces.append(piece)
                     boxes.append(box)
         self._row = blocks.unit(done).start
-        self._own: dict[int, Any] = {}
-        self._sweeps: dict[int, Any] = {}
+        self._own: dict[int, Box] = {}
+        self._sweeps: dict[int, Sweep] = {}
         along = blocks.along
         for number in range(done, blocks.units):
-            message = blocks.message(slice(number, number + 1))
-            self._own[number] = message.received[blocks.rank]
+            unit_boxes = blocks.message(slice(number, number + 1))
+            self._own[number] = unit_boxes.received[blocks.rank]
             length = length_of(blocks.unit(number))
             if length == 0 or length in self._sweeps:
                 continue
             unit = slice(0, length)
-            tiles = [replaced(box, along, unit) for box in (message.sent[blocks.rank], *boxes)]
-            self._sweeps[length] = stage.first[length].retargeted(tiles)
+            tiles = [replaced(box, along, unit) for box in (unit_boxes.sent[blocks.rank], *boxes)]
+            sweep = stage.first[length]
+            assert isinstance(sweep, Sweep)  # what is exchanged is not transformed in place
+            self._sweeps[length] = sweep.retargeted(tiles)
 
     def message(self, part: slice) -> tuple[Message, np.ndarray]:
         """Return the message of some late units, and the memory that it is sent from."""
@@ -107,17 +111,19 @@ class DeferredTiles:
         """Write the storing of what was received of a late message, and the stage's other FFTs of it."""
         stage, blocks, (message, _) = self._stage, self._stage.blocks, self.message(part)
         pieces = message.pieces_received(RECEIVE, self._dtype)
-        pieces[blocks.rank] = None
         if not stage.then:
             write_unpacking(program, message, pieces, target)
             return
         pieces[blocks.rank] = target[message.received[blocks.rank]]
+        assert blocks.transpose is not None  # without an exchange nothing is late
         split, where = blocks.transpose.split, (slice(None),) * blocks.along
         first, length = message.received[blocks.rank][split].start, target.shape[split]
         for number in range(self._done, blocks.units):
             here = blocks.unit(number)
             if length_of(here):
-                there, sweep = (*where, moved(here, -self._row)), stage.then[length_of(here)].overlapping()
+                there, sweep = (*where, moved(here, -self._row)), stage.then[length_of(here)]
+                assert isinstance(sweep, Sweep)  # what was set aside did not go to the target
+                sweep = sweep.overlapping()
                 groups = sweep.groups[part]
                 sweep.write(
                     program,

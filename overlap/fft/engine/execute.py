@@ -33,7 +33,7 @@ COUNT, BODY = 7, 8  # of a repetition: how often, and of how many instructions t
 
 
 @njit
-def _zero(target, line):
+def _zero(target: int, line: np.ndarray) -> None:
     nbytes = line[ELEMENT]
     for i in range(line[LENGTHS]):
         for j in range(line[LENGTHS + 1]):
@@ -48,7 +48,7 @@ def _zero(target, line):
 
 
 @njit
-def _add(target, source, line):
+def _add(target: int, source: int, line: np.ndarray) -> None:
     """Add elements to others, where their numbers have `PRECISION` bytes."""
     nbytes, precision = line[ELEMENT], line[PRECISION]
     for i in range(line[LENGTHS]):
@@ -67,7 +67,7 @@ def _add(target, source, line):
 
 
 @njit
-def execute(program, bases):
+def execute(program: np.ndarray, bases: np.ndarray) -> None:
     """Execute a program.
 
     Parameters

@@ -22,7 +22,7 @@ RARE_PRIMES = (11, 13)  # FFTW is fast at lengths of smaller ones, and one of th
 _texts: dict[Precision, tuple[int, str]] = {}  # wisdom, and `searched` when it was written
 
 
-def aligned(shape: Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarray:
+def aligned(shape: int | Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarray:
     """Make an uninitialised array whose address is a multiple of `alignment`."""
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -31,7 +31,7 @@ def aligned(shape: Sequence[int], dtype: DTypeLike, alignment: int) -> np.ndarra
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
-def empty(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
+def empty(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
     """Make an uninitialised array, aligned for FFTW.
 
     A large one lies on huge pages where the system grants them (numpy asks for them from 4 MiB on, which
@@ -42,7 +42,7 @@ def empty(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     return aligned(shape, dtype, HUGE_PAGE_NBYTES if nbytes >= HUGE_PAGE_NBYTES else ALIGNMENT)
 
 
-def zeros(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
+def zeros(shape: int | Sequence[int], dtype: DTypeLike) -> np.ndarray:
     """Make an array of zeros, aligned for FFTW; its memory is there, not only promised."""
     array = empty(shape, dtype)
     array[...] = 0

@@ -18,9 +18,11 @@ from ...runtime import worker_index
 from .axis import Axis
 from .buffers import Buffers, Located
 from .compiled_function import BlockPlaces
+from .direction import Direction
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
+from .message import Message
 from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, Program, View
-from .stage import Direction, Message, Stage
+from .stage import Stage
 from .steps import Run
 from .sweep import Sweep
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from ...arrays import block
+from ...arrays import StageAxes, block
 from .axis import Axis
+from .direction import Direction
 from .fftw import REQUIRED_ALIGNMENT
+from .message import points
 from .program import Program, View
-from .stage import UNIT_NBYTES, Direction, Stage, points, transformed
+from .stage import UNIT_NBYTES, Stage, transformed
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
 
@@ -26,7 +27,7 @@ class Rest:
     stage : Stage
         The last one, which has stored what goes in.
     axes : tuple of int
-    way : overlap.arrays.stages.Stage
+    way : overlap.arrays.StageAxes
         That stage's.
     lines : dict
         The `Axis` of every transformed axis.
@@ -48,7 +49,7 @@ class Rest:
         self,
         stage: Stage,
         axes: tuple[int, ...],
-        way: Any,
+        way: StageAxes,
         lines: dict[int, Axis],
         direction: Direction,
         kind: tuple[bool, bool, bool],

@@ -7,41 +7,23 @@ are two programs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
-from ...arrays import Layout, TransposeBlocks, block, box_shape, contiguous, length_of, offset
+from ...arrays import Layout, StageAxes, TransposeBlocks, block, box_shape, length_of
+from ...arrays.layout import Box
+from .axis import Axis
+from .direction import Direction
 from .fftw import REQUIRED_ALIGNMENT, complex_of
+from .message import Message, points, write_unpacking
 from .program import RECEIVE, SEND, Program, View
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
 
 UNIT_NBYTES = 256 * 1024
 NARROWEST_UNIT = 16  # points, along the array's last axis
-
-
-@dataclass(frozen=True)
-class Direction:
-    """What all stages of a transform have in common.
-
-    Attributes
-    ----------
-    forward : bool
-    effort : str or None
-        FFTW planning effort.
-    turned : int or None
-        The axis that the first source (backward) or the last target (forward) has last in memory, if not
-        the last one.
-    by_index : bool
-        A unit is one index of the axis that is cut.
-    """
-
-    forward: bool
-    effort: str | None
-    turned: int | None = None
-    by_index: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +73,7 @@ class Stage:
 
     Parameters
     ----------
-    steps : overlap.arrays.stages.Stage
+    steps : overlap.arrays.StageAxes
         What it exchanges and transforms.
     place : Place
         Where it stores.
@@ -110,7 +92,16 @@ class Stage:
         Local ranges of that axis.
     """
 
-    def __init__(self, steps, place, lines, source, direction, units=None, ends_late=False):
+    def __init__(
+        self,
+        steps: StageAxes,
+        place: Place,
+        lines: dict[int, Axis],
+        source: SourceArray,
+        direction: Direction,
+        units: int | None = None,
+        ends_late: bool = False,
+    ) -> None:
         self.place = place
         self._steps = steps
         layout, shape, coordinates, forward = (source.layout, source.shape, source.coordinates, direction.forward)
@@ -130,13 +121,14 @@ class Stage:
         self.source_shape = layout.local_shape(shape, coordinates)
         self.source_dtype = np.dtype(source.dtype)
         self.target_shape = self.layout.local_shape(self.shape, coordinates)
-        self.late_parts = []
+        self.late_parts: list[slice] = []
+        self._ends: tuple[int, list[slice]] | None = None
         if steps.transpose is not None:
             split = steps.transpose.split
             longest = length_of(self.layout.even.parts(self.shape, split)[0])
             count = max(1, min(longest, -(-largest_nbytes(self.layout, self.shape, spectral) // UNIT_NBYTES)))
             self.late_parts = block(self.target_shape[split], count)
-        self._ends = (steps.transpose.split, self.late_parts) if ends_late else None
+            self._ends = (split, self.late_parts) if ends_late else None
         real = any(lines[axis].real for axis in steps.then)
         self.target_dtype = np.dtype(f"f{spectral.itemsize // 2}") if real else spectral
         # Whether the last FFTs can be made in the target, where what was received is gathered.
@@ -152,24 +144,25 @@ class Stage:
         self.direct = self.straight and place.natural
         self._sent_from = self.source_shape if source.contiguous and not steps.first else None
         self._messages: dict[tuple[int, int], Message] = {}
-        self.first, self.then = {}, {}  # sweeps by the length of a unit
+        self.first: dict[int, Sweep | SweepInPlace] = {}  # by the length of a unit
+        self.then: dict[int, Sweep | SweepInPlace] = {}
         for number in range(self.blocks.units):
             length = length_of(self.blocks.unit(number))
             if length and length not in self.first:
                 self._make_sweeps(number, length, lines, direction)
 
-    def _units_suit(self):
+    def _units_suit(self) -> bool:
         """Whether every unit of the target is contiguous, and begins as aligned as FFTW requires."""
         along = self._steps.along
         inner = points(self.target_shape[along + 1 :])
         return points(self.target_shape[:along]) == 1 and inner * self.dtype.itemsize % REQUIRED_ALIGNMENT == 0
 
-    def _make_sweeps(self, number, length, lines, direction):
+    def _make_sweeps(self, number: int, length: int, lines: dict[int, Axis], direction: Direction) -> None:
         straight = replace(direction, turned=None)
         at_first, at_last = (straight, direction) if direction.forward else (direction, straight)
         steps, message = self._steps, self.blocks.message(slice(number, number + 1))
 
-        def unit(shape):
+        def unit(shape: tuple[int, ...]) -> Box:
             return replaced(tuple(slice(0, count) for count in shape), steps.along, slice(0, length))
 
         tiles = [replaced(box, steps.along, slice(0, length)) for box in message.sent]
@@ -188,7 +181,13 @@ class Stage:
                 natural=bool(steps.first) and steps.along < min(steps.first),
             )
         if self._in_target:
-            self.then[length] = SweepInPlace(box_shape(target), steps.then[0], self.dtype, direction, pieces)
+            self.then[length] = SweepInPlace(
+                box_shape(target),
+                steps.then[0],
+                self.dtype,
+                direction,
+                self.message(slice(number, number + 1)).gathered(pieces),
+            )
         elif steps.then:
             self.then[length] = Sweep(
                 box_shape(unit(self.blocks.after)),
@@ -200,7 +199,7 @@ class Stage:
                 ends=self._ends,
             )
 
-    def _gathers(self, source, lines):
+    def _gathers(self, source: Box, lines: dict[int, Axis]) -> bool:
         """Whether the first FFTs of a unit are made where it is stored: no other rank gets any of it."""
         first = self._steps.first
         return (
@@ -214,22 +213,22 @@ class Stage:
             and self._units_suit()
         )
 
-    def in_words(self, names):
+    def in_words(self, names: Sequence[str]) -> str:
         """Tell what it does, with the axes by their names."""
         units = f"{self.blocks.units} parts of" if self.blocks.units > 1 else "one part of"
         return f"{self._steps.in_words(names)} (in {units} {names[self._steps.along]})"
 
     @property
-    def dimension(self):
+    def dimension(self) -> int | None:
         """The dimension of the process grid over which it exchanges, or None."""
         return self.blocks.dimension
 
     @property
-    def scratch_nbytes(self):
+    def scratch_nbytes(self) -> int:
         """Scratch memory that its programs need."""
         return max((sweep.scratch_nbytes for sweeps in (self.first, self.then) for sweep in sweeps.values()), default=0)
 
-    def message(self, part):
+    def message(self, part: slice) -> Message:
         """Return the message of some units."""
         key = part.start, part.stop
         if key not in self._messages:
@@ -243,22 +242,24 @@ class Stage:
             )
         return self._messages[key]
 
-    def runs(self, part):
+    def runs(self, part: slice) -> list[tuple[int, slice, slice]]:
         """Find runs of units of one length: how many, their range in the local arrays, in the message.
 
         The ranges are those of the first unit.
         """
         ranges = [self.blocks.unit(number) for number in range(part.start, part.stop)]
-        start, found = ranges[0].start, []
+        start = ranges[0].start
+        found: list[tuple[int, slice, slice]] = []
         for one in ranges:
             length = length_of(one)
             if found and length_of(found[-1][1]) == length:
-                found[-1][0] += 1
+                count, here, there = found[-1]
+                found[-1] = count + 1, here, there
             elif length:
-                found.append([1, one, slice(one.start - start, one.stop - start)])
+                found.append((1, one, slice(one.start - start, one.stop - start)))
         return found
 
-    def pack(self, program, part, source, target, scale):
+    def pack(self, program: Program, part: slice, source: View, target: View, scale: float) -> None:
         """Write the first FFTs of some units, which fill the message.
 
         Parameters
@@ -282,49 +283,55 @@ class Stage:
                 scale,
             )
 
-    def unpack(self, program, part, target):
+    def unpack(self, program: Program, part: slice, target: View) -> None:
         """Write the storing of what was received, and the other FFTs."""
         message = self.message(part)
         pieces = message.pieces_received(RECEIVE, self.dtype)
-        if self.straight:
-            pieces[self.blocks.rank] = None
         if not self._steps.then:
             write_unpacking(program, message, pieces, target)
             return
         for count, here, there in self.runs(part):
-            sources = [] if message.direct else [(piece, there) for piece in pieces]
+            sources = [] if message.direct else [(piece, there) for piece in message.gathered(pieces)]
             self._write(program, self.then[length_of(here)], self._steps.along, count, sources, [(target, here)])
 
-    def local(self, program, count, source, target, scale):
+    def local(self, program: Program, count: int, source: View, target: View, scale: float) -> None:
         """Write all that is done with some units of one index, one after the other; nothing is exchanged."""
         body, unit = Program(), slice(0, 1)
         self.pack(body, unit, source, target, scale)
         self.unpack(body, unit, target)
         program.repeat(body, count, still=RECEIVE)
 
-    def _own(self, message, target):
+    def _own(self, message: Message, target: View) -> View:
         """Where the piece goes that stays on the rank."""
         rank = self.blocks.rank
         if self.straight:
             return target[message.received[rank]]
         return message.pieces_received(RECEIVE, self.dtype)[rank]
 
-    def pieces_to_send(self, units, kept):
+    def pieces_to_send(self, units: int, kept: int) -> list[View]:
         """Return the pieces of a message of the first units; this rank's own, of base `kept`, as it is received."""
         message, rank = self.message(slice(0, units)), self.blocks.rank
         pieces = message.pieces_sent(SEND, self.dtype)
         pieces[rank] = message.pieces_received(kept, self.dtype)[rank]
         return pieces
 
-    def pieces_received(self, units):
+    def pieces_received(self, units: int) -> list[View]:
         """Return the pieces of a message of the first units as they are received."""
         return self.message(slice(0, units)).pieces_received(RECEIVE, self.dtype)
 
     @staticmethod
-    def _write(program, sweep, along, count, sources, targets, scale=1.0):
+    def _write(
+        program: Program,
+        sweep: Sweep | SweepInPlace,
+        along: int,
+        count: int,
+        sources: list[tuple[View, slice]],
+        targets: list[tuple[View, slice]],
+        scale: float = 1.0,
+    ) -> None:
         """Write a sweep of one unit, as often as there are such units."""
 
-        def unit(view, part):
+        def unit(view: View, part: slice) -> View:
             if view is None:
                 return None
             return view[(*(slice(None),) * along, part)].stepping(along, length_of(part))
@@ -334,83 +341,19 @@ class Stage:
         program.repeat(body, count)
 
 
-class Message:
-    """Where the pieces of a message lie: in a slot's buffers, in the target, or, sent as they are, in the source."""
-
-    def __init__(self, boxes, rank, target_shape, straight, direct, source_shape=None):
-        self.sent, self.received = boxes.sent, boxes.received
-        self.shapes_sent = [box_shape(box) for box in boxes.sent]
-        self.shapes_received = [box_shape(box) for box in boxes.received]
-        sent = [points(shape) for shape in self.shapes_sent]
-        received = [points(shape) for shape in self.shapes_received]
-        sent[rank] = 0
-        if straight:
-            received[rank] = 0
-        self.counts_sent = sent
-        self.starts_sent = starts_of(sent)
-        self.send_size = sum(sent)
-        if source_shape is not None and all(contiguous(box, source_shape) for box in boxes.sent):
-            self.starts_sent, self.send_size = [offset(box, source_shape) for box in boxes.sent], 0
-        self.starts_received = starts_of(received)
-        self.direct = direct and all(
-            contiguous(box, target_shape) for number, box in enumerate(boxes.received) if number != rank
-        )
-        if self.direct:
-            self.starts_received = [offset(box, target_shape) for box in boxes.received]
-        self.receive_size = 0 if self.direct else sum(received)
-        self.counts_received = received[:rank] + [0] + received[rank + 1 :]
-
-    def exchanged(self, comm, send, receive, mpi_type):
-        """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
-        return comm.Alltoallv(
-            [send, self.counts_sent, self.starts_sent, mpi_type],
-            [receive, self.counts_received, self.starts_received, mpi_type],
-        )
-
-    def pieces_sent(self, base, dtype):
-        """Return the pieces as views of what is sent."""
-        return [View.contiguous(base, shape, dtype, start) for start, shape in zip(self.starts_sent, self.shapes_sent)]
-
-    def pieces_received(self, base, dtype):
-        """Return the pieces as views of what is received, which is read once."""
-        return [
-            replace(View.contiguous(base, shape, dtype, start), spare=True)
-            for start, shape in zip(self.starts_received, self.shapes_received)
-        ]
-
-
-def write_unpacking(program, message, pieces, target):
-    """Copy what was received, and not straight into the target, to where it belongs."""
-    if message.direct:
-        return
-    for piece, box in zip(pieces, message.received):
-        if piece is not None:
-            program.copy(target[box], piece)
-
-
-def points(shape):
-    """Elements of an array of `shape`."""
-    return prod(shape)
-
-
-def starts_of(counts):
-    """Where each piece starts, one after the other."""
-    return [sum(counts[:number]) for number in range(len(counts))]
-
-
-def replaced(box, axis, part):
+def replaced(box: Box, axis: int, part: slice) -> Box:
     """Return the box with another range along one axis."""
     return (*box[:axis], part, *box[axis + 1 :])
 
 
-def transformed(shape, axes, lines, forward):
+def transformed(shape: tuple[int, ...], axes: Sequence[int], lines: dict[int, Axis], forward: bool) -> tuple[int, ...]:
     """Global shape when some axes have been transformed."""
-    shape = list(shape)
+    lengths = list(shape)
     for axis in axes:
-        shape[axis] = lines[axis].length(forward)
-    return tuple(shape)
+        lengths[axis] = lines[axis].length(forward)
+    return tuple(lengths)
 
 
-def largest_nbytes(layout, shape, dtype):
+def largest_nbytes(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> int:
     """Size of the largest local array, were the shares even: that of the first rank in every dimension."""
     return points(layout.even.local_shape(shape, (0,) * len(layout.grid))) * dtype.itemsize

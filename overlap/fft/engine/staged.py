@@ -21,6 +21,7 @@ turn.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -29,15 +30,20 @@ import numpy as np
 
 from ...arrays import axis_names, block, chunks, ffts_along, length_of, moved, mpi_type, stages
 from ...runtime import take_turn, wait_for_slices
-from .buffers import Located
+from ...runtime.requests.requests import AsyncComm
+from .axis import Axis
+from .buffers import Buffers, Located
 from .deferred import DeferredTiles
-from .fftw import ALIGNMENT, complex_of, zeros
-from .program import ASIDE, BASES, SOURCE, TARGET, Codes, written
+from .direction import Direction
+from .fftw import complex_of, zeros
+from .message import Message, points
+from .program import ASIDE, BASES, SOURCE, TARGET, Codes, Program, View, written
 from .rest import Rest
-from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, points, transformed
-from .steps import Exchange, Run, Split
+from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, transformed
+from .steps import AnyStep, Exchange, Run, Split, ended
 from .sweep_in_place import NEAR_NBYTES
 from .tasks import Task, in_order, streamed
+from .work_memory import WorkMemory
 
 
 class StagedTransform:
@@ -66,7 +72,16 @@ class StagedTransform:
         Nothing is exchanged, and no memory serves several fields: one call's tasks need no turns.
     """
 
-    def __init__(self, route, lines, source, direction, workers, joined=True, reused=False):
+    def __init__(
+        self,
+        route: list[Any],
+        lines: dict[int, Axis],
+        source: SourceArray,
+        direction: Direction,
+        workers: int,
+        joined: bool | None = True,
+        reused: bool = False,
+    ) -> None:
         forward, turned = direction.forward, direction.turned
         natural = turned is None or not forward  # the target can hold what is not complete yet
         layout, batch = source.layout, source.shape[0]
@@ -78,7 +93,7 @@ class StagedTransform:
         self._relocates = direction.by_index  # what is done with some units, is done with any others
         self.coordinates = source.coordinates
         self.fields = 1 if whole else batch
-        self._buffers = min(2, self.fields)
+        buffers = min(2, self.fields)
         source = replace(source, shape=(batch if whole else 1, *source.shape[1:]))
         axes = [0] if whole else list(range(1, len(source.shape)))
         ends_complex = not forward and real is None and len(route) == 3 and len(route[-1]) == 1
@@ -101,7 +116,7 @@ class StagedTransform:
             # on the way, every other one lies where the user's will be, if it fits there.
             at = len(ways) - 1 - number + self._holds
             place = Place(
-                at, not reused and (at == 0 or (self.fields <= self._buffers and len(ways) <= 2)), natural or at > 0
+                at, not reused and (at == 0 or (self.fields <= buffers and len(ways) <= 2)), natural or at > 0
             )
             own = replace(direction, turned=turned if (at == 0 if forward else number == 0) else None)
             self.stages.append(
@@ -135,41 +150,31 @@ class StagedTransform:
             self._rest is not None and self._rest.late_units > 0 and self.stages[-1].place.early and not self._streams
         )
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
-        local = layout.local_shape(shape, self.coordinates)
-        room = points(transformed(local, rest, lines, forward)) * itemsize if natural else 0
-        sizes = [
-            max(
-                (
-                    points(stage.target_shape)
-                    for stage in self.stages
-                    if stage.place.number and stage.place.number % 2 == odd
-                ),
-                default=0,
-            )
-            for odd in (0, 1)
-        ]
-        self._borrows = 0 < sizes[0] * spectral.itemsize <= room
-        line = ALIGNMENT // spectral.itemsize
-        sizes = [-(-size // line) * line for size in sizes]
-        self._work = [
-            zeros((self._buffers, 0 if self._borrows and not odd else size), spectral) for odd, size in enumerate(sizes)
-        ]
+        given = layout.local_shape(shape, self.coordinates)
+        room = points(transformed(given, rest, lines, forward)) * itemsize if natural else 0
+        self._work = WorkMemory(self.stages, buffers, spectral, room)
         nbytes = max(
             [stage.scratch_nbytes for stage in self.stages]
             + [0 if self._rest is None else self._rest.sweep.scratch_nbytes]
         )
         self._scratch = [Located(zeros(nbytes, np.uint8)) for _ in range(workers)]
-        self._deferred: Any = None  # DeferredTiles, where some are late
+        self._deferred: DeferredTiles | None = None  # where some are late
         self._codes = Codes()
         self.units = sum(stage.blocks.units for stage in self.stages)  # of one field
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of work memory."""
         aside = 0 if self._deferred is None else self._deferred.memory.nbytes
-        return aside + sum(work.nbytes for work in self._work)
+        return aside + self._work.nbytes
 
-    def tasks(self, chunk, fields=None, late=0.0):
+    @property
+    def _late(self) -> DeferredTiles:
+        """What is exchanged late; there is some wherever a task is late, or sets units aside."""
+        assert self._deferred is not None
+        return self._deferred
+
+    def tasks(self, chunk: int, fields: int | None = None, late: float = 0.0) -> list[Task]:
         """Return the slices of the pipeline, of at most `chunk` units each; by default for all fields.
 
         Where units are indices of the batch, `fields` is the number of these. With `late`, that share of
@@ -184,12 +189,13 @@ class StagedTransform:
         tasks = (
             streamed(units[0], fields, chunk)
             if self._streams
-            else in_order(units, fields, chunk, self._buffers, self._holds)
+            else in_order(units, fields, chunk, self._work.fields, self._holds)
         )
         if self._deferred is not None:  # codes of late tasks are for its memory
             self._codes.clear()
         self._deferred = None
-        if not late or not self.can_be_late or not tasks:
+        rest = self._rest
+        if not late or rest is None or not self.can_be_late or not tasks:
             return tasks
         last = len(self.stages) - 1
         own = [number for number, task in enumerate(tasks) if task.field == tasks[-1].field and task.stage == last]
@@ -199,7 +205,7 @@ class StagedTransform:
         self._codes.clear()
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
-        self._deferred = DeferredTiles(stage, done, self._rest.late_units, chunk, self.dtype)
+        self._deferred = DeferredTiles(stage, done, rest.late_units, chunk, self.dtype)
         setting_aside = own[min(1, count - 1) : count]  # not the first: its message is waited for
         for number, share in zip(setting_aside, block(stage.blocks.units - done, len(setting_aside))):
             tasks[number] = replace(tasks[number], set_aside=moved(share, done))
@@ -208,18 +214,18 @@ class StagedTransform:
             Task(field, last, part, range(turn, turn + 1), range(turn), kind="late") for part in self._deferred.parts
         ]
 
-    def messages(self, chunk):
+    def messages(self, chunk: int) -> list[Message]:
         """All messages of one field that are not late; of those that are alike, one."""
         if self._relocates:
             return [self.stages[0].message(slice(0, min(chunk, self.units)))] if self.units else []
         return [stage.message(part) for stage in self.stages for part in chunks(stage.blocks.units, chunk)]
 
-    def message_nbytes(self):
+    def message_nbytes(self) -> int:
         """Bytes that leave this rank in a message of one index of the batch."""
         counts = sum(sum(message.counts_sent) for message in self.messages(1))
         return counts * self.dtype.itemsize
 
-    def buffer_lengths(self, chunk):
+    def buffer_lengths(self, chunk: int) -> tuple[int, int]:
         """Elements of a slot's buffers, as of the last `tasks`: sent, and received."""
         messages = self.messages(chunk)
         late = 0 if self._deferred is None else self._deferred.receive_size
@@ -230,13 +236,13 @@ class StagedTransform:
 
     # ---- running ---------------------------------------------------------------------------------
 
-    def split(self, array):
+    def split(self, array: np.ndarray) -> list[np.ndarray]:
         """Return the fields of a local batch, in natural order: what `arrays` expects."""
         if self._whole:
             return [array]
         return [array[number : number + 1] for number in range(len(array))]
 
-    def arrays(self, sources, targets):
+    def arrays(self, sources: list[Located], targets: list[Located]) -> list[list[Located]]:
         """Where the fields of a call lie, as `steps` wants it.
 
         Parameters
@@ -251,37 +257,36 @@ class StagedTransform:
         """
         found = [targets]
         for stage in reversed(self.stages):
-            found.append([self._stored(stage, field, target) for field, target in enumerate(targets)])
+            found.append([self._work.stored(stage, field, target) for field, target in enumerate(targets)])
         return [sources, *found[:0:-1], targets]
 
-    def _stored(self, stage, field, target):
-        """Where a stage stores one field."""
-        number, shape = stage.place.number, stage.target_shape
-        if number == 0:
-            return target
-        if number % 2 == 0 and self._borrows:
-            memory = target.array.reshape(-1).view(np.uint8)
-            return target.part(memory[: points(shape) * self.dtype.itemsize].view(self.dtype).reshape(shape))
-        return Located(self._work[number % 2][field % self._buffers][: points(shape)].reshape(shape))
-
     @property
-    def scratch_nbytes(self):
+    def scratch_nbytes(self) -> int:
         """Bytes of every worker's scratch memory."""
         return self._scratch[0].array.nbytes
 
     @property
-    def scratch(self):
+    def scratch(self) -> list[int]:
         """Addresses of every worker's scratch memory."""
         return [memory.address for memory in self._scratch]
 
-    def apart(self):
+    def apart(self) -> StagedTransform:
         """Return the same with memory of its own, for one worker."""
         other = copy(self)
-        other._work = [zeros(work.shape, work.dtype) for work in self._work]
+        other._work = self._work.another()
         other._scratch = [Located(zeros(self._scratch[0].array.shape, np.uint8))]
         return other
 
-    def steps(self, task, slot, arrays, comms, scale, first=0, start=0):
+    def steps(
+        self,
+        task: Task,
+        slot: Buffers,
+        arrays: list[list[Located]],
+        comms: Sequence[AsyncComm] | None,
+        scale: float,
+        first: int = 0,
+        start: int = 0,
+    ) -> Iterator[AnyStep]:
         """Tell what a task does, step by step.
 
         Parameters
@@ -306,7 +311,7 @@ class StagedTransform:
         stage, field, alone = self.stages[task.stage], task.field, self._alone
         source, target = arrays[task.stage][field], arrays[task.stage + 1][field]
         if task.pack_after:
-            yield _ended(task.pack_after, first)
+            yield ended(task.pack_after, first)
         elif start:
             yield wait_for_slices(start)
         if task.kind in ("units", "indices"):
@@ -319,16 +324,16 @@ class StagedTransform:
         if task.kind == "turn" or alone:
             return
         if task.unpack_after:
-            yield _ended(task.unpack_after, first)
+            yield ended(task.unpack_after, first)
         yield self._run("unpack", task, slot, arrays[-1][field], target, 1.0)
         if task.rest_after is not None and self._rest is not None:
-            yield _ended(task.rest_after, first)
-            parts = [self._completing(part, target, arrays[-1][field]) for part in self._rest.parts]
+            yield ended(task.rest_after, first)
+            parts = [self._completing(self._rest, part, target, arrays[-1][field]) for part in self._rest.parts]
             yield parts[0] if len(parts) == 1 else Split(parts)
 
-    def _exchange(self, task, stage, slot, target, comm):
+    def _exchange(self, task: Task, stage: Stage, slot: Buffers, target: Located, comm: AsyncComm) -> Exchange:
         if task.kind == "late":
-            message, send = self._deferred.message(task.part)
+            message, send = self._late.message(task.part)
         else:
             message, send = stage.message(self._standard(task)), slot.send
         receive = Located(slot.receive)
@@ -337,7 +342,7 @@ class StagedTransform:
             receive = target.part(target.array.reshape(-1)[first:])
         return Exchange(comm, message, Located(send), receive, self.mpi_type)
 
-    def _run(self, what, task, slot, source, target, scale):
+    def _run(self, what: str, task: Task, slot: Buffers, source: Located, target: Located, scale: float) -> Run:
         key = (what, task.length) if self._relocates else (what, *task.key)
         codes = self._codes.of((source.kind, target.kind, scale))
         code = codes.get(key)
@@ -347,51 +352,47 @@ class StagedTransform:
         bases[SOURCE] = source.address + first * source.strides[0]
         bases[TARGET] = target.address + first * target.strides[0]
         if task.set_aside is not None:
-            bases[ASIDE] = self._deferred.address
+            bases[ASIDE] = self._late.address
         return Run(code, bases, self._label(what, task))
 
     @staticmethod
-    def _label(what, task):
+    def _label(what: str, task: Task) -> str:
         if what == "pack":
             return "pack" if task.set_aside is None else "set aside, pack"
         return "unpack late" if task.kind == "late" else what
 
-    def _write(self, program, source, target, scale, what, task):
+    def _write(self, program: Program, source: View, target: View, scale: float, what: str, task: Task) -> None:
         stage, part = self.stages[task.stage], self._standard(task)
         if what == "local":
             stage.local(program, length_of(part), source, target, scale)
         elif what == "pack":
             if task.set_aside is not None:
-                self._deferred.set_aside(program, task.set_aside, source, target, scale)
+                self._late.set_aside(program, task.set_aside, source, target, scale)
             stage.pack(program, part, source, target, scale)
         elif task.kind == "late":
-            self._deferred.unpack(program, task.part, target)
+            assert self._rest is not None  # whose late units the task completes
+            self._late.unpack(program, task.part, target)
             groups = self._rest.sweep.groups[task.part]
             self._rest.write(program, target, source, scale, slice(groups[0].start, groups[-1].stop))
         else:
             stage.unpack(program, part, target)
 
-    def _standard(self, task):
+    def _standard(self, task: Task) -> slice:
         """Return the units for which what a task does is written down."""
         return slice(0, length_of(task.part)) if self._relocates else task.part
 
-    def _completing(self, part, source, target):
+    def _completing(self, rest: Rest, part: slice, source: Located, target: Located) -> Run:
         """Transform a part of the axes that waited for all units."""
         # To overwrite what comes from memory would have it written back there.
         given = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
         code = self._codes.find(
-            ("rest", source.kind, target.kind), part.start, self._rest.write, given, target.view(TARGET), 1.0, part
+            ("rest", source.kind, target.kind), part.start, rest.write, given, target.view(TARGET), 1.0, part
         )
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE], bases[TARGET] = source.address, target.address
         return Run(code, bases, "complete")
 
-    def describe(self):
+    def describe(self) -> str:
         """Return the way, as text."""
         names = axis_names(len(self.stages[0].shape) - 1)
         return "; then ".join([*(stage.in_words(names) for stage in self.stages), *ffts_along(self._rest_axes, names)])
-
-
-def _ended(tasks, first):
-    """Wait until some tasks have ended, of those that begin with slice `first`."""
-    return wait_for_slices(first + tasks.stop, first + tasks.start)

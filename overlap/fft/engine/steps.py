@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...runtime import take_turn
-from ...runtime.requests.requests import starts_late
+from ...runtime import take_turn, wait_for_slices
+from ...runtime.requests.requests import TakeTurn, WaitForSlices, starts_late
 from .buffers import Located
 from .execute import execute
 from .program import SCRATCH
 
 if TYPE_CHECKING:
     from ...runtime.requests.operations import Operation
-    from ...runtime.requests.requests import AsyncComm, TakeTurn
-    from .stage import Message
+    from ...runtime.requests.requests import AsyncComm
+    from .message import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,15 @@ class Exchange:
     def on_scratch(self) -> Operation:
         """Make the operation on buffers of its own."""
         return self.operation(*(np.zeros(side.array.nbytes, np.uint8) for side in (self.send, self.receive)))
+
+
+AnyStep = Run | Split | Call | Exchange | WaitForSlices | TakeTurn
+"""What a slice of a plan does next."""
+
+
+def ended(tasks: range, first: int) -> WaitForSlices:
+    """Wait until some tasks have ended, of those that begin with slice `first`."""
+    return wait_for_slices(first + tasks.stop, first + tasks.start)
 
 
 def staggered(number: int, depth: int) -> Iterator[TakeTurn]:

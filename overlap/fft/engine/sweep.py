@@ -8,14 +8,21 @@ Blocks and their FFTW plans depend on the box alone: its result has the same bit
 and chunk, and on every worker.
 """
 
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 from copy import copy as copy_of
 from itertools import accumulate, pairwise, product
 
 import numpy as np
 
 from ...arrays import chunks, complement, intersect, length_of, moved
-from .block_ffts import BlockChain, BlockFromArray, BlockInPlace
+from ...arrays.layout import Box
+from .axis import Axis
+from .block_ffts import BlockChain, BlockFFTs, BlockFromArray, BlockInPlace
+from .direction import Direction
 from .fftw import complex_of
+from .program import Program, View
 
 BLOCK_NBYTES = 256 * 1024
 AT_ONCE = 24  # lines that are not contiguous, through scratch memory
@@ -58,8 +65,18 @@ class Sweep:
     """
 
     def __init__(
-        self, shape, lines, dtype, direction, sources, targets, after=None, same=False, natural=False, ends=None
-    ):
+        self,
+        shape: tuple[int, ...],
+        lines: dict[int, Axis],
+        dtype: np.dtype,
+        direction: Direction,
+        sources: Sequence[Box],
+        targets: Sequence[Box],
+        after: int | None = None,
+        same: bool = False,
+        natural: bool = False,
+        ends: tuple[int, Sequence[slice]] | None = None,
+    ) -> None:
         itemsize = complex_of(dtype).itemsize
         budget = max(
             1, BLOCK_NBYTES // (itemsize * max(1, int(np.prod([line.fine for line in lines.values()], dtype=int))))
@@ -95,7 +112,7 @@ class Sweep:
         self._sources, self._same = sources, same
         self._set_targets(targets)
 
-    def _set_targets(self, targets):
+    def _set_targets(self, targets: Sequence[Box]) -> None:
         self._blocks = [_Block(*part, self._sources, targets) for part in self._parts]
         self._moves = (
             []
@@ -108,40 +125,47 @@ class Sweep:
         )
 
     @property
-    def count(self):
+    def count(self) -> int:
         return len(self._blocks)
 
-    def retargeted(self, targets):
+    def retargeted(self, targets: Sequence[Box]) -> Sweep:
         """Return the same sweep, with the same plans, to other views."""
         other = copy_of(self)
         other._set_targets(targets)
         return other
 
-    def overlapping(self):
+    def overlapping(self) -> Sweep:
         """Return the same sweep, with the same plans, where a block's source may lie where its target is."""
         other = copy_of(self)
         other._same = True
         return other
 
-    def write(self, program, sources, targets, scale=1.0, blocks=slice(None)):
+    def write(
+        self,
+        program: Program,
+        sources: Sequence[View],
+        targets: Sequence[View],
+        scale: float = 1.0,
+        blocks: slice = slice(None),
+    ) -> None:
         """Write what it does from the views `sources` to the views `targets`, by default all blocks."""
         for i, here, j, there in self._moves:
             program.copy(targets[j][there], sources[i][here], scale)
         for one in self._blocks[blocks]:
             one.write(program, sources, targets, scale, same=self._same)
 
-    def write_to(self, program, sources, physical):
+    def write_to(self, program: Program, sources: Sequence[View], physical: View | None) -> None:
         """Write its only block backward, with a result that stays in scratch memory."""
         for one in self._blocks:
             one.write(program, sources, None, 1.0, physical)
 
-    def write_from(self, program, physical, targets, scale):
+    def write_from(self, program: Program, physical: View | None, targets: Sequence[View], scale: float) -> None:
         """Write its only block forward, of what is in scratch memory; that is lost."""
         for one in self._blocks:
             one.write(program, None, targets, scale, physical)
 
 
-def common(source, target):
+def common(source: Box, target: Box) -> list[tuple[Box, Box]]:
     """Slices of two boxes that select what they have in common, each relative to its box."""
     here, there = [], []
     for one, other in zip(source, target):
@@ -156,7 +180,15 @@ def common(source, target):
 class _Block:
     """A part of a sweep's box: what it copies into scratch memory, and out of it."""
 
-    def __init__(self, transformed, ranges, lines, forward, sources, targets):
+    def __init__(
+        self,
+        transformed: BlockFFTs,
+        ranges: Sequence[slice],
+        lines: dict[int, Axis],
+        forward: bool,
+        sources: Sequence[Box],
+        targets: Sequence[Box],
+    ) -> None:
         self._transformed = transformed
         whole = [[(part, slice(0, length_of(part)))] for part in ranges]
         modes = list(whole)
@@ -177,7 +209,15 @@ class _Block:
                         beyond[other] = [(full, full)]
                 self._gaps += [(i, where) for i, where, _ in pairs_of(targets, beyond)]
 
-    def write(self, program, sources, targets, scale, physical=None, same=False):
+    def write(
+        self,
+        program: Program,
+        sources: Sequence[View] | None,
+        targets: Sequence[View] | None,
+        scale: float,
+        physical: View | None = None,
+        same: bool = False,
+    ) -> None:
         """Write its load, its FFTs and its store.
 
         What lies in an array as it would in scratch memory is not copied: a result always, a source that FFTs leave as
@@ -211,8 +251,9 @@ class _Block:
             source = target = result or given or source
         else:
             source, target = given or source, result or target
-        for i, where, inside in self._loads if sources is not None and given is None else ():
-            program.copy(source[inside], sources[i][where], before)
+        if sources is not None and given is None:
+            for i, where, inside in self._loads:
+                program.copy(source[inside], sources[i][where], before)
         self._transformed.write(program, source, target)
         if targets is None:
             return
@@ -222,7 +263,7 @@ class _Block:
             program.zero(targets[i][where])
 
     @staticmethod
-    def _only(views, pairs, memory):
+    def _only(views: Sequence[View], pairs: Sequence[tuple[int, Box, Box]], memory: View) -> View | None:
         """Return the part of a view that takes the place of some scratch memory, or None."""
         if len(pairs) != 1:
             return None
@@ -231,16 +272,18 @@ class _Block:
         return part if memory[inside].shape == memory.shape and part.is_like(memory) else None
 
 
-def pairs_of(views, mapping):
+def pairs_of(views: Sequence[Box], mapping: Sequence[list[tuple[slice, slice]]]) -> list[tuple[int, Box, Box]]:
     """Which slices of which view are which slices of the scratch memory."""
     found = []
     for i, box in enumerate(views):
         axes = [intersect(part, pairs) for part, pairs in zip(box, mapping)]
-        found += [(i, *map(tuple, zip(*pairs))) for pairs in product(*axes)]
+        for pairs in product(*axes):
+            where, inside = zip(*pairs)
+            found.append((i, where, inside))
     return found
 
 
-def cuts_of(shape, whole, budget, narrowest=1):
+def cuts_of(shape: tuple[int, ...], whole: Collection[int], budget: int, narrowest: int = 1) -> list[list[slice]]:
     """Ranges of every axis: a block has all of the axes `whole`, and about `budget` points of the others.
 
     It has at least `narrowest` points of the last axis.

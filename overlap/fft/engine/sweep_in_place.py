@@ -1,13 +1,18 @@
 """`SweepInPlace`: FFTs along one axis of an array, where what goes in is gathered first; as `Sweep`, a recipe."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 
 from ...arrays import block, box_shape, length_of
+from ...arrays.layout import Box
+from .direction import Direction
 from .fftw import COLUMNS, REQUIRED_ALIGNMENT, barely_aligned, empty
 from .lines import LineTransform
-from .program import SCRATCH, View
+from .program import SCRATCH, Program, View
 from .sweep import AT_ONCE, common, cuts_of
 
 HOT_NBYTES = 128 * 1024  # of a block that is transformed where it is
@@ -53,7 +58,16 @@ class SweepInPlace:
         Number of blocks.
     """
 
-    def __init__(self, shape, axis, dtype, direction, sources=(), cuts=None, before=False):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        axis: int,
+        dtype: np.dtype,
+        direction: Direction,
+        sources: Sequence[Box] = (),
+        cuts: Sequence[slice] | None = None,
+        before: bool = False,
+    ) -> None:
         inner = int(np.prod(shape[axis + 1 :], dtype=int))
         outer = int(np.prod(shape[:axis], dtype=int))
         length, itemsize = shape[axis], np.dtype(dtype).itemsize
@@ -80,8 +94,8 @@ class SweepInPlace:
         wheres = list(product(*cuts_of(shape, {axis}, lines))) if self._contiguous else []
         at_once = min(AT_ONCE, lines) if self._apart else MANY_COLUMNS if searched else COLUMNS
         whole = slice(0, outer), slice(0, inner)
-        cuts = [(cut, whole[1]) if before else (whole[0], cut) for cut in cuts] if cuts else [whole]
-        for planes, cut in () if self._contiguous else cuts:
+        ranges = [(cut, whole[1]) if before else (whole[0], cut) for cut in cuts] if cuts else [whole]
+        for planes, cut in () if self._contiguous else ranges:
             first = len(wheres)
             wheres += [
                 (slice(i, i + 1), slice(0, length), columns)
@@ -98,7 +112,7 @@ class SweepInPlace:
                 made[block_shape] = self._plan(where, length, direction, np.dtype(dtype))
             self._blocks.append((made[block_shape], where))
 
-    def _plan(self, where, length, direction, dtype):
+    def _plan(self, where: Box, length: int, direction: Direction, dtype: np.dtype) -> LineTransform:
         """Return the FFT of a block, and of those like it."""
         forward, effort = direction.forward, direction.effort
         if self._contiguous:
@@ -112,14 +126,14 @@ class SweepInPlace:
         there = hot.array(empty((hot.nbytes,), np.uint8))
         return LineTransform(there if self._inside else part, there, 0, forward, effort, streamed=not self._inside)
 
-    def _hot(self, shape, axis, dtype):
+    def _hot(self, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> View:
         """Where lines lie in scratch memory."""
         if self._compact:
             return View.contiguous(SCRATCH, shape, dtype)
         return View.of_lines(SCRATCH, shape, axis, dtype)
 
     @staticmethod
-    def suits(shape, axis, dtype, cuts=()):
+    def suits(shape: tuple[int, ...], axis: int, dtype: np.dtype, cuts: Sequence[slice] = ()) -> bool:
         """Whether all blocks begin as aligned as FFTW requires, if the array does."""
         itemsize = np.dtype(dtype).itemsize
         outer = int(np.prod(shape[:axis], dtype=int))
@@ -129,15 +143,20 @@ class SweepInPlace:
         )
 
     @property
-    def count(self):
+    def count(self) -> int:
         return len(self._blocks)
 
-    def write(self, program, sources, targets, scale=1.0, blocks=slice(None)):
+    def write(
+        self,
+        program: Program,
+        sources: Sequence[View],
+        targets: Sequence[View],
+        scale: float = 1.0,
+        blocks: slice = slice(None),
+    ) -> None:
         """Write what it does from the views `sources` to the view of its array, ``targets[0]``."""
         (target,) = targets
-        gathered = [
-            (box, source) for box, source in zip(self._sources, sources) if source is not None
-        ]  # else it is there
+        gathered = list(zip(self._sources, sources))
         if not self._contiguous:
             for box, source in gathered:
                 program.copy(target[box], source, scale)
@@ -157,7 +176,7 @@ class SweepInPlace:
                 program.copy(part, hot)
 
 
-def _even_runs(part, size):
+def _even_runs(part: slice, size: int) -> list[slice]:
     """Find runs of about `size`, alike in length, each at an even distance from the start; none of an empty part."""
     length = length_of(part)
     if not length:

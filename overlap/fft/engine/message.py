@@ -1,0 +1,94 @@
+"""`Message`: where the pieces of an exchange lie, and how programs see them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ...arrays import MessageBoxes, box_shape, contiguous, offset
+from .program import Program, View
+
+if TYPE_CHECKING:
+    from ...runtime.requests.operations import Operation
+    from ...runtime.requests.requests import AsyncComm
+
+Piece = TypeVar("Piece")
+
+
+class Message:
+    """Where the pieces of a message lie: in a slot's buffers, in the target, or, sent as they are, in the source."""
+
+    def __init__(
+        self,
+        boxes: MessageBoxes,
+        rank: int,
+        target_shape: tuple[int, ...],
+        straight: bool,
+        direct: bool,
+        source_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self.sent, self.received = boxes.sent, boxes.received
+        self._straight = rank if straight else None  # the rank whose piece is in the target before the exchange
+        self.shapes_sent = [box_shape(box) for box in boxes.sent]
+        self.shapes_received = [box_shape(box) for box in boxes.received]
+        sent = [points(shape) for shape in self.shapes_sent]
+        received = [points(shape) for shape in self.shapes_received]
+        sent[rank] = 0
+        if straight:
+            received[rank] = 0
+        self.counts_sent = sent
+        self.starts_sent = starts_of(sent)
+        self.send_size = sum(sent)
+        if source_shape is not None and all(contiguous(box, source_shape) for box in boxes.sent):
+            self.starts_sent, self.send_size = [offset(box, source_shape) for box in boxes.sent], 0
+        self.starts_received = starts_of(received)
+        self.direct = direct and all(
+            contiguous(box, target_shape) for number, box in enumerate(boxes.received) if number != rank
+        )
+        if self.direct:
+            self.starts_received = [offset(box, target_shape) for box in boxes.received]
+        self.receive_size = 0 if self.direct else sum(received)
+        self.counts_received = received[:rank] + [0] + received[rank + 1 :]
+
+    def exchanged(self, comm: AsyncComm, send: np.ndarray, receive: np.ndarray, mpi_type: Any) -> Operation:
+        """Return the awaitable exchange of the pieces of other ranks, between two buffers."""
+        return comm.Alltoallv(
+            [send, self.counts_sent, self.starts_sent, mpi_type],
+            [receive, self.counts_received, self.starts_received, mpi_type],
+        )
+
+    def gathered(self, pieces: list[Piece]) -> list[Piece]:
+        """Return what is given of every rank's piece, but for a piece that goes straight to the target."""
+        return [piece for number, piece in enumerate(pieces) if number != self._straight]
+
+    def pieces_sent(self, base: int, dtype: np.dtype) -> list[View]:
+        """Return the pieces as views of what is sent."""
+        return [View.contiguous(base, shape, dtype, start) for start, shape in zip(self.starts_sent, self.shapes_sent)]
+
+    def pieces_received(self, base: int, dtype: np.dtype) -> list[View]:
+        """Return the pieces as views of what is received, which is read once."""
+        return [
+            replace(View.contiguous(base, shape, dtype, start), spare=True)
+            for start, shape in zip(self.starts_received, self.shapes_received)
+        ]
+
+
+def write_unpacking(program: Program, message: Message, pieces: list[View], target: View) -> None:
+    """Copy what was received, and not straight into the target, to where it belongs."""
+    if message.direct:
+        return
+    for piece, box in zip(message.gathered(pieces), message.gathered(message.received)):
+        program.copy(target[box], piece)
+
+
+def points(shape: tuple[int, ...]) -> int:
+    """Elements of an array of `shape`."""
+    return prod(shape)
+
+
+def starts_of(counts: list[int]) -> list[int]:
+    """Where each piece starts, one after the other."""
+    return [sum(counts[:number]) for number in range(len(counts))]

@@ -1,0 +1,71 @@
+"""`WorkMemory`: where the stages of a staged transform store what is not the result yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .buffers import Located
+from .fftw import ALIGNMENT, zeros
+from .message import points
+from .stage import Stage
+
+
+class WorkMemory:
+    """Two work arrays, for stages of even and of odd places (`Place.number`), each for some fields at once.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+    fields : int
+        Fields whose work arrays are there at once.
+    dtype : dtype
+    result_nbytes : int
+        Size of a field's result, if even places may lie there; else 0.
+
+    Attributes
+    ----------
+    fields : int
+    """
+
+    def __init__(self, stages: Sequence[Stage], fields: int, dtype: np.dtype, result_nbytes: int) -> None:
+        self.fields, self._dtype = fields, dtype
+        sizes = [
+            max(
+                (
+                    points(stage.target_shape)
+                    for stage in stages
+                    if stage.place.number and stage.place.number % 2 == odd
+                ),
+                default=0,
+            )
+            for odd in (0, 1)
+        ]
+        self._borrows = 0 < sizes[0] * dtype.itemsize <= result_nbytes
+        line = ALIGNMENT // dtype.itemsize
+        sizes = [-(-size // line) * line for size in sizes]
+        self._arrays = [
+            zeros((fields, 0 if self._borrows and not odd else size), dtype) for odd, size in enumerate(sizes)
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays."""
+        return sum(array.nbytes for array in self._arrays)
+
+    def stored(self, stage: Stage, field: int, target: Located) -> Located:
+        """Locate what a stage stores of one field, whose result goes to `target`."""
+        number, shape = stage.place.number, stage.target_shape
+        if number == 0:
+            return target
+        if number % 2 == 0 and self._borrows:
+            memory = target.array.reshape(-1).view(np.uint8)
+            return target.part(memory[: points(shape) * self._dtype.itemsize].view(self._dtype).reshape(shape))
+        return Located(self._arrays[number % 2][field % self.fields][: points(shape)].reshape(shape))
+
+    def another(self) -> WorkMemory:
+        """Make as much memory again."""
+        other = object.__new__(WorkMemory)
+        other.__dict__.update(self.__dict__, _arrays=[zeros(array.shape, array.dtype) for array in self._arrays])
+        return other
