@@ -15,7 +15,7 @@ import argparse
 from dataclasses import dataclass
 
 from overlap.arrays import shares
-from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, simulate
 
 MYRINET = Machine(
     name="Athlon MP, Myrinet 2000", fft_flops=1e8, copy_Bps=4e8, latency_s=10e-6, bandwidth_Bps=2.2e8, message_s=5e-6
@@ -53,11 +53,11 @@ class Kernel:
     def program(self, ranks: int, share: float, slices: int) -> Program:
         """Ten iterations of a rank with that share, each cut into slices."""
         if not self.nbytes or ranks == 1:
-            transfer = Transfer(0.0, 0)
+            transfer = SimulatedTransfer(0.0, 0)
         elif self.near:
-            transfer = Transfer(self.nbytes / slices, min(2, ranks - 1))
+            transfer = SimulatedTransfer(self.nbytes / slices, min(2, ranks - 1))
         else:
-            transfer = Transfer(self.nbytes * share * (1 - share) / slices, ranks - 1)
+            transfer = SimulatedTransfer(self.nbytes * share * (1 - share) / slices, ranks - 1)
         half_s = 0.5 * self.node_s * share / slices
         return Program.alike(10 * slices, (half_s, half_s), (transfer,))
 

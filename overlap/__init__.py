@@ -6,6 +6,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
 
     errors          the exceptions, one family for all layers
     files           files that are written whole or not at all
+    renamed         names that have changed
     masks           masked arrays, which are refused
     uncopied        what can be neither copied nor pickled
     freed           how `with` blocks end: on all ranks, by an exception on one, in a forked child

@@ -23,7 +23,7 @@ _SLEEP_S = 0.0005
 _INPUT, _OTHER = "input", "other"
 
 
-class Failure(NamedTuple):
+class RankFailure(NamedTuple):
     """An exception of one rank.
 
     Attributes
@@ -41,7 +41,7 @@ class Failure(NamedTuple):
     traceback_text: str | None = None
 
     @classmethod
-    def of(cls, rank: int, error: BaseException) -> Failure:
+    def of(cls, rank: int, error: BaseException) -> RankFailure:
         """Describe an exception that was raised on a rank."""
         return cls(rank, str(error)) if isinstance(error, InputError) else cls(rank, *formatted(error))
 
@@ -59,7 +59,7 @@ class Failure(NamedTuple):
         return first + (rest if limit is None else rest[max(0, len(rest) - (limit - len(first))) :])
 
     @classmethod
-    def unpacked(cls, content: bytes) -> Failure:
+    def unpacked(cls, content: bytes) -> RankFailure:
         """Return what `packed` has made bytes of."""
         rank, kind, summary, *rest = content.decode(errors="replace").split("\0", 3)
         return cls(int(rank), summary, None if kind == _INPUT else "".join(rest))
@@ -152,7 +152,7 @@ class FailureChannel:
         self._requests: list[MPI.Request] = []
 
     def tell(self, rank: int, content: bytes) -> None:
-        """Send a rank a message: a packed `Failure`, or what goes with one."""
+        """Send a rank a message: a packed `RankFailure`, or what goes with one."""
         self._requests = [request for request in self._requests if not request.Test()]
         self._requests.append(self._comm.Isend([content, MPI.BYTE], rank, self._tag))
         self._sent[rank] += 1

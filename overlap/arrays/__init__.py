@@ -1,6 +1,7 @@
 """Who holds what: partitions, exchanges, distributed arrays. Knows no threads."""
 
 from ..masks import mask_problem, refuse_masks
+from ..renamed import old_names
 from .blocks import Blocks, Box, Neighbour
 from .distarray import DistArray
 from .distribution import Distribution, part_of
@@ -59,3 +60,5 @@ __all__ = [
     "subcomms",
     "together",
 ]
+
+__getattr__ = old_names(__name__, Message="MessageBoxes", Stage="StageAxes")

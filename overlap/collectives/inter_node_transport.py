@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..failures import Failure, FailureChannel
+from ..failures import FailureChannel, RankFailure
 from ..lowlevel.memory import LINE, address_of, line_zeros
 from ..lowlevel.mpi import mpi_function
 from .chains import ACTIVE, COUNTED, DATA, HEADER, OTHER, REQUEST, SENT
@@ -83,7 +83,7 @@ class InterNodeTransport(Carrier):
     def __init__(self, comm: MPI.Intracomm, state: np.ndarray, far: Sequence[int]) -> None:
         self._comm, self._state, self._far = comm.Dup(), state, far
         self._notes = FailureChannel(self._comm, _NOTE)
-        self._failed: dict[int, tuple[_Note, Failure]] = {}  # by rank
+        self._failed: dict[int, tuple[_Note, RankFailure]] = {}  # by rank
         self._questions: dict[int, int] = {}  # by rank, the round that it asks for
         self._asked: dict[int, int] = {}  # the same that this rank has asked for
         self._answers: dict[int, _Note] = {}
@@ -110,7 +110,7 @@ class InterNodeTransport(Carrier):
             buffer.request.Free()
         self._buffers.clear()
 
-    def tell(self, failure: Failure) -> None:
+    def tell(self, failure: RankFailure) -> None:
         """Tell the ranks of other nodes that this one has failed, and why, once: it leaves messages under way."""
         if not self._told:
             self._told = True
@@ -123,7 +123,7 @@ class InterNodeTransport(Carrier):
         for rank, packed in self._notes.heard():
             note = _Note(*np.frombuffer(packed, np.int64, len(_Note._fields)).tolist())
             if note.kind == _FAILED:
-                self._failed[rank] = note, Failure.unpacked(packed[8 * len(note) :])
+                self._failed[rank] = note, RankFailure.unpacked(packed[8 * len(note) :])
             elif note.kind == _ASKED:
                 self._questions[rank] = note.round
             else:
@@ -135,12 +135,12 @@ class InterNodeTransport(Carrier):
                 known = int(self._state[PAST + (asked & 1)]) if asked > here - 2 else NOTHING
                 self._note(rank, _ANSWERED, asked, known)
 
-    def never(self, rank: int, coming: bool) -> Failure | int | None:
+    def never(self, rank: int, coming: bool) -> RankFailure | int | None:
         """Tell why the next message from a rank never comes, or the last one to it is never taken.
 
         Returns
         -------
-        Failure
+        RankFailure
             Of the rank. Of what it has sent before nothing is lost, and how much that was it has told.
         int
             What it does instead (`protocol.signature`), or `NOTHING` where that is not known any more. It is asked

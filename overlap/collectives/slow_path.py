@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import InputError
-from ..failures import BoundedWait, Failure
+from ..failures import BoundedWait, RankFailure
 from ..freed import closed_error
 from . import buffers, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
@@ -32,11 +32,11 @@ class Carrier:
     def look(self) -> None:
         """Answer what ranks ask that do not see the window."""
 
-    def never(self, rank: int, coming: bool) -> Failure | int | None:
+    def never(self, rank: int, coming: bool) -> RankFailure | int | None:
         """Tell why a message from a rank never comes, or one to it is never taken."""
         return None
 
-    def tell(self, failure: Failure) -> None:
+    def tell(self, failure: RankFailure) -> None:
         """Tell ranks that do not see the window that this one has failed, and why; once."""
 
     def free(self) -> None:
@@ -107,7 +107,7 @@ class SlowPath:
     def left_by(self, error: BaseException) -> None:
         """Tell the ranks that wait of an exception that leaves a call, maybe before compiled code is reached."""
         if not self.broken:
-            self._window.fail(Failure.of(self._rank, error))
+            self._window.fail(RankFailure.of(self._rank, error))
             self._tell()
 
     def _raise_own(self) -> NoReturn:
@@ -124,7 +124,7 @@ class SlowPath:
 
     def _wait_far(self, rank: int, coming: bool) -> None:
         why = self._carrier.never(rank, coming)
-        if isinstance(why, Failure):
+        if isinstance(why, RankFailure):
             self._window.fail(why)
             raise why.error()
         if why is not None:

@@ -7,7 +7,7 @@ from typing import NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from ..failures import Failure
+from ..failures import RankFailure
 from ..lowlevel.memory import LINE, address_of, line_zeros, whole_lines
 from ..lowlevel.mpi import memory_at
 from . import protocol
@@ -16,7 +16,7 @@ from .combine import KERNELS
 FLAT_RANKS = 8  # up to so many ranks of a node, every collective takes one step
 NO_LIMIT = 2**62
 _SCRATCH_NBYTES = 4 * LINE  # a number and a result, times, what MPI writes
-# What a segment has about its owner's failure: the mark, and how many bytes of a `Failure` follow.
+# What a segment has about its owner's failure: the mark, and how many bytes of a `RankFailure` follow.
 _MARK, _LENGTH = range(2)
 _WORDS_NBYTES = 2 * 8
 _FAILURE_NBYTES = protocol.SLOTS - protocol.FAILED
@@ -85,7 +85,7 @@ class Window:
         """Make a state for ranks of several nodes, which have no collective of their own in the window."""
         return self.new_state(rank, [self._bases[self._place]] * size, -1)
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: RankFailure) -> None:
         """Let the ranks that wait for this one know that it does not come, and why; a first failure stays."""
         self.spoil()
         mine = self._failures[self._place]
@@ -101,13 +101,13 @@ class Window:
         for state in self._states:
             state[protocol.BROKEN] = 1
 
-    def failure(self, place: int | None = None) -> Failure:
+    def failure(self, place: int | None = None) -> RankFailure:
         """Return why a rank of the node has set its mark, this one unless another is named."""
         place = self._place if place is None else place
         one = self._failures[place]
         if length := int(_words(one)[_LENGTH]):
-            return Failure.unpacked(bytes(one[_WORDS_NBYTES : _WORDS_NBYTES + length]))
-        return Failure(self._ranks[place], "it has left a collective by an exception", "(raised on that rank)")
+            return RankFailure.unpacked(bytes(one[_WORDS_NBYTES : _WORDS_NBYTES + length]))
+        return RankFailure(self._ranks[place], "it has left a collective by an exception", "(raised on that rank)")
 
     def follow(self, place: int) -> NoReturn:
         """Fail as another rank of the node has, without which this one cannot go on."""

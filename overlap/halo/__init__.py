@@ -1,6 +1,9 @@
 """Ghost cells and other ranks' entries, exchanged by remote writes or requests while the rest is computed."""
 
+from ..renamed import old_names
 from .agreed import agreed_blocks
-from .halo import Halo, Pending
+from .halo import Halo, PendingHalo
 
-__all__ = ["Halo", "Pending", "agreed_blocks"]
+__all__ = ["Halo", "PendingHalo", "agreed_blocks"]
+
+__getattr__ = old_names(__name__, Pending="PendingHalo")

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
 from ..errors import InputError, OverlapError
-from ..failures import BoundedWait, Failure, FailureChannel, wait_until
+from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
 from ..freed import Freed
 from ..lowlevel.memory import address_of
 from ..lowlevel.segments import unusable
@@ -105,7 +105,7 @@ class Halo(Freed):
         self._window: LinkWindow | None = None
         self._sets: dict[tuple[int, ...], int] = {}
         self._active = self._messages_left = False
-        self._pending = Pending(self)
+        self._pending = PendingHalo(self)
         with self.control.together("making a halo", self._undo):
             types, problem = types_of(dtypes)
             self.control.check(
@@ -243,7 +243,7 @@ class Halo(Freed):
 
     # ---- without a runtime -------------------------------------------------------------------
 
-    def start(self, *arrays: np.ndarray) -> Pending:
+    def start(self, *arrays: np.ndarray) -> PendingHalo:
         """Begin a round: send what others need of the arrays, ask for what this rank needs.
 
         Parameters
@@ -253,7 +253,7 @@ class Halo(Freed):
 
         Returns
         -------
-        Pending
+        PendingHalo
             Wait for it before the next round begins.
 
         Raises
@@ -351,7 +351,7 @@ class Halo(Freed):
         if raised:
             return
         for _rank, content in self._failures.heard():
-            self._failure = Failure.unpacked(content).error()
+            self._failure = RankFailure.unpacked(content).error()
             raise self._failure
         self._bounded.check(self._rounds, "a halo exchange", self._waiting_for)
 
@@ -365,7 +365,7 @@ class Halo(Freed):
     def _tell(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
-            content = Failure.of(self.comm.rank, error).packed()
+            content = RankFailure.of(self.comm.rank, error).packed()
             for other in range(self.comm.size):
                 if other != self.comm.rank:
                     self._failures.tell(other, content)
@@ -473,7 +473,7 @@ class Halo(Freed):
         return self.control.exclusive.last
 
 
-class Pending:
+class PendingHalo:
     """A round under way.
 
     Parameters

@@ -16,7 +16,7 @@ from ..arrays.partition import block, length_of
 from ..collectives import Collectives
 from ..errors import InputError, repr_of
 from ..freed import Freed
-from ..halo import Halo, Pending
+from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
 from ..masks import mask_problem
@@ -366,7 +366,7 @@ class Matrix(Freed):
         pending.wait()
         self._storage.finish(extended, out, self.team.run)
 
-    def _run_and_test(self, pending: Pending) -> Run:
+    def _run_and_test(self, pending: PendingHalo) -> Run:
         """`Team.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
 
         def run(function: Callable[[int, int], object], first: int, last: int, least: int = 2) -> None:

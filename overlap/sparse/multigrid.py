@@ -16,7 +16,7 @@ from .levels import Costs, best_switch, levels_of
 from .matrix import Matrix
 from .polynomial import Chebyshev
 from .preconditioners import Preconditioner
-from .transfer import Transfer
+from .transfer import GridTransfer
 
 _MEASURED = 3  # cycles of a level
 
@@ -106,7 +106,7 @@ class Multigrid(Preconditioner):
     def _add(self, fine: Blocks, coarse: Blocks, smoother: Callable[[Matrix], Preconditioner]) -> bool:
         """Add a level; False on a rank that has none of it."""
         above = self._steps[-1]
-        above.transfer = Transfer(above.matrix, fine, coarse)
+        above.transfer = GridTransfer(above.matrix, fine, coarse)
         A = above.transfer.coarse_matrix()
         if A is None:
             return False
@@ -157,7 +157,7 @@ class _Level:
         self.smoother: Preconditioner = smoother  # type: ignore[assignment]  # None where `transfer` is None
         self.extended, self.x = A.vector(fresh=True)
         self.r, self.rest, self.change = (np.zeros_like(self.x) for _ in range(3))
-        self.transfer: Transfer | None = None
+        self.transfer: GridTransfer | None = None
         self.inverse = np.zeros((0, 0), A.dtype)
 
     def invert(self) -> None:

@@ -15,7 +15,7 @@ from .levels import merged_rank
 from .matrix import Matrix, node_collectives
 
 
-class Transfer:
+class GridTransfer:
     """Sums over children on the way down, copies on the way up; works in place, without allocating.
 
     Collective to make and to use, over the ranks of the finer level.

@@ -354,7 +354,7 @@ SUBJECTS = (
         },
     ),
     Subject(
-        ("overlap.halo.Pending",),
+        ("overlap.halo.PendingHalo",),
         make=lambda lab: lab.given_by(one := halo(lab), one.start(*numbered(lab, one)["arrays"])),
         close=lambda lab, one: lab.owner_of(one).free(),
         words=("halo", "Halo"),

@@ -9,7 +9,7 @@ import overlap
 from overlap.fft.engine import schedule as schedules
 from overlap.fft.engine.schedule import Schedule
 from overlap.runtime.scheduling.executor import Executor
-from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, simulate
 
 ESTIMATE = {"effort": "estimate", "chunk": 1}
 PLANS = (
@@ -80,7 +80,7 @@ def other_arrays(comm):
 def simulated_is_what_runs(comm):
     """The simulation runs the executor of the runtime, and its ways to wait."""
     machine = Machine(name="any", fft_flops=1e9, copy_Bps=1e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    program = Program.alike(5, (1e-4, 1e-4), (Transfer(1e4, 1),))
+    program = Program.alike(5, (1e-4, 1e-4), (SimulatedTransfer(1e4, 1),))
     for wait in ("off", "block", "poll"):
         with counted(Executor, "run") as runs, counted(Executor, "waiting") as ways:
             simulate(program, machine, Options(ranks=2, workers=1, depth=2, wait=wait))

@@ -15,7 +15,7 @@ from overlap.fft.engine.direction import Direction
 from overlap.fft.engine.execute import execute
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
 from overlap.fft.engine.lines import LineTransform
-from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, Program, View
+from overlap.fft.engine.program import BASES, SCRATCH, SOURCE, TARGET, CompiledProgram, View
 from overlap.fft.engine.stage import SourceArray
 from overlap.fft.engine.staged import StagedTransform
 from overlap.fft.engine.steps import Exchange, Run
@@ -66,7 +66,7 @@ def test_what_programs_move_is_what_numpy_moves(count):
         for name in ("copy", "add", "zero"):
             expected, found = target.copy(), target.copy(order="K")
             here, there = View.of(SOURCE, source)[where], View.of(TARGET, found)[where]
-            program = Program()
+            program = CompiledProgram()
             if name == "copy":
                 program.copy(there, here, scale)
                 expected[where] = source[where] * source.real.dtype.type(scale)
@@ -84,7 +84,7 @@ def test_what_programs_move_is_what_numpy_moves(count):
 
 def test_repetitions_move_on_by_their_steps():
     source, target = np.arange(60.0).reshape(5, 3, 4), np.zeros((5, 4, 3))
-    body, program = Program(), Program()
+    body, program = CompiledProgram(), CompiledProgram()
     body.copy(
         View.of(TARGET, target)[1:2].moved_axis(2, 1).stepping(0, 1), View.of(SOURCE, source)[0:1].stepping(0, 1), 2.0
     )
@@ -98,7 +98,7 @@ def test_parts_of_complex_numbers():
     array = random(np.random.default_rng(1), (3, 5), "c16")
     expected = array.copy()
     expected.imag[1:2] = 0
-    program = Program()
+    program = CompiledProgram()
     program.zero(View.of(SOURCE, array)[1:2].imag)
     run(program, array)
     np.testing.assert_array_equal(array, expected)
@@ -107,7 +107,7 @@ def test_parts_of_complex_numbers():
 def test_arrays_of_other_shapes_are_refused():
     one = View.contiguous(SOURCE, (2, 3), np.dtype("f8"))
     with pytest.raises(ValueError, match="shape"):
-        Program().copy(one, one[:1])
+        CompiledProgram().copy(one, one[:1])
     with pytest.raises(ValueError, match="contiguous"):
         one.moved_axis(0, 1).reshaped((6,))
 
@@ -254,7 +254,7 @@ def test_long_lines_far_apart_are_the_same_from_any_array(length, scale):
         source[...] = values
         target = zeros((1, *shape[1:]), complex)
         scratch = zeros((sweep.scratch_nbytes,), np.uint8)
-        program = Program()
+        program = CompiledProgram()
         given = Located(source).view(SOURCE)[1:]
         there = View.of(TARGET, target)
         sweep.write(program, [given], [there[piece] for piece in pieces], scale)
@@ -277,7 +277,7 @@ def test_long_lines_with_a_patient_plan():
     array = zeros(values.shape, complex)
     sweep = SweepInPlace(values.shape, Y, np.dtype(complex), Direction(True, "patient"))
     assert sweep.scratch_nbytes == 0
-    program = Program()
+    program = CompiledProgram()
     sweep.write(program, [], [View.of(SOURCE, array)])
     array[...] = values
     run(program, array)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from overlap.errors import InputError
 from overlap.runtime.control.hot_wait import LONGEST_SLEEP_S
 from overlap.timing import model
-from overlap.timing.simulate import Machine, Options, Program, Transfer, Workload, predict, simulate
+from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, Workload, predict, simulate
 from overlap.timing.threads import ThreadScaling
 from overlap.tools import cli
 from overlap.tools.predict import strong_scaling
@@ -30,7 +30,9 @@ counts = st.integers(1, 24)
 def program(slices, compute_s, exchange_s, split=0.6, messages=1):
     """`slices` slices that compute `compute_s` in two steps; an exchange takes `exchange_s`."""
     return Program.alike(
-        slices, (split * compute_s, (1 - split) * compute_s), (Transfer(exchange_s * IDEAL.bandwidth_Bps, messages),)
+        slices,
+        (split * compute_s, (1 - split) * compute_s),
+        (SimulatedTransfer(exchange_s * IDEAL.bandwidth_Bps, messages),),
     )
 
 
@@ -145,9 +147,9 @@ def test_polls_are_quantised():
 
 def test_small_messages_leave_before_the_receiver_is_there():
     programs = [program(1, compute_s, 1.0, split=1.0) for compute_s in (0.0, 5.0)]
-    programs = [replace(p, transfers=((Transfer(1e6, 1),),)) for p in programs]
+    programs = [replace(p, transfers=((SimulatedTransfer(1e6, 1),),)) for p in programs]
     assert wall_s(programs, wait="off") == pytest.approx(6.0)
-    programs[1] = replace(programs[1], transfers=((Transfer(1e3, 1),),))
+    programs[1] = replace(programs[1], transfers=((SimulatedTransfer(1e3, 1),),))
     assert wall_s(programs, replace(IDEAL, eager_nbytes=2e6), wait="off") == pytest.approx(5.001)
 
 
@@ -189,7 +191,7 @@ def test_one_rank_stands_for_all(wait, slices, ranks, workers, exchanges):
         operation_s=1e-5,
         copy_Bps=1e8,
     )
-    what = Program.alike(slices, (1e-3,) * (exchanges + 1), (Transfer(500, ranks - 1),) * exchanges)
+    what = Program.alike(slices, (1e-3,) * (exchanges + 1), (SimulatedTransfer(500, ranks - 1),) * exchanges)
     options = Options(ranks=ranks, workers=workers, wait=wait, depth=4, agree_every=5)
     one, every = (simulate(what, machine, options, every_rank=each) for each in (False, True))
     assert one.simulated == 1 and every.simulated == ranks
@@ -203,7 +205,7 @@ def test_issue_order(wait, depth):
     """Slot by slot, round by round, whatever the ranks' times are, as the runtime documents."""
     slices = 10
     machine = replace(IDEAL, jitter=1.0)
-    what = Program.alike(slices, (1e-3,) * 3, (Transfer(300, 1),) * 2)
+    what = Program.alike(slices, (1e-3,) * 3, (SimulatedTransfer(300, 1),) * 2)
     slots = [[(z, k) for z in range(slot, slices, depth) for k in range(2)] for slot in range(depth)]
     expected = [slot[turn] for turn in range(2 * slices) for slot in slots if turn < len(slot)]
     for seed in range(3):
@@ -234,7 +236,7 @@ def test_ranks_with_different_programs():
 def test_recorded_run():
     """The simulation issues the exchanges in the order of a real run (traced, two ranks)."""
     recorded = json.loads(RECORDED.read_text())
-    what = Program.alike(recorded["slices"], (1e-3,) * 3, (Transfer(1000, 1),) * 2)
+    what = Program.alike(recorded["slices"], (1e-3,) * 3, (SimulatedTransfer(1000, 1),) * 2)
     for run in recorded["runs"]:
         result = simulate(
             what, replace(IDEAL, jitter=0.5), Options(wait=run["wait"], depth=run["depth"], workers=run["workers"])
@@ -250,7 +252,7 @@ def test_program_of_a_transform():
     assert len(what.steps) == 2  # chunks of 3
     # 2 rows of 16 points, 4 columns of 8: 5 n log2 n each.
     assert what.steps[0] == pytest.approx((3 * 2 * 5 * 16 * 4e-9, 3 * 4 * 5 * 8 * 3e-9))
-    assert what.transfers[0] == (Transfer(3 * 2 * 12 * 16, 3),)
+    assert what.transfers[0] == (SimulatedTransfer(3 * 2 * 12 * 16, 3),)
     measured = Workload(slices=6, shape=(8, 16)).program(4, IDEAL, compute_s=2.0, workers=3)
     assert measured.compute_s == pytest.approx(6.0)
 
@@ -260,7 +262,7 @@ def test_program_of_an_operation():
     (steps,), (transfers,) = what.steps, what.transfers
     columns, row = 2 * 5 * 8 * 3e-9, 5 * 16 * 4e-9 / 2  # 9 columns over 8 ranks: the first has 2
     assert steps == pytest.approx((4 * columns, 5 * row, columns))
-    assert transfers == (Transfer(4 * 2 * 7 * 16, 7), Transfer(7 * 16, 7))
+    assert transfers == (SimulatedTransfer(4 * 2 * 7 * 16, 7), SimulatedTransfer(7 * 16, 7))
 
 
 def test_beyond_one_row_per_rank_nothing_is_sent():
@@ -334,7 +336,7 @@ def test_all_that_is_wrong_is_named(tmp_path):
         (lambda: Options(ranks=0), "ranks: expected an integer >= 1"),
         (lambda: Options(wait="auto"), "wait: expected one of off, block, poll"),
         (lambda: replace(IDEAL, jitter=-1.0), "runtime.jitter"),
-        (lambda: Program(((1.0,),), ((Transfer(1, 1),),)), "expected one more than the 1 exchanges"),
+        (lambda: Program(((1.0,),), ((SimulatedTransfer(1, 1),),)), "expected one more than the 1 exchanges"),
         (lambda: Program.alike(1, (-1.0,), ()), "expected finite numbers >= 0"),
         (lambda: Workload(workload="fft9"), "workload: expected one of fft2, operation"),
         (lambda: Workload(shape=(0, 4)), "expected integers >= 1"),
@@ -439,11 +441,11 @@ def test_ranks_of_different_speeds():
         options = Options(ranks=4, wait=wait, speeds=speeds)
         for weights in ((1, 1, 1, 1), speeds, (7, 1, 1, 1)):
             parts = [weight / sum(weights) for weight in weights]
-            programs = [Program.alike(6, (4 * part, 0.0), (Transfer(0.0, 3),)) for part in parts]
+            programs = [Program.alike(6, (4 * part, 0.0), (SimulatedTransfer(0.0, 3),)) for part in parts]
             expected = model.uneven_compute_s(6.0, speeds, weights)
             found_s = simulate(programs, machine, options).wall_s
             assert expected * (1 - 1e-12) <= found_s <= expected + 8 * LONGEST_SLEEP_S  # polls sleep that long
-        even = simulate(Program.alike(6, (1.0, 0.0), (Transfer(0.0, 3),)), machine, options)
+        even = simulate(Program.alike(6, (1.0, 0.0), (SimulatedTransfer(0.0, 3),)), machine, options)
         assert even.simulated == 4 and even.wall_s == pytest.approx(6.0 * 7 / 4, abs=8 * LONGEST_SLEEP_S)
     for bad in ((1.0,), (1.0, 1.0, 0.0, 1.0), (1.0, 1.0, nan, 1.0)):
         with pytest.raises(InputError, match="speeds: expected 4 finite numbers > 0"):

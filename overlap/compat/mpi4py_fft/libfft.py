@@ -23,7 +23,7 @@ Transforms = Mapping[tuple[int, ...], Pair]
 Padding = bool | float | Sequence[float] | None
 
 
-class Plan(Protocol):
+class SerialPlan(Protocol):
     """What a backend makes: one direction, between two arrays that it keeps."""
 
     input_array: np.ndarray
@@ -242,7 +242,7 @@ def _pad(modes: np.ndarray, fine: np.ndarray, axis: int, half: bool) -> None:
 
 def _plan_fftw(
     shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
-) -> tuple[Plan, Plan]:
+) -> tuple[SerialPlan, SerialPlan]:
     given: dict[str, Any] = {"planner_effort": "FFTW_MEASURE", "overwrite_input": "FFTW_DESTROY_INPUT", "threads": 1}
     if not given.keys() >= options.keys():
         raise InputError(f"expected no options but {', '.join(given)}, received {sorted(options)}")
@@ -268,7 +268,7 @@ def _plan_fftw(
 
 def _plan_pyfftw(
     shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
-) -> tuple[Plan, Plan]:
+) -> tuple[SerialPlan, SerialPlan]:
     from pyfftw import builders
 
     real = dtype.kind == "f"
@@ -306,7 +306,7 @@ class _Call:
 
 def _plan_functions(
     shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair, lengths_as: str
-) -> tuple[Plan, Plan]:
+) -> tuple[SerialPlan, SerialPlan]:
     """Plans of functions like numpy's: forward unscaled, backward divided by the number of points."""
     forward, backward = transforms
     options = {lengths_as: [shape[axis] for axis in axes], "axes": axes}
@@ -328,7 +328,7 @@ def _plan_functions(
 
 def _plan_numpy(
     shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
-) -> tuple[Plan, Plan]:
+) -> tuple[SerialPlan, SerialPlan]:
     real = dtype.kind == "f"
     return _plan_functions(
         shape, axes, dtype, transforms or ((np.fft.rfftn, np.fft.irfftn) if real else (np.fft.fftn, np.fft.ifftn)), "s"
@@ -337,7 +337,7 @@ def _plan_numpy(
 
 def _plan_scipy(
     shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
-) -> tuple[Plan, Plan]:
+) -> tuple[SerialPlan, SerialPlan]:
     from scipy import fftpack
 
     return _plan_functions(shape, axes, dtype, transforms or (fftpack.fftn, fftpack.ifftn), "shape")
@@ -345,7 +345,7 @@ def _plan_scipy(
 
 def _plan_mkl(
     shape: tuple[int, ...], axes: list[int], dtype: np.dtype, transforms: Pair | None, options: dict[str, Any]
-) -> tuple[Plan, Plan]:
+) -> tuple[SerialPlan, SerialPlan]:
     try:
         library = import_module("mkl_fft.interfaces.numpy_fft")
     except ImportError as error:

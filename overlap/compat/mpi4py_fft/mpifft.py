@@ -35,7 +35,7 @@ from .distarray import DistArray
 from .libfft import FFT, MadeLater, Padding, Transforms
 from .pencil import Comms, Pencil, Subcomm, Transfer, ranks_of
 from .pipelined import OwnArrays, PipelinedTransform
-from .request import EFFORTS, Axes, Request, check_supported, has_pipeline, understood
+from .request import EFFORTS, Axes, TransformRequest, check_supported, has_pipeline, understood
 from .route import dimensions_of, for_stages, route_of
 from .shared import SHARED, Shared
 from .transform import Transform
@@ -205,7 +205,7 @@ class PFFT:
                 self._make_serially(request, serial)
 
     def _understand(
-        self, comm: MPI.Intracomm | Subcomm, darray: DistArray | None, request: Request, weights: Weights
+        self, comm: MPI.Intracomm | Subcomm, darray: DistArray | None, request: TransformRequest, weights: Weights
     ) -> None:
         self.axes = request.axes
         given = None if darray is None else darray.pencil
@@ -232,7 +232,7 @@ class PFFT:
             for rank in range(prod(grid))
         )
 
-    def _make_serially(self, request: Request, options: dict[str, Any]) -> None:
+    def _make_serially(self, request: TransformRequest, options: dict[str, Any]) -> None:
         """Run serial transforms and exchanges, one after the other."""
         made: list[FFT] = []
 
@@ -255,7 +255,7 @@ class PFFT:
             self.runtime,
         )
 
-    def _make_pipelines(self, request: Request, effort: str | None, wait: str, serial: dict[str, Any]) -> None:
+    def _make_pipelines(self, request: TransformRequest, effort: str | None, wait: str, serial: dict[str, Any]) -> None:
         runtime = self.runtime
         order, grid, here = dimensions_of(runtime, self.subcomm)
         weights = self._weights(order, grid)
@@ -324,7 +324,7 @@ class PFFT:
 
     def _steps(
         self,
-        request: Request,
+        request: TransformRequest,
         transformed: Callable[[tuple[int, ...], tuple[int, ...], np.dtype], Local],
     ) -> tuple[list[Pencil], list[Transfer]]:
         """Return the pencils of the input and of the result, and the transfers on the way.

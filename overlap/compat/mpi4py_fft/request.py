@@ -32,7 +32,7 @@ Axes = int | Sequence[int | Sequence[int]] | None
 
 
 @dataclass(frozen=True)
-class Request:
+class TransformRequest:
     """A plan's arguments, understood.
 
     Attributes
@@ -87,7 +87,7 @@ def check_supported(
         raise InputError(f"expected wait to be one of {('auto', *WAITS)}, received {wait!r}")
 
 
-def has_pipeline(request: Request, backend: str, transforms: Transforms | None) -> bool:
+def has_pipeline(request: TransformRequest, backend: str, transforms: Transforms | None) -> bool:
     """Whether all local transforms are of the kinds that pipelines have."""
     return (
         backend in ("fftw", "pyfftw")
@@ -106,8 +106,8 @@ def understood(
     collapse: bool,
     darray: DistArray | None,
     slab: bool | int | None,
-) -> Request:
-    """Return the `Request`, or an `InputError`."""
+) -> TransformRequest:
+    """Return the `TransformRequest`, or an `InputError`."""
     pencil = None
     if darray is not None:
         pencil = getattr(darray, "pencil", None)
@@ -143,7 +143,7 @@ def understood(
         groups = _collapsed(groups, dims, factors)
     real = groups[-1][-1] if dtype.kind == "f" else None
     transformed = {axis + 1: _axis(points[axis], fine[axis], axis == real) for axis in flat}
-    request = Request(tuple(fine), tuple(map(tuple, groups)), dtype, dims, transformed)
+    request = TransformRequest(tuple(fine), tuple(map(tuple, groups)), dtype, dims, transformed)
     _check_whole(request.axes, dims)
     return request
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ...arrays import mode_segments
-from .program import Program, View
+from .program import CompiledProgram, View
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Axis:
             found[0] = kept, kept
         return found
 
-    def fold(self, program: Program, modes: View) -> None:
+    def fold(self, program: CompiledProgram, modes: View) -> None:
         """Add the twin of mode ``points // 2`` to it, in modes of the fine grid along axis 0."""
         nyquist = _one(modes, self.points // 2)
         if self.real:
@@ -58,7 +58,7 @@ class Axis:
         else:
             program.add(nyquist, _one(modes, self.fine - self.points // 2))
 
-    def unfold(self, program: Program, modes: View) -> None:
+    def unfold(self, program: CompiledProgram, modes: View) -> None:
         """Compute the transpose of `fold`, halved."""
         nyquist = _one(modes, self.points // 2)
         program.copy(nyquist, nyquist, 0.5)

@@ -1,5 +1,5 @@
 """The FFTs of a block in scratch memory: where they read and write, their plans, and what they write into a
-`Program`.
+`CompiledProgram`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .axis import Axis
 from .direction import Direction
 from .fftw import ALIGNMENT, barely_aligned, complex_of, empty
 from .lines import LineTransform
-from .program import SCRATCH, Program, View
+from .program import SCRATCH, CompiledProgram, View
 
 SHORT = 128  # points of a line
 LONG = 256
@@ -99,7 +99,7 @@ class BlockInPlace:
             modes = physical
         return (physical, modes) if self._forward else (modes, physical)
 
-    def write(self, program: Program, source: View, target: View) -> None:
+    def write(self, program: CompiledProgram, source: View, target: View) -> None:
         modes, physical = (target, source) if self._forward else (source, target)
         for where in self._gaps:
             program.zero(modes[where])
@@ -111,7 +111,7 @@ class BlockInPlace:
         if self._forward:
             self._write_folds(program, modes)
 
-    def _write_folds(self, program: Program, modes: View) -> None:
+    def _write_folds(self, program: CompiledProgram, modes: View) -> None:
         for fold, axis in self._folds:
             fold(program, modes.moved_axis(axis, 0))
 
@@ -180,7 +180,7 @@ class BlockChain:
         """Where what goes in lies, and what comes out."""
         return self._ends[0], self._ends[-1]
 
-    def write(self, program: Program, source: View, target: View) -> None:
+    def write(self, program: CompiledProgram, source: View, target: View) -> None:
         for plan, first, last in self._plans:
             program.transform(plan, target if last else self._ends[1], source if first else self._ends[1])
 
@@ -238,7 +238,7 @@ class BlockFromArray:
         """Where what goes in lies, and what comes out."""
         return self._ends
 
-    def write(self, program: Program, source: View, target: View) -> None:
+    def write(self, program: CompiledProgram, source: View, target: View) -> None:
         if self._plan is not None:
             program.transform(self._plan, target, source)
 

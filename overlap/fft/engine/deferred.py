@@ -15,7 +15,7 @@ from ...arrays.layout import Box
 from ...lowlevel.memory import address_of
 from .fftw import zeros
 from .message import Message, starts_of, write_unpacking
-from .program import ASIDE, RECEIVE, Program, View
+from .program import ASIDE, RECEIVE, CompiledProgram, View
 from .stage import Stage, replaced
 from .sweep import Sweep
 
@@ -92,7 +92,7 @@ class DeferredTiles:
         """Return the message of some late units, and the memory that it is sent from."""
         return self._messages[part.start]
 
-    def set_aside(self, program: Program, part: slice, source: View, target: View, scale: float) -> None:
+    def set_aside(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
         """Write the first FFTs of some units, whose results are put aside."""
         blocks = self._stage.blocks
         where = (slice(None),) * blocks.along
@@ -107,7 +107,7 @@ class DeferredTiles:
                     scale,
                 )
 
-    def unpack(self, program: Program, part: slice, target: View) -> None:
+    def unpack(self, program: CompiledProgram, part: slice, target: View) -> None:
         """Write the storing of what was received of a late message, and the stage's other FFTs of it."""
         stage, blocks, (message, _) = self._stage, self._stage.blocks, self.message(part)
         pieces = message.pieces_received(RECEIVE, self._dtype)

@@ -1,4 +1,4 @@
-"""The compiled loop that executes a `Program`, without the GIL.
+"""The compiled loop that executes a `CompiledProgram`, without the GIL.
 
 A program is an array of instructions, one per row (see `program`, which writes them): rows of copies, as in
 `lowlevel.copy_table`, and others of the same form. Addresses are those of the bases plus offsets, so one program

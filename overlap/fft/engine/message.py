@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ...arrays import MessageBoxes, box_shape, contiguous, offset
-from .program import Program, View
+from .program import CompiledProgram, View
 
 if TYPE_CHECKING:
     from ...runtime.requests.operations import Operation
@@ -76,7 +76,7 @@ class Message:
         ]
 
 
-def write_unpacking(program: Program, message: Message, pieces: list[View], target: View) -> None:
+def write_unpacking(program: CompiledProgram, message: Message, pieces: list[View], target: View) -> None:
     """Copy what was received, and not straight into the target, to where it belongs."""
     if message.direct:
         return

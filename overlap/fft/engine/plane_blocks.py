@@ -21,7 +21,7 @@ from .compiled_function import BlockPlaces
 from .direction import Direction
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
 from .message import Message
-from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, Program, View
+from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, CompiledProgram, View
 from .stage import Stage
 from .steps import Run
 from .sweep import Sweep
@@ -203,9 +203,9 @@ class PlaneBlocks:
         code = self._codes.find((), (label, count, planes.start, planes.stop, block), write, count, planes, block)
         return Run(code, slot.middle.bases, label)
 
-    def _write_pack(self, program: Program, source: View, number: int, count: int) -> None:
+    def _write_pack(self, program: CompiledProgram, source: View, number: int, count: int) -> None:
         inputs = self.counts[0]
-        body = Program()
+        body = CompiledProgram()
         self.back.first[1].write(
             body,
             [source[:1].stepping(0, 1)],
@@ -217,9 +217,9 @@ class PlaneBlocks:
         )
         program.repeat(body, count)
 
-    def _write_unpack(self, program: Program, target: View, number: int, count: int) -> None:
+    def _write_unpack(self, program: CompiledProgram, target: View, number: int, count: int) -> None:
         outputs = self.counts[1]
-        body = Program()
+        body = CompiledProgram()
         self.forth.then[1].write(
             body,
             [piece[number : number + 1].stepping(0, outputs) for piece in self.forth.pieces_received(count * outputs)],
@@ -227,7 +227,7 @@ class PlaneBlocks:
         )
         program.repeat(body, count)
 
-    def _write_to_real(self, program: Program, count: int, planes: slice, block: int) -> None:
+    def _write_to_real(self, program: CompiledProgram, count: int, planes: slice, block: int) -> None:
         inputs, rows = self.counts[0], self.rows[block]
         height = length_of(rows)
         pieces = self.back.pieces_received(count * inputs)
@@ -239,7 +239,7 @@ class PlaneBlocks:
                     self._view(number, height, place),
                 )
 
-    def _write_to_modes(self, program: Program, count: int, planes: slice, block: int) -> None:
+    def _write_to_modes(self, program: CompiledProgram, count: int, planes: slice, block: int) -> None:
         (inputs, outputs), rows = self.counts, self.rows[block]
         height = length_of(rows)
         pieces = self.forth.pieces_to_send(count * outputs, ASIDE)
@@ -252,8 +252,8 @@ class PlaneBlocks:
                     self._scales[1],
                 )
 
-    def _write_apply(self, program: Program, count: int, function: int, shared: View) -> None:
-        body, first = Program(), slice(0, 1)
+    def _write_apply(self, program: CompiledProgram, count: int, function: int, shared: View) -> None:
+        body, first = CompiledProgram(), slice(0, 1)
         for block, rows in enumerate(self.rows):
             self._write_to_real(body, count, first, block)
             body.call(function, length_of(rows), self._view(0, length_of(rows)), shared[:, rows])

@@ -24,7 +24,7 @@ from .buffers import Buffers, Located
 from .execute import execute
 from .fftw import ALIGNMENT, zeros
 from .lines import LineTransform
-from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, Program, View, written
+from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, CompiledProgram, View, written
 from .stage import Stage
 from .steps import Run
 
@@ -140,16 +140,16 @@ class PlaneBrackets:
 
     # ---- what programs do ------------------------------------------------------------------------
 
-    def _write_all(self, program: Program) -> None:
+    def _write_all(self, program: CompiledProgram) -> None:
         for _, alike in groupby(self.blocks, key=length_of):
-            blocks, body = list(alike), Program()
+            blocks, body = list(alike), CompiledProgram()
             self._write_load(body, blocks[0])
             for pair, planes in _pairs(blocks[0]):
                 self._write_brackets(body, pair, self._advecting(planes, blocks[0]))
             self._write_store(body, blocks[0])
             program.repeat(body, len(blocks))
 
-    def _write_take(self, program: Program, block: slice) -> None:
+    def _write_take(self, program: CompiledProgram, block: slice) -> None:
         self._write_load(program, block)
         for pair, planes in _pairs(block):
             self._write_to_real(program, pair)
@@ -160,7 +160,7 @@ class PlaneBrackets:
         whole = View.contiguous(ASIDE, (self.planes, *self._points), np.dtype(complex))
         return whole[planes].stepping(0, length_of(block))
 
-    def _write_load(self, program: Program, block: slice) -> None:
+    def _write_load(self, program: CompiledProgram, block: slice) -> None:
         """Take the modes of a block of planes, with those of -k."""
         lines, nx = self._loaded.shape[1:]
         message, rank = self.messages[0], self._back.blocks.rank
@@ -173,7 +173,7 @@ class PlaneBrackets:
                     _spread.address, argument, self._loaded, piece[:, block].stepping(PLANES, length_of(block))
                 )
 
-    def _write_to_real(self, program: Program, pair: int) -> None:
+    def _write_to_real(self, program: CompiledProgram, pair: int) -> None:
         """Bring f_x + i f_y of a pair of planes to real space.
 
         The modes are laid out from the most negative one on, not in FFTW's order: that gives all fields
@@ -182,7 +182,7 @@ class PlaneBrackets:
         program.transform(self._rows, self._columns, self._loaded[2 * pair :])
         program.transform(self._to_real, self._gradients, self._columns)
 
-    def _write_brackets(self, program: Program, pair: int, advecting: View) -> None:
+    def _write_brackets(self, program: CompiledProgram, pair: int, advecting: View) -> None:
         """Compute the brackets of a pair of planes, and their spectrum."""
         self._write_to_real(program, pair)
         planes, points = advecting.shape[0], self._brackets.size
@@ -196,7 +196,7 @@ class PlaneBrackets:
         for transform, here, there in self._ends:
             program.transform(transform, self._spectrum(pair)[there], self._lines[here])
 
-    def _write_store(self, program: Program, block: slice) -> None:
+    def _write_store(self, program: CompiledProgram, block: slice) -> None:
         """Write the modes of the brackets of a block of planes to where they are sent from."""
         lines, nx = self._spectra.shape[1:]
         message, rank = self.messages[1], self._forth.blocks.rank

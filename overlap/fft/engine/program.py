@@ -137,7 +137,7 @@ class View:
         return replace(self, step=by * self.strides[axis])
 
 
-class Program:
+class CompiledProgram:
     """Instructions to be executed one after the other; `code` is for `execute.execute`."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Program:
         line[copy_table.SOURCE_STEP], line[copy_table.TARGET_STEP] = source.step, target.step
         self._lines.append(line)
 
-    def repeat(self, body: Program, count: int, still: int | None = None) -> None:
+    def repeat(self, body: CompiledProgram, count: int, still: int | None = None) -> None:
         """Repeat a program; its views move on by their steps, but for those of the base `still`."""
         for line in body._lines if still is not None else ():
             if line[copy_table.SOURCE] == still:
@@ -238,7 +238,7 @@ class Codes:
 
 def written(write: Callable[..., None], *args: Any) -> np.ndarray:
     """Return the code that ``write(program, *args)`` writes."""
-    program = Program()
+    program = CompiledProgram()
     write(program, *args)
     return program.code
 

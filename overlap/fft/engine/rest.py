@@ -10,7 +10,7 @@ from .axis import Axis
 from .direction import Direction
 from .fftw import REQUIRED_ALIGNMENT
 from .message import points
-from .program import Program, View
+from .program import CompiledProgram, View
 from .stage import UNIT_NBYTES, Stage, transformed
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
@@ -104,7 +104,7 @@ class Rest:
             1 if workers == 1 else max(1, min(self.sweep.count, max(workers, min(few, PARTS * workers)))),
         )
 
-    def write(self, program: Program, source: View, target: View, scale: float, blocks: slice) -> None:
+    def write(self, program: CompiledProgram, source: View, target: View, scale: float, blocks: slice) -> None:
         """Write some of its blocks, from the view `source` to `target`."""
         self.sweep.write(program, [source], [target], scale, blocks)
 

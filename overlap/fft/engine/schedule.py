@@ -52,7 +52,7 @@ KINDS = 8  # of arrays whose schedules are kept
 _FAR = 48  # bits: no memory is so far away
 
 
-class Rows:
+class ScheduleRows:
     """Rows of a schedule that compute, one after the other."""
 
     __slots__ = ("first", "label", "stop")
@@ -70,7 +70,7 @@ class Rows:
             self.label += f", {label}"
 
 
-class Parts(list[Rows]):
+class Parts(list[ScheduleRows]):
     """Rows that several workers share."""
 
     def __str__(self) -> str:
@@ -137,12 +137,14 @@ class _Recording:
                 if not len(step.code):
                     continue
                 row = self._row(number, step)
-                if listed and type(listed[-1]) is Rows:
+                if listed and type(listed[-1]) is ScheduleRows:
                     listed[-1].append(step.label)
                 else:
-                    listed.append(Rows(row, step.label))
+                    listed.append(ScheduleRows(row, step.label))
             elif isinstance(step, Split):
-                parts = Parts(Rows(self._row(number, part), part.label) for part in step.parts if len(part.code))
+                parts = Parts(
+                    ScheduleRows(self._row(number, part), part.label) for part in step.parts if len(part.code)
+                )
                 if parts:
                     listed.append(parts)
             elif isinstance(step, Exchange):
@@ -223,7 +225,7 @@ class Schedule:
         arrays = addresses.buffer_info()[0]
         for step in self._slices[number]:
             kind = type(step)
-            if kind is Rows:
+            if kind is ScheduleRows:
                 if compute:
                     self._execute(number, arrays, step)
             elif kind is Issue:
@@ -238,7 +240,7 @@ class Schedule:
             elif compute if kind is WaitForSlices else exchange:
                 yield step
 
-    def _execute(self, number: int, arrays: int, rows: Rows) -> None:
+    def _execute(self, number: int, arrays: int, rows: ScheduleRows) -> None:
         """Execute some rows of a slice, in any thread."""
         execute_rows(self._address, rows.first, rows.stop, arrays, self._scratch[worker_index()])
 

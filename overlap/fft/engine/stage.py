@@ -18,7 +18,7 @@ from .axis import Axis
 from .direction import Direction
 from .fftw import REQUIRED_ALIGNMENT, complex_of
 from .message import Message, points, write_unpacking
-from .program import RECEIVE, SEND, Program, View
+from .program import RECEIVE, SEND, CompiledProgram, View
 from .sweep import Sweep
 from .sweep_in_place import SweepInPlace
 
@@ -259,12 +259,12 @@ class Stage:
                 found.append((1, one, slice(one.start - start, one.stop - start)))
         return found
 
-    def pack(self, program: Program, part: slice, source: View, target: View, scale: float) -> None:
+    def pack(self, program: CompiledProgram, part: slice, source: View, target: View, scale: float) -> None:
         """Write the first FFTs of some units, which fill the message.
 
         Parameters
         ----------
-        program : Program
+        program : CompiledProgram
         part : slice
         source, target : View
         scale : float
@@ -283,7 +283,7 @@ class Stage:
                 scale,
             )
 
-    def unpack(self, program: Program, part: slice, target: View) -> None:
+    def unpack(self, program: CompiledProgram, part: slice, target: View) -> None:
         """Write the storing of what was received, and the other FFTs."""
         message = self.message(part)
         pieces = message.pieces_received(RECEIVE, self.dtype)
@@ -294,9 +294,9 @@ class Stage:
             sources = [] if message.direct else [(piece, there) for piece in message.gathered(pieces)]
             self._write(program, self.then[length_of(here)], self._steps.along, count, sources, [(target, here)])
 
-    def local(self, program: Program, count: int, source: View, target: View, scale: float) -> None:
+    def local(self, program: CompiledProgram, count: int, source: View, target: View, scale: float) -> None:
         """Write all that is done with some units of one index, one after the other; nothing is exchanged."""
-        body, unit = Program(), slice(0, 1)
+        body, unit = CompiledProgram(), slice(0, 1)
         self.pack(body, unit, source, target, scale)
         self.unpack(body, unit, target)
         program.repeat(body, count, still=RECEIVE)
@@ -321,7 +321,7 @@ class Stage:
 
     @staticmethod
     def _write(
-        program: Program,
+        program: CompiledProgram,
         sweep: Sweep | SweepInPlace,
         along: int,
         count: int,
@@ -336,7 +336,7 @@ class Stage:
                 return None
             return view[(*(slice(None),) * along, part)].stepping(along, length_of(part))
 
-        body = Program()
+        body = CompiledProgram()
         sweep.write(body, [unit(*one) for one in sources], [unit(*one) for one in targets], scale)
         program.repeat(body, count)
 

@@ -37,7 +37,7 @@ from .deferred import DeferredTiles
 from .direction import Direction
 from .fftw import complex_of, zeros
 from .message import Message, points
-from .program import ASIDE, BASES, SOURCE, TARGET, Codes, Program, View, written
+from .program import ASIDE, BASES, SOURCE, TARGET, Codes, CompiledProgram, View, written
 from .rest import Rest
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, transformed
 from .steps import AnyStep, Exchange, Run, Split, ended
@@ -361,7 +361,7 @@ class StagedTransform:
             return "pack" if task.set_aside is None else "set aside, pack"
         return "unpack late" if task.kind == "late" else what
 
-    def _write(self, program: Program, source: View, target: View, scale: float, what: str, task: Task) -> None:
+    def _write(self, program: CompiledProgram, source: View, target: View, scale: float, what: str, task: Task) -> None:
         stage, part = self.stages[task.stage], self._standard(task)
         if what == "local":
             stage.local(program, length_of(part), source, target, scale)

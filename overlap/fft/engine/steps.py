@@ -32,7 +32,7 @@ class Run:
     Attributes
     ----------
     code : ndarray of int64
-        As of `Program.code`.
+        As of `CompiledProgram.code`.
     bases : sequence of int
         The addresses of its bases. Whoever runs it has scratch memory of their own.
     label : str

@@ -2,7 +2,7 @@
 
 A `Sweep` loads a block into scratch memory that stays in the cache, transforms it there along one axis after the other,
 and stores it where it goes: into the pieces of a message, or an array. It is a recipe: it writes what is to be done
-into a `Program`.
+into a `CompiledProgram`.
 
 Blocks and their FFTW plans depend on the box alone: its result has the same bits in every mode, depth
 and chunk, and on every worker.
@@ -22,7 +22,7 @@ from .axis import Axis
 from .block_ffts import BlockChain, BlockFFTs, BlockFromArray, BlockInPlace
 from .direction import Direction
 from .fftw import complex_of
-from .program import Program, View
+from .program import CompiledProgram, View
 
 BLOCK_NBYTES = 256 * 1024
 AT_ONCE = 24  # lines that are not contiguous, through scratch memory
@@ -142,7 +142,7 @@ class Sweep:
 
     def write(
         self,
-        program: Program,
+        program: CompiledProgram,
         sources: Sequence[View],
         targets: Sequence[View],
         scale: float = 1.0,
@@ -154,12 +154,14 @@ class Sweep:
         for one in self._blocks[blocks]:
             one.write(program, sources, targets, scale, same=self._same)
 
-    def write_to(self, program: Program, sources: Sequence[View], physical: View | None) -> None:
+    def write_to(self, program: CompiledProgram, sources: Sequence[View], physical: View | None) -> None:
         """Write its only block backward, with a result that stays in scratch memory."""
         for one in self._blocks:
             one.write(program, sources, None, 1.0, physical)
 
-    def write_from(self, program: Program, physical: View | None, targets: Sequence[View], scale: float) -> None:
+    def write_from(
+        self, program: CompiledProgram, physical: View | None, targets: Sequence[View], scale: float
+    ) -> None:
         """Write its only block forward, of what is in scratch memory; that is lost."""
         for one in self._blocks:
             one.write(program, None, targets, scale, physical)
@@ -211,7 +213,7 @@ class _Block:
 
     def write(
         self,
-        program: Program,
+        program: CompiledProgram,
         sources: Sequence[View] | None,
         targets: Sequence[View] | None,
         scale: float,

@@ -12,7 +12,7 @@ from ...arrays.layout import Box
 from .direction import Direction
 from .fftw import COLUMNS, REQUIRED_ALIGNMENT, barely_aligned, empty
 from .lines import LineTransform
-from .program import SCRATCH, Program, View
+from .program import SCRATCH, CompiledProgram, View
 from .sweep import AT_ONCE, common, cuts_of
 
 HOT_NBYTES = 128 * 1024  # of a block that is transformed where it is
@@ -148,7 +148,7 @@ class SweepInPlace:
 
     def write(
         self,
-        program: Program,
+        program: CompiledProgram,
         sources: Sequence[View],
         targets: Sequence[View],
         scale: float = 1.0,

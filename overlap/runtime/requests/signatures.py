@@ -111,7 +111,7 @@ class Ranks(Protocol):
         """The mpi4py communicator of the same ranks."""
 
 
-class Call(Protocol):
+class MpiCall(Protocol):
     """What is asked of an operation: an MPI call, not yet made."""
 
     name: str
@@ -126,14 +126,14 @@ class Call(Protocol):
         """As of `terms`."""
 
 
-def arguments(operation: Call) -> dict[str, Any]:
+def arguments(operation: MpiCall) -> dict[str, Any]:
     """All arguments by name, with mpi4py's defaults."""
     names = PARAMETERS[operation.name]
     given = dict(zip(names, operation.args)) | operation.kwargs
     return {name: given[name] if name in given else _DEFAULTS.get(name) for name in names}
 
 
-def terms(operation: Call) -> tuple[Any, ...]:
+def terms(operation: MpiCall) -> tuple[Any, ...]:
     """Tell what all slices must have in common: ``(name, communicator, (argument, value), ...)``.
 
     Raises
@@ -156,7 +156,7 @@ def terms(operation: Call) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def described(operation: Call) -> str:
+def described(operation: MpiCall) -> str:
     """Show an operation with its terms, for messages."""
     try:
         name, number, *found = operation.terms()
@@ -166,7 +166,7 @@ def described(operation: Call) -> str:
     return f"{name}({inside}) on communicator {number}"
 
 
-def alike(one: Call, other: Call) -> bool:
+def alike(one: MpiCall, other: MpiCall) -> bool:
     """Whether two operations have the same terms; quick where they are spelled alike.
 
     Raises
@@ -197,7 +197,7 @@ def alike(one: Call, other: Call) -> bool:
     return one.terms() == other.terms()
 
 
-def shared(operation: Call) -> tuple[Any, ...] | None:
+def shared(operation: MpiCall) -> tuple[Any, ...] | None:
     """Tell what all ranks must have in common besides the communicator; None if that is nothing.
 
     Arguments that cannot be read have nothing in common with those of other ranks, which are told what is wrong.
@@ -219,7 +219,7 @@ def shared(operation: Call) -> tuple[Any, ...] | None:
         return name, formatted(error)[0]
 
 
-def problem(operation: Call) -> str | None:
+def problem(operation: MpiCall) -> str | None:
     """Return why MPI would refuse the call on this rank, as text, or None; not everything that is wrong is found.
 
     While a program is learned nothing else tells what a slice that fails would have awaited: other ranks would be in
@@ -255,7 +255,7 @@ def problem(operation: Call) -> str | None:
     return None
 
 
-def sent(operation: Call) -> int:
+def sent(operation: MpiCall) -> int:
     """Messages sent less messages awaited, of a point-to-point operation; 0 for any other."""
     if operation.name not in _OWN or operation.name.startswith("Neighbor"):
         return 0
@@ -265,24 +265,24 @@ def sent(operation: Call) -> int:
     )
 
 
-def has_nobody(operation: Call) -> bool:
+def has_nobody(operation: MpiCall) -> bool:
     """Whether its only peer is `MPI.PROC_NULL`: nothing is sent or received."""
     given = arguments(operation)
     peers = [given[name] for name in ("dest", "source") if name in given]
     return bool(peers) and all(peer == MPI.PROC_NULL for peer in peers)
 
 
-def is_receive(operation: Call) -> bool:
+def is_receive(operation: MpiCall) -> bool:
     """Whether the operation waits for one message and sends none: it can be cancelled."""
     return operation.name == "Recv"
 
 
-def is_send(operation: Call) -> bool:
+def is_send(operation: MpiCall) -> bool:
     """Whether the operation sends one message and waits for none: it only reads its buffer."""
     return operation.name in ("Send", "Ssend")
 
 
-def _message(operation: Call, given: dict[str, Any]) -> tuple[str | None, int | None]:
+def _message(operation: MpiCall, given: dict[str, Any]) -> tuple[str | None, int | None]:
     """Type and bytes of a message, as all ranks must see them; None where that is not certain."""
     names = _SIZED_BY.get(operation.name, ())
     if operation.name in _SENT_ALONE and index(given["root"]) != operation.comm.rank:

@@ -17,9 +17,10 @@ them is simulated and stands for all; the result is that of simulating each of t
 every rank is simulated.
 """
 
+from ...renamed import old_names
 from .machine import Machine
 from .options import Options
-from .program import WORKLOADS, Program, Transfer, Workload
+from .program import WORKLOADS, Program, SimulatedTransfer, Workload
 from .run import Prediction, Result, predict, simulate
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "Prediction",
     "Program",
     "Result",
-    "Transfer",
+    "SimulatedTransfer",
     "Workload",
     "predict",
     "simulate",
 ]
+
+__getattr__ = old_names(__name__, Transfer="SimulatedTransfer")

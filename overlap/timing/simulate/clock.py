@@ -101,7 +101,7 @@ class Queue:
         return self._items.popleft()
 
 
-class WakeEvent:
+class SimulatedWakeEvent:
     """The runtime's `WakeEvent`: wakes one sleeping thread, or ends its next sleep at once.
 
     A thread that polls, sees nothing, sleeps and polls again would do so until something happens.

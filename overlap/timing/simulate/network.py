@@ -18,7 +18,7 @@ import numpy as np
 
 from .clock import Clock
 from .machine import Machine
-from .program import Transfer
+from .program import SimulatedTransfer
 
 
 class Member(Protocol):
@@ -119,7 +119,7 @@ class Network:
         self._meetings: dict[int, _Meeting] = {}
         self.order: list[tuple[int, int]] = []
 
-    def exchange(self, number: int, rank: Member, transfer: Transfer, signature: tuple[int, int]) -> Ticket:
+    def exchange(self, number: int, rank: Member, transfer: SimulatedTransfer, signature: tuple[int, int]) -> Ticket:
         """`rank` takes part in exchange `number`; returns its `Ticket`."""
         nbytes = self.remote * transfer.nbytes * self._weight
         meeting = self._meeting(number, signature)

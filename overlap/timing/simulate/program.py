@@ -20,7 +20,7 @@ WORKLOADS = {"fft2": ("f4", "f8", "c8", "c16"), "operation": ("f4", "f8")}  # an
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class SimulatedTransfer:
     """One all-to-all, as one rank takes part in it.
 
     Attributes
@@ -32,9 +32,9 @@ class Transfer:
 
     Examples
     --------
-    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+    >>> from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, simulate
     >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> transfer = SimulatedTransfer(nbytes=1e6, messages=1)
     >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
     >>> simulate(program, machine, Options(ranks=2)).wall_s > 16e-3
     True
@@ -52,7 +52,7 @@ class Program:
     ----------
     steps : tuple of tuple of float
         Per slice, the seconds that one thread computes before, between and after the exchanges.
-    transfers : tuple of tuple of Transfer
+    transfers : tuple of tuple of SimulatedTransfer
         Per slice, its exchanges: one fewer than its steps.
 
     Raises
@@ -62,15 +62,15 @@ class Program:
 
     Examples
     --------
-    >>> from overlap.timing.simulate import Program, Transfer
-    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> from overlap.timing.simulate import Program, SimulatedTransfer
+    >>> transfer = SimulatedTransfer(nbytes=1e6, messages=1)
     >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
     >>> round(program.compute_s, 6)
     0.032
     """
 
     steps: tuple[tuple[float, ...], ...]
-    transfers: tuple[tuple[Transfer, ...], ...]
+    transfers: tuple[tuple[SimulatedTransfer, ...], ...]
 
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.transfers):
@@ -89,7 +89,7 @@ class Program:
                     raise InputError(f"steps, transfers: expected finite numbers >= 0, received {value}")
 
     @classmethod
-    def alike(cls, slices: int, steps: Sequence[float], transfers: Sequence[Transfer]) -> Program:
+    def alike(cls, slices: int, steps: Sequence[float], transfers: Sequence[SimulatedTransfer]) -> Program:
         """Make a program of `slices` slices that are all alike.
 
         Parameters
@@ -97,7 +97,7 @@ class Program:
         slices : int
         steps : sequence of float
             Seconds of one slice before, between and after its exchanges.
-        transfers : sequence of Transfer
+        transfers : sequence of SimulatedTransfer
             The exchanges of one slice.
 
         Returns
@@ -217,7 +217,7 @@ class Workload:
         for part in chunks(self.slices, chunk):
             count = length_of(part)
             steps.append(tuple(count * flops * seconds_per_flop for flops in sweeps))
-            exchanges.append(tuple(Transfer(count * nbytes, messages) for nbytes, messages in transfers))
+            exchanges.append(tuple(SimulatedTransfer(count * nbytes, messages) for nbytes, messages in transfers))
         return Program(tuple(steps), tuple(exchanges))
 
     def flops(self, ranks: int, rank: int = 0) -> list[tuple[float, ...]]:

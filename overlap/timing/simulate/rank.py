@@ -24,11 +24,11 @@ from ...runtime.scheduling.host import Host
 from ...runtime.scheduling.job import Job
 from ...runtime.scheduling.polling import POLLS_PER_EXCHANGE
 from ...runtime.scheduling.ready_steps import CoreTokens, ReadySteps
-from .clock import Clock, Queue, WakeEvent
+from .clock import Clock, Queue, SimulatedWakeEvent
 from .machine import Machine
 from .network import Network, Ticket
 from .options import Options
-from .program import Program, Transfer
+from .program import Program, SimulatedTransfer
 
 
 class VirtualOperation(Operation):
@@ -36,7 +36,7 @@ class VirtualOperation(Operation):
 
     __slots__ = ("rank", "signature", "transfer")
 
-    def __init__(self, rank: Rank, transfer: Transfer, signature: tuple[int, int]) -> None:
+    def __init__(self, rank: Rank, transfer: SimulatedTransfer, signature: tuple[int, int]) -> None:
         super().__init__(rank.comm, "Alltoall", (), {})
         self.rank = rank
         self.transfer = transfer
@@ -166,8 +166,8 @@ class Rank:
             for _ in range(settings.workers):
                 workers.stop()
 
-    def _make_event(self) -> WakeEvent:
-        self._wake_event = WakeEvent(self.clock, self.wake_s)
+    def _make_event(self) -> SimulatedWakeEvent:
+        self._wake_event = SimulatedWakeEvent(self.clock, self.wake_s)
         return self._wake_event
 
     def _test_some(self, tickets: Sequence[Ticket]) -> list[int]:

@@ -16,7 +16,7 @@ from ..bench.solvers import MATRICES, SOLVERS
 from . import report as reports
 from . import solvers
 from .run import run
-from .submit import ENVIRONMENT, SCHEDULERS, Layout, fields, own_template, script
+from .submit import ENVIRONMENT, SCHEDULERS, JobLayout, fields, own_template, script
 
 SCALED = {name: SOLVERS[name] for name in solvers.MAIN}
 
@@ -164,7 +164,7 @@ def _submit(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     try:
         scripts = {}
         for nodes in sorted(set(given.nodes)):
-            layout = Layout(
+            layout = JobLayout(
                 nodes=nodes,
                 ranks_per_node=given.ranks_per_node,
                 cores_per_node=given.cores_per_node,
@@ -193,7 +193,7 @@ def _submit(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     print(f"then: overlap scale report {shlex.quote(given.out)}/scale-*.json")
 
 
-def _command(given: argparse.Namespace, case: Case, layout: Layout, json_path: Path) -> list[str]:
+def _command(given: argparse.Namespace, case: Case, layout: JobLayout, json_path: Path) -> list[str]:
     """Make the command that each rank of a script runs."""
     return [
         given.python,

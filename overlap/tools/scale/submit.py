@@ -73,7 +73,7 @@ _CORES = {  # by whether the communicator has a core of its own
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class JobLayout:
     """How ranks lie on nodes.
 
     Attributes
@@ -119,7 +119,7 @@ class Layout:
 
 
 def fields(
-    layout: Layout,
+    layout: JobLayout,
     *,
     scheduler: str,
     mpi: str,
@@ -134,7 +134,7 @@ def fields(
 
     Parameters
     ----------
-    layout : Layout
+    layout : JobLayout
     scheduler, mpi : str
         A key of `LAUNCHERS`.
     command : list of str

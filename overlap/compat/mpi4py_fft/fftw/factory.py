@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from ....errors import InputError
 from ....fft.engine.library import PREFIXES, Precision, precision
-from .plans import FFT, set_timelimit
+from .plans import FFTWPlan, set_timelimit
 from .utilities import FFTW_FORWARD, FFTW_MEASURE
 
 __all__ = [
@@ -26,10 +26,14 @@ __all__ = [
 ]
 
 
+FFT = FFTWPlan
+"""mpi4py-fft's name of a plan."""
+
+
 class Library:
     """FFTW in one precision."""
 
-    FFT = FFT
+    FFT = FFTWPlan
 
     def __init__(self, functions: Precision) -> None:
         self.functions = functions
@@ -56,14 +60,14 @@ def get_planned_FFT(
     threads: int = 1,
     flags: int | Sequence[int] = (FFTW_MEASURE,),
     normalization: float = 1.0,
-) -> FFT:
-    """Return the plan of a transform from one array to another; see `FFT`."""
+) -> FFTWPlan:
+    """Return the plan of a transform from one array to another; see `FFTWPlan`."""
     if get_fftw_lib(input_array.dtype) is None:
         raise InputError(
             f"expected an array of the types {', '.join(fftlib)} or real ones of their precision, "
             f"received {input_array.dtype}"
         )
-    return FFT(input_array, output_array, axes, kind, threads, flags, normalization)
+    return FFTWPlan(input_array, output_array, axes, kind, threads, flags, normalization)
 
 
 def _name(char: str, filename: str) -> str:

@@ -1,4 +1,4 @@
-"""`FFT`: one of FFTW's plans, on two arrays that it keeps."""
+"""`FFTWPlan`: one of FFTW's plans, on two arrays that it keeps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FLAGS = (FFTW_DESTROY_INPUT, FFTW_UNALIGNED, FFTW_EXHAUSTIVE, FFTW_PATIENT, FFTW
 _time_limit_s: float | None = None  # of planning; FFTW's own is as global
 
 
-class FFT:
+class FFTWPlan:
     """A plan; call it.
 
     Parameters

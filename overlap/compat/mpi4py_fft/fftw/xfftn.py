@@ -13,7 +13,7 @@ import numpy as np
 from ....arrays import refuse_masks
 from ....errors import InputError
 from .factory import get_planned_FFT
-from .plans import FFT, get_normalization
+from .plans import FFTWPlan, get_normalization
 from .utilities import (
     C2C_BACKWARD,
     C2C_FORWARD,
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-Planner = Callable[..., FFT]
+Planner = Callable[..., FFTWPlan]
 
 
 def _check(array: np.ndarray, kinds: str, name: str) -> None:
@@ -92,7 +92,7 @@ def _planner(kind: int, taken: str, sizes: Callable[..., Sizes]) -> Planner:
         threads: int = 1,
         flags: int | Sequence[int] = (FFTW_MEASURE,),
         output_array: np.ndarray | None = None,
-    ) -> FFT:
+    ) -> FFTWPlan:
         _check(input_array, taken, "input_array")
         shape, char, points = sizes(input_array, s, axes, flags)
         output_array = _output(input_array, shape, char, output_array)
@@ -146,7 +146,7 @@ def _real(kinds: Mapping[int, int]) -> Planner:
         threads: int = 1,
         flags: int | Sequence[int] = (FFTW_MEASURE,),
         output_array: np.ndarray | None = None,
-    ) -> FFT:
+    ) -> FFTWPlan:
         _check(input_array, "fdg", "input_array")
         if type not in kinds:
             raise InputError(f"expected type to be 1, 2, 3 or 4, received {type!r}")
@@ -162,7 +162,7 @@ def _named(plan: Planner, name: str, what: str) -> Planner:
     """Make a planning function with its name and a docstring."""
     plan.__name__ = plan.__qualname__ = name
     plan.__doc__ = (
-        f"The plan of {what}; see `FFT`.\n\n    Parameters\n    ----------\n"
+        f"The plan of {what}; see `FFTWPlan`.\n\n    Parameters\n    ----------\n"
         "    input_array : ndarray\n        Planning may overwrite it.\n"
         "    s, axes, threads, flags, output_array\n        See the module."
     )

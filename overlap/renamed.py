@@ -1,0 +1,29 @@
+"""Names that have changed: the old ones are still found, with a `DeprecationWarning`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+from warnings import warn
+
+
+def old_names(module: str, **new_names: str) -> Callable[[str], Any]:
+    """Make the ``__getattr__`` of a module that finds old names.
+
+    Parameters
+    ----------
+    module : str
+        The name of the module, which has the new names.
+    **new_names : str
+        The new name of each old one.
+    """
+
+    def find(name: str) -> Any:
+        if name not in new_names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new = new_names[name]
+        warn(f"{module}.{name} is called {new} now", DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[module], new)
+
+    return find

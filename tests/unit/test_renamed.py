@@ -1,0 +1,24 @@
+"""Names that have changed."""
+
+from importlib import import_module
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "module, old, new",
+    [
+        ("overlap.arrays", "Message", "MessageBoxes"),
+        ("overlap.arrays", "Stage", "StageAxes"),
+        ("overlap.halo", "Pending", "PendingHalo"),
+        ("overlap.timing.simulate", "Transfer", "SimulatedTransfer"),
+    ],
+)
+def test_old_names_are_found_with_a_warning(module, old, new):
+    package = import_module(module)
+    with pytest.warns(DeprecationWarning, match=f"{module}.{old} is called {new} now") as warnings:
+        assert getattr(package, old) is getattr(package, new)
+    assert warnings[0].filename == __file__
+    assert old not in package.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        package.Nothing  # noqa: B018
