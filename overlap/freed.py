@@ -76,7 +76,7 @@ class Resource(Uncopied, ABC):
             telling.join(TOLD_S)
 
 
-class Freed(Resource):
+class CollectiveContext(Resource):
     """A context manager that frees itself.
 
     Attributes

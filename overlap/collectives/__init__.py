@@ -1,6 +1,6 @@
 """Collectives by remote writes: a store into memory that ranks of a node share, instead of a message."""
 
-from . import compiled_face as _  # noqa: F401 (numba learns to take a `Collectives`)
+from . import numba_support as _  # noqa: F401 (numba learns to take a `Collectives`)
 from .collectives import Collectives
 from .combine import Op
 

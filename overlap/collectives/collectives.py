@@ -12,7 +12,7 @@ from numba.core.errors import NumbaError
 
 from ..errors import InputError, repr_of
 from ..failures import polls_of
-from ..freed import Freed
+from ..freed import CollectiveContext
 from ..interrupts import held_signals
 from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..masks import mask_problem
@@ -34,7 +34,7 @@ _ABSENT = object()  # an argument that a collective does not have
 _AS_BYTES = "egG"  # of these types that are numbers: half and long precision
 
 
-class Collectives(Freed):
+class Collectives(CollectiveContext):
     """Collectives of a communicator, prepared once and called any number of times.
 
     Between ranks of a node data pass through a window of shared memory, by a store and a flag, without MPI. Between

@@ -16,7 +16,7 @@ from ..lowlevel.memory import LINE, address_of, line_zeros
 from ..lowlevel.mpi import mpi_function
 from .chains import ACTIVE, COUNTED, DATA, HEADER, OTHER, REQUEST, SENT
 from .protocol import MPI_START, MPI_TEST, NOTHING, PAST, ROUND
-from .slow_path import Carrier
+from .slow_path import CollectiveTransport
 
 _COLLECTIVE, _NOTE = 1, 2  # tags
 _FAILED, _ASKED, _ANSWERED = range(3)  # what a note is for
@@ -67,7 +67,7 @@ class MessageBuffer:
         self.words[[REQUEST, OTHER, COUNTED, SENT]] = MPI._addressof(self.request), rank, counted, sent
 
 
-class InterNodeTransport(Carrier):
+class InterNodeTransport(CollectiveTransport):
     """Messages of this rank, and notes, which ranks read while they wait for long.
 
     Parameters

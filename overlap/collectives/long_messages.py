@@ -29,7 +29,7 @@ from ..failures import BoundedWait, wait_until
 from ..lowlevel.memory import address_of
 from . import node, protocol
 from .protocol import ALLGATHER, BARRIER, BCAST, CAPACITY, EVERYBODY, GATHER, LIMITS, NAMES, SCATTER, signature
-from .slow_path import Carrier
+from .slow_path import CollectiveTransport
 from .window import NO_LIMIT, Window, memory
 
 FROM_NBYTES = 2**15
@@ -40,7 +40,7 @@ _SLOW_S = 0.02  # where a call takes so long, one is enough
 _CLEARLY = 0.95  # MPI's time over the window's, for MPI to be called
 
 
-class LongMessages(Carrier):
+class LongMessages(CollectiveTransport):
     """What takes messages above a limit.
 
     Parameters

@@ -22,7 +22,7 @@ from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
 from .window import Window
 
 
-class Carrier:
+class CollectiveTransport:
     """Who takes collectives that do not pass through the node's window alone."""
 
     def carry(self, kind: int, arguments: list[int]) -> None:
@@ -52,13 +52,18 @@ class SlowPath:
     window : Window
     state : ndarray of int64
     deadline_s : float or None
-    carrier : Carrier
+    carrier : CollectiveTransport
     ranks : sequence of int
         What the state's ranks are called in messages.
     """
 
     def __init__(
-        self, window: Window, state: np.ndarray, deadline_s: float | None, carrier: Carrier, ranks: Sequence[int]
+        self,
+        window: Window,
+        state: np.ndarray,
+        deadline_s: float | None,
+        carrier: CollectiveTransport,
+        ranks: Sequence[int],
     ) -> None:
         self._window, self._ranks = window, ranks
         self._rank = ranks[int(state[protocol.RANK])]

@@ -35,13 +35,13 @@ from .arguments import integers, local_nbytes, memory_problem, path_problem, sho
 from .array_layout import ArrayLayout, default_problem
 from .array_spec import ArraySpec
 from .bracket_transform import BracketTransform, buffers, exchanging_stages, nbytes_of_buffers
-from .engine.buffers import Buffers, Located
+from .engine.buffers import ArrayReference, Buffers
 from .engine.fftw import fast_length
 from .engine.plane_brackets import KY, PLANES, PlaneBrackets
 from .engine.stage import SourceArray
 from .engine.steps import Exchange
 from .plan import Plan, PlanComm
-from .planning.memory import Memory
+from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
 
 DEPTH = 8
@@ -167,7 +167,7 @@ class Bracket(Plan):
                 effort=requested.effort,
             )
             self._memory = (
-                Memory(self.runtime, kind | {"requested": str(requested.given())}, complex) if alike else None
+                PlanCache(self.runtime, kind | {"requested": str(requested.given())}, complex) if alike else None
             )
             requested = replace(requested, chunk=1, effort=requested.effort or "estimate")
             if requested.wait != "auto":
@@ -304,7 +304,7 @@ class Bracket(Plan):
             raise InputError(problem)
         if not isinstance(buffers, Buffers):
             raise InputError(f"expected buffers of this plan, received a {type(buffers).__name__}")
-        for step in self.transform.steps_of_slice(Located(f), Located(out), buffers):
+        for step in self.transform.steps_of_slice(ArrayReference(f), ArrayReference(out), buffers):
             if isinstance(step, Exchange):
                 await step.operation()
             elif compute:

@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays import Transpose, mpi_type, stages
 from ..runtime import AsyncComm, parallel
 from .array_spec import ArraySpec
-from .engine.buffers import Buffers, Located
+from .engine.buffers import ArrayReference, Buffers
 from .engine.direction import Direction
 from .engine.fftw import zeros
 from .engine.plane_brackets import KY, ONE, PLANES, PlaneBrackets
@@ -130,26 +130,26 @@ class BracketTransform(Transform):
     def scratch(self) -> list[int]:
         return self._kernels.scratch
 
-    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterator[Iterable[Any]]:
+    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
         (f,), (out,) = inputs, outputs
         for number, task in enumerate(self._parts):
             first = task.part.start
             yield self._steps(number, f.part(f.array[first]), out.part(out.array[first]))
 
-    def _steps(self, number: int, f: Located, out: Located) -> Iterator[Any]:
+    def _steps(self, number: int, f: ArrayReference, out: ArrayReference) -> Iterator[Any]:
         if self._comm.size > 1:
             yield from staggered(number, len(self._slots))
         yield from self.steps_of_slice(f, out, self._slot_of(number))
 
-    def steps_of_slice(self, f: Located, out: Located, slot: Buffers) -> Iterator[Any]:
+    def steps_of_slice(self, f: ArrayReference, out: ArrayReference, slot: Buffers) -> Iterator[Any]:
         """Tell what one slice's bracket takes, of located modes."""
         there, back = self._kernels.messages
         kind = mpi_type(f.array.dtype)
         if self._comm.size > 1:
-            yield Exchange(self._comm, there, f, Located(slot.receive), kind)
-        yield self._kernels.apply(slot, f, out, Located(self.gradient))
+            yield Exchange(self._comm, there, f, ArrayReference(slot.receive), kind)
+        yield self._kernels.apply(slot, f, out, ArrayReference(self.gradient))
         if self._comm.size > 1:
-            yield Exchange(self._comm, back, Located(slot.send), out, kind)
+            yield Exchange(self._comm, back, ArrayReference(slot.send), out, kind)
 
     async def take(self, a: np.ndarray, slot: Buffers) -> float:
         """Take a slice of modes as the advecting field; returns the largest gradient here."""

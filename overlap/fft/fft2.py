@@ -14,12 +14,12 @@ from .engine.axis import axes_of
 from .engine.compiled_function import can_be_compiled
 from .engine.fftw import complex_of
 from .engine.plane_blocks import CALLED_NBYTES, COMPILED_NBYTES, BlockSize, PlaneBlocks
+from .field_transform import BatchTransform
 from .fourier import FourierPlan
 from .function import Function
 from .planning.search import adopt
 from .pointwise import Pointwise
 from .transform import Transform
-from .volume import Planes
 
 Y, X = 1, 2  # axes of a batch of planes
 BLOCKS = ("rows", "planes")
@@ -203,5 +203,5 @@ class FFT2(FourierPlan):
         if function.shared:
             real, spectra = self._specs((function.shared,), fine)
             make = self._staged_of(False, fine, function.shared, None)
-            share = Planes(self.runtime, self._comms, make(effort), spectra, real, scales[0], make)
+            share = BatchTransform(self.runtime, self._comms, make(effort), spectra, real, scales[0], make)
         return Pointwise(self._comms[0], function, made, effort, (self.spectrum, self._specs(())[1]), share)

@@ -153,7 +153,7 @@ class FFT3(FourierPlan):
 
         Returns
         -------
-        VolumePointwise
+        FieldPointwise
             A `Transform` of the spectral inputs.
         """
         return self._act(function, (inputs, outputs, shared), dealias)

@@ -30,14 +30,14 @@ from .engine.direction import Direction
 from .engine.fftw import complex_of
 from .engine.stage import SourceArray
 from .engine.staged import StagedTransform
+from .field_pointwise import FieldPointwise
+from .field_transform import BatchTransform, FieldTransform
 from .function import Dealias, Function, dealias_problem, fine_points
 from .operators import SpectralOperators
 from .plan import Plan, PlanComm
-from .planning.memory import Memory
+from .planning.plan_cache import PlanCache
 from .planning.settings import Settings, settings_problem
 from .transform import Transform
-from .volume import Planes, Volume
-from .volume_pointwise import VolumePointwise
 
 
 class FourierPlan(Plan):
@@ -51,7 +51,7 @@ class FourierPlan(Plan):
     forward: Transform
     backward: Transform
     _names: tuple[str, ...]  # of the lengths of the axes
-    _memory: Memory
+    _memory: PlanCache
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class FourierPlan(Plan):
             self._comms = subcomms(self.runtime, self._grid)
             self._place()
             chosen = {"grid": list(self._grid), "requested": str(requested.given())}
-            self._memory = Memory(self.runtime, plan | chosen, self._dtype)
+            self._memory = PlanCache(self.runtime, plan | chosen, self._dtype)
             makers: dict[str, Callable[[Any], Transform]] = {
                 "forward": lambda plan: plan._transform(True),
                 "backward": lambda plan: plan._transform(False),
@@ -156,11 +156,11 @@ class FourierPlan(Plan):
             spectral=spectral,
         )
 
-    def _transform(self, forward: bool) -> Volume:
+    def _transform(self, forward: bool) -> FieldTransform:
         source, target = (self.real, self.spectrum) if forward else (self.spectrum, self.real)
         by_plane = self._by_plane(source.slices)
         make = self._staged_of(forward, self._fine, source.slices, None if by_plane else True)
-        return (Planes if by_plane else Volume)(
+        return (BatchTransform if by_plane else FieldTransform)(
             self.runtime,
             self._comms,
             make(self._requested.effort),
@@ -259,7 +259,7 @@ class FourierPlan(Plan):
             self._staged_of(False, fine, max(function.inputs, function.shared), False, True),
             self._staged_of(True, fine, function.outputs, False),
         )
-        return VolumePointwise(
+        return FieldPointwise(
             self.runtime,
             self._comms,
             function,

@@ -22,7 +22,7 @@ from .arguments import record
 from .array_layout import ArrayLayout
 from .array_spec import ArraySpec
 from .planning.balance import KEPT_GAIN, Balance, computing_s, whole_s
-from .planning.memory import Memory, Tuning, path_of
+from .planning.plan_cache import PlanCache, Tuning, path_of
 from .planning.search import adopt, choose
 from .planning.settings import Settings, Tuned
 from .planning.tune import budget_problem, tune
@@ -58,7 +58,7 @@ class Plan(Resource):
     real: ArraySpec | None = None
     spectrum: ArraySpec
     _tuning: Tuning
-    _memory: Memory | None
+    _memory: PlanCache | None
     _requested: Settings
     _weights: Weights
     _kind: str  # how users name it
@@ -254,7 +254,7 @@ class Plan(Resource):
         self._place()
         for transform in list(self._transforms.values()):
             if transform in alive:
-                transform.become(self._makers[transform](self))
+                transform.replace_by(self._makers[transform](self))
             else:  # dropped elsewhere
                 transform.release()
 

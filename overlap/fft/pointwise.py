@@ -15,17 +15,17 @@ import numpy as np
 from ..arrays import length_of, mpi_type
 from ..runtime import AsyncComm
 from .array_spec import ArraySpec
-from .engine.buffers import Buffers, Located
+from .engine.buffers import ArrayReference, Buffers
 from .engine.compiled_function import compiled as compiled_function
 from .engine.fftw import zeros
 from .engine.message import Message
 from .engine.plane_blocks import PlaneBlocks
 from .engine.program import ASIDE, SOURCE, View
 from .engine.steps import Call, Exchange, staggered
+from .field_transform import BatchTransform
 from .function import Function
 from .planning.settings import Settings
 from .transform import Transform, natural_parts, targets_fit
-from .volume import Planes
 
 
 class SlotBuffers:
@@ -34,8 +34,8 @@ class SlotBuffers:
     def __init__(self, shared: np.ndarray, rows: np.ndarray, fields: np.ndarray, results: np.ndarray) -> None:
         self.back, self.forth = Buffers(rows, fields), Buffers(results, rows)
         self.middle = Buffers(results, fields)
-        self.middle.bases[ASIDE] = Located(rows).address
-        self.middle.bases[SOURCE] = Located(shared).address
+        self.middle.bases[ASIDE] = ArrayReference(rows).address
+        self.middle.bases[SOURCE] = ArrayReference(shared).address
 
 
 class Pointwise(Transform):
@@ -51,7 +51,7 @@ class Pointwise(Transform):
         That which was requested.
     spectra : (ArraySpec, ArraySpec)
         Those of an input or output, and of a shared field.
-    share : Planes or None
+    share : BatchTransform or None
         The transform of the shared fields to real space.
     """
 
@@ -64,7 +64,7 @@ class Pointwise(Transform):
         make: Callable[[str | None], PlaneBlocks],
         effort: str | None,
         spectra: tuple[ArraySpec, ArraySpec],
-        share: Planes | None,
+        share: BatchTransform | None,
     ) -> None:
         spectrum, shared = spectra
         super().__init__(comm.runtime, spectrum.slices)
@@ -115,12 +115,14 @@ class Pointwise(Transform):
     def scratch(self) -> list[int]:
         return self._kernels.scratch
 
-    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterator[Iterable[Any]]:
+    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
         fields, results = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
         for number, task in enumerate(self._parts):
             yield self._steps(number, task.part, fields[: self._function.inputs], results)
 
-    def _steps(self, number: int, part: slice, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterator[Any]:
+    def _steps(
+        self, number: int, part: slice, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]
+    ) -> Iterator[Any]:
         kernels, slot = self._kernels, self._slot_of(number)
         back, forth = kernels.messages(length_of(part))
         if kernels.back.dimension is not None:
@@ -137,7 +139,11 @@ class Pointwise(Transform):
 
     def _exchange(self, message: Message, buffers: Buffers) -> Exchange:
         return Exchange(
-            self._comm, message, Located(buffers.send), Located(buffers.receive), mpi_type(self.exchange_dtype)
+            self._comm,
+            message,
+            ArrayReference(buffers.send),
+            ArrayReference(buffers.receive),
+            mpi_type(self.exchange_dtype),
         )
 
     def _apply(self, slot: SlotBuffers, part: slice) -> Iterator[Any]:

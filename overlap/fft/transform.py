@@ -24,7 +24,7 @@ from ..runtime import Load, Pipeline, Runtime
 from ..uncopied import Uncopied
 from .array_spec import ArraySpec
 from .bound import BoundArrays, BoundCall, unowned
-from .engine.buffers import Located
+from .engine.buffers import ArrayReference
 from .engine.fftw import ALIGNMENT, REQUIRED_ALIGNMENT, address_of, zeros
 from .engine.schedule import KINDS, Schedule, addresses_of, kind_of, stand_ins
 from .engine.tasks import Task
@@ -120,7 +120,7 @@ class Transform(Uncopied):
         """Return the buffers of `depth` slots, for chunks of `sizes` slices."""
         raise NotImplementedError
 
-    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterable[Iterable[Any]]:
+    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterable[Iterable[Any]]:
         """Tell what every slice of the pipeline does, step by step (see `engine.steps`), to located arrays.
 
         Yields
@@ -365,7 +365,7 @@ class Transform(Uncopied):
             or 1
         )
 
-    def become(self, other: Transform) -> None:
+    def replace_by(self, other: Transform) -> None:
         """Replace this transform's state in place (collective).
 
         Parameters
@@ -488,7 +488,7 @@ class Transform(Uncopied):
         return None
 
 
-def natural_parts(located: Sequence[Located], specs: Sequence[ArraySpec]) -> list[Located]:
+def natural_parts(located: Sequence[ArrayReference], specs: Sequence[ArraySpec]) -> list[ArrayReference]:
     """Return located arrays with their axes in natural order, (batch, z, y, x), or (batch, y, x)."""
     return [one if spec.natural else one.part(np.moveaxis(one.array, -1, 1)) for one, spec in zip(located, specs)]
 

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from ..arrays.blocks import Blocks
 from ..errors import InputError, OverlapError
 from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
-from ..freed import Freed
+from ..freed import CollectiveContext
 from ..lowlevel.memory import address_of
 from ..lowlevel.segments import unusable
 from ..runtime.control.own_control import OwnControl
@@ -29,7 +29,7 @@ FAILURES_TAG = 8
 _POLLS = 200  # of messages, before the core is offered to others
 
 
-class Halo(Freed):
+class Halo(CollectiveContext):
     """Exchanges copies of other ranks' entries: the ghost cells of blocks, or any entries (`from_indices`).
 
     `start` sends and returns. Compute the cells that see no ghost cell (`Blocks.inner`), and call `Pending.test` now

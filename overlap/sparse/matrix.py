@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from ..arrays.partition import block, length_of
 from ..collectives import Collectives
 from ..errors import InputError, repr_of
-from ..freed import Freed
+from ..freed import CollectiveContext
 from ..halo import Halo, PendingHalo
 from ..halo.agreed import agreed_weights
 from ..halo.plan import of_indices
@@ -25,13 +25,13 @@ from ..runtime.control.own_control import OwnControl
 from .arguments import TYPES, supported
 from .rows import Rows, assembled, entries_problem, own_part
 from .storage import Run, stored
-from .team import Team
+from .thread_pool import ThreadPool
 
 PIECES = 8  # of the rows that need no other rank's entries: after each of them messages are looked after
 FEW_PIECES, SHORT_NBYTES = 4, 2**18  # where the system sends whole messages by itself
 
 
-class Matrix(Freed):
+class Matrix(CollectiveContext):
     """A square sparse matrix of numbers or of small square blocks; every rank holds a run of rows.
 
     Rank 0 has the first rows, rank 1 the next ones, and so on. Vectors are NumPy arrays of a rank's own entries,
@@ -133,7 +133,7 @@ class Matrix(Freed):
         self._rows, self._transport = rows, transport
         self._storage = here = self._choose(rows)
         self.storage = here.name
-        self.team = Team(1)
+        self.team = ThreadPool(1)
         self.order = here.order
         self._moved = not np.array_equal(here.order, np.arange(self.count))
         before = int(here.owned_at[0]) if self.count else 0
@@ -367,7 +367,7 @@ class Matrix(Freed):
         self._storage.finish(extended, out, self.team.run)
 
     def _run_and_test(self, pending: PendingHalo) -> Run:
-        """`Team.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
+        """`ThreadPool.run` in pieces, with a look at the messages after each: MPI moves them when it is called."""
 
         def run(function: Callable[[int, int], object], first: int, last: int, least: int = 2) -> None:
             if first == last:
@@ -396,7 +396,7 @@ class Matrix(Freed):
         if problem := count_problem("workers", count):
             raise InputError(problem)
         self.team.close()
-        self.team = Team(int(count))
+        self.team = ThreadPool(int(count))
 
     @property
     def T(self) -> Transposed:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..freed import Freed
+from ..freed import CollectiveContext
 from . import kernels
 from .matrix import Matrix
 
 
-class Preconditioner(Freed):
+class Preconditioner(CollectiveContext):
     """An approximation of the inverse of a matrix: ``M @ r`` for users, `apply` for solvers. Both may be collective.
 
     Parameters

@@ -18,7 +18,7 @@ from .symmetric import BySymmetricBlocks, is_symmetric
 _MOST_DIAGONALS = 40
 _LEAST_FILLED = 0.5  # of all places of the diagonals
 
-Run = Callable[..., None]  # `Team.run`
+Run = Callable[..., None]  # `ThreadPool.run`
 
 
 class ByRows:

@@ -23,7 +23,7 @@ ANY_DTYPE = "only the shape counts"
 CLOSING = {"close": "to close twice is allowed"}
 OF_ENGINE = dict.fromkeys(
     [
-        "become",
+        "replace_by",
         "bound_call",
         "can_bind",
         "before",

@@ -8,7 +8,7 @@ import numpy as np
 from fft2_cases import random, same_bits
 
 import overlap
-from overlap.fft import volume
+from overlap.fft import field_transform
 from overlap.runtime.scheduling.whole_call import BUSY, WholeCall
 
 
@@ -23,7 +23,7 @@ def executions():
 @contextmanager
 def in_pipelines():
     """Meanwhile calls on one rank are pipelines, as all others are."""
-    with mock.patch.object(volume, "LOCAL_NBYTES", 0), mock.patch.object(volume, "SHARED_NBYTES", 0):
+    with mock.patch.object(field_transform, "LOCAL_NBYTES", 0), mock.patch.object(field_transform, "SHARED_NBYTES", 0):
         yield
 
 
@@ -54,7 +54,7 @@ def local_calls_give_the_same_bits(comm):
                 )
                 shifted[...] = given
                 small = given.nbytes + expected.nbytes <= (
-                    volume.LOCAL_NBYTES if workers == 1 else volume.SHARED_NBYTES
+                    field_transform.LOCAL_NBYTES if workers == 1 else field_transform.SHARED_NBYTES
                 )
                 out, calls = np.empty_like(expected), transform.load.calls
                 with executions() as executed:

@@ -227,7 +227,7 @@ def test_options_are_those_of_numba():
 def test_functions_that_users_keep_do_not_outlive_our_collectives(monkeypatch):
     # numba's own cache finds them by their types' names, and looks at no source but their own.
     from overlap.collectives import protocol
-    from overlap.collectives.compiled_face import CollectivesType
+    from overlap.collectives.numba_support import CollectivesType
 
     before = str(CollectivesType())
     assert str(CollectivesType()) == before

@@ -10,7 +10,7 @@ from marks import exhaustive
 
 from overlap.arrays import Layout, Transpose
 from overlap.fft.engine.axis import axes_of
-from overlap.fft.engine.buffers import Buffers, Located
+from overlap.fft.engine.buffers import ArrayReference, Buffers
 from overlap.fft.engine.direction import Direction
 from overlap.fft.engine.execute import execute
 from overlap.fft.engine.fftw import ALIGNMENT, complex_of, empty, zeros
@@ -255,7 +255,7 @@ def test_long_lines_far_apart_are_the_same_from_any_array(length, scale):
         target = zeros((1, *shape[1:]), complex)
         scratch = zeros((sweep.scratch_nbytes,), np.uint8)
         program = CompiledProgram()
-        given = Located(source).view(SOURCE)[1:]
+        given = ArrayReference(source).view(SOURCE)[1:]
         there = View.of(TARGET, target)
         sweep.write(program, [given], [there[piece] for piece in pieces], scale)
         bases = np.zeros(BASES, np.int64)
@@ -323,7 +323,7 @@ def _all_ranks(given, shape, axes, global_shape, ranks, chunk, dtype, direction)
             part = np.moveaxis(zeros(np.moveaxis(part, 1, -1).shape, result_kind), -1, 1)
         parts = way.tasks(chunk)
         slot = Buffers(*(zeros(max(1, length), way.dtype) for length in way.buffer_lengths(chunk)))
-        fields = [list(map(Located, way.split(some))) for some in (source, part)]
+        fields = [list(map(ArrayReference, way.split(some))) for some in (source, part)]
         tasks.append((way, parts, slot, way.arrays(*fields)))
         calls.append((where, part))
     for number in range(len(tasks[0][1])):

@@ -34,7 +34,7 @@ IMPORTERS = {
         "sparse",
         "fft/functional.py",
         "fft/scipy_backend.py",
-        "fft/planning/memory.py",
+        "fft/planning/plan_cache.py",
         "tools",
         "compat",
     },

@@ -26,10 +26,10 @@ from ...fft.engine.direction import Direction
 from ...fft.engine.fftw import complex_of
 from ...fft.engine.stage import SourceArray
 from ...fft.engine.staged import StagedTransform
-from ...fft.planning.memory import Memory
+from ...fft.field_transform import FieldTransform
+from ...fft.planning.plan_cache import PlanCache
 from ...fft.planning.search import choose
 from ...fft.planning.settings import Settings
-from ...fft.volume import Volume
 from ...runtime.control.arguments import number_problem
 from .distarray import DistArray
 from .libfft import FFT, MadeLater, Padding, Transforms
@@ -287,7 +287,7 @@ class PFFT:
             )
         real = request.dtype.kind == "f"
         volumes = []
-        memory = Memory(
+        memory = PlanCache(
             runtime,
             {
                 "kind": "PFFT",
@@ -313,7 +313,7 @@ class PFFT:
                 Direction(forward, effort),
                 runtime.workers,
             )
-            volumes.append(Volume(runtime, comms, staged, source, target, 1.0))
+            volumes.append(FieldTransform(runtime, comms, staged, source, target, 1.0))
             volumes[-1].name = "forward" if forward else "backward"
             choose(volumes[-1], Settings(wait), memory)
         memory.keep_wisdom()

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ...fft.array_spec import ArraySpec
 from ...fft.engine.fftw import zeros
-from ...fft.volume import Volume
+from ...fft.field_transform import FieldTransform
 from .pencil import Pencil
 from .transform import Transform, arguments_problem, copy_problem
 
@@ -29,7 +29,7 @@ class PipelinedTransform(Transform):
 
     def __init__(
         self,
-        volume: Volume,
+        volume: FieldTransform,
         arrays: OwnArrays,
         sides: tuple[int, int],
         pencils: Sequence[Pencil],

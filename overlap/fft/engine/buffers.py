@@ -9,7 +9,7 @@ from .fftw import REQUIRED_ALIGNMENT
 from .program import BASES, RECEIVE, SEND, View
 
 
-class Located:
+class ArrayReference:
     """An array with its address, or with that of one that stands for any array like it.
 
     Attributes
@@ -26,9 +26,9 @@ class Located:
         self.address = address_of(array) if address is None else address
         self.kind = self.strides, self.address % REQUIRED_ALIGNMENT == 0
 
-    def part(self, view: np.ndarray) -> Located:
+    def part(self, view: np.ndarray) -> ArrayReference:
         """Locate a view of its memory."""
-        return Located(view, self.address + address_of(view) - address_of(self.array))
+        return ArrayReference(view, self.address + address_of(view) - address_of(self.array))
 
     def view(self, base: int) -> View:
         """Return the array as programs see it."""

@@ -16,12 +16,12 @@ from ...arrays import chunks, length_of
 from ...lowlevel.memory import address_of
 from ...runtime import worker_index
 from .axis import Axis
-from .buffers import Buffers, Located
+from .buffers import ArrayReference, Buffers
 from .compiled_function import BlockPlaces
 from .direction import Direction
 from .fftw import ALIGNMENT, REQUIRED_ALIGNMENT, complex_of, zeros
 from .message import Message
-from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, Codes, CompiledProgram, View
+from .program import ASIDE, RECEIVE, SCRATCH, SOURCE, CompiledProgram, ProgramCache, View
 from .stage import Stage
 from .steps import Run
 from .sweep import Sweep
@@ -134,7 +134,7 @@ class PlaneBlocks:
         self._scratch = [zeros(nbytes, np.uint8) for _ in range(workers)]
         self.scratch = [address_of(memory) for memory in self._scratch]
         self._arrays: list[dict[Any, Any]] = [{} for _ in self._scratch]  # of every worker, by rows and planes
-        self._codes = Codes()
+        self._codes = ProgramCache()
 
     def _view(self, number: int, height: int, plane: int = 0) -> View:
         """Where a worker has one plane of one of a block's inputs or outputs, of so many rows."""
@@ -160,11 +160,11 @@ class PlaneBlocks:
         inputs, outputs = self.counts
         return (self.back.message(slice(0, count * inputs)), self.forth.message(slice(0, count * outputs)))
 
-    def pack(self, slot: Any, part: slice, number: int, field: Located) -> Run:
+    def pack(self, slot: Any, part: slice, number: int, field: ArrayReference) -> Run:
         """Tell the first FFTs of one input of some slices, into the message."""
         return self._run(("pack", number), slot.back, part, field, self._write_pack)
 
-    def unpack(self, slot: Any, part: slice, number: int, result: Located) -> Run:
+    def unpack(self, slot: Any, part: slice, number: int, result: ArrayReference) -> Run:
         """Tell how one output of some slices is stored, and its last FFTs."""
         return self._run(("unpack", number), slot.forth, part, result, self._write_unpack)
 
@@ -190,7 +190,7 @@ class PlaneBlocks:
         return Run(code, slot.middle.bases, "apply")
 
     def _run(
-        self, key: tuple[str, int], buffers: Buffers, part: slice, array: Located, write: Callable[..., None]
+        self, key: tuple[str, int], buffers: Buffers, part: slice, array: ArrayReference, write: Callable[..., None]
     ) -> Run:
         count, bases = length_of(part), buffers.bases.copy()
         code = self._codes.find(array.kind, (*key, count), write, array.view(SOURCE), key[1], count)

@@ -20,11 +20,11 @@ from ...arrays import chunks, length_of
 from ...compiled import CFunction
 from ...lowlevel.memory import address_of, pointer
 from ...runtime import worker_index
-from .buffers import Buffers, Located
+from .buffers import ArrayReference, Buffers
 from .execute import execute
 from .fftw import ALIGNMENT, zeros
 from .lines import LineTransform
-from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, CompiledProgram, View, written
+from .program import ASIDE, RECEIVE, SCRATCH, SEND, SOURCE, TARGET, CompiledProgram, View, assemble
 from .stage import Stage
 from .steps import Run
 
@@ -89,8 +89,8 @@ class PlaneBrackets:
         self.scratch = [address_of(memory) for memory in self._scratch]
         self._plan(effort)
         self._arguments: list[np.ndarray] = []  # of what programs call
-        self._brackets_code = written(self._write_all)
-        self._take_codes = [written(self._write_take, block) for block in self.blocks]
+        self._brackets_code = assemble(self._write_all)
+        self._take_codes = [assemble(self._write_take, block) for block in self.blocks]
 
     def _plan(self, effort: str | None) -> None:
         """FFTW's plans for one pair."""
@@ -114,15 +114,15 @@ class PlaneBrackets:
     def _spectrum(self, pair: int) -> View:
         return self._spectra[pair : pair + 1].reshaped(self._spectra.shape[1:])
 
-    def apply(self, slot: Buffers, f: Located, out: Located, gradient: Located) -> Run:
+    def apply(self, slot: Buffers, f: ArrayReference, out: ArrayReference, gradient: ArrayReference) -> Run:
         """Tell how the brackets of a slice are computed, whose first exchange is over; the second sends the others'.
 
         Parameters
         ----------
         slot : Buffers
-        f, out : Located
+        f, out : ArrayReference
             This rank's modes, C-contiguous ``(planes, my ky, nkx)``: its own piece lies there.
-        gradient : Located
+        gradient : ArrayReference
             a_x + i a_y of this rank's planes, C-contiguous ``(planes, ny, nx)``.
         """
         bases = slot.bases.copy()

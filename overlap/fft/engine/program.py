@@ -206,7 +206,7 @@ class CompiledProgram:
             yield line
 
 
-class Codes:
+class ProgramCache:
     """Programs that were written down, by the strides of their arrays and by what they do."""
 
     KEPT = 8  # kinds of arrays
@@ -232,11 +232,11 @@ class Codes:
         known = self.of(arrays)
         code = known.get(key)
         if code is None:
-            code = known[key] = written(write, *args)
+            code = known[key] = assemble(write, *args)
         return code
 
 
-def written(write: Callable[..., None], *args: Any) -> np.ndarray:
+def assemble(write: Callable[..., None], *args: Any) -> np.ndarray:
     """Return the code that ``write(program, *args)`` writes."""
     program = CompiledProgram()
     write(program, *args)

@@ -27,7 +27,7 @@ from ...runtime import parallel, worker_index
 from ...runtime.requests.operations import label_of
 from ...runtime.requests.requests import WaitForSlices
 from ...runtime.scheduling.whole_call import WholeCall
-from .buffers import Located
+from .buffers import ArrayReference
 from .compiled_call import (
     BASE,
     EXCHANGE,
@@ -308,10 +308,11 @@ class Schedule:
         return found
 
 
-def stand_ins(arrays: Sequence[np.ndarray]) -> list[Located]:
+def stand_ins(arrays: Sequence[np.ndarray]) -> list[ArrayReference]:
     """Locate a call's arrays where no memory is: what is recorded of them serves all arrays of their kind."""
     return [
-        Located(given, stand_in(number) + address_of(given) % REQUIRED_ALIGNMENT) for number, given in enumerate(arrays)
+        ArrayReference(given, stand_in(number) + address_of(given) % REQUIRED_ALIGNMENT)
+        for number, given in enumerate(arrays)
     ]
 
 

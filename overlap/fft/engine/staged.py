@@ -6,7 +6,7 @@ A staged transform is a list of stages (see `overlap.arrays.stages`), each from 
     exchange
     unpack    of every unit: its other FFTs, from the pieces received into the target
 
-and, when all units of the last stage have come, the axes that waited for that (the rest). Sources and
+and, when all units of the last stage have come, the trailing axes, which waited for that. Sources and
 targets are the user's arrays, or work memory in between. The piece that stays on the rank goes
 straight to the target where nothing has to be done with it on the way, and so does what is received where
 it lies there in one piece. The order of the tasks, and what each one waits for, is in `tasks`.
@@ -32,17 +32,17 @@ from ...arrays import axis_names, block, chunks, ffts_along, length_of, moved, m
 from ...runtime import take_turn, wait_for_slices
 from ...runtime.requests.requests import AsyncComm
 from .axis import Axis
-from .buffers import Buffers, Located
+from .buffers import ArrayReference, Buffers
 from .deferred import DeferredTiles
 from .direction import Direction
 from .fftw import complex_of, zeros
 from .message import Message, points
-from .program import ASIDE, BASES, SOURCE, TARGET, Codes, CompiledProgram, View, written
-from .rest import Rest
+from .program import ASIDE, BASES, SOURCE, TARGET, CompiledProgram, ProgramCache, View, assemble
 from .stage import UNIT_NBYTES, Place, SourceArray, Stage, largest_nbytes, transformed
 from .steps import AnyStep, Exchange, Run, Split, ended
 from .sweep_in_place import NEAR_NBYTES
 from .tasks import Task, in_order, streamed
+from .trailing_axes import TrailingAxes
 from .work_memory import WorkMemory
 
 
@@ -99,10 +99,12 @@ class StagedTransform:
         ends_complex = not forward and real is None and len(route) == 3 and len(route[-1]) == 1
         if ends_complex and not whole:  # the axis that may wait is the best one to cut along
             axes.sort(key=lambda axis: axis not in route[-1])
-        ways, rest = stages(route, axes, None if forward else real, natural and (forward or ends_complex))
-        # The rest is made in the target, if that can hold what is not complete yet.
-        able = natural and (forward or real is None) and all(lines[axis].fine == lines[axis].points for axis in rest)
-        self._holds = bool(rest) and not able
+        ways, trailing = stages(route, axes, None if forward else real, natural and (forward or ends_complex))
+        # The trailing axes are transformed in the target, if that can hold what is not complete yet.
+        able = (
+            natural and (forward or real is None) and all(lines[axis].fine == lines[axis].points for axis in trailing)
+        )
+        self._holds = bool(trailing) and not able
         # The second stage has the units of the first one: nothing that it joins is cut there.
         self._streams = (
             len(ways) == 2
@@ -129,7 +131,7 @@ class StagedTransform:
                     self.stages[0].blocks.units if self._streams and number else None,
                     ends_late=self._holds
                     and number == len(ways) - 1
-                    and rest == (way.along,)
+                    and trailing == (way.along,)
                     and (way.transpose is not None and way.transpose.split == 1),
                 )
             )
@@ -137,29 +139,34 @@ class StagedTransform:
             source = SourceArray(layout, shape, self.coordinates, spectral)
         self.dtype = spectral
         self.mpi_type = mpi_type(spectral)
-        self._rest_axes = rest
+        self._trailing_axes = trailing
         local = all(stage.dimension is None for stage in self.stages)
         self._alone = self._relocates and local
         self.in_any_order = local and self.fields == 1
-        self._rest = (
-            Rest(self.stages[-1], rest, ways[-1], lines, direction, (able, whole, self.fields == 1), workers)
-            if rest
+        self._trailing = (
+            TrailingAxes(
+                self.stages[-1], trailing, ways[-1], lines, direction, (able, whole, self.fields == 1), workers
+            )
+            if trailing
             else None
         )
         self.can_be_late = (
-            self._rest is not None and self._rest.late_units > 0 and self.stages[-1].place.early and not self._streams
+            self._trailing is not None
+            and self._trailing.late_units > 0
+            and self.stages[-1].place.early
+            and not self._streams
         )
         itemsize = spectral.itemsize if forward or real is None else spectral.itemsize // 2
         given = layout.local_shape(shape, self.coordinates)
-        room = points(transformed(given, rest, lines, forward)) * itemsize if natural else 0
+        room = points(transformed(given, trailing, lines, forward)) * itemsize if natural else 0
         self._work = WorkMemory(self.stages, buffers, spectral, room)
         nbytes = max(
             [stage.scratch_nbytes for stage in self.stages]
-            + [0 if self._rest is None else self._rest.sweep.scratch_nbytes]
+            + [0 if self._trailing is None else self._trailing.sweep.scratch_nbytes]
         )
-        self._scratch = [Located(zeros(nbytes, np.uint8)) for _ in range(workers)]
+        self._scratch = [ArrayReference(zeros(nbytes, np.uint8)) for _ in range(workers)]
         self._deferred: DeferredTiles | None = None  # where some are late
-        self._codes = Codes()
+        self._codes = ProgramCache()
         self.units = sum(stage.blocks.units for stage in self.stages)  # of one field
 
     @property
@@ -194,8 +201,8 @@ class StagedTransform:
         if self._deferred is not None:  # codes of late tasks are for its memory
             self._codes.clear()
         self._deferred = None
-        rest = self._rest
-        if not late or rest is None or not self.can_be_late or not tasks:
+        trailing = self._trailing
+        if not late or trailing is None or not self.can_be_late or not tasks:
             return tasks
         last = len(self.stages) - 1
         own = [number for number, task in enumerate(tasks) if task.field == tasks[-1].field and task.stage == last]
@@ -205,7 +212,7 @@ class StagedTransform:
         self._codes.clear()
         turn, field, stage = own[count], tasks[-1].field, self.stages[-1]
         done = tasks[turn].part.start
-        self._deferred = DeferredTiles(stage, done, rest.late_units, chunk, self.dtype)
+        self._deferred = DeferredTiles(stage, done, trailing.late_units, chunk, self.dtype)
         setting_aside = own[min(1, count - 1) : count]  # not the first: its message is waited for
         for number, share in zip(setting_aside, block(stage.blocks.units - done, len(setting_aside))):
             tasks[number] = replace(tasks[number], set_aside=moved(share, done))
@@ -222,8 +229,7 @@ class StagedTransform:
 
     def message_nbytes(self) -> int:
         """Bytes that leave this rank in a message of one index of the batch."""
-        counts = sum(sum(message.counts_sent) for message in self.messages(1))
-        return counts * self.dtype.itemsize
+        return sum(sum(message.counts_sent) for message in self.messages(1)) * self.dtype.itemsize
 
     def buffer_lengths(self, chunk: int) -> tuple[int, int]:
         """Elements of a slot's buffers, as of the last `tasks`: sent, and received."""
@@ -234,25 +240,23 @@ class StagedTransform:
             max([late, *(message.receive_size for message in messages)]),
         )
 
-    # ---- running ---------------------------------------------------------------------------------
-
     def split(self, array: np.ndarray) -> list[np.ndarray]:
         """Return the fields of a local batch, in natural order: what `arrays` expects."""
         if self._whole:
             return [array]
         return [array[number : number + 1] for number in range(len(array))]
 
-    def arrays(self, sources: list[Located], targets: list[Located]) -> list[list[Located]]:
+    def arrays(self, sources: list[ArrayReference], targets: list[ArrayReference]) -> list[list[ArrayReference]]:
         """Where the fields of a call lie, as `steps` wants it.
 
         Parameters
         ----------
-        sources, targets : list of Located
+        sources, targets : list of ArrayReference
             The rank's part of every field, before and after.
 
         Returns
         -------
-        list of list of Located
+        list of list of ArrayReference
             What every stage reads, and what is there in the end, for every field.
         """
         found = [targets]
@@ -270,18 +274,18 @@ class StagedTransform:
         """Addresses of every worker's scratch memory."""
         return [memory.address for memory in self._scratch]
 
-    def apart(self) -> StagedTransform:
+    def with_own_workspace(self) -> StagedTransform:
         """Return the same with memory of its own, for one worker."""
         other = copy(self)
         other._work = self._work.another()
-        other._scratch = [Located(zeros(self._scratch[0].array.shape, np.uint8))]
+        other._scratch = [ArrayReference(zeros(self._scratch[0].array.shape, np.uint8))]
         return other
 
     def steps(
         self,
         task: Task,
         slot: Buffers,
-        arrays: list[list[Located]],
+        arrays: list[list[ArrayReference]],
         comms: Sequence[AsyncComm] | None,
         scale: float,
         first: int = 0,
@@ -326,40 +330,36 @@ class StagedTransform:
         if task.unpack_after:
             yield ended(task.unpack_after, first)
         yield self._run("unpack", task, slot, arrays[-1][field], target, 1.0)
-        if task.rest_after is not None and self._rest is not None:
-            yield ended(task.rest_after, first)
-            parts = [self._completing(self._rest, part, target, arrays[-1][field]) for part in self._rest.parts]
+        if task.trailing_after is not None and self._trailing is not None:
+            yield ended(task.trailing_after, first)
+            parts = [self._completing(self._trailing, part, target, arrays[-1][field]) for part in self._trailing.parts]
             yield parts[0] if len(parts) == 1 else Split(parts)
 
-    def _exchange(self, task: Task, stage: Stage, slot: Buffers, target: Located, comm: AsyncComm) -> Exchange:
+    def _exchange(self, task: Task, stage: Stage, slot: Buffers, target: ArrayReference, comm: AsyncComm) -> Exchange:
         if task.kind == "late":
             message, send = self._late.message(task.part)
         else:
             message, send = stage.message(self._standard(task)), slot.send
-        receive = Located(slot.receive)
+        receive = ArrayReference(slot.receive)
         if message.direct:
             first = task.part.start * points(stage.target_shape[1:]) if self._relocates else 0
             receive = target.part(target.array.reshape(-1)[first:])
-        return Exchange(comm, message, Located(send), receive, self.mpi_type)
+        return Exchange(comm, message, ArrayReference(send), receive, self.mpi_type)
 
-    def _run(self, what: str, task: Task, slot: Buffers, source: Located, target: Located, scale: float) -> Run:
+    def _run(
+        self, what: str, task: Task, slot: Buffers, source: ArrayReference, target: ArrayReference, scale: float
+    ) -> Run:
         key = (what, task.length) if self._relocates else (what, *task.key)
         codes = self._codes.of((source.kind, target.kind, scale))
         code = codes.get(key)
         if code is None:
-            code = codes[key] = written(self._write, source.view(SOURCE), target.view(TARGET), scale, what, task)
+            code = codes[key] = assemble(self._write, source.view(SOURCE), target.view(TARGET), scale, what, task)
         bases, first = slot.bases.copy(), task.part.start if self._relocates else 0
         bases[SOURCE] = source.address + first * source.strides[0]
         bases[TARGET] = target.address + first * target.strides[0]
         if task.set_aside is not None:
             bases[ASIDE] = self._late.address
-        return Run(code, bases, self._label(what, task))
-
-    @staticmethod
-    def _label(what: str, task: Task) -> str:
-        if what == "pack":
-            return "pack" if task.set_aside is None else "set aside, pack"
-        return "unpack late" if task.kind == "late" else what
+        return Run(code, bases, task.label(what))
 
     def _write(self, program: CompiledProgram, source: View, target: View, scale: float, what: str, task: Task) -> None:
         stage, part = self.stages[task.stage], self._standard(task)
@@ -370,10 +370,10 @@ class StagedTransform:
                 self._late.set_aside(program, task.set_aside, source, target, scale)
             stage.pack(program, part, source, target, scale)
         elif task.kind == "late":
-            assert self._rest is not None  # whose late units the task completes
+            assert self._trailing is not None  # whose late units the task completes
             self._late.unpack(program, task.part, target)
-            groups = self._rest.sweep.groups[task.part]
-            self._rest.write(program, target, source, scale, slice(groups[0].start, groups[-1].stop))
+            groups = self._trailing.sweep.groups[task.part]
+            self._trailing.write(program, target, source, scale, slice(groups[0].start, groups[-1].stop))
         else:
             stage.unpack(program, part, target)
 
@@ -381,12 +381,12 @@ class StagedTransform:
         """Return the units for which what a task does is written down."""
         return slice(0, length_of(task.part)) if self._relocates else task.part
 
-    def _completing(self, rest: Rest, part: slice, source: Located, target: Located) -> Run:
+    def _completing(self, trailing: TrailingAxes, part: slice, source: ArrayReference, target: ArrayReference) -> Run:
         """Transform a part of the axes that waited for all units."""
         # To overwrite what comes from memory would have it written back there.
         given = replace(source.view(SOURCE), spare=source.array.nbytes <= NEAR_NBYTES)
         code = self._codes.find(
-            ("rest", source.kind, target.kind), part.start, rest.write, given, target.view(TARGET), 1.0, part
+            ("trailing", source.kind, target.kind), part.start, trailing.write, given, target.view(TARGET), 1.0, part
         )
         bases = np.zeros(BASES, np.int64)
         bases[SOURCE], bases[TARGET] = source.address, target.address
@@ -395,4 +395,6 @@ class StagedTransform:
     def describe(self) -> str:
         """Return the way, as text."""
         names = axis_names(len(self.stages[0].shape) - 1)
-        return "; then ".join([*(stage.in_words(names) for stage in self.stages), *ffts_along(self._rest_axes, names)])
+        return "; then ".join(
+            [*(stage.in_words(names) for stage in self.stages), *ffts_along(self._trailing_axes, names)]
+        )

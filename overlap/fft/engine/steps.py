@@ -15,7 +15,7 @@ import numpy as np
 
 from ...runtime import take_turn, wait_for_slices
 from ...runtime.requests.requests import TakeTurn, WaitForSlices, starts_late
-from .buffers import Located
+from .buffers import ArrayReference
 from .execute import execute
 from .program import SCRATCH
 
@@ -71,15 +71,15 @@ class Exchange:
     ----------
     comm : AsyncComm
     message : Message
-    send, receive : Located
+    send, receive : ArrayReference
         Where the pieces lie that are sent and received.
     mpi_type : MPI.Datatype
     """
 
     comm: AsyncComm
     message: Message
-    send: Located
-    receive: Located
+    send: ArrayReference
+    receive: ArrayReference
     mpi_type: Any
 
     def operation(self, send: Any = None, receive: Any = None) -> Operation:

@@ -6,7 +6,7 @@ does after its operation comes after everything that earlier tasks do before the
 
 That keeps work memory right. A task packs when those tasks of the stage before have ended whose results
 it reads. It unpacks after its own operation, hence after all earlier tasks have packed; and where the
-rest is made out of work memory, it waits until that was done with what is there.
+trailing axes are transformed out of work memory, it waits until that was done with what is there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Task:
         The units.
     pack_after, unpack_after : range
         The tasks that have to end before it packs, and before it unpacks.
-    rest_after : range or None
-        It makes the rest of its field when these tasks have ended; None: another one does.
+    trailing_after : range or None
+        It transforms the trailing axes of its field when these tasks have ended; None: another one does.
     kind : {"units", "indices", "turn", "late"}
         "indices": units that are indices of the batch. "turn": it does nothing but take its turn. "late": of
         the units that were set aside.
@@ -47,7 +47,7 @@ class Task:
     part: slice
     pack_after: range = NOTHING
     unpack_after: range = NOTHING
-    rest_after: range | None = None
+    trailing_after: range | None = None
     kind: str = "units"
     set_aside: slice | None = None
 
@@ -61,6 +61,12 @@ class Task:
     def length(self) -> int:
         """Number of units."""
         return length_of(self.part)
+
+    def label(self, what: str) -> str:
+        """Name what it does, to pack or to unpack, in a trace."""
+        if what == "pack":
+            return "pack" if self.set_aside is None else "set aside, pack"
+        return "unpack late" if self.kind == "late" else what
 
     def __str__(self) -> str:
         if self.kind == "indices":
@@ -86,7 +92,7 @@ def in_order(units: list[int], fields: int, chunk: int, buffers: int, holds: boo
         Fields whose work memory is there at once. With 2, and two stages, a field's second stage takes
         turns with the next field's first one: the exchanges do not pause between the two.
     holds : bool
-        The rest is made out of work memory.
+        The trailing axes are transformed out of work memory.
     """
     parts = [chunks(number, chunk) for number in units]
     last = len(parts) - 1
@@ -141,5 +147,5 @@ def streamed(units: int, fields: int, chunk: int) -> list[Task]:
             after = range(before, before + 1)
         packed[field, i] = number
         ending = stage == 1 and i == len(parts) - 1
-        found.append(Task(field, stage, parts[i], after, rest_after=range(number) if ending else None))
+        found.append(Task(field, stage, parts[i], after, trailing_after=range(number) if ending else None))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .buffers import Located
+from .buffers import ArrayReference
 from .fftw import ALIGNMENT, zeros
 from .message import points
 from .stage import Stage
@@ -54,7 +54,7 @@ class WorkMemory:
         """Bytes of both arrays."""
         return sum(array.nbytes for array in self._arrays)
 
-    def stored(self, stage: Stage, field: int, target: Located) -> Located:
+    def stored(self, stage: Stage, field: int, target: ArrayReference) -> ArrayReference:
         """Locate what a stage stores of one field, whose result goes to `target`."""
         number, shape = stage.place.number, stage.target_shape
         if number == 0:
@@ -62,7 +62,7 @@ class WorkMemory:
         if number % 2 == 0 and self._borrows:
             memory = target.array.reshape(-1).view(np.uint8)
             return target.part(memory[: points(shape) * self._dtype.itemsize].view(self._dtype).reshape(shape))
-        return Located(self._arrays[number % 2][field % self.fields][: points(shape)].reshape(shape))
+        return ArrayReference(self._arrays[number % 2][field % self.fields][: points(shape)].reshape(shape))
 
     def another(self) -> WorkMemory:
         """Make as much memory again."""

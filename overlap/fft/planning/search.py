@@ -24,7 +24,7 @@ import numpy as np
 from ...timing.turns import fastest
 from .candidates import DEPTH, Tunable
 from .expected import Expected
-from .memory import Memory
+from .plan_cache import PlanCache
 from .refining import Refinement
 from .settings import Settings, Trial
 from .trials import Trials, on_trial
@@ -36,14 +36,14 @@ FINALISTS = 4
 MEASURED = ("measure", "patient")  # efforts with measured runs
 
 
-def choose(transform: Tunable, requested: Settings, memory: Memory | None = None) -> None:
+def choose(transform: Tunable, requested: Settings, memory: PlanCache | None = None) -> None:
     """Configure a transform as requested, and with the best settings known where open (collective).
 
     Parameters
     ----------
     transform : Transform
     requested : Settings
-    memory : Memory, optional
+    memory : PlanCache, optional
         What is known of its plan: where settings are taken from, and kept.
     """
     transform.requested, transform.refinement, transform.trials = requested, None, ()

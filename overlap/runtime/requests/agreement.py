@@ -101,7 +101,7 @@ class Agreements:
     def note(self, operation: Operation) -> None:
         """Note that an operation has been issued."""
         try:
-            shared = operation.shared()
+            shared = operation.collective_signature()
         except Exception:  # spelled in a way that only MPI understands
             shared = (operation.name,)
         if shared is None:
@@ -176,7 +176,7 @@ class Agreements:
         shared, text, comm_weight = None, str(item), 0
         operation = item.operation if isinstance(item, Start) else item
         if well and isinstance(operation, Operation):
-            shared, comm_weight = operation.shared(), operation.comm.weight
+            shared, comm_weight = operation.collective_signature(), operation.comm.weight
             # Ranks that have begun this one without the others do not get out of it again.
             if operation.name == "Reduce_scatter" and (problem := operation.problem()):
                 shared = operation.name, problem

@@ -109,9 +109,9 @@ class Operation(Request):
         # `extend` calls the function from C and keeps its result before any Python code can run.
         self.made.extend(starmap(function, (self.args,)))
 
-    terms = signatures.terms
+    full_signature = signatures.full_signature
     alike = signatures.alike
-    shared = signatures.shared
+    collective_signature = signatures.collective_signature
     described = signatures.described
     sent = signatures.sent
     problem = signatures.problem

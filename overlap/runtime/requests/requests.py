@@ -349,7 +349,9 @@ class AsyncComm(Uncopied):
         """Raise an `InputError` on all ranks where one has a problem, or they would not make the same (collective)."""
         getattr(self._wrap, "__self__").meet_members(self._source)  # noqa: B009
         same = operation if problem is None else None
-        everyone = self._source.allgather((problem, same and signatures.shared(same), same and pieces.pieces(same)))
+        everyone = self._source.allgather(
+            (problem, same and signatures.collective_signature(same), same and pieces.pieces(same))
+        )
         for rank, (found, _, _) in enumerate(everyone):
             if found is not None:
                 raise InputError(f"rank {rank}: {found}")

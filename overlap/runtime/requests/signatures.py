@@ -1,9 +1,9 @@
 """What an operation must have in common with its twins: in the other slices, and on the other ranks.
 
-`terms` says all about an operation that draining needs: name, communicator, root, peers, tags,
+`full_signature` says all about an operation that draining needs: name, communicator, root, peers, tags,
 reduction, data types and counts. Slices of a program whose skeleton is learned must agree on it.
 
-`shared` is the part that MPI wants to be equal on all ranks of the communicator. It is cheap, as it is
+`collective_signature` is the part that MPI wants to be equal on all ranks of the communicator. It is cheap, as it is
 taken of every operation, and cautious: where MPI leaves freedom, or a message is spelled in an unusual
 way, it says less. So a right program never fails by it.
 """
@@ -122,8 +122,8 @@ class MpiCall(Protocol):
     def comm(self) -> Ranks:
         """Its communicator."""
 
-    def terms(self) -> tuple[Any, ...]:
-        """As of `terms`."""
+    def full_signature(self) -> tuple[Any, ...]:
+        """As of `full_signature`."""
 
 
 def arguments(operation: MpiCall) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def arguments(operation: MpiCall) -> dict[str, Any]:
     return {name: given[name] if name in given else _DEFAULTS.get(name) for name in names}
 
 
-def terms(operation: MpiCall) -> tuple[Any, ...]:
+def full_signature(operation: MpiCall) -> tuple[Any, ...]:
     """Tell what all slices must have in common: ``(name, communicator, (argument, value), ...)``.
 
     Raises
@@ -159,7 +159,7 @@ def terms(operation: MpiCall) -> tuple[Any, ...]:
 def described(operation: MpiCall) -> str:
     """Show an operation with its terms, for messages."""
     try:
-        name, number, *found = operation.terms()
+        name, number, *found = operation.full_signature()
     except Exception:
         return str(operation)
     inside = ", ".join(f"{name}={shown(value)}" for name, value in found)
@@ -172,7 +172,7 @@ def alike(one: MpiCall, other: MpiCall) -> bool:
     Raises
     ------
     TypeError, ValueError
-        As of `terms`.
+        As of `full_signature`.
     """
     if (
         one.name == other.name
@@ -194,10 +194,10 @@ def alike(one: MpiCall, other: MpiCall) -> bool:
                 break
         else:
             return True
-    return one.terms() == other.terms()
+    return one.full_signature() == other.full_signature()
 
 
-def shared(operation: MpiCall) -> tuple[Any, ...] | None:
+def collective_signature(operation: MpiCall) -> tuple[Any, ...] | None:
     """Tell what all ranks must have in common besides the communicator; None if that is nothing.
 
     Arguments that cannot be read have nothing in common with those of other ranks, which are told what is wrong.

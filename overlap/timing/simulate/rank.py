@@ -51,7 +51,7 @@ class VirtualOperation(Operation):
     def on_scratch(self, resources: object = None) -> VirtualOperation:
         return self
 
-    def shared(self) -> tuple[int, int]:
+    def collective_signature(self) -> tuple[int, int]:
         return self.signature
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""`Rest`: the FFTs of a staged transform that wait until all units of its last stage have come."""
+"""`TrailingAxes`: the FFTs of a staged transform that wait until all units of its last stage have come."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = 8  # for each of several workers, at most,
 PART_NBYTES = 4 * UNIT_NBYTES  # and of no fewer bytes
 
 
-class Rest:
+class TrailingAxes:
     """The sweep of the axes that wait, in parts for several workers.
 
     Parameters

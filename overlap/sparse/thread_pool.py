@@ -1,4 +1,4 @@
-"""`Team`: the threads that share the compiled kernels of a rank."""
+"""`ThreadPool`: the threads that share the compiled kernels of a rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 
-class Team:
+class ThreadPool:
     """Shares a range among threads, the caller's among them.
 
     What a range computes must not depend on where it is cut: then the results are the same bits for any number of

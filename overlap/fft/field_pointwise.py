@@ -1,4 +1,4 @@
-"""`VolumePointwise`: spectral fields to real space, the user's function, and back, as one pipeline.
+"""`FieldPointwise`: spectral fields to real space, the user's function, and back, as one pipeline.
 
 For every entry of the batch there are the tasks of its inputs' transform, one slice for the function,
 and the tasks of its outputs' transform. The function waits for all slices before its own, and the way
@@ -18,16 +18,16 @@ import numpy as np
 
 from ..runtime import AsyncComm, Runtime, take_turn, wait_for_slices
 from .array_spec import ArraySpec
-from .engine.buffers import Buffers, Located
+from .engine.buffers import ArrayReference, Buffers
 from .engine.fftw import empty, zeros
 from .engine.schedule import Schedule, addresses_of, stand_in
 from .engine.staged import StagedTransform
 from .engine.steps import Call
 from .engine.tasks import Task
+from .field_transform import Fields
 from .function import Function
 from .planning.settings import Settings
 from .transform import fits, natural_parts
-from .volume import Fields
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Step:
         return f"{self.stage}, entry {self.entry}" + (f", {self.task}" if self.task else "")
 
 
-class VolumePointwise(Fields):
+class FieldPointwise(Fields):
     """A function of real-space fields, made to act on spectral ones; see `FFT3.pointwise`.
 
     Parameters
@@ -144,15 +144,15 @@ class VolumePointwise(Fields):
         addresses.extend([0] * len(outputs))  # of what the function returns
         return schedule, addresses
 
-    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterator[Iterable[Any]]:
+    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterator[Iterable[Any]]:
         own, batch = self._function.inputs, len(outputs[0].array)
         sides, results = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
-        given, shared = (list(map(Located, arrays)) for arrays in (self._given, self._shared))
+        given, shared = (list(map(ArrayReference, arrays)) for arrays in (self._given, self._shared))
         first_made = len(inputs) + len(outputs)
-        made = [Located(self._given[0], stand_in(first_made + number)) for number in range(len(outputs))]
+        made = [ArrayReference(self._given[0], stand_in(first_made + number)) for number in range(len(outputs))]
         entries = [slice(number, number + 1) for number in range(batch)]
 
-        def of_entry(fields: Sequence[Located], entry: slice) -> list[Located]:
+        def of_entry(fields: Sequence[ArrayReference], entry: slice) -> list[ArrayReference]:
             return [field.part(field.array[entry]) for field in fields]
 
         on_the_way = {

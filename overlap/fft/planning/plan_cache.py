@@ -207,7 +207,7 @@ class Tuning(Known):
             raise InputError(f"expected to write a tuning file, received {self.path!r}: {error}") from None
 
 
-class Memory(Known):
+class PlanCache(Known):
     """What is remembered of plans like this one. Making one is collective; its parameters are those of `Known`.
 
     Its wisdom is known to FFTW from then on; what this process has learned before goes before it, so that no two plans

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..runtime import AsyncComm, Runtime
 from .array_spec import ArraySpec
-from .engine.buffers import Buffers, Located
+from .engine.buffers import ArrayReference, Buffers
 from .engine.fftw import zeros
 from .engine.schedule import Schedule, addresses_of
 from .engine.staged import StagedTransform
@@ -95,7 +95,7 @@ class Fields(Transform):
         )
 
 
-class Volume(Fields):
+class FieldTransform(Fields):
     """A transform of fields along one way, from real space to the spectrum or back.
 
     Parameters
@@ -110,7 +110,7 @@ class Volume(Fields):
         ``make(effort)`` gives the staged transform of another effort of FFTW's planning.
     """
 
-    _held = (*Transform._held, "_staged", "_make", "_apart")
+    _held = (*Transform._held, "_staged", "_make", "_own_workspace")
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Volume(Fields):
         self.exchange_dtype = staged.dtype
         self.can_be_late = staged.can_be_late
         self._staged, self._make, self.replans = staged, make, make is not None
-        self._apart: Any = None  # on one rank: the same with memory of its own, and its schedules
+        self._own_workspace: Any = None  # on one rank: the same with memory of its own, and its schedules
         self._scale = scale
 
     @property
@@ -141,7 +141,7 @@ class Volume(Fields):
             self._scale = scale
             self._bound.forget()  # what was recorded with the other one
             self._schedules.clear()
-            self._apart = None
+            self._own_workspace = None
 
     def kernels_of(self, settings: Settings) -> StagedTransform:
         return self._staged if self._make is None else self._make(settings.effort)
@@ -151,7 +151,7 @@ class Volume(Fields):
         self.settings = settings
         self._staged = self.kernels_of(settings)
         self.make_pipelines(self._staged.tasks(settings.chunk or 1, count, settings.late or 0.0))
-        self._apart = None
+        self._own_workspace = None
 
     def staged_transforms(self) -> tuple[StagedTransform, ...]:
         return (self._staged,)
@@ -163,7 +163,7 @@ class Volume(Fields):
     def scratch(self) -> list[int]:
         return self._staged.scratch
 
-    def steps(self, inputs: Sequence[Located], outputs: Sequence[Located]) -> Iterable[Iterable[Any]]:
+    def steps(self, inputs: Sequence[ArrayReference], outputs: Sequence[ArrayReference]) -> Iterable[Iterable[Any]]:
         comms = None if self._staged.in_any_order else self._comms
         return self._steps(self._staged, self._slot_of, comms, inputs, outputs)
 
@@ -172,8 +172,8 @@ class Volume(Fields):
         staged: StagedTransform,
         slot_of: Callable[[int], Buffers],
         comms: Sequence[AsyncComm] | None,
-        inputs: Sequence[Located],
-        outputs: Sequence[Located],
+        inputs: Sequence[ArrayReference],
+        outputs: Sequence[ArrayReference],
     ) -> Iterator[Iterable[Any]]:
         """Yield the steps of every task, of a staged transform on slots of its own."""
         (source,), (target,) = natural_parts(inputs, self.inputs), natural_parts(outputs, self.outputs)
@@ -191,20 +191,20 @@ class Volume(Fields):
         if not alone and (self.refinement is not None or (len(self._parts) > 1 and self.settings.wait != "off")):
             return None
         try:
-            schedule = self._schedule_apart(inputs, outputs) if alone else self._recorded(inputs, outputs)
+            schedule = self._schedule_in_own_workspace(inputs, outputs) if alone else self._recorded(inputs, outputs)
             return schedule.whole_call(self._pipelines["whole"], addresses_of((*inputs, *outputs)))
         except Exception:
             if alone:
                 raise
             return None  # what fails here on one rank must not leave the others alone: in the pipeline all are told
 
-    def _schedule_apart(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
+    def _schedule_in_own_workspace(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Schedule:
         """As `_recorded`, with work memory that no pipeline uses: one of another thread may be running."""
-        if self._apart is None:
-            staged = self._staged.apart()
+        if self._own_workspace is None:
+            staged = self._staged.with_own_workspace()
             lengths = staged.buffer_lengths(self.settings.chunk or 1)
-            self._apart = staged, Buffers(*(zeros(max(1, length), staged.dtype) for length in lengths)), {}
-        staged, slot, schedules = self._apart
+            self._own_workspace = staged, Buffers(*(zeros(max(1, length), staged.dtype) for length in lengths)), {}
+        staged, slot, schedules = self._own_workspace
         steps = partial(self._steps, staged, lambda number: slot, None)
         return self._kept(schedules, steps, lambda: staged.scratch, inputs, outputs)
 
@@ -217,7 +217,7 @@ class Volume(Fields):
         )
 
 
-class Planes(Volume):
+class BatchTransform(FieldTransform):
     """A transform of a batch of planes: its units are planes."""
 
     candidates = PlaneCandidates
