@@ -51,6 +51,7 @@ def sources(changes=()):
     for old, new in changes:
         assert text.count(old) == 1, (old, text.count(old))
         text = text.replace(old, new)
+    text = "from __future__ import annotations  # which name what the model does not have\n" + text
     return compile(text, "protocol, as the model runs it", "exec")
 
 
