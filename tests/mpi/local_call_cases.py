@@ -74,7 +74,7 @@ def threads_call_one_at_a_time(comm):
         u = random(np.random.default_rng(12), (64, 64), "c16")
         expected, out, errors = np.array(plan.forward(u)), plan.spectrum.empty(), []
         assert same_bits(plan.forward(u, out=out), expected)
-        (schedule,) = plan.forward._apart[-1].values()
+        (schedule,) = plan.forward._own_workspace[-1].values()
         call, _ = schedule._call
         call.state[BUSY] = 1  # as if another thread were at it
         for arguments in ({}, {"out": out}):
