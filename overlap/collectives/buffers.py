@@ -128,7 +128,9 @@ def _check_root(state: Words, root: int) -> None:
 
 
 @njit
-def _check_whole(state: Words, piece: int, nbytes: int, code: int, whole: int, whole_nbytes: int, other: int, place: int, pieces: int) -> None:
+def _check_whole(
+    state: Words, piece: int, nbytes: int, code: int, whole: int, whole_nbytes: int, other: int, place: int, pieces: int
+) -> None:
     """Refuse an array that is not of so many pieces of the same type.
 
     And a piece that stands in it, but not at its own place: the other array is written or read meanwhile.
