@@ -12,7 +12,7 @@ from typing import Any
 
 from svg import COLOURS, INK, Picture, lighter
 
-from overlap.timing.simulate import Machine, Options, Program, Transfer
+from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer
 from overlap.timing.simulate.clock import Clock
 from overlap.timing.simulate.network import Network
 from overlap.timing.simulate.rank import Rank, VirtualOperation
@@ -74,7 +74,7 @@ def run(wait: str, depth: int) -> Record:
         Slots.
     """
     options = Options(ranks=2, workers=1, wait=wait, depth=depth)
-    program = Program.alike(SLICES, (STEP_S, STEP_S), (Transfer(NBYTES, 1),))
+    program = Program.alike(SLICES, (STEP_S, STEP_S), (SimulatedTransfer(NBYTES, 1),))
     record, clock = Record(), Clock()
     rank = RecordedRank(record, 0, clock, Network(clock, MACHINE, options.ranks, 1), MACHINE, program, options)
     clock.run()

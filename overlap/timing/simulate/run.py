@@ -32,9 +32,9 @@ class Result:
 
     Examples
     --------
-    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+    >>> from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, simulate
     >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    >>> program = Program.alike(2, (1e-3, 1e-3), (Transfer(nbytes=1e6, messages=1),))
+    >>> program = Program.alike(2, (1e-3, 1e-3), (SimulatedTransfer(nbytes=1e6, messages=1),))
     >>> simulate(program, machine, Options(wait="off")).order
     [(0, 0), (1, 0)]
     """
@@ -69,9 +69,9 @@ def simulate(
 
     Examples
     --------
-    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, simulate
+    >>> from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, simulate
     >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> transfer = SimulatedTransfer(nbytes=1e6, messages=1)
     >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
     >>> off, poll = (simulate(program, machine, Options(wait=wait)).wall_s for wait in ("off", "poll"))
     >>> bool(poll < off)
@@ -135,9 +135,9 @@ class Prediction:
 
     Examples
     --------
-    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, predict
+    >>> from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, predict
     >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> transfer = SimulatedTransfer(nbytes=1e6, messages=1)
     >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
     >>> prediction = predict(program, machine, Options(wait="poll"))
     >>> bool(prediction.bound_s <= prediction.wall_s < prediction.off_s)
@@ -181,9 +181,9 @@ def predict(program: Program, machine: Machine, options: Options) -> Prediction:
 
     Examples
     --------
-    >>> from overlap.timing.simulate import Machine, Options, Program, Transfer, predict
+    >>> from overlap.timing.simulate import Machine, Options, Program, SimulatedTransfer, predict
     >>> machine = Machine(name="mine", fft_flops=4e9, copy_Bps=5e9, latency_s=1e-5, bandwidth_Bps=1e9)
-    >>> transfer = Transfer(nbytes=1e6, messages=1)
+    >>> transfer = SimulatedTransfer(nbytes=1e6, messages=1)
     >>> program = Program(steps=((1e-3, 1e-3),) * 16, transfers=((transfer,),) * 16)  # compute, exchange, compute
     >>> prediction = predict(program, machine, Options(wait="poll"))
     >>> bool(prediction.bound_s <= prediction.wall_s < prediction.off_s)
