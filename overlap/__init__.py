@@ -14,6 +14,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
     lowlevel        what compiled code does with addresses: loads, stores, tables of copies, calls of the MPI library
     interrupts      signals held while work is under way that must not be torn
     abort           the end of a job that cannot go on, with all stacks
+    losses          ranks that are lost: who notices, and where the survivors go on
     failures        what failed on one rank, as the others hear of it and raise it; waits that end
     collectives     collectives by remote writes in shared windows, called from Python and compiled code
     runtime         slice programs: pipelines of them, and what was traced
@@ -57,6 +58,7 @@ from .errors import (
     LinksUnavailable,
     OverlapError,
     RankError,
+    RankLost,
     SliceError,
     ThreadLevelError,
 )
@@ -113,6 +115,7 @@ __all__ = [
     "LinksUnavailable",
     "OverlapError",
     "RankError",
+    "RankLost",
     "SliceError",
     "ThreadLevelError",
     *_LAYER_OF,

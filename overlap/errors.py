@@ -90,6 +90,50 @@ class SliceError(RankError):
         return type(self), (self.rank, self.slice, self.summary, self.traceback_text)
 
 
+class RankLost(OverlapError, RuntimeError):
+    """Processes have ended in the middle of the job; every survivor raises this, and can go on without them.
+
+    Raised where the runtime was made with ``on_loss="raise"``. A call may have ended on some ranks and raise on others:
+    results since the last step that all survivors have are to be computed anew.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Those that this rank knows to be lost, by their numbers in the runtime's communicator.
+    what : str
+        What was under way here.
+    """
+
+    def __init__(
+        self, ranks: tuple[int, ...], size: int, what: str, survivors: Callable[[], Any] | None = None
+    ) -> None:
+        named = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "some"
+        super().__init__(f"{named} of {size} ranks lost, noticed in {what}")
+        self.ranks, self.what = ranks, what
+        self._size, self._survivors = size, survivors
+
+    def survivors(self) -> Any:
+        """Make a runtime of the ranks that are left, with the options of the one that has lost ranks.
+
+        Collective over the survivors.
+
+        Returns
+        -------
+        Runtime
+
+        Raises
+        ------
+        RankLost
+            Another rank was lost meanwhile: that exception has survivors of its own.
+        """
+        if self._survivors is None:
+            raise ClosedError("expected a RankLost in the process that has raised it, received an unpickled one")
+        return self._survivors()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ranks, self._size, self.what)
+
+
 class CommunicatorsExhausted(OverlapError, RuntimeError):
     """So many failures left messages behind that no more communicators may be replaced.
 

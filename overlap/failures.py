@@ -14,13 +14,14 @@ import numpy as np
 from mpi4py import MPI
 
 from .abort import abort
-from .errors import InputError, OverlapError, RankError, formatted
+from .errors import InputError, OverlapError, RankError, RankLost, formatted
+from .losses import guarded
 
 LOOK_S = 0.005  # between two looks of a rank that waits, at what has failed and how late it is
 _POLLS, _POLLS_SHARED = 1000, 20  # before a rank lets others have its core; where ranks share cores
 _SHORT_S = 0.02  # a wait that is longer gives its core away
 _SLEEP_S = 0.0005
-_INPUT, _OTHER = "input", "other"
+_INPUT, _LOSS, _OTHER = "input", "loss", "other"
 
 
 class RankFailure(NamedTuple):
@@ -34,16 +35,21 @@ class RankFailure(NamedTuple):
         All its text if it is an `InputError`, else its last lines.
     traceback_text : str or None
         None for an `InputError`, which is raised on all ranks alike.
+    is_loss : bool
+        It is a `RankLost`, of another rank.
     """
 
     rank: int
     summary: str
     traceback_text: str | None = None
+    is_loss: bool = False
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> RankFailure:
         """Describe an exception that was raised on a rank."""
-        return cls(rank, str(error)) if isinstance(error, InputError) else cls(rank, *formatted(error))
+        if isinstance(error, InputError):
+            return cls(rank, str(error))
+        return cls(rank, *formatted(error), isinstance(error, RankLost))
 
     def error(self) -> OverlapError:
         """Return what the other ranks raise."""
@@ -53,7 +59,7 @@ class RankFailure(NamedTuple):
 
     def packed(self, limit: int | None = None) -> bytes:
         """Return it as bytes, `limit` of them at most: of a traceback the end is kept."""
-        kind = _INPUT if self.traceback_text is None else _OTHER
+        kind = _INPUT if self.traceback_text is None else _LOSS if self.is_loss else _OTHER
         first = "\0".join((str(self.rank), kind, self.summary.replace("\0", " "), "")).encode(errors="replace")[:limit]
         rest = (self.traceback_text or "").encode(errors="replace")
         return first + (rest if limit is None else rest[max(0, len(rest) - (limit - len(first))) :])
@@ -62,7 +68,7 @@ class RankFailure(NamedTuple):
     def unpacked(cls, content: bytes) -> RankFailure:
         """Return what `packed` has made bytes of."""
         rank, kind, summary, *rest = content.decode(errors="replace").split("\0", 3)
-        return cls(int(rank), summary, None if kind == _INPUT else "".join(rest))
+        return cls(int(rank), summary, None if kind == _INPUT else "".join(rest), kind == _LOSS)
 
 
 class BoundedWait:
@@ -118,7 +124,7 @@ def polls_of(comm: MPI.Intracomm) -> int:
 
     Less often where ranks on this machine, whatever MPI takes for its nodes, may run on fewer cores than they are.
     """
-    machine = comm.Split(_machine_number(), comm.rank)
+    machine = guarded(comm.Split(_machine_number(), comm.rank), comm)
     cores: Any = machine.allgather(os.sched_getaffinity(0))
     machine.Free()
     shared = len(set().union(*cores)) < len(cores) or any(

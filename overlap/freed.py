@@ -86,6 +86,7 @@ class CollectiveContext(Resource):
     """
 
     freed = False
+    _ended = "freed"  # how
 
     @abstractmethod
     def free(self) -> None:
@@ -94,7 +95,7 @@ class CollectiveContext(Resource):
     def check_open(self) -> None:
         """Raise a `ClosedError` that names the object if it was freed, or belongs to another process."""
         if self.freed:
-            raise closed_error(type(self).__name__, "freed", self._forked)
+            raise closed_error(type(self).__name__, self._ended, self._forked)
 
     def _end(self) -> None:
         self.free()
@@ -107,7 +108,7 @@ class CollectiveContext(Resource):
         self._forked = self.freed = True
 
 
-def closed_error(name: str, ended: str, forked: bool) -> ClosedError:
+def closed_error(name: str, ended: str, forked: bool = False) -> ClosedError:
     """Make what to raise when something is used that has `ended`, or that belongs to the parent of this process."""
     if forked:
         return ClosedError(

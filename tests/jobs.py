@@ -34,7 +34,9 @@ from processes import MARK, JobFailed, Result, end_all, start, text_of
 from overlap.tools.segments import removing_segments
 
 
-def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None, expect_failure=False, fresh=False):
+def run_job(
+    case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None, expect_failure=False, fresh=False, lost=0
+):
     """Run ``"module:function"``, or several joined by commas in turn, on `ranks` ranks.
 
     Parameters
@@ -42,7 +44,8 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None, ex
     case : str
         Functions in modules of ``tests/mpi``; one without a module is in the same as that before it.
     ranks : int
-    mpi : {"mpich", "openmpi"}
+    mpi : {"mpich", "openmpi", "ulfm"}
+        The latter is Open MPI with fault tolerance.
     args : dict, optional
         Keyword arguments of the case; they travel as JSON.
     deadline_s : float
@@ -52,7 +55,9 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None, ex
     expect_failure : bool
         Demand a non-zero exit status instead of success on every rank.
     fresh : bool, optional
-        Start a job for this case alone, as `env` and `expect_failure` do.
+        Start a job for this case alone, as `env`, `expect_failure` and `lost` do.
+    lost : int, optional
+        How many ranks do not come to the end, because the case has killed them.
 
     Returns
     -------
@@ -64,12 +69,12 @@ def run_job(case, ranks, *, mpi="mpich", args=None, deadline_s=300, env=None, ex
         With the output of all ranks.
     """
     __tracebackhide__ = True
-    if fresh or env or expect_failure:
-        return _run_alone(case, ranks, mpi, args or {}, deadline_s, env or {}, expect_failure)
+    if fresh or env or expect_failure or lost:
+        return _run_alone(case, ranks, mpi, args or {}, deadline_s, env or {}, expect_failure, lost)
     return launcher_of(ranks, mpi).run(case, args or {}, deadline_s)
 
 
-def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure):
+def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure, lost):
     """A job for one case; its launcher's status and output count."""
     __tracebackhide__ = True
     mark = uuid.uuid4().hex
@@ -105,6 +110,6 @@ def _run_alone(case, ranks, mpi, args, deadline_s, env, expect_failure):
         raise JobFailed(f"{case}: left processes behind: {left}; {result}")
     if expect_failure and result.status == 0:
         raise JobFailed(f"{case}: expected to fail; {result}")
-    if not expect_failure and (result.status != 0 or result.finished != tuple(range(ranks))):
+    if not expect_failure and ((result.status != 0 and not lost) or len(result.finished) != ranks - lost):
         raise JobFailed(f"{case}: failed; {result}")
     return result

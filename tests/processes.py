@@ -105,11 +105,15 @@ def end_all(mark, grace_s):
 
 
 def launcher_command(mpi, folder=None):
-    """Command and environment that start ranks of this interpreter under one MPI library.
+    """Command and environment that start ranks of this interpreter under one MPI library, "ulfm" being Open MPI with
+    fault tolerance.
 
     Open MPI's launcher makes a folder inside of `folder`. It names it after its process, fails where that of a
     killed one is left, and leaves its own when it is killed: so it should be the job's.
     """
+    if mpi == "ulfm":
+        launcher, environ = launcher_command("openmpi", folder)
+        return [*launcher, "--with-ft", "ulfm"], environ
     if mpi == "mpich":
         return [str(Path(sys.executable).with_name("mpiexec"))], {}
     home = openmpi()

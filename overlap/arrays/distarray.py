@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import InputError
+from ..losses import noticing
 from ..masks import refuse_masks
 from . import redistribution, reductions, storage
 from .distribution import Distribution, Placed
@@ -96,8 +98,8 @@ class DistArray(PlacedArray):
         InputError
             On all ranks, when an argument does not fit, or differs between ranks.
         """
-        comm, where = self._known()
-        return redistribution.gather(comm, np.asarray(self), where, root, index)
+        with self._known("gathering an array") as (comm, where):
+            return redistribution.gather(comm, np.asarray(self), where, root, index)
 
     def redistribute(
         self,
@@ -127,8 +129,9 @@ class DistArray(PlacedArray):
             On all ranks, when arguments do not fit the array or the number of ranks, or differ between ranks; what it
             shall be distributed like must be over the same ranks.
         """
-        comm, where = self._known()
-        return placed_as(type(self), *redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights))
+        with self._known("redistributing an array") as (comm, where):
+            found = redistribution.redistribute(comm, np.asarray(self), where, axes, grid, weights)
+        return placed_as(type(self), *found)
 
     # ---- reductions over all ranks: what numpy's own methods, `sum` and so on, give is of the local part ----------
 
@@ -223,8 +226,8 @@ class DistArray(PlacedArray):
         InputError, RankError
             On all ranks: bad names or coordinates; what failed while writing.
         """
-        comm, where = self._known()
-        storage.save(comm, np.asarray(self), where, path, name, dims, coords)
+        with self._known("writing an array") as (comm, where):
+            storage.save(comm, np.asarray(self), where, path, name, dims, coords)
 
     def load(self, path: str | os.PathLike[str], name: str = "data") -> Self:
         """Fill this array with one from an HDF5 file that all ranks can read (collective).
@@ -245,8 +248,8 @@ class DistArray(PlacedArray):
         RankError
             On all ranks, when any cannot read it, or it is of another shape.
         """
-        comm, where = self._known()
-        storage.load(comm, self.view(np.ndarray), where, path, name)
+        with self._known("reading an array") as (comm, where):
+            storage.load(comm, self.view(np.ndarray), where, path, name)
         return self
 
     def to_xarray(
@@ -273,8 +276,7 @@ class DistArray(PlacedArray):
         InputError, RankError
             On all ranks: bad names or coordinates; xarray is not installed on `root`.
         """
-        comm, where = self._known()
-        with storage.together(comm) as agreed:
+        with self._known("gathering an array") as (comm, where), storage.together(comm) as agreed:
             scales = storage.axes_of(where, name, dims, coords)
             agreed.update(storage.described(name, scales))
             if comm.rank == root:
@@ -282,13 +284,16 @@ class DistArray(PlacedArray):
         whole = self.gather(root)
         return None if whole is None else xarray.DataArray(whole, scales, tuple(scales), name)
 
-    def _known(self) -> tuple[Any, Distribution]:
-        """Return communicator and distribution, for what ranks do together.
+    @contextmanager
+    def _known(self, what: str) -> Iterator[tuple[Any, Distribution]]:
+        """Give communicator and distribution, for `what` ranks do together: a ``with`` block.
 
         Raises
         ------
         InputError
             There is no communicator, or it has been freed: on this rank, as there is no way to the others.
+        RankLost
+            A rank of a runtime that survives losses is lost.
         """
         if self.comm is None:
             raise InputError(
@@ -297,4 +302,5 @@ class DistArray(PlacedArray):
             )
         if is_freed(self.comm):
             raise InputError("expected an array whose communicator is in use, received one whose was freed")
-        return self.comm, self._where
+        with noticing(self.comm, what):
+            yield self.comm, self._where

@@ -14,6 +14,7 @@ from ..errors import InputError, repr_of
 from ..failures import polls_of
 from ..freed import CollectiveContext
 from ..interrupts import held_signals
+from ..losses import guarded, noticing
 from ..lowlevel.memory import LINE, address_of, whole_lines
 from ..masks import mask_problem
 from . import buffers
@@ -95,7 +96,7 @@ class Collectives(CollectiveContext):
 
     def __init__(self, comm: MPI.Intracomm, *, max_nbytes: int = 2**16, deadline_s: float | None = 60.0) -> None:
         try:
-            with held_signals():
+            with held_signals(), noticing(comm, "making collectives"):
                 self._make(comm, max_nbytes, deadline_s)
         except BaseException as error:
             if hasattr(self, "_slow_path"):  # a signal handler's, when the other ranks have made theirs
@@ -106,7 +107,7 @@ class Collectives(CollectiveContext):
         """Agree on the arguments, and make what there is between the ranks (collective)."""
         _check(comm, max_nbytes, deadline_s)
         self.rank, self.size = comm.rank, comm.size
-        node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+        node: Any = guarded(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank), comm)
         members = Nodes(comm, node)
         self.nodes = len(members.ranks)
         self._window = window = Window(
@@ -281,6 +282,10 @@ class Collectives(CollectiveContext):
             Another rank has left by an exception since the last collective. The memory remains until the process ends.
         """
         with held_signals():
+            if self._window.lost is not None:  # there is nobody to free it with
+                self._window.close()
+                self.freed = True
+                self._over()
             if not self._window.closed:
                 self._over()
                 try:

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..failures import FailureChannel, RankFailure
+from ..losses import guarded
 from ..lowlevel.memory import LINE, address_of, line_zeros
 from ..lowlevel.mpi import mpi_function
 from .chains import ACTIVE, COUNTED, DATA, HEADER, OTHER, REQUEST, SENT
@@ -81,7 +82,7 @@ class InterNodeTransport(CollectiveTransport):
     """
 
     def __init__(self, comm: MPI.Intracomm, state: np.ndarray, far: Sequence[int]) -> None:
-        self._comm, self._state, self._far = comm.Dup(), state, far
+        self._comm, self._state, self._far = guarded(comm.Dup(), comm), state, far
         self._notes = FailureChannel(self._comm, _NOTE)
         self._failed: dict[int, tuple[_Note, RankFailure]] = {}  # by rank
         self._questions: dict[int, int] = {}  # by rank, the round that it asks for

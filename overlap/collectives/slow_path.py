@@ -17,9 +17,12 @@ from mpi4py import MPI
 from ..errors import InputError
 from ..failures import BoundedWait, RankFailure
 from ..freed import closed_error
+from ..losses import Noticing
 from . import buffers, protocol
 from .combine import DTYPES, OPERATIONS, OTHER_TYPE, Op, operations_of, prepare
 from .window import Window
+
+_WAITS = protocol.WAITING, protocol.COMING, protocol.LEAVING
 
 
 class CollectiveTransport:
@@ -73,6 +76,9 @@ class SlowPath:
         state[protocol.ATTEND] = id(self)
 
     def __call__(self, reason: int, detail: int) -> None:
+        guard = self._window.guard
+        if guard is not None and reason in _WAITS:
+            guard.look("a collective")
         if reason == protocol.WAITING:
             self._wait(f"rank {self._ranks[detail]} of the node")
         elif reason == protocol.GONE:
@@ -92,7 +98,8 @@ class SlowPath:
             self._tell()
         elif reason == protocol.FAULT:
             if (error := MPI.Exception(detail)).Get_error_class() != MPI.ERR_TRUNCATE:
-                raise error
+                with Noticing(guard, "a collective"):
+                    raise error
         else:
             self.refuse(f"{self._problem(detail)} (rank {self._rank})")
 
@@ -119,12 +126,14 @@ class SlowPath:
         """Raise what has made the instance unusable."""
         if self._window.closed:
             raise closed_error("Collectives", "freed", self._window.forked)
+        if self._window.lost is not None:
+            raise closed_error("Collectives", f"closed by a loss ({self._window.lost})")
         raise self._window.failure().error()
 
     def _tell(self) -> None:
         """Tell ranks that do not see the window of what has failed here."""
         self._window.spoil()
-        if not self._window.closed:
+        if not self._window.closed and self._window.lost is None:
             self._carrier.tell(self._window.failure())
 
     def _wait_far(self, rank: int, coming: bool) -> None:

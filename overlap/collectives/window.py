@@ -7,7 +7,9 @@ from typing import NoReturn
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import RankLost
 from ..failures import RankFailure
+from ..losses import guard_of
 from ..lowlevel.memory import LINE, address_of, line_zeros, whole_lines
 from ..lowlevel.mpi import memory_at
 from . import protocol
@@ -43,10 +45,13 @@ class Window:
         Compiled code is given its address.
     closed, forked : bool
         Whether it was freed, or belongs to the process that this one was forked from.
+    guard : Guard or None
+        Of `comm`.
     """
 
     def __init__(self, comm: MPI.Intracomm, capacity: int, ranks: tuple[int, ...], polls: int) -> None:
         self._place, self._ranks = comm.rank, ranks
+        self.guard = guard_of(comm)
         self.closed = self.forked = False
         nbytes = protocol.segment_nbytes(capacity)
         self._window = MPI.Win.Allocate_shared(nbytes + LINE, 1, comm=comm)
@@ -59,6 +64,8 @@ class Window:
         memory(self._bases[comm.rank], nbytes)[:] = 0
         protocol.set_mark(self._bases[comm.rank], 0)  # compiled now, not when something has failed
         comm.Barrier()  # nobody writes to a segment that is not empty yet
+        if self.guard is not None:
+            self.guard.tell(self)
 
     def new_state(self, rank: int, bases: list[int], limit: int) -> np.ndarray:
         """Return the state of one of several ranks, given the addresses of their segments, and a limit of messages'
@@ -96,6 +103,16 @@ class Window:
             # Compiled code does the same where it is left by an exception.
             protocol.set_mark(self._bases[self._place], 1)
 
+    def lose(self, lost: RankLost) -> None:
+        """Note that a rank is lost: nobody waits for this one any more."""
+        if not self.closed:
+            self.fail(RankFailure.of(self._ranks[self._place], lost))
+
+    @property
+    def lost(self) -> RankLost | None:
+        """What the loss of a rank has raised here."""
+        return None if self.guard is None else self.guard.lost
+
     def spoil(self) -> None:
         """Take no part in collectives any more."""
         for state in self._states:
@@ -112,6 +129,8 @@ class Window:
     def follow(self, place: int) -> NoReturn:
         """Fail as another rank of the node has, without which this one cannot go on."""
         failure = self.failure(place)
+        if failure.is_loss and self.guard is not None:  # which that rank was the first to notice
+            raise self.guard.lose("a collective")
         self.fail(failure)
         raise failure.error()
 

@@ -12,9 +12,10 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ..arrays.blocks import Blocks
-from ..errors import InputError, OverlapError
+from ..errors import InputError, OverlapError, RankLost
 from ..failures import BoundedWait, FailureChannel, RankFailure, wait_until
 from ..freed import CollectiveContext
+from ..losses import guarded
 from ..lowlevel.memory import address_of
 from ..lowlevel.segments import unusable
 from ..runtime.control.own_control import OwnControl
@@ -27,6 +28,7 @@ from .window import LinkWindow
 
 FAILURES_TAG = 8
 _POLLS = 200  # of messages, before the core is offered to others
+_ROUND = "a halo exchange"
 
 
 class Halo(CollectiveContext):
@@ -136,6 +138,8 @@ class Halo(CollectiveContext):
             )
         if self.comm.size > 1:
             self._begun()
+        if self.control.guard is not None:
+            self.control.guard.tell(self)
 
     @classmethod
     def from_indices(
@@ -313,6 +317,8 @@ class Halo(CollectiveContext):
             return True
         try:
             self._active = not self._advance()
+            if self._active and self.control.guard is not None:
+                self.control.guard.look(_ROUND)
         except BaseException as error:
             self.fail(error)
         return not self._active
@@ -353,10 +359,12 @@ class Halo(CollectiveContext):
         for _rank, content in self._failures.heard():
             self._failure = RankFailure.unpacked(content).error()
             raise self._failure
-        self._bounded.check(self._rounds, "a halo exchange", self._waiting_for)
+        self._bounded.check(self._rounds, _ROUND, self._waiting_for)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Raise an error here and, as soon as they wait, on all other ranks; the next round begins anew."""
+        if self.control.guard is not None and (lost := self.control.guard.loss(error, _ROUND)):
+            raise lost from (None if lost is error else error)
         self.check_open()
         self._active = False
         self._tell(error)
@@ -440,6 +448,12 @@ class Halo(CollectiveContext):
             raise
         self._undo()
 
+    def lose(self, lost: RankLost) -> None:
+        """Note that a rank is lost: there is no next round."""
+        if not self.freed:
+            self._ended = f"closed by a loss ({lost})"
+            self.let_go()
+
     def let_go(self) -> None:
         """End this rank's part without the others: one of the ranks has left."""
         self.freed, self._active = True, False
@@ -513,5 +527,5 @@ class PendingHalo:
 
 def node_of(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Find the ranks that share memory with this one, as a communicator to be freed."""
-    node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+    node: Any = guarded(comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank), comm)
     return node

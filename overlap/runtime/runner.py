@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ..errors import SliceError
+from ..errors import RankLost, SliceError
 from ..interrupts import held_signals
 from .control.control import Control
 from .control.watchdog import abort_on
@@ -68,7 +68,7 @@ class Runner:
         try:
             error = runner.run(job, waiting) if run is None else run()
         except BaseException as broken:
-            if here:  # the other ranks go on
+            if here and not isinstance(broken, RankLost):  # the other ranks go on
                 abort_on(broken)
             raise
         finally:
@@ -84,6 +84,8 @@ class Runner:
         control.mark(error)
         if cause is not None and (isinstance(cause, KeyboardInterrupt) or cause is signals.error):
             raise control.mark(cause) from error
+        if isinstance(error, RankLost):
+            raise error
         if isinstance(error, SliceError) and not job.failed_itself:
             cause = None  # what has failed here, if anything, came of what failed there, or in another slice
         raise error from cause

@@ -10,16 +10,18 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from numbers import Integral
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mpi4py import MPI
 
-from ..errors import InputError, OverlapError, ThreadLevelError, repr_of
+from ..errors import InputError, OverlapError, RankLost, ThreadLevelError, repr_of
 from ..freed import Resource, closed_error
 from ..interrupts import held_signals
+from ..losses import Guard, guard_of, tolerance_problem
 from .control.arguments import number_problem, options_problem
 from .control.control import Control
 from .control.together import together
@@ -71,6 +73,11 @@ class Runtime(Resource):
     nice : int
         Nice value added to the workers' threads, so that a communicator that shares their core
         gets it as soon as it wakes.
+    on_loss : {None, "raise"}
+        What happens when a rank's process ends in the middle of the job. By default the launcher ends the job, or the
+        deadline does. ``"raise"``: the other ranks raise `RankLost` in what they are doing here, or in their next call,
+        and can go on (`shrink`). For that MPI must have been started with fault tolerance. A runtime of a communicator
+        of such a runtime (``rt.comm.source``) is like that one.
 
     Attributes
     ----------
@@ -85,6 +92,8 @@ class Runtime(Resource):
         On all ranks, when an argument is bad or differs between ranks.
     ThreadLevelError
         When MPI was not initialised with at least ``MPI_THREAD_SERIALIZED``.
+    RankLost
+        On the other ranks, when one is lost meanwhile, with ``on_loss="raise"``.
 
     Examples
     --------
@@ -115,6 +124,7 @@ class Runtime(Resource):
         trace: Trace | bool | None = None,
         agree_every: int = 64,
         nice: int = 0,
+        on_loss: str | None = None,
     ) -> None:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ThreadLevelError(
@@ -140,6 +150,7 @@ class Runtime(Resource):
                 if trace is None or isinstance(trace, bool | Trace)
                 else f"expected trace to be a Trace, True, False or None, received {repr_of(trace)}"
             )
+            or _loss_problem(on_loss)
         )
         if problem is None:  # numpy's integers become Python's
             workers, depth, agree_every = map(int, (workers, depth, agree_every))
@@ -154,9 +165,25 @@ class Runtime(Resource):
         self.cache: dict[Any, Any] = {}
         self.load = Load()
         self._pools = ExitStack()
-        with held_signals():
+        guard = guard_of(comm)
+        if guard is None and on_loss is not None and problem is None:
+            remade = partial(
+                type(self),
+                workers=workers,
+                depth=depth,
+                wait=wait,
+                in_flight=in_flight,
+                deadline_s=deadline_s,
+                entry_deadline_s=entry_deadline_s,
+                trace=trace,
+                agree_every=agree_every,
+                nice=nice,
+                on_loss=on_loss,
+            )
+            guard = Guard(comm, remade)
+        with held_signals(), nullcontext() if guard is None else guard.settling("making a runtime"):
             self._watchdog = Watchdog(60.0) if problem else Watchdog(deadline_s, entry_deadline_s)
-            self.control = Control(comm, self._watchdog)
+            self.control = Control(comm, self._watchdog, guard)
             self.control.runtime = weakref.ref(self)
             executor = Executor(
                 self.control.comm,
@@ -164,6 +191,7 @@ class Runtime(Resource):
                 self._watchdog.outstanding,
                 agree_every,
                 meeting=self.control.meeting,
+                guard=guard,
             )
             self._threads = Threads(executor, 1 if problem else workers, nice)
             self._runner = Runner(self.control, executor, self._threads, workers, self.load)
@@ -177,9 +205,10 @@ class Runtime(Resource):
                 wait=wait,
                 in_flight=in_flight,
                 agree_every=agree_every,
+                on_loss=on_loss,
             ):
                 self.control.free_dropped()
-                self.comm = self.control.wrap(comm)
+                self.comm = self.control.wrap(comm if guard is None else guard.source(comm, self.control.comm))
                 with self._watchdog.watching("comparing the clocks of all ranks"):
                     self.trace = Trace.start(self.control.comm) if trace is True else trace or None
                 self._runner.trace = self.trace
@@ -247,6 +276,24 @@ class Runtime(Resource):
     @property
     def _user(self) -> int | None:
         return self.control.exclusive.last
+
+    def shrink(self) -> Runtime:
+        """Make a runtime of the ranks that are left, with the same options (collective over them).
+
+        This one can only be closed. What was made of it is to be made anew: plans by ``plan.on(...)``.
+
+        Raises
+        ------
+        InputError
+            No rank was lost.
+        RankLost
+            Another rank was lost meanwhile: that exception has survivors of its own.
+        """
+        lost = self.control.left
+        if not isinstance(lost, RankLost):
+            raise InputError("expected a runtime that has lost ranks, received one with all of them")
+        found: Runtime = lost.survivors()
+        return found
 
     def pause(self) -> None:
         """Restore the thread pools until `resume`; what idles is kept, and may be dropped without `close` (local)."""
@@ -481,6 +528,15 @@ class Runtime(Resource):
         """
         with held_signals():
             return self.control.allgather(self.load)
+
+
+def _loss_problem(on_loss: object) -> str | None:
+    """Return what is wrong with what shall happen when a rank is lost, as text, or None."""
+    if on_loss is None:
+        return None
+    if not isinstance(on_loss, str) or on_loss != "raise":
+        return f'expected on_loss to be "raise" or None, received {repr_of(on_loss)}'
+    return tolerance_problem()
 
 
 def _missing(**arguments: Any) -> str | None:

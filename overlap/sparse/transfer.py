@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from ..arrays.blocks import Blocks
 from ..compiled import njit
+from ..losses import guarded
 from ..runtime.control.own_control import OwnControl
 from .cells import coordinates_of, equal_block, numbers_of
 from .levels import merged_rank
@@ -45,12 +46,12 @@ class GridTransfer:
         if fine.size > coarse.size:
             mine = merged_rank(control.rank, fine.grid, coarse.grid)
             with control.watching("making groups of ranks that gather") as comm:
-                group = comm.Split(mine, comm.rank)
+                group = guarded(comm.Split(mine, comm.rank), comm)
             self._control = _owned(group, control)
             self._collectives = node_collectives(self._control)
             leads = self._control.rank == 0
             with control.watching("making the ranks of a coarser level") as comm:
-                leaders = comm.Split(0 if leads else MPI.UNDEFINED, mine)
+                leaders = guarded(comm.Split(0 if leads else MPI.UNDEFINED, mine), comm)
             if leads:
                 self.coarse_control = _owned(leaders, control)
                 self._everything = np.zeros(self._control.size * len(self._own), A.dtype)

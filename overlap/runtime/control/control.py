@@ -37,9 +37,10 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from ...errors import BusyError, InputError, OverlapError, formatted
+from ...errors import BusyError, InputError, OverlapError, RankLost, formatted
 from ...freed import check_process, closed_error
 from ...interrupts import held_signals
+from ...losses import Guard, guard_of
 from ..requests.requests import AsyncComm
 from . import departure
 from .exclusive import Exclusive
@@ -68,6 +69,8 @@ class Control:
         Duplicated (collective).
     watchdog : Watchdog
         Watches what is under way.
+    guard : Guard, optional
+        That of `comm`, by default.
 
     Attributes
     ----------
@@ -87,16 +90,18 @@ class Control:
     paused : bool
         The runtime is not in use.
     left : OverlapError or None
-        What has been raised here when another rank left by an exception, or ended: the next calls raise it too.
+        What has been raised here when another rank left by an exception, or ended: the next calls raise it too. A rank
+        that is lost has left, and what its loss has raised is raised once; then the control is closed.
     crowded : bool
         So many communicators were open on some rank when it was made that none should be kept for later.
     """
 
     frees_after_failure = True  # all ranks may free the communicators when exceptions have ended all of them
 
-    def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog) -> None:
+    def __init__(self, comm: MPI.Intracomm, watchdog: Watchdog, guard: Guard | None = None) -> None:
         check_process("runtime")
         self.watchdog = watchdog
+        self.guard = watchdog.guard = guard or guard_of(comm)
         self.running = False
         self.nested = 0
         self.paused = False
@@ -112,7 +117,11 @@ class Control:
         self._departure: departure.Departure | None = None  # of this rank, with what has failed between two calls
         with watchdog.watching("duplicating the communicator on all ranks", entry=True):
             self.comm = comm.Dup()
-        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        if self.guard is None:
+            self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        else:
+            self.guard.add(self.comm)
+            self.guard.tell(self)
         self.rank = self.comm.rank
         self.size = self.comm.size
         _count(1)
@@ -186,9 +195,7 @@ class Control:
             finally:
                 del watched[call]
         except MPI.Exception as broken:
-            self.count_meeting()
-            self.mark(broken)
-            raise
+            raise self.failed(broken, call) from broken
         self.has_met(header, error, numbers, leaving)
 
     def count_meeting(self) -> None:
@@ -238,6 +245,16 @@ class Control:
         if not leaving and any(report.leaving for report in reports):
             self.left = common
         return self.mark(common)
+
+    def failed(self, error: MPI.Exception, what: str) -> BaseException:
+        """Return what to raise where MPI has failed and no rank hears of it here any more."""
+        lost = None if self.guard is None else self.guard.loss(error, what)
+        self.count_meeting()
+        return self.mark(lost or error)
+
+    def lose(self, lost: RankLost) -> None:
+        """Note that a rank is lost: all ranks meet no more."""
+        self.left = lost
 
     def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""
@@ -349,6 +366,8 @@ class Control:
             source = comm() if owned else comm
             if source == MPI.COMM_NULL:
                 return None
+            if owned and self.guard is not None:
+                self.guard.add(source)
             wrapped = kind(source, number, self.wrap, owned)
         self.comms.append(wrapped)
         _count(1 + owned)
@@ -365,7 +384,7 @@ class Control:
     def drop(self) -> None:
         """Remember the communicators, until all ranks can free them: this one does not use them any more."""
         self.closed = True
-        if self._identity is not None:
+        if self._identity is not None and not isinstance(self.left, RankLost):
             _dropped.append(self)
 
     def free_dropped(self) -> None:
@@ -499,6 +518,8 @@ class Control:
         """Raise a `ClosedError` after `free`, or what has ended another rank."""
         if self.closed:
             raise closed_error("runtime", "closed", self.forked)
+        if isinstance(self.left, RankLost):
+            raise closed_error("runtime", f"closed by a loss ({self.left})")
         if self.left is not None:
             raise copy.copy(self.left)  # each with a traceback of its own
         if self._departure is not None:

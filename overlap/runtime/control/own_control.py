@@ -96,7 +96,8 @@ class OwnControl(Control):
 
     def start_sum(self, values: np.ndarray, sums: np.ndarray) -> MPI.Request:
         """Begin to sum numbers of all ranks: to be ended by `end_sum`."""
-        return self.comm.Iallreduce(values, sums)
+        with self.watchdog.watching("the start of a sum over all ranks"):
+            return self.comm.Iallreduce(values, sums)
 
     def end_sum(self, request: MPI.Request) -> None:
         """Wait for the sums."""

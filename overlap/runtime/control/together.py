@@ -33,7 +33,7 @@ def together(
         except BaseException as error:
             try:
                 # An inner block may have ended the control, with the same error on all ranks.
-                if not control.closed and not control.is_known(error):
+                if not control.closed and control.left is None and not control.is_known(error):
                     control.meet(what, error=error)
                 raise
             finally:

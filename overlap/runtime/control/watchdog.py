@@ -14,6 +14,7 @@ from typing import Any
 
 from ...abort import abort
 from ...errors import formatted
+from ...losses import Guard, Noticing
 
 _PAUSE_S = 1.0  # by which the watchdog wakes too late: the process was stopped, or had no core
 
@@ -31,9 +32,12 @@ class Watchdog:
     Attributes
     ----------
     outstanding, entries : dict
+    guard : Guard or None
+        Of the communicators on which ranks talk while they are watched.
     """
 
     def __init__(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:
+        self.guard: Guard | None = None
         self._calls: list[weakref.ref[Any]] = []
         self.outstanding: dict[object, float] = _Outstanding(self._calls, False)
         self.entries: dict[object, float] = _Outstanding(self._calls, True)
@@ -70,7 +74,7 @@ class Watchdog:
 
     def watching(self, label: object, entry: bool = False) -> Watched:
         """Watch what is done meanwhile: a ``with`` block."""
-        return Watched(self.entries if entry else self.outstanding, label)
+        return Watched(self.entries if entry else self.outstanding, self.guard, label)
 
 
 class _Outstanding(dict[object, float]):
@@ -91,19 +95,21 @@ class _Outstanding(dict[object, float]):
         return found
 
 
-class Watched:
+class Watched(Noticing):
     """The time in which something is under way, in a dictionary that a `Watchdog` watches: a ``with`` block."""
 
-    __slots__ = ("_label", "_outstanding")
+    __slots__ = ("_outstanding",)
 
-    def __init__(self, outstanding: dict[object, float], label: object) -> None:
-        self._outstanding, self._label = outstanding, label
+    def __init__(self, outstanding: dict[object, float], guard: Guard | None, label: object) -> None:
+        self._outstanding, self._guard, self._what = outstanding, guard, label
 
     def __enter__(self) -> None:
-        self._outstanding[self._label] = perf_counter()
+        self._outstanding[self._what] = perf_counter()
 
-    def __exit__(self, *exc_info: object) -> None:
-        del self._outstanding[self._label]
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        del self._outstanding[self._what]
+        if error is not None:
+            super().__exit__(kind, error, traceback)
 
 
 def _watch(deadlines: list[tuple[str, float, dict[object, float]]], closed: threading.Event) -> None:

@@ -25,6 +25,7 @@ Shared = tuple[Any, ...]
 Issued = dict[Ranks, list[Shared]]
 
 _WORD = (1 << 64) - 1
+AGREEMENT = "agreement of all ranks"
 
 
 @cache
@@ -140,7 +141,7 @@ class Agreements:
             return None
         request, sums, issued = self._under_way
         self._under_way = None
-        self.waiting.wait(request, "agreement of all ranks")
+        self.waiting.wait(request, AGREEMENT)
         self.messages = bool(sums[2])
         return self.judged(sums, issued)
 
@@ -153,7 +154,7 @@ class Agreements:
     def total(self, sums: array[int]) -> array[int]:
         """Add up what all ranks tell at the end of a job, in place."""
         if self._meeting is not None and self._meeting.has_board:
-            with self.waiting.watched("agreement of all ranks"):
+            with self.waiting.watched(AGREEMENT):
                 self._meeting.sum(sums)
         else:
             self.waiting.reduced(self._control, sums, MPI.SUM)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ...errors import InputError, formatted
+from ...losses import guarded, noticing
 from ...lowlevel.mpi import handle_of
 from ...uncopied import Uncopied
 from . import pieces, signatures
@@ -291,7 +292,7 @@ class AsyncComm(Uncopied):
         It is not freed: MPI would give its context to a later communicator, which could then receive
         what is still under way in it.
         """
-        self._handle = self._source.Dup()
+        self._handle = guarded(self._source.Dup(), self._source)
         self._handle.Set_errhandler(MPI.ERRORS_RETURN)
         self.word[0] = handle_of(self._handle) % 2**64
         self.rank = self._handle.rank
@@ -349,9 +350,10 @@ class AsyncComm(Uncopied):
         """Raise an `InputError` on all ranks where one has a problem, or they would not make the same (collective)."""
         getattr(self._wrap, "__self__").meet_members(self._source)  # noqa: B009
         same = operation if problem is None else None
-        everyone = self._source.allgather(
-            (problem, same and signatures.collective_signature(same), same and pieces.pieces(same))
-        )
+        with noticing(self._source, "the check of a communicator's arguments"):
+            everyone = self._source.allgather(
+                (problem, same and signatures.collective_signature(same), same and pieces.pieces(same))
+            )
         for rank, (found, _, _) in enumerate(everyone):
             if found is not None:
                 raise InputError(f"rank {rank}: {found}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ..requests.agreement import AGREEMENT
 from ..requests.operations import Operation
 from .host import made
 from .waiting import Waiting
@@ -49,5 +50,5 @@ class Blocking(Waiting):
             request.Wait()
 
     def reduced(self, comm: Any, values: Any, op: Any) -> None:
-        with self.watched("agreement of all ranks"):
+        with self.watched(AGREEMENT):
             comm.Allreduce(MPI.IN_PLACE, values, op)

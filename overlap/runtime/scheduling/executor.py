@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from ...errors import CommunicatorsExhausted, SliceError
+from ...errors import CommunicatorsExhausted, RankLost, SliceError
 from ..requests.agreement import Agreements
 from ..requests.operations import Pending, Start
 from ..requests.requests import TakeTurn
@@ -41,6 +41,7 @@ from .slots import AT_BARRIER, END, FAILED, Slot
 from .waiting import Waiting
 
 if TYPE_CHECKING:
+    from ...losses import Guard
     from ..control.meeting import Meeting
     from .job import Job
     from .ready_steps import ReadySteps
@@ -66,6 +67,8 @@ class Executor:
     host : Host
     meeting : Meeting or None
         Where the ranks of `control` meet.
+    guard : Guard or None
+        Of `control` and `comms`.
     """
 
     def __init__(
@@ -76,13 +79,14 @@ class Executor:
         agree_every: int,
         host: Host = HOST,
         meeting: Meeting | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.control = control
         self.comms = comms
         self.outstanding = outstanding
         self.agree_every = agree_every
         self.lock = RLock()  # of the job that runs
-        self._host, self.meeting = host, meeting
+        self._host, self.meeting, self._guard = host, meeting, guard
         self._abandoned: list[Any] = []  # requests that may never complete: MPI may still read their buffers
         self._exhausted: str | None = None  # why no job can be run any more
         self._job: Any = None
@@ -94,11 +98,17 @@ class Executor:
     ) -> Waiting:
         """Make the way to wait called `wait`: ``"off"``, ``"block"`` or ``"poll"``; the others as of `Waiting`."""
         if wait == "poll":
-            return Polling(job, self.outstanding, workers, here, in_flight, polls, self._host)
-        return Blocking(job, self.outstanding, workers, here, self._host)
+            return Polling(job, self.outstanding, workers, here, in_flight, polls, self._host, self._guard)
+        return Blocking(job, self.outstanding, workers, here, self._host, self._guard)
 
     def run(self, job: Job, waiting: Waiting) -> Exception | None:
-        """Issue all operations of `job`; returns the error of all ranks, or None."""
+        """Issue all operations of `job`; returns the error of all ranks, or None.
+
+        Raises
+        ------
+        RankLost
+            No other rank hears of this one any more.
+        """
         clock = self._host.clock
         started = clock()
         agreements = Agreements(self.control, waiting, self.meeting)
@@ -115,6 +125,12 @@ class Executor:
             else:
                 job.computing_s = clock() - started - waiting.waited_s
             return self._outcome(problem)
+        except (MPI.Exception, RankLost) as error:
+            lost = None if self._guard is None else self._guard.loss(error, "a pipeline")
+            if lost is None:
+                raise
+            self._let_go(job, waiting)
+            raise lost from (None if lost is error else error)
         finally:
             self._forget(job)
 
@@ -318,6 +334,16 @@ class Executor:
         return True
 
     # ---- the end -----------------------------------------------------------------------------
+
+    def _let_go(self, job: Job, waiting: Waiting) -> None:
+        """End a job here: a rank is lost. Workers leave its slots, and what is under way in MPI is kept."""
+        waiting.stopped = True
+        self._abandoned += waiting.let_go()
+        job.lock_gates()
+        job.stop(closing=True)
+        waiting.quiet()
+        for slot in job.slots:
+            slot.close()
 
     def _cut(self) -> None:
         """All ranks stop here: let what is under way end, and drop the rest."""

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..control.hot_wait import LONGEST_SLEEP_S, SHORTEST_SLEEP_S, pause, wait_for
+from ..requests.agreement import AGREEMENT
 from ..requests.operations import Operation, Pending, Persistent
 from ..requests.signatures import is_receive, is_send
 from .host import HOST, Host
 from .waiting import Waiting
 
 if TYPE_CHECKING:
+    from ...losses import Guard
     from .job import Job
     from .ready_steps import ReadySteps
     from .slots import Slice, Slot
@@ -46,8 +48,9 @@ class Polling(Waiting):
         limit: int,
         polls: int = POLLS_PER_EXCHANGE,
         host: Host = HOST,
+        guard: Guard | None = None,
     ) -> None:
-        super().__init__(job, outstanding, workers, here, host)
+        super().__init__(job, outstanding, workers, here, host, guard)
         self._limit = limit
         self._polls = polls
         self._in_flight: list[Any] = []  # who waits for each of `_requests`: a `Slot`, or a `Pending`
@@ -127,7 +130,7 @@ class Polling(Waiting):
             wait_for(request.Test, self._sleep, self._host.hot_s if self._idle() else 0.0, self._clock)
 
     def reduced(self, comm: Any, values: Any, op: Any) -> None:
-        self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), "agreement of all ranks")
+        self.wait(comm.Iallreduce(MPI.IN_PLACE, values, op), AGREEMENT)
 
     def finish(self) -> None:
         while self._requests:
@@ -151,6 +154,12 @@ class Polling(Waiting):
             del self._in_flight[place], self._requests[place]
         self.finish()
         return requests
+
+    def let_go(self) -> list[Any]:
+        for slot in self._awaiting():
+            self._outstanding.pop(slot, None)
+        self._in_flight.clear()
+        return super().let_go()
 
     def _pause(self) -> None:
         """Until the next look: no time at all while exchanges are short and nothing else is to do."""
@@ -211,5 +220,5 @@ class Polling(Waiting):
                 or (type(self._in_flight[place].operation) is Persistent and request.Test())
             ]
             if not done:  # the error is of none in particular
-                self._job.fail(None, failure)
+                self._failed(None, failure)
             return done, failure

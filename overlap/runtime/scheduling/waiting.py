@@ -22,6 +22,7 @@ from ..requests.signatures import is_receive, is_send
 from .host import HOST, Host, made
 
 if TYPE_CHECKING:
+    from ...losses import Guard
     from .job import Job
     from .ready_steps import ReadySteps
     from .slots import Slice, Slot
@@ -42,6 +43,8 @@ class Waiting:
     here : bool
         The issuing thread runs steps too; always true without workers.
     host : Host
+    guard : Guard or None
+        Of the communicators.
 
     Attributes
     ----------
@@ -63,8 +66,9 @@ class Waiting:
         workers: ReadySteps | None,
         here: bool,
         host: Host = HOST,
+        guard: Guard | None = None,
     ) -> None:
-        self._job = job
+        self._job, self._guard = job, guard
         self._outstanding = outstanding
         self._workers = workers
         self._here = here
@@ -226,9 +230,15 @@ class Waiting:
         """Note that an operation of `slot` is over: have its slice go on, unless the pipeline has ended."""
         if error is not None:
             slot.current.error = error
-            self._job.fail(slot.current.key, error)
+            self._failed(slot, error)
         if not self.stopped:
             self.resume(slot)
+
+    def _failed(self, slot: Slot | None, error: BaseException) -> None:
+        """Note that MPI has failed what a slot waits for, or raise `RankLost`: then nothing can be issued any more."""
+        if self._guard is not None and (lost := self._guard.loss(error, "a pipeline" if slot is None else str(slot))):
+            raise lost from error
+        self._job.fail(None if slot is None else slot.current.key, error)
 
     def make_room(self) -> None:
         """Wait until one more operation may be started."""
@@ -261,7 +271,7 @@ class Waiting:
             return None
         request, operation.made = operation.made[0], []
         if error is not None:
-            self._job.fail(slot.current.key, error)
+            self._failed(slot, error)
         return request
 
     def adopt_pending(self, slot: Slot, operation: Operation, request: Any) -> None:
@@ -319,6 +329,13 @@ class Waiting:
                 left.append(pending.request)  # it reads its buffer only, and keeps it alive
                 self._over(pending)
         self.finish()
+        return left
+
+    def let_go(self) -> list[Any]:
+        """Forget what is in flight, and never ends as a rank is lost; returns the requests."""
+        left = [*self._requests, *(pending.request for pending in self._pending if pending.request is not None)]
+        self._requests.clear()
+        self._pending.clear()
         return left
 
     def reduced(self, comm: Any, values: Any, op: Any) -> None:

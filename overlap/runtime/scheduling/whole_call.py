@@ -19,7 +19,7 @@ from mpi4py import MPI
 from ...lowlevel.mpi import handle_of, mpi_function
 from ..control.hot_wait import HOT_S, LONGEST_SLEEP_S, SHORTEST_SLEEP_S
 from ..control.meeting import agreement_word, header_word
-from ..requests.agreement import Agreements
+from ..requests.agreement import AGREEMENT, Agreements
 from ..requests.operations import Operation, label_of
 from .host import ARGUMENT_ERRORS, made
 
@@ -131,7 +131,8 @@ class WholeCall:
         """
         if self.state[PHASE] == ENTERING:
             self.state[PHASE] = IDLE
-            raise self._control.mark(MPI.Exception(int(self.state[CODE])))
+            assert self.header is not None
+            raise self._control.failed(MPI.Exception(int(self.state[CODE])), self.header.call)
         return list(map(int, self.state[NUMBERS:SUMS]))
 
     def conclude(self, job: Job, waiting: Waiting) -> Exception | None:
@@ -161,6 +162,9 @@ class WholeCall:
         """MPI has refused the operation of a step: issue it, unless MPI had it, and those that follow."""
         step, begun = int(self.state[STEP]), bool(self.state[STARTED])
         left = [(key, operation) for number, key, operation in self._operations if number >= step]
+        guard = self._control.guard
+        if guard is not None and (lost := guard.loss(error, label_of(*left[0][::-1]) if left else AGREEMENT)):
+            raise lost from error
         if not left:
             raise error  # the agreement itself
         job.issued = len(self._operations) - len(left)
@@ -215,7 +219,7 @@ class WholeCall:
             assert self.header is not None
             return not self._control.nested, self.header.call, since * 1e-9
         labels = (label_of(operation, key) for number, key, operation in self._operations if number == step)
-        return False, next(labels, "agreement of all ranks"), since * 1e-9
+        return False, next(labels, AGREEMENT), since * 1e-9
 
     @property
     def took_s(self) -> tuple[float, float]:

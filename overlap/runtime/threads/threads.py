@@ -10,6 +10,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from ...errors import RankLost
 from ..control.watchdog import abort_on
 from ..scheduling.host import WakeEvent
 from ..scheduling.ready_steps import CoreTokens
@@ -111,6 +112,8 @@ def _communicate(jobs: SimpleQueue[Any], executor: Executor) -> None:
             set_exact_timers(exact)
         try:
             error = executor.run(job, waiting)
+        except RankLost as lost:
+            error = lost
         except BaseException as problem:
             abort_on(problem)
         del work, job, waiting  # nothing is held any more when the caller goes on

@@ -1,0 +1,236 @@
+"""Ranks that are lost: how the survivors know it at once, and where they go on.
+
+MPI tells of a lost rank where it was started with fault tolerance (ULFM: Bland et al., "Post-failure recovery of MPI
+communication capability", IJHPCA 27, 2013). Calls on a communicator of which a rank is lost end with an error. They
+need not do so on all ranks: who waits for a survivor that has seen the error, and has left its call, would wait for
+ever. So every communicator that the library makes for a runtime is *guarded*: the first survivor that sees the loss
+revokes all of them, and whoever waits on any of them, now or later, is given an error too. Who waits in shared memory
+comes to MPI now and then (`Guard.look`).
+
+A guard is kept with its communicators, as an attribute, and goes over to whatever is made of them. The user's
+communicator is not guarded: only duplicates of it are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import perf_counter, sleep
+from typing import Any, Protocol, TypeVar
+
+from mpi4py import MPI
+
+from .errors import RankLost
+
+KNOWN_S = 0.5  # for MPI to tell who is lost, when it has told that somebody is
+OTHER_S = 0.1  # the same, when it has said nothing but that a call has failed
+_LOOK_S = 0.001
+_CLASSES = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
+Any_comm = TypeVar("Any_comm", bound=MPI.Comm)
+_key: int | None = None
+
+
+class Waits(Protocol):
+    """What ranks meet at: it is told that one is lost."""
+
+    def lose(self, lost: RankLost) -> None:
+        """Note that nobody will come there any more."""
+
+
+class Guard:
+    """The communicators of a runtime whose survivors are to know of a lost rank.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Tells who is lost, and who is left.
+    remake : callable
+        Makes a runtime of the communicator of the survivors.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    lost : RankLost or None
+        What has been raised here.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, remake: Callable[[MPI.Intracomm], Any]) -> None:
+        self.comm = comm
+        self._settled = self._owned = False  # there is a communicator of the library's own; a runtime will free it
+        self.lost: RankLost | None = None
+        self._remake = remake
+        self._comms: list[MPI.Comm] = []
+        self._told: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._own = comm
+        self._next: Guard | None = None  # of the survivors
+
+    def add(self, comm: MPI.Comm) -> None:
+        """Guard a communicator, which is the library's own."""
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        comm.Set_attr(_attribute(), self)
+        self._comms = [one for one in self._comms if one != MPI.COMM_NULL]
+        self._comms.append(comm)
+
+    def tell(self, member: Waits) -> None:
+        """Have something be told of a loss, as long as it is there."""
+        self._told.add(member)
+
+    def source(self, comm: MPI.Intracomm, other: MPI.Intracomm) -> MPI.Intracomm | Callable[[], MPI.Intracomm]:
+        """Return what a runtime of `comm` talks on: this, or a function that gives what the runtime is to free.
+
+        `other` is a guarded communicator of the same ranks, to make a duplicate of.
+        """
+        if self._owned:
+            return comm
+        self._owned = True
+        return (lambda: comm) if self._settled else self._duplicated(other)
+
+    def _duplicated(self, other: MPI.Intracomm) -> Callable[[], MPI.Intracomm]:
+        def duplicate() -> MPI.Intracomm:
+            self._own = other.Dup()
+            return self._own
+
+        return duplicate
+
+    @contextmanager
+    def settling(self, what: str) -> Iterator[None]:
+        """Make a runtime: a ``with`` block (collective).
+
+        The communicator of the first one is the user's, and calls on it may have failed on some ranks only. Whatever
+        has happened, all survivors agree on it once, at the end: either all of them have duplicates from then on, or
+        all of them go on from the user's communicator.
+        """
+        if self._settled:
+            yield
+            return
+        lost = None
+        try:
+            with Noticing(self, what):
+                yield
+        except RankLost as error:
+            lost = error
+        try:
+            settled = bool(self.comm.Agree(lost is None))
+        except MPI.Exception:
+            settled = False
+        if not settled:
+            raise lost or self.lose(what)
+        self.comm, self._settled = self._own, True
+
+    def loss(self, error: BaseException, what: str) -> RankLost | None:
+        """Tell whether an exception is there because a rank is lost; if so, nobody waits for this rank any more."""
+        if isinstance(error, RankLost):
+            return error
+        if not isinstance(error, MPI.Exception):
+            return None
+        if error.Get_error_class() not in _CLASSES and not self._lost_ranks(OTHER_S):  # "known error not in list"
+            return None
+        return self.lose(what)
+
+    def lose(self, what: str) -> RankLost:
+        """Have nobody wait on a guarded communicator any more: a rank is lost."""
+        if self.lost is None:
+            for comm in self._comms:
+                if comm != MPI.COMM_NULL:
+                    with suppress(MPI.Exception):
+                        comm.Revoke()
+            self.lost = RankLost(self._lost_ranks(KNOWN_S), self.comm.size, what, self.survivors)
+            for member in list(self._told):
+                member.lose(self.lost)
+        return self.lost
+
+    def look(self, what: str) -> None:
+        """Come to MPI, and raise `RankLost` if a rank is lost: for who waits for something that is not MPI's."""
+        try:
+            self.comm.Iprobe()
+        except MPI.Exception as error:
+            lost = self.loss(error, what)
+            if lost is None:
+                raise
+            raise lost from error
+
+    def _lost_ranks(self, patience_s: float) -> tuple[int, ...]:
+        """Return the ranks that MPI knows to be lost; some time may pass until it does."""
+        end = perf_counter() + patience_s
+        while True:
+            MPI.COMM_SELF.Iprobe()  # on a communicator that is revoked MPI has no look at what has come
+            lost, every = self.comm.Get_failed(), self.comm.Get_group()
+            ranks = tuple(sorted(lost.Translate_ranks(None, every)))
+            lost.Free()
+            every.Free()
+            if ranks or perf_counter() > end:
+                return ranks
+            sleep(_LOOK_S)
+
+    def survivors(self) -> Any:
+        """Make a runtime of the ranks that are left (collective over them)."""
+        if self._next is None:
+            comm: Any = self.comm.Shrink()
+            self._next = Guard(comm, self._remake)
+            self._next.add(comm)
+            self._next._settled = True
+        if self._next.lost is not None:
+            return self._next.survivors()
+        return self._remake(self._next.comm)
+
+
+class Noticing:
+    """The time in which ranks talk on a communicator that may be guarded: a ``with`` block."""
+
+    __slots__ = ("_guard", "_what")
+
+    def __init__(self, guard: Guard | None, what: object) -> None:
+        self._guard, self._what = guard, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._guard is not None and error is not None:
+            lost = self._guard.loss(error, str(self._what))
+            if lost is not None and lost is not error:
+                raise lost from error
+
+
+def noticing(comm: MPI.Comm, what: str) -> Noticing:
+    """Raise `RankLost` where MPI fails because a rank of a guarded communicator is lost: a ``with`` block."""
+    return Noticing(guard_of(comm), what)
+
+
+def guard_of(comm: MPI.Comm) -> Guard | None:
+    """Return what guards a communicator, if anything does."""
+    found: Any = None if _key is None or comm == MPI.COMM_NULL else comm.Get_attr(_key)
+    return found
+
+
+def guarded(made: Any_comm, comm: MPI.Comm) -> Any_comm:
+    """Guard a communicator that was made of another one, if that is guarded; returns it."""
+    guard = guard_of(comm)
+    if guard is not None and made != MPI.COMM_NULL:
+        guard.add(made)
+    return made
+
+
+def tolerance_problem() -> str | None:
+    """Say what is to be done for ranks to survive the loss of another one; None if they do."""
+    try:
+        enabled = ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_ftmpi_enabled").value
+    except (OSError, ValueError):
+        enabled = False
+    if enabled:
+        return None
+    library = MPI.Get_library_version().split(",")[0].split("\n")[0]
+    return (
+        "expected an MPI started with fault tolerance, which Open MPI 5 has: `mpiexec --with-ft ulfm ...`, received "
+        f"{library!r} started without it"
+    )
+
+
+def _attribute() -> int:
+    """Return MPI's number of the attribute in which a communicator keeps its guard."""
+    global _key
+    if _key is None:
+        _key = MPI.Comm.Create_keyval()
+    return _key
