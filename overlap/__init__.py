@@ -24,6 +24,7 @@ An indented line is a part of the folder above it: it comes below the folder's m
       scheduling    one call on one rank: slots, the executor, ways to wait
       threads       which threads run a call: workers, the communicator thread
     arrays          who holds what: partitions, layouts, exchanges, distributed arrays; no threads
+    protected       fields that are kept in other ranks' memory, in case that ranks are lost
     timing          what it should take: formulas, all-to-alls, the runtime on a virtual clock
     halo            ghost cells and other ranks' entries, exchanged while the rest is computed
     sparse          distributed sparse matrices and Krylov solvers
@@ -54,6 +55,7 @@ from .errors import (
     BusyError,
     ClosedError,
     CommunicatorsExhausted,
+    DataLost,
     InputError,
     LinksUnavailable,
     OverlapError,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds at run time
     from .fft import TimeStepper as TimeStepper
     from .halo import Halo as Halo
     from .halo import agreed_blocks as agreed_blocks
+    from .protected import Protected as Protected
     from .runtime import Runtime as Runtime
     from .runtime import all_of as all_of
     from .runtime import barrier as barrier
@@ -93,6 +96,7 @@ _LAYER_OF = {
     "FFT2": "fft",
     "FFT3": "fft",
     "Halo": "halo",
+    "Protected": "protected",
     "Runtime": "runtime",
     "Settings": "fft",
     "TimeStepper": "fft",
@@ -111,6 +115,7 @@ __all__ = [
     "BusyError",
     "ClosedError",
     "CommunicatorsExhausted",
+    "DataLost",
     "InputError",
     "LinksUnavailable",
     "OverlapError",

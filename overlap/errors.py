@@ -134,6 +134,10 @@ class RankLost(OverlapError, RuntimeError):
         return type(self), (self.ranks, self._size, self.what)
 
 
+class DataLost(OverlapError, RuntimeError):
+    """So many ranks were lost at once that some part of the fields of `Protected` is nowhere any more."""
+
+
 class CommunicatorsExhausted(OverlapError, RuntimeError):
     """So many failures left messages behind that no more communicators may be replaced.
 

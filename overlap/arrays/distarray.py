@@ -150,23 +150,23 @@ class DistArray(PlacedArray):
         InputError
             On all ranks: the parts that the ranks hold do not make up the global array.
         """
-        comm, where = self._known()
-        return reductions.total(comm, np.asarray(self), where)
+        with self._known("reducing an array") as (comm, where):
+            return reductions.total(comm, np.asarray(self), where)
 
     def global_mean(self) -> Any:
         """Average all elements of the global array (collective); rounding as of `global_sum`."""
-        comm, where = self._known()
-        return reductions.mean(comm, np.asarray(self), where)
+        with self._known("reducing an array") as (comm, where):
+            return reductions.mean(comm, np.asarray(self), where)
 
     def global_max(self) -> Any:
         """Find the largest element of the global array (collective); NaN if there is one, as `numpy.max` does."""
-        comm, where = self._known()
-        return reductions.extremum(comm, np.asarray(self), where, np.max)
+        with self._known("reducing an array") as (comm, where):
+            return reductions.extremum(comm, np.asarray(self), where, np.max)
 
     def global_min(self) -> Any:
         """Find the smallest element of the global array (collective); NaN if there is one, as `numpy.min` does."""
-        comm, where = self._known()
-        return reductions.extremum(comm, np.asarray(self), where, np.min)
+        with self._known("reducing an array") as (comm, where):
+            return reductions.extremum(comm, np.asarray(self), where, np.min)
 
     def global_norm(self, ord: float = 2) -> Any:
         """Compute a norm of the vector of all elements of the global array (collective).
@@ -181,8 +181,8 @@ class DistArray(PlacedArray):
         InputError
             On all ranks: `ord` is none of these, or differs between ranks.
         """
-        comm, where = self._known()
-        return reductions.norm(comm, np.asarray(self), where, ord)
+        with self._known("reducing an array") as (comm, where):
+            return reductions.norm(comm, np.asarray(self), where, ord)
 
     def global_vdot(self, other: DistArray) -> Any:
         """Compute the sum of ``conj(self) * other`` over the global array (collective), as `numpy.vdot` does.
@@ -197,8 +197,8 @@ class DistArray(PlacedArray):
         InputError
             On all ranks: `other` is distributed in another way on some rank.
         """
-        comm, where = self._known()
-        return reductions.product(comm, np.asarray(self), where, other)
+        with self._known("reducing an array") as (comm, where):
+            return reductions.product(comm, np.asarray(self), where, other)
 
     def save(
         self,

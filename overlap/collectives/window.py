@@ -46,7 +46,7 @@ class Window:
     closed, forked : bool
         Whether it was freed, or belongs to the process that this one was forked from.
     guard : Guard or None
-        Of `comm`.
+        That of `comm`.
     """
 
     def __init__(self, comm: MPI.Intracomm, capacity: int, ranks: tuple[int, ...], polls: int) -> None:

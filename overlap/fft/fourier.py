@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import Layout, coordinates, subcomms
 from ..errors import ClosedError
+from ..runtime import Runtime
 from .arguments import (
     NORMS,
     choice_problem,
@@ -93,6 +94,7 @@ class FourierPlan(Plan):
             count = len(self._names)
             self._axes = tuple(range(1, count + 1))  # of a batch of planes or fields
             self._shape, self._dtype, self._power = lengths, np.dtype(dtype), NORMS[norm]
+            self._norm = norm
             self._batch, self._points = self._shape[:-count], self._shape[-count:]
             self._fine = fine_points(self._points, arrays.dealias)
             self._transposed, self._requested = arrays.order == "transposed", requested
@@ -124,6 +126,18 @@ class FourierPlan(Plan):
             self._memory.keep_wisdom()
             if self._measures:
                 self._balanced()
+
+    def on(self, runtime: Runtime) -> Self:
+        """Make a plan like this one on another runtime, of fewer ranks for one, with the same settings (collective).
+
+        Nothing is searched for: settings are those of `forward`, and those of the layout but for its grid and weights,
+        which belong to the ranks. This plan may be closed, or have lost ranks.
+        """
+        settings = replace(self.forward.settings, effort=self._requested.effort)
+        layout = replace(self._layout, grid=None, weights=None)
+        return type(self)(
+            runtime, self._shape, self._dtype, norm=self._norm, layout=layout, settings=settings, tuning=""
+        )
 
     def _place(self) -> None:
         # A grid of one dimension splits an axis of one rank, too.

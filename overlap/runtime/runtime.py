@@ -551,7 +551,7 @@ def _dropped(control: Control, threads: Threads, watchdog: Watchdog) -> None:
     threads.stop()
     watchdog.stop()
     control.drop()
-    if control.paused:
+    if control.paused or isinstance(control.left, RankLost):
         return
     warnings.warn(
         "a Runtime (or a plan with one of its own) was dropped without close(); its "

@@ -25,6 +25,8 @@ IMPORTERS = {
         "__main__.py",
         "abort.py",
         "failures.py",
+        "losses.py",
+        "protected.py",
         "collectives",
         "lowlevel",
         "runtime",

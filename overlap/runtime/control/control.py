@@ -255,6 +255,7 @@ class Control:
     def lose(self, lost: RankLost) -> None:
         """Note that a rank is lost: all ranks meet no more."""
         self.left = lost
+        departure.leave(self._member)
 
     def mark(self, error: BaseException) -> BaseException:
         """Note that all ranks know of this failure; returns it."""

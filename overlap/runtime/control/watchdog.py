@@ -33,7 +33,7 @@ class Watchdog:
     ----------
     outstanding, entries : dict
     guard : Guard or None
-        Of the communicators on which ranks talk while they are watched.
+        That of the communicators on which ranks talk while they are watched.
     """
 
     def __init__(self, deadline_s: float | None, entry_deadline_s: float | None = None) -> None:

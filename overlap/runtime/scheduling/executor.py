@@ -68,7 +68,7 @@ class Executor:
     meeting : Meeting or None
         Where the ranks of `control` meet.
     guard : Guard or None
-        Of `control` and `comms`.
+        That of `control` and `comms`.
     """
 
     def __init__(

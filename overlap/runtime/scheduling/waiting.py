@@ -44,7 +44,7 @@ class Waiting:
         The issuing thread runs steps too; always true without workers.
     host : Host
     guard : Guard or None
-        Of the communicators.
+        That of the communicators.
 
     Attributes
     ----------

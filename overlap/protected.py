@@ -1,0 +1,439 @@
+"""`Protected`: fields that survive the loss of ranks, by copies in other ranks' memory.
+
+Diskless checkpoints (Plank, Li, Puening, "Diskless Checkpointing", IEEE TPDS 9, 1998). Every rank keeps its own part of
+the fields as they were at a step, and sends it to partners. Two saves are kept, used in turns: a save is written over
+the one before the last, and not before all ranks have met, each of which has received all of the last one. So a loss
+leaves one that is whole, wherever it strikes.
+
+What is kept of a part ends with its step and a checksum. Whether a part is whole is told by these alone, not by what
+MPI says of messages that a loss has interrupted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from itertools import chain
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from .arrays import DistArray, Distribution, placed_as, same_ranks
+from .arrays.distribution import Placed, overlapping, within
+from .errors import DataLost, InputError, formatted, repr_of
+from .freed import Freed
+from .lowlevel.memory import whole_lines
+from .runtime import Runtime
+from .runtime.control.hot_wait import wait_for
+from .runtime.control.own_control import OwnControl
+
+_TAG = 11
+_MOST_NBYTES = 2**30  # of a message
+_STEP, _CHECKSUM, _WRITTEN, _WORDS = range(4)  # what a part ends with
+_GENERATIONS = 2
+
+
+class Restored(NamedTuple):
+    """What was saved last.
+
+    Attributes
+    ----------
+    step : int
+    fields : list of DistArray
+        In the order in which they are protected, of the ranks that are left.
+    """
+
+    step: int
+    fields: list[DistArray]
+
+
+class _Part:
+    """Room for a rank's part of all fields, and for the step and the checksum that it ends with."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = np.zeros(whole_lines(nbytes) + _WORDS * 8, np.uint8)
+        self._data, self.words = self.memory[:nbytes], self.memory[-_WORDS * 8 :].view(np.int64)
+
+    def fill(self, fields: Sequence[DistArray], step: int) -> None:
+        """Write down fields as they are."""
+        self.words[_WRITTEN] = 0
+        first = 0
+        for field in fields:
+            self._data[first : first + field.nbytes].view(field.dtype).reshape(field.shape)[...] = np.asarray(field)
+            first += field.nbytes
+        self.words[:] = step, self._found(), 1
+
+    def _found(self) -> int:
+        data: Any = self._data
+        return zlib.crc32(data)
+
+    def whole(self) -> int | None:
+        """Return the step whose fields are here; None if they are not whole."""
+        if not self.words[_WRITTEN] or self._found() != self.words[_CHECKSUM]:
+            return None
+        return int(self.words[_STEP])
+
+    def field(self, number: int, places: Sequence[Distribution], dtypes: Sequence[np.dtype]) -> np.ndarray:
+        """Return the part of a field, given where the parts of all fields are."""
+        sizes = [int(np.prod(place.shape)) * dtype.itemsize for place, dtype in zip(places, dtypes)]
+        first = sum(sizes[:number])
+        found = self._data[first : first + sizes[number]].view(dtypes[number])
+        return found.reshape(places[number].shape)
+
+    def messages(self) -> list[np.ndarray]:
+        """Cut it into what MPI sends at once."""
+        return [self.memory[first : first + _MOST_NBYTES] for first in range(0, len(self.memory), _MOST_NBYTES)]
+
+
+class Protected(Freed):
+    """Fields whose parts are kept in the memory of other ranks, from where they come back when a rank is lost.
+
+    Parameters
+    ----------
+    fields : DistArray, or sequence of them
+        All over the ranks of one runtime with ``on_loss="raise"`` (arrays of its plans are). They are looked at
+        whenever they are saved: write to them, ``w[...] = step(w)``.
+    copies : int
+        How many other ranks keep each part, on other nodes where there are some. So many ranks may be lost at once.
+
+    Raises
+    ------
+    InputError
+        On all ranks: arguments that make no sense, or differ.
+    RankLost
+        A rank was lost meanwhile.
+
+    Notes
+    -----
+    Each rank keeps two saves, each with a copy of its own part and those of `copies` other ranks.
+    """
+
+    def __init__(
+        self, fields: DistArray | Sequence[DistArray], copies: int = 1, *, deadline_s: float | None = 60.0
+    ) -> None:
+        given = [fields] if isinstance(fields, DistArray) else list(fields)
+        comm = _communicator(given)
+        self._control = control = OwnControl(comm, deadline_s)
+        with control.together("protecting fields", control.close):
+            control.check("protecting fields", _problem(given, comm, copies), copies=_shown(copies), fields=len(given))
+            self._fields, self.copies = given, index(copies)
+            self._dtypes = [field.dtype for field in given]
+            self._whole_shapes = [field.global_shape for field in given]
+            everyone = control.allgather((MPI.Get_processor_name(), [field.distribution for field in given]))
+            self._places = [places for _, places in everyone]
+            nodes = [name for name, _ in everyone]
+            size, rank = control.size, control.rank
+            shifts = _shifts(nodes, self.copies)
+            self._partners = [(rank + shift) % size for shift in shifts]
+            self._owners = [rank, *((rank - shift) % size for shift in shifts)]  # of what is kept here
+            sizes = [self._nbytes(owner) for owner in self._owners]
+            self._parts = [[_Part(nbytes) for nbytes in sizes] for _ in range(_GENERATIONS)]
+            self._far = [nodes[partner] != nodes[rank] for partner in self._partners]
+        self._saves = 0
+        self._requests: list[MPI.Request] = []
+        if control.size > 1:
+            self._begun()
+
+    def _nbytes(self, rank: int) -> int:
+        """Return how many bytes a rank's part of all fields has."""
+        return sum(int(np.prod(place.shape)) * dtype.itemsize for place, dtype in zip(self._places[rank], self._dtypes))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that this rank keeps for it."""
+        return sum(part.memory.nbytes for parts in self._parts for part in parts)
+
+    def describe(self) -> str:
+        """Return who keeps what, and the memory that it takes, as text."""
+        partners = ", ".join(
+            f"rank {partner} ({'another' if far else 'the same'} node)"
+            for partner, far in zip(self._partners, self._far)
+        )
+        own = self._nbytes(self._control.rank)
+        return (
+            f"{len(self._dtypes)} field(s), {own / 2**20:.1f} MiB of them on rank {self._control.rank}, whose copies "
+            f"are kept by {partners or 'nobody'}; {self.nbytes / 2**20:.1f} MiB here: {_GENERATIONS} saves of "
+            f"{self.copies + 1} parts; {self._saves} saved so far"
+        )
+
+    # ---- saving ------------------------------------------------------------------------------
+
+    def save(self, step: int) -> None:
+        """Save the fields as they are: `start`, and wait until all ranks have what they keep (collective).
+
+        Parameters
+        ----------
+        step : int
+            What `restore` gives back with them.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the steps differ, or a field has another shape or place than before.
+        """
+        self.start(step)
+        self.wait()
+
+    def start(self, step: int) -> None:
+        """Begin to save the fields as they are, and go on (collective).
+
+        They may be written to at once. What is sent travels while MPI is in other calls, those of pipelines for one.
+        The next `start` waits for its end.
+
+        Parameters
+        ----------
+        step : int
+
+        Raises
+        ------
+        InputError
+            As of `save`.
+        """
+        self.check_open()
+        self.wait()
+        control = self._control
+        # Behind this header all ranks have the save before, so the one before that may go.
+        control.check("saving fields", self._changed() or _step_problem(step), step=_shown(step))
+        mine, *others = self._parts[self._saves % _GENERATIONS]
+        self._saves += 1
+        sources = self._owners[1:]
+        with control.watching("the beginning of a save") as comm:
+            for part, source in zip(others, sources):
+                self._requests += [comm.Irecv(message, source, _TAG) for message in part.messages()]
+            mine.fill(self._fields, index(step))
+            for partner in self._partners:
+                self._requests += [comm.Isend(message, partner, _TAG) for message in mine.messages()]
+
+    def test(self) -> bool:
+        """Let the save that has begun go on, and tell whether it has ended here."""
+        self.check_open()
+        with self._control.watching("a save"):
+            if self._requests and MPI.Request.Testall(self._requests):
+                self._requests = []
+        return not self._requests
+
+    def wait(self) -> None:
+        """Wait until this rank has sent and received what belongs to the save that has begun."""
+        if self._requests:
+            with self._control.watching("a save"):
+                wait_for(lambda: MPI.Request.Testall(self._requests))
+            self._requests = []
+
+    def _changed(self) -> str | None:
+        """Say which field is not as it was, or None."""
+        mine = self._places[self._control.rank]
+        for number, (field, place, dtype) in enumerate(zip(self._fields, mine, self._dtypes)):
+            if field.distribution != place or field.dtype != dtype:
+                return (
+                    f"expected field {number} of {place} and {dtype}, as when it was protected, received one of "
+                    f"{field.distribution} and {field.dtype}"
+                )
+        return None
+
+    # ---- restoring ---------------------------------------------------------------------------
+
+    def restore(self, runtime: Runtime, like: Sequence[Placed] | None = None) -> Restored:
+        """Bring back the newest step of which all parts are left (collective over the ranks of a runtime).
+
+        Parameters
+        ----------
+        runtime : Runtime
+            Of the ranks that are left, or of all.
+        like : sequence of ArraySpec or DistArray, optional
+            What the fields shall be distributed like; by default evenly along the axes that were split.
+
+        Returns
+        -------
+        Restored
+            The step, and new arrays over the ranks of the runtime.
+
+        Raises
+        ------
+        InputError
+            On all ranks: nothing was saved, or `like` does not fit.
+        DataLost
+            On all ranks: of every step some part is lost, as the rank is and all that have kept its copies.
+        RankLost
+            Another rank was lost meanwhile. Restore again, with the next runtime.
+        """
+        control = runtime.control
+        with runtime.together("restoring fields"):
+            places, problem = self._targets(runtime, like)
+            runtime.preflight(problem or (None if self._saves else "expected a save before, received none"))
+            kept = [(owner, part) for parts in self._parts for owner, part in zip(self._owners, parts)]
+            steps = [part.whole() for _, part in kept]
+            everyone = control.allgather(
+                ([(owner, step) for (owner, _), step in zip(kept, steps) if step is not None], places)
+            )
+            step, providers = _newest([held for held, _ in everyone], len(self._places))
+            mine = {
+                owner: part
+                for (owner, part), found in zip(kept, steps)
+                if found == step and providers[owner] == control.rank
+            }
+            targets = [theirs for _, theirs in everyone]
+            fields = [
+                self._brought(runtime, number, mine, providers, [theirs[number] for theirs in targets])
+                for number in range(len(self._dtypes))
+            ]
+        return Restored(step, fields)
+
+    def _targets(self, runtime: Runtime, like: Any) -> tuple[list[Distribution], str | None]:
+        """Return where this rank will have its parts, and what is wrong with `like`."""
+        comm = runtime.comm.source
+        if like is None:
+            return [
+                Distribution(shape, place.axes, ()).split_along(
+                    place.axes, MPI.Compute_dims(comm.size, len(place.axes)), comm.rank
+                )
+                for shape, place in zip(self._whole_shapes, self._places[0])
+            ], None
+        try:
+            found = [Distribution(one.global_shape, one.axes, one.local_slice) for one in like]
+            fits = [one.global_shape for one in found] == self._whole_shapes
+            fits = fits and all(same_ranks(one.comm, comm) for one in like)
+        except Exception as error:
+            return [], f"expected like to be arrays, or specs of a plan, received {formatted(error)[0]}"
+        if fits:
+            return found, None
+        return [], f"expected like to be of shapes {self._whole_shapes} over the ranks of the runtime, received others"
+
+    def _brought(
+        self,
+        runtime: Runtime,
+        number: int,
+        mine: dict[int, _Part],
+        providers: list[int],
+        targets: list[Distribution],
+    ) -> DistArray:
+        """Bring a field to where it is to be: each part comes from the rank that provides it."""
+        control, dtype = runtime.control, self._dtypes[number]
+        boxes = [places[number].local_slice for places in self._places]
+        owners = range(len(boxes))
+        pieces, sent = [], []
+        for target in targets:
+            some = [
+                part.field(number, self._places[owner], self._dtypes)[within(box, boxes[owner])].reshape(-1)
+                for owner, part in sorted(mine.items())
+                if (box := overlapping(boxes[owner], target.local_slice)) is not None
+            ]
+            sent.append(sum(piece.nbytes for piece in some))
+            pieces += some
+        here = targets[control.rank]
+        coming = [
+            [
+                box
+                for owner in owners
+                if providers[owner] == rank and (box := overlapping(boxes[owner], here.local_slice)) is not None
+            ]
+            for rank in range(control.size)
+        ]
+        counts = [[int(np.prod([part.stop - part.start for part in box])) for box in some] for some in coming]
+        send = np.concatenate(pieces) if pieces else np.empty(0, dtype)
+        arrived = np.empty(sum(map(sum, counts)), dtype)
+        received = [sum(some) * dtype.itemsize for some in counts]
+        with control.exclusive.used("restoring a field"), control.watchdog.watching("restoring a field"):
+            control.comm.Alltoallv([send.view(np.uint8), sent], [arrived.view(np.uint8), received])
+        whole, first = np.empty(here.shape, dtype), 0
+        for area, count in zip(chain(*coming), chain(*counts)):
+            place = within(area, here.local_slice)
+            whole[place] = arrived[first : first + count].reshape(whole[place].shape)
+            first += count
+        return placed_as(DistArray, whole, runtime.comm.source, here)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def free(self) -> None:
+        """Let go of what is kept (collective)."""
+        if self.freed:
+            return
+        self.freed = True
+        self._over()
+        try:
+            if self._control.left is None:
+                self.wait()
+        finally:
+            self._parts = []
+            self._control.close()
+
+
+def _communicator(fields: list[Any]) -> MPI.Intracomm:
+    """Return the communicator of the fields, at whose ranks all else is checked."""
+    for field in fields:
+        if isinstance(field, DistArray) and field.comm is not None and field.comm != MPI.COMM_NULL:
+            comm: MPI.Intracomm = field.comm
+            return comm
+    raise InputError(f"expected a DistArray, or several, that have a communicator, received {repr_of(fields):.100}")
+
+
+def _problem(fields: list[Any], comm: MPI.Intracomm, copies: Any) -> str | None:
+    """Return what is wrong with the arguments, as text, or None."""
+    for field in fields:
+        if not isinstance(field, DistArray) or not same_ranks(field.comm, comm):
+            return (
+                f"expected fields to be DistArrays over the ranks of one communicator, received {repr_of(field):.100}"
+            )
+    try:
+        fits = not isinstance(copies, bool) and 0 < index(copies) < comm.size
+    except TypeError:
+        fits = False
+    if fits:
+        return None
+    return f"expected copies to be a number from 1 to {comm.size - 1}, less than the ranks, received {repr_of(copies)}"
+
+
+def _step_problem(step: Any) -> str | None:
+    """Return what is wrong with a step, as text, or None."""
+    try:
+        good = -(2**63) <= index(step) < 2**63
+    except TypeError:
+        good = False
+    return None if good else f"expected step to be an integer, received {repr_of(step)}"
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, int | np.integer) else repr_of(value)
+
+
+def _shifts(nodes: list[str], copies: int) -> list[int]:
+    """Choose by how many ranks the partners are away: such that most of them are on other nodes, and are different.
+
+    All ranks use the same shifts, so each of them keeps as many parts as any other.
+    """
+    size = len(nodes)
+
+    def near(shift: int) -> int:
+        return sum(nodes[rank] == nodes[(rank + shift) % size] for rank in range(size))
+
+    return sorted(range(1, size), key=near)[:copies]
+
+
+def _newest(held: list[list[tuple[int, int]]], owners: int) -> tuple[int, list[int]]:
+    """Find the newest step of which all parts are there, and who provides each of them.
+
+    Parameters
+    ----------
+    held : list of list of (int, int)
+        For each rank whose parts it has, and of which steps.
+    owners : int
+        How many ranks there were.
+
+    Raises
+    ------
+    DataLost
+    """
+    have: dict[int, dict[int, int]] = {}  # step -> owner -> the first rank that has the part
+    for rank, parts in enumerate(held):
+        for owner, step in parts:
+            have.setdefault(step, {}).setdefault(owner, rank)
+    for step in sorted(have, reverse=True):
+        if len(have[step]) == owners:
+            return step, [have[step][owner] for owner in range(owners)]
+    lost = {step: [owner for owner in range(owners) if owner not in parts] for step, parts in sorted(have.items())}
+    raise DataLost(
+        "expected a step of which all parts are left, received "
+        + ("; ".join(f"step {step} without those of ranks {ranks}" for step, ranks in lost.items()) or "none")
+        + ": these ranks are lost, and so are all that kept their copies"
+    )
