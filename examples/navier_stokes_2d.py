@@ -13,8 +13,11 @@ The program checks itself, and draws the vorticity and the energy spectra:
 3. turbulence loses energy at the rate 2 nu Z, where Z is the enstrophy;
 4. the energy spectrum E(k), of shells of modes, adds up to the energy.
 
+With --survive, the turbulence goes on when ranks are lost: kill any.
+
     python examples/navier_stokes_2d.py
     mpiexec -n 2 python examples/navier_stokes_2d.py --points 256 --steps 800
+    mpiexec --with-ft ulfm -n 4 python examples/navier_stokes_2d.py --survive
 """
 
 import argparse
@@ -27,6 +30,8 @@ mpi4py.rc.thread_level = "serialized"  # enough for overlap; the default, multip
 from mpi4py import MPI
 
 import overlap
+
+SAVED_EVERY = 10  # steps, with --survive
 
 
 class NavierStokes:
@@ -42,7 +47,7 @@ class NavierStokes:
     """
 
     def __init__(self, plan, viscosity, wind=(0.0, 0.0)):
-        self.viscosity, self.wind, self.comm = viscosity, wind, plan.comm
+        self.viscosity, self.wind, self.comm, self.runtime = viscosity, wind, plan.comm, plan.runtime
         self.ky, self.kx = plan.wavenumbers()
         self.k2 = self.kx**2 + self.ky**2
         self.inverse_k2 = np.divide(1.0, self.k2, where=self.k2 > 0, out=np.zeros_like(self.k2))
@@ -78,7 +83,8 @@ class NavierStokes:
         """Energy mean |grad psi|^2 / 2 and enstrophy mean w^2 / 2 by Parseval, ``(2, members)``."""
         density = self.weight * np.abs(np.asarray(w)) ** 2 / 2
         sums = [(self.inverse_k2 * density).sum(axis=(1, 2)), density.sum(axis=(1, 2))]
-        return self.comm.allreduce(np.array(sums), MPI.SUM)
+        with self.runtime.noticing_losses("the sums of energy and enstrophy"):
+            return self.comm.allreduce(np.array(sums), MPI.SUM)
 
     def energy_spectrum(self, w):
         """Energy in the shells k - 1/2 <= |k| < k + 1/2, k = 0, 1, ...: ``(members, shells)``."""
@@ -86,7 +92,8 @@ class NavierStokes:
         shell = np.rint(np.sqrt(self.k2)).astype(int)
         density = self.weight * self.inverse_k2 * np.abs(np.asarray(w)) ** 2 / 2
         found = [np.bincount(shell.ravel(), plane.ravel(), minlength=points) for plane in density]
-        return self.comm.allreduce(np.array(found), MPI.SUM)
+        with self.runtime.noticing_losses("the sums of energy spectra"):
+            return self.comm.allreduce(np.array(found), MPI.SUM)
 
 
 def random_vorticity(flow, plan, peaks):
@@ -160,17 +167,52 @@ def check_conservation(plan, peaks, dt, steps):
     return drifts, orders
 
 
-def turbulence(plan, viscosity, peaks, dt, steps):
+def recovered(loss, plan, protected):
+    """Go on without the ranks that are lost, however many follow them.
+
+    Returns
+    -------
+    plan, protected, step, fields
+        Those of the ranks that are left.
+    """
+    while True:
+        try:
+            runtime = loss.survivors()
+            plan = plan.on(runtime)
+            step, fields = protected.restore(runtime, like=[plan.spectrum] * 2)
+            again = overlap.Protected(fields, copies=min(1, runtime.comm.size - 1))
+            again.save(step)
+            return plan, again, step, fields
+        except overlap.RankLost as another:
+            loss = another
+
+
+def turbulence(plan, viscosity, peaks, dt, steps, survive=False):
     """Let random vortices merge and decay; compare the energy lost with 2 nu times enstrophy.
 
-    Returns the vorticity, first and last, its energy spectra, and the parts of energy and enstrophy that are left.
+    Returns the vorticity, first and last, its energy spectra, and the parts of energy and enstrophy that are left; then
+    the plan, which is another one after a loss.
     """
     flow = NavierStokes(plan, viscosity)
-    w = start = random_vorticity(flow, plan, peaks)
-    values = [flow.invariants(w)]
-    for _ in shown(steps, "turbulence", plan.comm):
-        w = flow.step(w, dt)
-        values.append(flow.invariants(w))
+    w = random_vorticity(flow, plan, peaks)
+    start, values = w.copy(), [flow.invariants(w)]
+    protected = overlap.Protected([w, start]) if survive else None
+    if survive:
+        protected.save(0)
+    bar, step = iter(shown(steps, "turbulence", plan.comm)), 0
+    while step < steps:
+        try:
+            if survive and step % SAVED_EVERY == 0:
+                protected.start(step)
+            w[...] = flow.step(w, dt)
+            values.append(flow.invariants(w))
+            step += 1
+            next(bar, None)
+        except overlap.RankLost as loss:
+            plan, protected, step, (w, start) = recovered(loss, plan, protected)
+            flow, values = NavierStokes(plan, viscosity), values[: step + 1]
+    if survive:
+        protected.free()
     energy, enstrophy = np.array(values).swapaxes(0, 1)  # each (steps + 1, members)
     lost = energy[0] - energy[-1]
     dissipated = 2 * viscosity * np.trapezoid(enstrophy, dx=dt, axis=0)
@@ -181,7 +223,7 @@ def turbulence(plan, viscosity, peaks, dt, steps):
     assert np.allclose([spectrum.sum(axis=1) for spectrum in spectra], energy[[0, -1]], rtol=1e-12), (
         f"expected spectra that add up to the energies {energy[[0, -1]]}"
     )
-    return plan.backward(start), plan.backward(w), spectra, values[-1] / values[0]
+    return plan.backward(start), plan.backward(w), spectra, values[-1] / values[0], plan
 
 
 def draw(path, before, after, spectra, end, peaks):
@@ -235,6 +277,7 @@ def main():
     parser.add_argument("--viscosity", type=float, default=2e-4)
     parser.add_argument("--wait", choices=("auto", "off", "block", "poll"), default="auto")
     parser.add_argument("--workers", type=int, default=1, help="worker threads per rank")
+    parser.add_argument("--survive", action="store_true", help="go on when ranks are lost (mpiexec --with-ft ulfm)")
     parser.add_argument("--picture", default="navier_stokes_2d.png", help="file, or '' for none")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
@@ -249,7 +292,8 @@ def main():
             runtime, (options.members, points, points), dtype="f8", norm="forward", settings={"wait": options.wait}
         )
 
-    with overlap.Runtime(comm, workers=options.workers) as runtime:
+    on_loss = "raise" if options.survive else None
+    with overlap.Runtime(comm, workers=options.workers, on_loss=on_loss) as runtime:
         with make_plan(runtime, min(options.points, 64)) as plan:
             for wind in ((0.0, 0.0), (1.0, 0.5)):
                 error, bound = check_decay(plan, 0.02, wind, 0.02, 50)
@@ -259,11 +303,13 @@ def main():
                 say(f"without viscosity, drift of {name}: {first:.1e}; half the step: {second:.1e}, order {order:.1f}")
         with make_plan(runtime, options.points) as plan:
             started = perf_counter()
-            before, after, spectra, kept = turbulence(
-                plan, options.viscosity, peaks, options.time / options.steps, options.steps
+            before, after, spectra, kept, last = turbulence(
+                plan, options.viscosity, peaks, options.time / options.steps, options.steps, options.survive
             )
             step_ms = 1e3 * (perf_counter() - started) / options.steps
-            before, after = before.gather(), after.gather()
+            before, after, comm = before.gather(), after.gather(), last.comm
+            if last is not plan:
+                say(f"lost {runtime.comm.size - comm.size} of {runtime.comm.size} rank(s)")
     say(f"turbulence: {step_ms:.1f} ms per step on {comm.size} rank(s)")
     for name, parts in zip(("energy", "enstrophy"), kept):
         say(f"turbulence: {name} kept by each member:", *(f"{part:.3f}" for part in parts))

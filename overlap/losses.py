@@ -213,13 +213,17 @@ def guarded(made: Any_comm, comm: MPI.Comm) -> Any_comm:
     return made
 
 
+def tolerates() -> bool | None:
+    """Tell whether MPI was started with fault tolerance; None: it has none."""
+    try:
+        return bool(ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_ftmpi_enabled").value)
+    except (OSError, ValueError):
+        return None
+
+
 def tolerance_problem() -> str | None:
     """Say what is to be done for ranks to survive the loss of another one; None if they do."""
-    try:
-        enabled = ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_ftmpi_enabled").value
-    except (OSError, ValueError):
-        enabled = False
-    if enabled:
+    if tolerates():
         return None
     library = MPI.Get_library_version().split(",")[0].split("\n")[0]
     return (

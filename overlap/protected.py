@@ -43,6 +43,11 @@ class Restored(NamedTuple):
     step : int
     fields : list of DistArray
         In the order in which they are protected, of the ranks that are left.
+
+    Examples
+    --------
+    >>> overlap.protected.Restored(step=10, fields=[]).step
+    10
     """
 
     step: int
@@ -93,10 +98,11 @@ class Protected(Freed):
     Parameters
     ----------
     fields : DistArray, or sequence of them
-        All over the ranks of one runtime with ``on_loss="raise"`` (arrays of its plans are). They are looked at
-        whenever they are saved: write to them, ``w[...] = step(w)``.
+        All over the ranks of one runtime (arrays of its plans are), made with ``on_loss="raise"`` if it is to survive.
+        They are looked at whenever they are saved: write to them, ``w[...] = step(w)``.
     copies : int
-        How many other ranks keep each part, on other nodes where there are some. So many ranks may be lost at once.
+        How many other ranks keep each part, on other nodes where there are some. So many ranks may be lost at once. 0
+        keeps the own part alone, as the last rank that is left must.
 
     Raises
     ------
@@ -108,6 +114,18 @@ class Protected(Freed):
     Notes
     -----
     Each rank keeps two saves, each with a copy of its own part and those of `copies` other ranks.
+
+    Examples
+    --------
+    >>> with overlap.FFT2(comm, (4, 8, 8), dtype="f8") as plan:
+    ...     u = plan.real.empty()
+    ...     u[...] = 1.0
+    ...     with overlap.Protected(u, copies=0) as protected:
+    ...         protected.save(10)
+    ...         u[...] = 0.0
+    ...         step, (before,) = protected.restore(plan.runtime)
+    >>> step, bool((before == 1).all())
+    (10, True)
     """
 
     def __init__(
@@ -376,12 +394,12 @@ def _problem(fields: list[Any], comm: MPI.Intracomm, copies: Any) -> str | None:
                 f"expected fields to be DistArrays over the ranks of one communicator, received {repr_of(field):.100}"
             )
     try:
-        fits = not isinstance(copies, bool) and 0 < index(copies) < comm.size
+        fits = not isinstance(copies, bool) and 0 <= index(copies) < comm.size
     except TypeError:
         fits = False
     if fits:
         return None
-    return f"expected copies to be a number from 1 to {comm.size - 1}, less than the ranks, received {repr_of(copies)}"
+    return f"expected copies to be a number from 0 to {comm.size - 1}, less than the ranks, received {repr_of(copies)}"
 
 
 def _step_problem(step: Any) -> str | None:

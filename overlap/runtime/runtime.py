@@ -21,7 +21,7 @@ from mpi4py import MPI
 from ..errors import InputError, OverlapError, RankLost, ThreadLevelError, repr_of
 from ..freed import Resource, closed_error
 from ..interrupts import held_signals
-from ..losses import Guard, guard_of, tolerance_problem
+from ..losses import Guard, Noticing, guard_of, tolerance_problem
 from .control.arguments import number_problem, options_problem
 from .control.control import Control
 from .control.together import together
@@ -294,6 +294,16 @@ class Runtime(Resource):
             raise InputError("expected a runtime that has lost ranks, received one with all of them")
         found: Runtime = lost.survivors()
         return found
+
+    def noticing_losses(self, what: str) -> Noticing:
+        """Raise `RankLost` where calls of your own, on ``plan.comm``, fail because a rank is lost: a ``with`` block.
+
+        Parameters
+        ----------
+        what : str
+            What is done, for the message.
+        """
+        return Noticing(self.control.guard, what)
 
     def pause(self) -> None:
         """Restore the thread pools until `resume`; what idles is kept, and may be dropped without `close` (local)."""

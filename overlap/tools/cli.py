@@ -284,6 +284,7 @@ def _info(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         rows.append(("FFTW", found["fftw_library"]))
         rows.append(("MPI", f"{found['library']} (standard {found['standard']})"))
         rows.append(("thread level", found["thread_level"] + _THREAD_LEVEL_NOTE))
+        rows.append(("lost ranks", found["lost_ranks"]))
         rows += [
             (f"rank {rank}", f"host {place['host']}, cores {ranges(place['cores'])}")
             for rank, place in enumerate(found["ranks"])

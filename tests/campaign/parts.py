@@ -1,6 +1,20 @@
 """All parts, in the order of the report."""
 
-from . import busy, damage, failures, faults, linked, losses, mismatches, mixed, restarts, schedules, shapes, soak
+from . import (
+    busy,
+    damage,
+    failures,
+    faults,
+    linked,
+    losses,
+    mismatches,
+    mixed,
+    restarts,
+    schedules,
+    shapes,
+    soak,
+    survivors,
+)
 
 PARTS = (
     shapes.PART,
@@ -8,6 +22,7 @@ PARTS = (
     failures.PART,
     mismatches.PART,
     losses.PART,
+    *survivors.PARTS,
     damage.PART,
     restarts.PART,
     schedules.PART,

@@ -4,8 +4,10 @@ What is under way is one of `DOINGS`: a function of a runtime and a way to wait 
 again, and what is to be closed. Each call checks its result.
 """
 
+import importlib
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ from overlap import ClosedError, RankLost, Runtime
 from overlap.collectives import Collectives
 from overlap.sparse import Matrix, cg, pipecg
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
 SHAPE = (4, 12, 16)
 NOTICED_S = 5.0  # on a machine that has other work
 QUICK = {"effort": "estimate"}
@@ -230,6 +233,21 @@ def _rows(rt):
     return (part if isinstance(part, slice) else slice(*part),)
 
 
+def saving(rt, wait):
+    with overlap.FFT2(rt, SHAPE, dtype="f8", settings=QUICK | {"wait": wait}) as plan:
+        u = plan.real.empty()
+    u[...] = field(SHAPE, u.local_slice)
+    protected, step = overlap.Protected(u, copies=min(1, rt.comm.size - 1)), [0]
+
+    def call():
+        step[0] += 1
+        protected.start(step[0])
+        while step[0] % 2 and not protected.test():
+            time.sleep(0)
+
+    return call, [protected]
+
+
 DOINGS = {
     one.__name__: one
     for one in (
@@ -248,6 +266,7 @@ DOINGS = {
         control,
         arrays,
         functions,
+        saving,
     )
 }
 
@@ -294,14 +313,15 @@ def repeat(call, rank, victims, die):
         call()
 
 
-def survive(comm, folder, doings, workers=1, victims=(1,), delay_s=None):
+def survive(comm, folder, doings, workers=1, victims=(1,)):
     """Lose ranks while something is under way, one after the other; those that are left notice it, and go on.
 
-    Without a delay the victims die between two calls; with one, wherever they are then.
+    Each of `doings` is what is under way and how it waits, and may have, too, who is lost, and after how many seconds;
+    otherwise the victims die between two calls.
     """
     rt = Runtime(comm, workers=workers, on_loss="raise")
-    for doing, wait in doings:
-        rt = lose_some(comm, folder, rt, doing, wait, victims, delay_s)
+    for doing, wait, *drawn in doings:
+        rt = lose_some(comm, folder, rt, doing, wait, *(drawn or (victims, None)))
     rt.close()
 
 
@@ -339,6 +359,50 @@ def lose_some(comm, folder, rt, doing, wait, victims, delay_s, warm=2):
     for one in closed:
         (getattr(one, "close", None) or one.free)()
     return rt
+
+
+def navier_stokes(comm, folder, deaths):
+    """The example loses ranks, `deaths` of them, each after so many evaluations of its right-hand side; it goes on.
+
+    Its fields at the end are those of a run without losses, on the ranks that are left.
+    """
+    example = importlib.import_module("navier_stokes_2d")
+    killing, count, noticed = Killing(comm, folder), [0], []
+    nonlinear, step, recovered = example.NavierStokes.nonlinear, example.NavierStokes.step, example.recovered
+
+    def dying(self, w):
+        count[0] += 1
+        if count[0] == dict(deaths).get(comm.rank):
+            killing.now()
+        return nonlinear(self, w)
+
+    def timed(self, w, dt):
+        found = step(self, w, dt)
+        if noticed:
+            print(f"next step {killing.passed_s():.4f}", flush=True)
+            noticed.clear()
+        return found
+
+    def counted(*args):
+        assert killing.passed_s() < NOTICED_S
+        noticed.append(True)
+        return recovered(*args)
+
+    example.NavierStokes.nonlinear, example.NavierStokes.step, example.recovered = dying, timed, counted
+    rt = Runtime(comm, on_loss="raise")
+    plan = overlap.FFT2(rt, (3, 32, 32), dtype="f8", norm="forward", settings=QUICK | {"wait": "off"})
+    given = 2e-3, np.linspace(4, 8, 3), 0.02, 30
+    example.turbulence(plan, *given)  # all is compiled
+    count[0] = 0
+    _, after, spectra, kept, plan = example.turbulence(plan, *given, survive=True)
+    assert plan.comm.size == comm.size - len(deaths)
+    example.NavierStokes.nonlinear = nonlinear
+    _, right, right_spectra, right_kept, _ = example.turbulence(plan, *given)
+    np.testing.assert_allclose(np.asarray(after), np.asarray(right), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(spectra, right_spectra, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(kept, right_kept, rtol=0, atol=1e-12)
+    plan.close()
+    plan.runtime.close()
 
 
 def in_a_step(comm, folder, wait, workers):

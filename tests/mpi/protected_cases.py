@@ -13,7 +13,7 @@ def values(step, part=()):
     return field(SHAPE, part, seed=step)
 
 
-def restored(comm, folder, copies=1, victims=(1,), kind="FFT2", in_a_save=False, lost=()):
+def restored(comm, folder, copies=1, victims=(1,), kind="FFT2", in_a_save=False, lost=(), damage=None):
     """Fields are saved, written to, and come back over the ranks left; or, if parts are `lost`, all hear it."""
     rt = Runtime(comm, on_loss="raise")
     plan = getattr(overlap, kind)(rt, SHAPE, dtype="f8", settings=QUICK | {"wait": "off"})
@@ -30,6 +30,12 @@ def restored(comm, folder, copies=1, victims=(1,), kind="FFT2", in_a_save=False,
         u[...] = v[...] = -1  # what is kept is what was there
     step, (x, y) = protected.restore(rt)
     assert step == 20 and (np.asarray(x) == values(20, x.local_slice)).all() and (np.asarray(y) == 20j).all()
+    if damage:
+        for parts in protected._parts:
+            for part in parts[1:]:
+                part.memory[0] ^= 1
+    if damage == "unnoticed":  # a defect
+        _Part._found = lambda part: part.words[1]
     if in_a_save:
         original = _Part.fill
 
@@ -55,7 +61,8 @@ def restored(comm, folder, copies=1, victims=(1,), kind="FFT2", in_a_save=False,
     after = plan.on(rt)
     step, (x, y) = protected.restore(rt)
     assert step == 20 and x.comm.size == comm.size - len(victims)
-    assert (np.asarray(x) == values(20, x.local_slice)).all() and (np.asarray(y) == 20j).all()
+    good = (np.asarray(x) == values(20, x.local_slice)).all() and (np.asarray(y) == 20j).all()
+    assert rt.control.minimum(int(good)), "restored wrong fields"
     step, (x, _) = protected.restore(rt, like=[after.real, after.spectrum])
     assert x.local_slice == after.real.local_slice and (np.asarray(x) == values(20, x.local_slice)).all()
     assert after.forward.settings == plan.forward.settings
@@ -78,8 +85,8 @@ def bad_input(comm):
             np.zeros((1, 4)), rt.comm.source, (comm.size, 4), (0,), (slice(comm.rank, comm.rank + 1), slice(0, 4))
         )
         foreign = overlap.DistArray(np.zeros((1, 4)), comm.Split(comm.rank), (1, 4), (0,), (slice(0, 1), slice(0, 4)))
-        for copies in (0, comm.size, None, True, 1.5):
-            with pytest.raises(InputError, match="expected copies to be a number from 1 to"):
+        for copies in (-1, comm.size, None, True, 1.5):
+            with pytest.raises(InputError, match="expected copies to be a number from 0 to"):
                 Protected(u, copies)
         with pytest.raises(InputError, match="copies: expected the same on all ranks"):
             Protected(u, 1 + (comm.rank == 0))

@@ -25,6 +25,7 @@ DOINGS = (  # three at a time: of four ranks one is left
     ("control", "auto"),
     ("arrays", "auto"),
     ("functions", "auto"),
+    ("saving", "poll"),
 )
 
 
@@ -50,6 +51,11 @@ def test_a_rank_lost_while_a_runtime_is_made(after, tmp_path):
 
 def test_two_ranks_lost_at_once(tmp_path):
     lose("survive", tmp_path, ranks=4, lost=2, doings=[("planned", "poll")], victims=[1, 3])
+
+
+@pytest.mark.parametrize("ranks, deaths", [(2, [(0, 70)]), (3, [(1, 50), (2, 62)])])
+def test_a_solver_goes_on(ranks, deaths, tmp_path):
+    lose("navier_stokes", tmp_path, ranks=ranks, lost=len(deaths), deaths=deaths)
 
 
 def test_blocks_are_left(tmp_path):

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.usefixtures("openmpi")
         (4, {"copies": 2, "victims": [1, 2], "kind": "FFT3"}),
         (4, {"victims": [0, 2]}),
         (4, {"victims": [1, 2], "lost": [1]}),
+        (2, {"damage": "noticed", "lost": [1]}),
     ],
 )
 def test_fields_come_back(ranks, args, tmp_path):

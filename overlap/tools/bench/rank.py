@@ -20,6 +20,7 @@ from ...errors import InputError
 from ...fft import FFT2, FFT3
 from ...fft.engine.fftw import fftw_described, fftw_version
 from ...fft.planning.balance import Balance
+from ...losses import tolerates
 from ...runtime import Runtime
 from .. import launch
 from .cases import Case
@@ -156,6 +157,11 @@ def environment(comm: MPI.Intracomm) -> dict[str, Any]:
         "library": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
         "standard": ".".join(map(str, MPI.Get_version())),
         "thread_level": levels[MPI.Query_thread()],
+        "lost_ranks": {
+            True: "the others go on, with Runtime(comm, on_loss='raise')",
+            False: "end the job; the others go on under mpiexec --with-ft ulfm, with Runtime(comm, on_loss='raise')",
+            None: "end the job: this MPI library does not let the others go on, Open MPI 5 does",
+        }[tolerates()],
         "fftw": fftw_version(),
         "fftw_library": fftw_described(),
         "ranks": [{"host": host, "cores": cores} for host, cores in places or ()],
