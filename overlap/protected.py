@@ -258,7 +258,7 @@ class Protected(Freed):
         Parameters
         ----------
         runtime : Runtime
-            Of the ranks that are left, or of all.
+            A runtime of the ranks that are left, or of all.
         like : sequence of ArraySpec or DistArray, optional
             What the fields shall be distributed like; by default evenly along the axes that were split.
 
