@@ -13,6 +13,7 @@ communicator is not guarded: only duplicates of it are.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import weakref
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ _LOOK_S = 0.001
 _CLASSES = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
 Any_comm = TypeVar("Any_comm", bound=MPI.Comm)
 _key: int | None = None
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class Waits(Protocol):
@@ -65,6 +67,7 @@ class Guard:
         self._told: weakref.WeakSet[Any] = weakref.WeakSet()
         self._own = comm
         self._next: Guard | None = None  # of the survivors
+        _guards.add(self)
 
     def add(self, comm: MPI.Comm) -> None:
         """Guard a communicator, which is the library's own."""
@@ -137,6 +140,7 @@ class Guard:
                     with suppress(MPI.Exception):
                         comm.Revoke()
             self.lost = RankLost(self._lost_ranks(KNOWN_S), self.comm.size, what, self.survivors)
+            _end_without_the_launcher()
             for member in list(self._told):
                 member.lose(self.lost)
         return self.lost
@@ -211,6 +215,24 @@ def guarded(made: Any_comm, comm: MPI.Comm) -> Any_comm:
     if guard is not None and made != MPI.COMM_NULL:
         guard.add(made)
     return made
+
+
+def _end_without_the_launcher() -> None:
+    """Have MPI's end not wait for a barrier of the launcher, which is not always told that lost ranks do not come.
+
+    Before, the ranks that are left wait for each other in Open MPI 5 itself, with fault tolerance.
+    """
+    with suppress(OSError, ValueError):
+        ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_async_mpi_finalize").value = True
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Notice what was lost and has been noticed by no call: all ranks that are left end in the same way."""
+    if not MPI.Is_finalized():
+        for guard in list(_guards):
+            with suppress(MPI.Exception, RankLost):
+                guard.look("the end of the process")
 
 
 def tolerates() -> bool | None:
