@@ -230,7 +230,7 @@ def _end_without_the_launcher() -> None:
 def _at_exit() -> None:
     """Notice what was lost and has been noticed by no call: all ranks that are left end in the same way."""
     if not MPI.Is_finalized():
-        for guard in list(_guards):
+        for guard in [one for one in _guards if one.comm != MPI.COMM_NULL]:
             with suppress(MPI.Exception, RankLost):
                 guard.look("the end of the process")
 
