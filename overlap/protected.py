@@ -23,7 +23,7 @@ from mpi4py import MPI
 from .arrays import DistArray, Distribution, placed_as, same_ranks
 from .arrays.distribution import Placed, overlapping, within
 from .errors import DataLost, InputError, formatted, repr_of
-from .freed import Freed
+from .freed import CollectiveContext
 from .lowlevel.memory import whole_lines
 from .runtime import Runtime
 from .runtime.control.hot_wait import wait_for
@@ -92,7 +92,7 @@ class _Part:
         return [self.memory[first : first + _MOST_NBYTES] for first in range(0, len(self.memory), _MOST_NBYTES)]
 
 
-class Protected(Freed):
+class Protected(CollectiveContext):
     """Fields whose parts are kept in the memory of other ranks, from where they come back when a rank is lost.
 
     Parameters
