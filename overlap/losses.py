@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from mpi4py import MPI
 
-from .errors import RankLost
+from .errors import ClosedError, RankLost
 
 KNOWN_S = 0.5  # for MPI to tell who is lost, when it has told that somebody is
 OTHER_S = 0.1  # the same, when it has said nothing but that a call has failed
@@ -181,7 +181,15 @@ class Guard:
 
 
 class Noticing:
-    """The time in which ranks talk on a communicator that may be guarded: a ``with`` block."""
+    """The time in which ranks talk on a communicator that may be guarded: a ``with`` block.
+
+    Raises
+    ------
+    RankLost
+        MPI has failed, as a rank is lost.
+    ClosedError
+        That was known before.
+    """
 
     __slots__ = ("_guard", "_what")
 
@@ -189,7 +197,10 @@ class Noticing:
         self._guard, self._what = guard, what
 
     def __enter__(self) -> None:
-        pass
+        if self._guard is not None and self._guard.lost is not None:
+            raise ClosedError(
+                f"expected ranks that are all there for {self._what}, received a loss: {self._guard.lost}"
+            )
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._guard is not None and error is not None:
