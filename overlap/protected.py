@@ -285,13 +285,14 @@ class Protected(CollectiveContext):
             everyone = control.allgather(
                 ([(owner, step) for (owner, _), step in zip(kept, steps) if step is not None], places)
             )
-            step, providers = _newest([held for held, _ in everyone], len(self._places))
-            mine = {
-                owner: part
-                for (owner, part), found in zip(kept, steps)
-                if found == step and providers[owner] == control.rank
-            }
-            targets = [theirs for _, theirs in everyone]
+        step, providers = _newest([held for held, _ in everyone], len(self._places))  # or raises, on all ranks
+        mine = {
+            owner: part
+            for (owner, part), found in zip(kept, steps)
+            if found == step and providers[owner] == control.rank
+        }
+        targets = [theirs for _, theirs in everyone]
+        with runtime.together("bringing fields back"):
             fields = [
                 self._brought(runtime, number, mine, providers, [theirs[number] for theirs in targets])
                 for number in range(len(self._dtypes))
