@@ -11,6 +11,8 @@ import numpy as np
 from ..arrays import DistArray, together
 from ..errors import InputError
 
+MOST_ORDER = 64  # of a derivative
+
 
 class SpectralOperators:
     """Differentiate, multiply and measure spectral fields of an `FFT2` or `FFT3` in a periodic box.
@@ -74,7 +76,7 @@ class SpectralOperators:
         axis : int
             From the end: -1 is x, -2 is y, -3 is z.
         order : int
-            1 or more.
+            From 1 to 64.
 
         Returns
         -------
@@ -88,8 +90,8 @@ class SpectralOperators:
         count = len(self.lengths)
         if not isinstance(axis, (int, np.integer)) or not -count <= axis < 0:
             raise InputError(f"expected axis to be one of {', '.join(map(str, range(-count, 0)))}, received {axis!r}")
-        if not isinstance(order, (int, np.integer)) or order < 1:
-            raise InputError(f"expected order to be an integer of at least 1, received {order!r}")
+        if not isinstance(order, (int, np.integer)) or not 1 <= order <= MOST_ORDER:
+            raise InputError(f"expected order to be an integer from 1 to {MOST_ORDER}, received {order!r:.80}")
         self._update()
         k = (self._k if order % 2 == 0 else self._odd_k)[axis]
         return self._times((1j * k) ** int(order), field)
@@ -275,9 +277,9 @@ class SpectralOperators:
 
     def _energies(self, fields: Sequence[DistArray]) -> tuple[np.ndarray, np.ndarray]:
         """Return k^2 of this rank's modes, and the energy of each mode, of the shape of a local array."""
+        self._update()
         spectrum = self._plan.spectrum
         with together(self._plan.comm):
-            self._update()
             for field in fields or (None,):
                 if problem := spectrum.problem(field, "field"):
                     raise InputError(problem)

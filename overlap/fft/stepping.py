@@ -119,6 +119,8 @@ class TimeStepper:
         state : DistArray or tuple of DistArray
         t : float
         """
+        if not isinstance(steps, (int, np.integer)) or steps < 0:
+            raise InputError(f"expected steps to be an integer of at least 0, received {steps!r:.80}")
         start = t
         for number in range(steps):
             state = self.step(t, state)
@@ -129,6 +131,8 @@ class TimeStepper:
 
     def _fields(self, state: Any) -> list[Any]:
         fields = list(state) if isinstance(state, (tuple, list)) else [state]
+        if not all(isinstance(field, (np.ndarray, np.generic)) and field.dtype.kind in "fc" for field in fields):
+            raise InputError(f"expected fields of real or complex numbers, received {repr_of(state):.80}")
         if isinstance(state, (tuple, list)) != self._several or len(fields) != len(self._factors):
             expected = f"a tuple of {len(self._factors)} fields" if self._several else "one field"
             raise InputError(f"expected the state to be {expected}, as linear is, received {repr_of(state):.80}")

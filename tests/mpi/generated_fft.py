@@ -145,6 +145,10 @@ def plan_subject(kind: str) -> Subject:
                 legal={"function=None": "it gives a decorator"},
                 run=decorated,
             ),
+            "operators": Call(
+                lambda lab, one: {"lengths": 1.0, "dealias": "3/2"},
+                legal={"lengths=None": "2 pi", "dealias=None": "no finer grid"},
+            ),
             "tune": Call(lambda lab, one: {"budget_s": 0.05}, costly=True),
             "wavenumbers": Call(local=True),
         },
@@ -179,6 +183,14 @@ def plans(lab: Lab) -> Any:
     return SimpleNamespace(
         FFT2=plan(lab, "FFT2"), FFT3=plan(lab, "FFT3"), FFT2r=plan(lab, "FFT2", float), FFT3r=plan(lab, "FFT3", float)
     )
+
+
+def a_field(lab: Lab, one: Any) -> Any:
+    return filled(one._plan.spectrum)
+
+
+def two_fields(lab: Lab, one: Any) -> Any:
+    return a_field(lab, one), a_field(lab, one)
 
 
 def close_all(lab: Lab, one: Any) -> None:
@@ -358,6 +370,9 @@ SUBJECTS = (
                     "buffer=objects": ANY_DTYPE,
                 },
             ),
+            **{name: Call() for name in ("global_sum", "global_mean", "global_max", "global_min")},
+            "global_norm": Call(lambda lab, one: {"ord": 2}),
+            "global_vdot": Call(lambda lab, one: {"other": one}),
             "gather": Call(lambda lab, one: {"root": 0, "index": (slice(None), slice(None))}, gathered),
             "redistribute": Call(
                 lambda lab, one: {"axes": 1, "grid": (lab.size,), "weights": (1.0,) * lab.size},
@@ -370,12 +385,60 @@ SUBJECTS = (
         },
     ),
     Subject(
+        ("overlap.fft.SpectralOperators",),
+        make=given_by(partial(plan, kind="FFT2"), lambda one: one.operators()),
+        close=close_owner,
+        words=("plan", "FFT2"),
+        use=lambda lab, one: one.energy(a_field(lab, one)),
+        kind=overlap.fft.SpectralOperators,
+        calls={
+            "curl": Call(lambda lab, one: {"vector": two_fields(lab, one)}, local=True),
+            "derivative": Call(lambda lab, one: {"field": a_field(lab, one), "axis": -1, "order": 2}, local=True),
+            "divergence": Call(lambda lab, one: {"vector": two_fields(lab, one)}, local=True),
+            "energy": Call(lambda lab, one: {"fields": two_fields(lab, one)}),
+            "energy_spectrum": Call(lambda lab, one: {"fields": two_fields(lab, one)}),
+            "gradient": Call(lambda lab, one: {"field": a_field(lab, one)}, local=True),
+            "inverse_laplacian": Call(lambda lab, one: {"field": a_field(lab, one)}, local=True),
+            "laplacian": Call(lambda lab, one: {"field": a_field(lab, one)}, local=True),
+            "product": Call(lambda lab, one: {"one": a_field(lab, one), "other": a_field(lab, one)}),
+            "wavenumbers": Call(local=True),
+        },
+    ),
+    Subject(
+        ("overlap.fft.TimeStepper",),
+        make=lambda lab: overlap.TimeStepper(-1.0, lambda t, y: 0 * y, 0.1),
+        close=None,
+        functions={"TimeStepper": overlap.TimeStepper},
+        calls={
+            "TimeStepper": Call(
+                lambda lab, one: {"linear": np.ones(2), "nonlinear": lambda t, y: 0 * y, "dt": 0.1, "scheme": "rk4"},
+                local=True,
+                legal={"linear=empty": "as many as there are modes here"},
+            ),
+            "step": Call(
+                lambda lab, one: {"t": 0.0, "state": np.ones(2)}, local=True, legal={"t=negative": "any time"}
+            ),
+            "run": Call(
+                lambda lab, one: {"state": np.ones(2), "steps": 1, "t": 0.0, "each": np.multiply},
+                local=True,
+                legal={"each=None": "nothing is called", "t=negative": "any time"},
+            ),
+        },
+    ),
+    Subject(
         ("overlap.fft.ArraySpec",),
         make=given_by(partial(plan, kind="FFT2"), "real"),
         close=None,
         functions={},
         calls={
             "empty": Call(local=True),
+            "from_function": Call(
+                lambda lab, one: {"function": np.add, "lengths": 1.0}, legal={"lengths=None": "2 pi"}
+            ),
+            "grid": Call(lambda lab, one: {"lengths": 1.0}, local=True, legal={"lengths=None": "2 pi"}),
+            "scatter": Call(
+                lambda lab, one: {"array": whole(one), "root": 0}, legal={"array": "only the root's is looked at"}
+            ),
             "planes": Call(
                 lambda lab, one: {"array": one.empty()},
                 local=True,

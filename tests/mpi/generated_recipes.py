@@ -49,6 +49,7 @@ NOT_CALLED: dict[str, str] = dict.fromkeys(
     "overlap.Settings": "a record: plans look at what is in it",
     "overlap.worker_index": "no arguments",
     "overlap.fft.ArrayLayout": "a record: plans look at what is in it",
+    "overlap.fft.Balance": "a record of a plan's",
     "overlap.fft.Plan": "the base of the plans",
     "overlap.fft.Settings": "a record: plans look at what is in it",
     "overlap.fft.Trial": "a record of a plan's",
