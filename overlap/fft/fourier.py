@@ -131,7 +131,12 @@ class FourierPlan(Plan):
         """Make a plan like this one on another runtime, of fewer ranks for one, with the same settings (collective).
 
         Nothing is searched for: settings are those of `forward`, and those of the layout but for its grid and weights,
-        which belong to the ranks. This plan may be closed, or have lost ranks.
+        which belong to the ranks. This plan may have lost ranks.
+
+        Raises
+        ------
+        ClosedError
+            This plan was closed.
         """
         settings = replace(self.forward.settings, effort=self._requested.effort)
         layout = replace(self._layout, grid=None, weights=None)

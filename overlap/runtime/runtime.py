@@ -291,6 +291,7 @@ class Runtime(Resource):
         """
         lost = self.control.left
         if not isinstance(lost, RankLost):
+            self.check_open()
             raise InputError("expected a runtime that has lost ranks, received one with all of them")
         found: Runtime = lost.survivors()
         return found

@@ -17,6 +17,7 @@ from overlap.arrays import DistArray
 SETTINGS = {"wait": "off", "depth": 2, "chunk": 1, "in_flight": 1, "polls": 8, "effort": "estimate", "late": 0.0}
 SHAPES = {"FFT2": (2, 4, 6), "FFT3": (4, 4, 6)}
 MODES = (2, 2, 3, 5)  # of a bracket
+AFTER_LOSSES = "makes a plan on the ranks that are left: see test_losses"
 NO_COMM = {"comm": "there is no communicator over which a rank could tell the others"}
 NUMPYS = "numpy's, of the local part alone"
 ANY_DTYPE = "only the shape counts"
@@ -137,6 +138,7 @@ def plan_subject(kind: str) -> Subject:
         words=("plan", kind, "FFT"),
         use=lambda lab, one: one.forward(filled(one.real)),
         working=CLOSING,
+        internal={"on": AFTER_LOSSES},
         calls={
             "balance": Call(lambda lab, one: {"arrays": (filled(one.real),)}, legal={"arrays": "any number"}),
             "describe": Call(local=True),

@@ -238,7 +238,10 @@ SUBJECTS = (
         words=("runtime", "Runtime"),
         use=("pipelined",),
         working={"close": "to close twice is allowed", "check_open": "see the calls"},
-        internal={"pause": OF_LAYERS, "resume": OF_LAYERS, "enter": OF_LAYERS},
+        internal={
+            **dict.fromkeys(("pause", "resume", "enter"), OF_LAYERS),
+            **dict.fromkeys(("shrink", "noticing_losses"), "where ranks are lost: see test_losses"),
+        },
         calls={
             "check_open": Call(local=True),
             "collectives": Call(

@@ -324,6 +324,7 @@ SUBJECTS = (
         internal={
             "fail": TRUSTED,
             "let_go": OF_SOLVERS,
+            "lose": OF_SOLVERS,
             "__call__": "see the halo of a runtime",
             "begin": "see the halo of a runtime",
         },
@@ -342,7 +343,7 @@ SUBJECTS = (
         words=("halo", "Halo", "runtime"),
         use=("__call__",),
         working=FREEING | {"from_indices": "makes another one"},
-        internal={"fail": TRUSTED, "let_go": OF_SOLVERS},
+        internal={"fail": TRUSTED, "let_go": OF_SOLVERS, "lose": OF_SOLVERS},
         once=True,
         calls={
             "empty": Call(),
